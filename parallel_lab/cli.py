@@ -1,0 +1,195 @@
+"""The command `parallel-lab`: opens the notebooks, checks the machine, runs the quickstart.
+
+    parallel-lab                     JupyterLab on the notebooks
+    parallel-lab doctor              can this machine do what the lessons need?
+    parallel-lab quickstart          the quickstart in the terminal (cli_quickstart.py)
+
+Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours, told in one line;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .errors import MissingPackage, ParallelLabError, message
+from .shipped import checkout_folder, shipped_folder
+from .workbench import first_notebook, update_notebooks
+
+__all__ = ["jupyterlab_command", "main", "version"]
+
+WORKING_FOLDER = "parallel_lab_notebooks"
+
+_EXAMPLES = """\
+examples:
+  parallel-lab                          open the notebooks in JupyterLab
+  parallel-lab --no-browser --port 8899 only start the server, on that port, and print its address
+  parallel-lab --folder ~/lessons       work on copies in that folder; notebooks you edited are never written over
+  parallel-lab -- --ip=0.0.0.0          what follows -- goes to JupyterLab as it is
+  parallel-lab doctor                   check this machine
+"""
+
+
+def version() -> str:
+    """The version of parallel_lab: of the installed package, or of the checkout it runs from."""
+    import importlib.metadata
+    import tomllib
+
+    checkout = checkout_folder()
+    if checkout is not None:  # an editable install keeps the number it had when it was installed; the checkout knows better
+        return tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return importlib.metadata.version("parallel-lab")
+
+
+# ---- JupyterLab ----
+
+
+def jupyterlab_command(folder: Path, *, browser: bool = True, port: int | None = None, extra: Sequence[str] = ()) -> list[str]:
+    """The command line that opens JupyterLab on `folder`, with the Python that runs this. `extra` goes last, so it wins.
+
+    Raises MissingPackage if JupyterLab is not installed.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise MissingPackage(message("JupyterLab is not installed", hint=f"{sys.executable} -m pip install jupyterlab, or use environment.yml"))
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
+    notebook = first_notebook(folder)
+    if notebook:
+        command.append(f"--LabApp.default_url=/lab/tree/{notebook}")
+    if not browser:
+        command.append("--no-browser")
+    if port is not None:
+        command.append(f"--port={port}")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container root is the only user there is, and JupyterLab refuses root without it
+    return command + list(extra)
+
+
+@contextlib.contextmanager
+def _passing_on_signals(server: subprocess.Popen) -> Iterator[None]:
+    """Ctrl-C reaches JupyterLab by itself (same terminal) and is its business (it asks back); SIGTERM is passed on."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: server.terminate()),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _open_notebooks(args: argparse.Namespace) -> int:
+    source = shipped_folder("notebooks")
+    if args.folder is None and checkout_folder() is not None:
+        folder = source
+        print(f"Notebooks of this checkout: {folder}")
+    else:
+        folder = Path(args.folder or WORKING_FOLDER).expanduser().resolve()
+        print(f"Working folder: {folder}", flush=True)
+        print(update_notebooks(source, folder).text())
+    command = jupyterlab_command(folder, browser=not args.no_browser, port=args.port, extra=args.jupyterlab_args)
+    if "--allow-root" in command:
+        print("You are root: JupyterLab is started with --allow-root.")
+    print("Starting JupyterLab; end it with Ctrl-C.", flush=True)
+    server = subprocess.Popen(command)
+    with _passing_on_signals(server):
+        code = server.wait()
+    return 128 - code if code < 0 else code  # ended by a signal: the shell's convention
+
+
+# ---- doctor ----
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from .doctor import examine, report_json
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not args.json:
+            print(finding.text(), flush=True)
+    problems = sum(finding.status == "problem" for finding in findings)
+    warnings = sum(finding.status == "warning" for finding in findings)
+    if args.json:
+        print(report_json(findings))
+    else:
+        verdict = "This machine can run the lessons" if not problems else "The lessons will not run before the problems are mended"
+        print(f"\n{verdict}: {problems} problems, {warnings} warnings.")
+    return 1 if problems else 0
+
+
+# ---- the command ----
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"port {text!r} is not a number from 1 to 65535")
+    return int(text)
+
+
+class _ShowVersion(argparse.Action):
+    """Looks the version up only when it is asked for: the doctor must run where that fails."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"parallel-lab {version()}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="parallel-lab",
+        description="See and try distributed training of neural networks. Without a subcommand: opens the notebooks in JupyterLab.",
+        epilog=_EXAMPLES,
+        formatter_class=raw,
+    )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and end")
+    parser.add_argument("--folder", help=f"work on copies in this folder (default: a checkout's own notebooks, else ./{WORKING_FOLDER})")
+    parser.add_argument("--no-browser", action="store_true", help="start the server without opening a browser")
+    parser.add_argument("--port", type=_port, help="port of the server (default: JupyterLab's, 8888 or the next free one)")
+    parser.set_defaults(run=_open_notebooks)
+    subparsers = parser.add_subparsers(title="subcommands", metavar="")
+    doctor = subparsers.add_parser(
+        "doctor",
+        help="check this machine: Python, memory, workers, packages, browser, MPI",
+        description="Checks what the lessons need, and says how to mend what is missing. Exit code 0: usable; 1: a problem was found.",
+        epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor --json > doctor.json\n",
+        formatter_class=raw,
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    doctor.set_defaults(run=_doctor)
+    if importlib.util.find_spec("parallel_lab.cli_quickstart") is not None:
+        from .cli_quickstart import add_parser
+
+        add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = _parser()
+    args = parser.parse_args(arguments[:cut])
+    args.jupyterlab_args = arguments[cut + 1 :]
+    if args.jupyterlab_args and args.run is not _open_notebooks:
+        parser.error("what follows -- goes to JupyterLab, and this subcommand does not start it")
+    try:
+        return args.run(args)
+    except ParallelLabError as error:
+        print(f"parallel-lab: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("parallel-lab: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone (`parallel-lab doctor | head -1`); nothing more can be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

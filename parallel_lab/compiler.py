@@ -1,0 +1,89 @@
+"""`compile`: from a network, example inputs and settings to a verified `Plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .context import ParallelConfig, frozen, get_auto_parallel_context
+from .errors import ShapeError, TraceError, message
+from .graph.ir import Draft
+from .graph.passes import PASSES, Pass, run_passes, update_parameters
+from .graph.passes.parallelize import dataset_cuts
+from .graph.passes.strategies import check_device_num
+from .graph.trace import check_input, input_names, trace_network
+from .nn.cell import Cell
+from .nn.loss import WithLossCell
+from .plan import Plan, freeze
+
+__all__ = ["compile_network", "compile_steps"]
+
+
+def compile_network(
+    network: Callable,
+    *inputs: Any,
+    loss: Cell | None = None,
+    optimizer: Any = None,
+    device_num: int | None = None,
+    dataset_strategy: str | tuple[tuple[int, ...], ...] | None = None,
+    passes: Iterable[Pass] | None = None,
+    **settings: Any,
+) -> Plan:
+    """Compile a network for `device_num` ranks.
+
+    network           a Cell, or a function of Tensors
+    inputs            Tensors or arrays with the shapes to compile for; with a loss, the labels last
+    loss              a loss Cell called as loss(network(*inputs[:-1]), inputs[-1]); None: the network's outputs are the result, and nothing is differentiated
+    optimizer         an `nn.Optimizer` over the network's parameters; None: gradients only
+    device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
+    dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global ones are shape x cuts
+    passes            another list of passes than `graph.passes.PASSES`
+    settings          further fields of `ParallelConfig`: gradients_mean, loss_repeated_mean, enable_alltoall
+
+    Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything runs.
+    """
+    steps = compile_steps(
+        network, *inputs, loss=loss, optimizer=optimizer, device_num=device_num, dataset_strategy=dataset_strategy, passes=passes, **settings
+    )
+    return steps[-1][1]
+
+
+def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
+    """As `compile_network`, but returns what every pass made: ("trace", Draft), ("strategies", Draft), ..., ("plan", Plan)."""
+    loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
+    config = _config(options)
+    if not inputs:
+        raise ShapeError(message("no inputs were given", where="compile", hint="Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)"))
+    if optimizer is not None and loss is None:
+        raise TraceError(message("an optimizer is given without a loss", where="compile", hint="Give loss=... too"))
+    check_device_num(config.device_num)
+    names = input_names(getattr(network, "construct", network), len(inputs) - (loss is not None)) + (["label"] if loss is not None else [])
+    specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
+    cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
+    specs = [(name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype) for (name, shape, dtype), cut in zip(specs, cuts, strict=True)]
+    traced = WithLossCell(network, loss) if loss is not None else network
+    if loss is not None:
+        traced.cell_name = "network"
+    graph, parameters, constants = trace_network(traced, specs, type(network).__name__ if isinstance(network, Cell) else network.__name__)
+    draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
+    steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
+    chosen = PASSES if passes is None else tuple(passes)
+    if loss is None:
+        chosen = tuple(p for p in chosen if p[0] != "differentiate")
+    if optimizer is not None:
+        chosen = (*chosen, ("update", lambda d: update_parameters(d, optimizer, parameters)))
+    steps += run_passes(draft, chosen)
+    steps.append(("plan", freeze(steps[-1][1], constants)))
+    return tuple(steps)
+
+
+def _config(options: dict[str, Any]) -> ParallelConfig:
+    given = {k: v for k, v in options.items() if v is not None}
+    if get_auto_parallel_context("parallel_mode") == "stand_alone":
+        given.setdefault("parallel_mode", "semi_auto_parallel")
+    try:
+        return frozen(**given)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise TraceError(message(str(error).rpartition("got an ")[2], where="compile", allowed="loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig")) from error

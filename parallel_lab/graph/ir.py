@@ -1,0 +1,234 @@
+"""The two forms a network takes while it is compiled.
+
+    Graph   what the learner wrote: operators on global shapes, in order, with their strategies
+    Draft   what the ranks will run: instructions on slices, growing pass by pass until `plan.py` freezes it
+
+One program serves all ranks: an `Instr` never mentions a rank, only axes of a device matrix; a rank's group and slice follow from its coordinates.
+
+    %matmul = MatMul(%x, %w)  {'transpose_a': False, 'transpose_b': False}  strategy ((2, 4), (4, 1))    # (16, 16) float32, net.py:12
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..context import ParallelConfig
+from ..layout import TensorLayout, ranks_along
+from ..ops.registry import OPS, OpDef, Strategy
+from ..origin import Origin
+
+__all__ = ["COMMUNICATION", "KINDS", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs"]
+
+Shape = tuple[int, ...]
+Pairs = tuple[tuple[str, Any], ...]
+
+COMMUNICATION = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier", "send", "recv")
+KINDS = ("compute", *COMMUNICATION, "slice", "split", "concat", "reshape", "print", "start", "wait", "free")
+
+
+def attr_pairs(attrs: dict[str, Any]) -> Pairs:
+    """Attributes as a sorted, hashable tuple."""
+    return tuple(sorted(attrs.items()))
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """Something the graph is given.
+
+    role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number, `value`)
+    """
+
+    name: str
+    role: str
+    shape: Shape
+    dtype: str
+    trainable: bool = False
+    comm_fusion: int = 1
+    value: float | int | bool | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator of the graph.
+
+    name       name of the value it makes; unique, and readable: "d1.matmul"
+    op         name in the registry;  op_class: MindSpore's class name
+    ins        names of its operands
+    strategy, strategy_source   None until the strategies pass; "user" or "default"
+    """
+
+    name: str
+    op: str
+    op_class: str
+    ins: tuple[str, ...]
+    attrs: Pairs
+    shape: Shape
+    dtype: str
+    origin: Origin
+    strategy: Strategy | None = None
+    strategy_source: str = ""
+    strategy_origin: Origin | None = None
+
+    @property
+    def opdef(self) -> OpDef:
+        return OPS[self.op]
+
+    @property
+    def where(self) -> str:
+        """The start of every error about this operator."""
+        return f"{self.op_class} {self.name!r}" + (f" ({self.origin.place})" if self.origin.place else "")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in the order they ran, on global shapes."""
+
+    inputs: tuple[GraphInput, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    name: str = "Net"
+
+    def input(self, name: str) -> GraphInput | None:
+        return next((i for i in self.inputs if i.name == name), None)
+
+    def node(self, name: str) -> Node | None:
+        return next((n for n in self.nodes if n.name == name), None)
+
+    def shapes(self) -> dict[str, Shape]:
+        return {i.name: i.shape for i in self.inputs} | {n.name: n.shape for n in self.nodes}
+
+    def text(self) -> str:
+        """One line per operator."""
+        lines = [f"graph {self.name}({', '.join(f'{i.name}: {i.shape} {i.dtype}' for i in self.inputs if i.role in ('data', 'parameter'))})"]
+        for n in self.nodes:
+            chosen = f"  strategy {n.strategy} ({n.strategy_source})" if n.strategy is not None else ""
+            lines.append(f"  %{n.name} = {n.op_class}({', '.join('%' + i for i in n.ins)}){chosen}    # {n.shape} {n.dtype}, {n.origin.place}")
+        lines.append(f"  return {', '.join('%' + o for o in self.outputs)}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the program.
+
+    shape    global shape, or the slice's own shape where there is no layout
+    layout   placement; None for the scratch values of gradient rules, which exist per rank only
+    """
+
+    shape: Shape
+    dtype: str
+    layout: TensorLayout | None
+
+    @property
+    def slice_shape(self) -> Shape:
+        return self.shape if self.layout is None else self.layout.slice_shape(self.shape)
+
+    @property
+    def slice_bytes(self) -> int:
+        return math.prod(self.slice_shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Instr:
+    """One instruction of the program of every rank.
+
+    kind           one of KINDS
+    out, ins       value names
+    name           operator it belongs to ("d1.matmul"); `op`/`op_class` only for compute
+    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / fusion of a communication
+    axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank computes (slice, offsets)
+    reason         why a communication or a slice is here, in a sentence
+    """
+
+    kind: str
+    out: str
+    ins: tuple[str, ...]
+    name: str = ""
+    op: str = ""
+    op_class: str = ""
+    attrs: Pairs = ()
+    axes: tuple[int, ...] = ()
+    device_matrix: Shape = ()
+    strategy: Strategy | None = None
+    reason: str = ""
+    origin: Origin = field(default_factory=Origin)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return dict(self.attrs).get(name, default)
+
+    @property
+    def opdef(self) -> OpDef:
+        return OPS[self.op]
+
+    @property
+    def is_communication(self) -> bool:
+        return self.kind in COMMUNICATION
+
+    @property
+    def group_size(self) -> int:
+        return math.prod(self.device_matrix[-1 - a] for a in self.axes)
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The ranks `rank` communicates with here, itself included, ascending."""
+        return ranks_along(self.device_matrix, self.axes, rank)
+
+    def position(self, rank: int) -> int:
+        """Which of the parts along `axes` is this rank's (outer axis first)."""
+        strides, stride = [], 1
+        for size in reversed(self.device_matrix):
+            strides.append(stride)
+            stride *= size
+        number = 0
+        for axis in self.axes:
+            size = self.device_matrix[-1 - axis]
+            number = number * size + rank // strides[axis] % size
+        return number
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A program in the making: what every pass takes and returns.
+
+    graph       the traced network, with strategies once chosen
+    values      name -> Value
+    programs    "forward", "backward", "update" -> instructions
+    parameters  names in order of use; `gradients` maps a parameter to the value that holds its synchronised gradient
+    assignments (target, source): after the update, parameter or state `target` takes the value `source`
+    states      optimizer states: (name, parameter, state name, shape, dtype, initial value or None)
+    aliases     graph values that are another program value (views resolve where they are used)
+    notes       one (pass, text) per pass that ran
+    """
+
+    graph: Graph
+    config: ParallelConfig
+    values: tuple[tuple[str, Value], ...] = ()
+    programs: tuple[tuple[str, tuple[Instr, ...]], ...] = ()
+    gradients: tuple[tuple[str, str], ...] = ()
+    assignments: tuple[tuple[str, str], ...] = ()
+    states: tuple[tuple[str, str, str], ...] = ()
+    outputs: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def value_table(self) -> dict[str, Value]:
+        return dict(self.values)
+
+    def program(self, phase: str) -> tuple[Instr, ...]:
+        return dict(self.programs).get(phase, ())
+
+    def instructions(self) -> Iterator[tuple[str, Instr]]:
+        for phase, program in self.programs:
+            for instr in program:
+                yield phase, instr
+
+    def with_program(self, phase: str, instrs: tuple[Instr, ...], values: dict[str, Value], **changes: Any) -> Draft:
+        """This draft with one program replaced and the value table renewed."""
+        programs = tuple((p, i) for p, i in self.programs if p != phase) + ((phase, tuple(instrs)),)
+        return replace(self, programs=programs, values=tuple(sorted(values.items())), **changes)
+
+    def noted(self, name: str, text: str) -> Draft:
+        return replace(self, notes=(*self.notes, (name, text)))

@@ -1,0 +1,31 @@
+"""The passes, in order, as data: each is named, pure, `Draft -> Draft`, and leaves a note.
+
+A lesson can run a part of the list, put its own pass in, and compare what comes out:
+
+    steps = run_passes(draft, PASSES)          # ((name, draft after it), ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..ir import Draft
+from .differentiate import differentiate
+from .parallelize import parallelize
+from .strategies import choose_strategies
+from .update import update_parameters
+
+__all__ = ["PASSES", "Pass", "run_passes", "update_parameters"]
+
+Pass = tuple[str, Callable[[Draft], Draft]]
+
+PASSES: tuple[Pass, ...] = (("strategies", choose_strategies), ("parallelize", parallelize), ("differentiate", differentiate))
+
+
+def run_passes(draft: Draft, passes: Iterable[Pass]) -> tuple[tuple[str, Draft], ...]:
+    """The draft after each pass, in order: what a step-through view shows."""
+    steps = []
+    for name, apply_pass in passes:
+        draft = apply_pass(draft)
+        steps.append((name, draft))
+    return tuple(steps)

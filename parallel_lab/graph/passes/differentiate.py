@@ -1,0 +1,314 @@
+"""Pass `differentiate`: the backward program, from the forward program of slices.
+
+Convention (MindSpore's): the gradient of a tensor that several ranks hold is kept as partial sums over its replicas; their sum is the true gradient.
+Then every operator's vjp rule is used as it stands, on slices, and each inserted instruction has one counterpart:
+
+    all_reduce sum   <->  all_reduce sum          slice       <->  zero padding
+    all_gather       <->  reduce_scatter          reshape     <->  reshape
+    all_to_all       <->  all_to_all              parameter   ->   all_reduce over the ranks that hold the same slice ("mirror")
+
+The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv. Gradients that are one number everywhere stay numbers until an
+operator needs them as arrays; so the all_reduce of the constant seed is never sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...context import current_tracer
+from ...errors import TraceError, message
+from ...layout import TensorLayout
+from ...ops.registry import OPS, OpDef, scalar_operand
+from ...origin import Origin
+from ..ir import Draft, Instr, Value, attr_pairs
+from ..trace import TracedValue
+
+__all__ = ["LocalRecorder", "differentiate"]
+
+
+@dataclass(frozen=True)
+class _Uniform:
+    """A gradient that is the same number everywhere, on every rank."""
+
+    number: float
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class LocalRecorder:
+    """Records operators on slices: what vjp rules and optimizers do while they are turned into instructions.
+
+    It plays the tracer (`current_tracer`); shapes it sees are those of one rank's slices.
+    """
+
+    def __init__(self, values: dict[str, Value], scalars: dict[str, Any]) -> None:
+        self.values, self.scalars = values, scalars
+        self.instrs: list[Instr] = []
+        self.name, self.origin = "", Origin()
+        self.suffix = ".grad"
+
+    def __enter__(self) -> LocalRecorder:
+        self._token = current_tracer.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        current_tracer.reset(self._token)
+
+    def value(self, name: str) -> TracedValue:
+        made = self.values[name]
+        return TracedValue(name, made.slice_shape, made.dtype, self)
+
+    def fresh(self, base: str) -> str:
+        if base not in self.values:
+            return base
+        n = 1
+        while f"{base}_{n}" in self.values:
+            n += 1
+        return f"{base}_{n}"
+
+    def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> TracedValue:
+        """One operator on slices."""
+        traced = [x if isinstance(x, TracedValue) else self._number(x, operands) for x in operands]
+        shape, dtype = op.infer(tuple(t.shape for t in traced), tuple(str(t.dtype) for t in traced), attrs, self.name)
+        if op.view:
+            attrs = {**attrs, "shape": shape}
+        return self.emit("compute", Value(shape, dtype, None), tuple(t.name for t in traced), op=op.name, op_class=op.class_name, attrs=attr_pairs(attrs))
+
+    def _number(self, x: Any, operands: Any) -> TracedValue:
+        if not isinstance(x, (bool, int, float)):
+            raise TraceError(message(f"operand {x!r}", where=self.name, allowed="Values of the program and numbers"))
+        array = scalar_operand(x, operands)
+        name = f"{array.item()!r}:{array.dtype}"
+        self.scalars[name] = array.item()
+        self.values.setdefault(name, Value((), str(array.dtype), None))
+        return TracedValue(name, (), str(array.dtype), self)
+
+    def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
+        out = self.fresh(out or f"{self.name}{self.suffix}")
+        self.instrs.append(Instr(kind, out, ins, fields.pop("name", self.name), origin=self.origin, **fields))
+        self.values[out] = value
+        return TracedValue(out, value.slice_shape, value.dtype, self)
+
+
+def gradient_layout(layout: TensorLayout) -> TensorLayout:
+    """Layout of the gradient of a value: cut as the value is, partial sums over its replicas."""
+    return TensorLayout(layout.device_matrix, layout.tensor_map, layout.replica_axes)
+
+
+class _Backward:
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.values = draft.value_table()
+        self.forward = draft.program("forward")
+        self.rec = LocalRecorder(self.values, {})
+        self.grads: dict[str, list[TracedValue | _Uniform]] = {}
+        self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
+        trainable = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
+        self.live = set(trainable)
+        for instr in self.forward:
+            if self.live.intersection(instr.ins):
+                self.live.add(instr.out)
+
+    # ---- gradients of values ----
+
+    def give(self, name: str, gradient: TracedValue | _Uniform | None) -> None:
+        if gradient is not None and name in self.live:
+            self.grads.setdefault(name, []).append(gradient)
+
+    def take(self, name: str, *, array: bool = False) -> TracedValue | _Uniform | None:
+        """The gradient of `name`: the sum of what its users gave."""
+        parts = self.grads.pop(name, None)
+        if not parts:
+            return None
+        if len(parts) == 1 and isinstance(parts[0], _Uniform) and not array:
+            return parts[0]
+        total = self.array(parts[0])
+        for part in parts[1:]:
+            total = total + self.array(part)
+        made = self.values[name]
+        if made.layout is not None:
+            self.values[total.name] = Value(made.shape, made.dtype, gradient_layout(made.layout))
+        return total
+
+    def array(self, gradient: TracedValue | _Uniform) -> TracedValue:
+        if isinstance(gradient, TracedValue):
+            return gradient
+        return OPS["fill"](shape=gradient.shape, value=gradient.number, dtype=gradient.dtype)
+
+    # ---- instructions ----
+
+    def run(self) -> None:
+        for name in self.draft.outputs:
+            made = self.values[name]
+            divisor = made.layout.replica_count if self.draft.config.loss_repeated_mean else 1
+            self.give(name, _Uniform(1.0 / divisor, made.slice_shape, made.dtype))
+        for instr in reversed(self.forward):
+            if instr.out not in self.live:
+                continue
+            self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
+            gradient = self.take(instr.out)
+            if gradient is not None:
+                getattr(self, f"of_{instr.kind}")(instr, gradient)
+
+    def of_compute(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        if instr.op == "divide_by" and isinstance(gradient, _Uniform):
+            count = instr.attr("count")
+            self.give(instr.ins[0], _Uniform(gradient.number / count, gradient.shape, gradient.dtype))
+            return
+        op = instr.opdef
+        if instr.op == "divide_by":
+            self.give(instr.ins[0], op(self.array(gradient), count=instr.attr("count")))
+            return
+        if op.vjp_fn is None:
+            return
+        combined = self.combined.get(instr.out)
+        out = combined.out if combined is not None and combined.attr("reduce") != "sum" else instr.out
+        extra = {"across": lambda v: self.sum_across(v, combined)} if op.vjp_across else {}
+        attrs = {k: v for k, v in instr.attrs if k != "offset_size"}
+        operands = [self.rec.value(name) for name in instr.ins]
+        grads = op.vjp_fn(self.array(gradient), self.rec.value(out), *operands, **attrs, **extra)
+        for name, grad in zip(instr.ins, grads, strict=True):
+            self.give(name, grad)
+
+    def sum_across(self, value: TracedValue, combined: Instr | None) -> TracedValue:
+        """Sum of a vjp rule's helper value over the ranks its reduction was split among."""
+        if combined is None:
+            return value
+        reason = f"the number of equal extremes of {combined.name!r} must be known over all its ranks"
+        return self.message("all_reduce", combined, value, self.values[value.name], reason, {"reduce": "sum", "fusion": 0})
+
+    def message(self, kind: str, forward: Instr, gradient: TracedValue, value: Value, reason: str, attrs: dict[str, Any]) -> TracedValue:
+        return self.rec.emit(
+            kind,
+            value,
+            (gradient.name,),
+            f"{forward.out}.grad.{kind}",
+            attrs=attr_pairs(attrs),
+            axes=forward.axes,
+            device_matrix=forward.device_matrix,
+            reason=reason,
+        )
+
+    def gradient_value(self, name: str) -> Value:
+        made = self.values[name]
+        return Value(made.shape, made.dtype, gradient_layout(made.layout))
+
+    def of_all_reduce(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        if isinstance(gradient, _Uniform):
+            self.give(instr.ins[0], _Uniform(gradient.number * instr.group_size, gradient.shape, gradient.dtype))
+            return
+        reason = f"backward of the all_reduce of {instr.name!r}: the gradient of its replicated result lies in addends on its {instr.group_size} holders"
+        value = Value(self.values[instr.out].shape, self.values[instr.out].dtype, self.values[instr.out].layout)
+        layout = gradient_layout(value.layout)
+        rest = TensorLayout(layout.device_matrix, layout.tensor_map, tuple(a for a in layout.partial if a not in instr.axes))
+        made = Value(value.shape, value.dtype, rest)
+        self.give(instr.ins[0], self.message("all_reduce", instr, gradient, made, reason, {"reduce": "sum", "fusion": 0}))
+
+    def of_all_gather(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        reason = f"backward of the all_gather for {instr.name!r}: each rank needs the sum of all gradients of the part it had given"
+        attrs = {"dim": instr.attr("dim"), "reduce": "sum", "fusion": 0}
+        made = self.gradient_value(instr.ins[0])
+        self.give(instr.ins[0], self.message("reduce_scatter", instr, self.array(gradient), made, reason, attrs))
+
+    def of_reduce_scatter(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        reason = f"backward of the reduce_scatter for {instr.name!r}: every addend of a part has that part's gradient"
+        attrs = {"dim": instr.attr("dim"), "fusion": 0}
+        made = Value(self.values[instr.ins[0]].slice_shape, self.values[instr.ins[0]].dtype, None)
+        self.give(instr.ins[0], self.message("all_gather", instr, self.array(gradient), made, reason, attrs))
+
+    def of_all_to_all(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        reason = f"backward of the all_to_all for {instr.name!r}: gradients go back the way the values came"
+        attrs = {"split_dim": instr.attr("concat_dim"), "concat_dim": instr.attr("split_dim"), "fusion": 0}
+        made = self.gradient_value(instr.ins[0])
+        self.give(instr.ins[0], self.message("all_to_all", instr, self.array(gradient), made, reason, attrs))
+
+    def of_slice(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        op = OPS["strided_slice_grad"]
+        attrs = {"shape": self.values[instr.ins[0]].slice_shape, "dim": instr.attr("dim")}
+        padded = self.rec.emit(
+            "compute",
+            self.gradient_value(instr.ins[0]),
+            (self.array(gradient).name,),
+            f"{instr.out}.grad",
+            op=op.name,
+            op_class=op.class_name,
+            attrs=attr_pairs(attrs),
+            axes=instr.axes,
+            device_matrix=instr.device_matrix,
+            reason="backward of a slice: zeros where the rank had dropped elements",
+        )
+        self.give(instr.ins[0], padded)
+
+    def of_reshape(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        shape = self.values[instr.ins[0]].slice_shape
+        made = self.gradient_value(instr.ins[0])
+        out = self.rec.emit("reshape", made, (self.array(gradient).name,), f"{instr.out}.grad", attrs=attr_pairs({"shape": shape}))
+        self.give(instr.ins[0], out)
+
+    # ---- parameters ----
+
+    def mirror(self, name: str) -> str | None:
+        """Synchronise a parameter's gradient over the ranks that hold the same slice."""
+        given = self.draft.graph.input(name)
+        user = next(i for i in self.forward if name in i.ins)
+        self.rec.name, self.rec.origin = name, user.origin.made("differentiate")
+        gradient = self.take(name, array=True)
+        if gradient is None:
+            return None
+        layout = self.values[name].layout
+        whole = Value(given.shape, given.dtype, layout)
+        axes = tuple(sorted(layout.replica_axes, reverse=True))
+        if axes:
+            reason = f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: each has the part that came from its own data"
+            gradient = self.rec.emit(
+                "all_reduce",
+                whole,
+                (gradient.name,),
+                f"{name}.grad.mirror",
+                attrs=attr_pairs({"reduce": "sum", "fusion": given.comm_fusion}),
+                axes=axes,
+                device_matrix=layout.device_matrix,
+                reason=reason,
+            )
+            if self.draft.config.gradients_mean:
+                gradient = self.rec.emit(
+                    "compute", whole, (gradient.name,), f"{name}.grad.mean", op="divide_by", op_class="Mul", attrs=attr_pairs({"count": layout.replica_count})
+                )
+        else:
+            self.values[gradient.name] = whole
+        return gradient.name
+
+
+def differentiate(draft: Draft) -> Draft:
+    """Add the backward program: gradients of the outputs' sum for every trainable parameter that was used."""
+    back = _Backward(draft)
+    if not any(name in back.live for name in draft.outputs):
+        raise TraceError(message("no trainable parameter was used", where="differentiate", hint="A parameter needs requires_grad=True and a place in construct"))
+    with back.rec:
+        back.run()
+        found = [(name, back.mirror(name)) for name in sorted(back.live & {i.name for i in draft.graph.inputs}, key=_order(draft))]
+    gradients = tuple((name, value) for name, value in found if value is not None)
+    instrs = _needed(back.rec.instrs, {value for _, value in gradients})
+    messages = sum(i.is_communication for i in instrs)
+    done = draft.with_program("backward", instrs, back.values, gradients=gradients)
+    return done.noted("differentiate", f"{len(instrs)} instructions, {messages} messages, {len(gradients)} gradients")
+
+
+def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:
+    """Instructions that the wanted values depend on. Rules make a gradient for every operand; those of data are dropped here."""
+    wanted, kept = set(wanted), []
+    for instr in reversed(instrs):
+        if instr.out in wanted:
+            wanted.update(instr.ins)
+            kept.append(instr)
+    return tuple(reversed(kept))
+
+
+def _order(draft: Draft) -> Any:
+    """Backward order: the parameter used last comes first."""
+    last = {}
+    for position, instr in enumerate(draft.program("forward")):
+        for name in instr.ins:
+            last[name] = position
+    return lambda name: -last.get(name, -1)

@@ -1,0 +1,278 @@
+"""Pass `parallelize`: from operators on whole tensors to instructions on slices.
+
+For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on the slices, and combine what a cut
+contraction or reduction left partial. Each inserted instruction says why it is there.
+
+Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators must agree (MindSpore: "has
+multiple users, but the TensorInfo are different").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...context import ParallelConfig
+from ...errors import LayoutError, ShapeError, StrategyError, message
+from ...layout import TensorLayout
+from ...ops.sharding import ShardingRule, sharding_rule
+from ...redistribution import Step, apply, plan_redistribution
+from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs
+
+__all__ = ["dataset_cuts", "parallelize"]
+
+
+def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Cuts per dim of every data input, as `dataset_strategy` says.
+
+    "full_batch": nothing is cut; "data_parallel": rows are cut among all devices; a tuple: as it stands.
+    """
+    strategy = config.dataset_strategy
+    if strategy == "full_batch":
+        return tuple((1,) * len(s) for s in shapes)
+    if strategy == "data_parallel":
+        return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
+    if len(strategy) != len(shapes):
+        raise ShapeError(
+            message(f"dataset_strategy {strategy} has {len(strategy)} tuples", where="compile", allowed=f"One tuple per input; there are {len(shapes)} inputs")
+        )
+    for position, (cuts, shape) in enumerate(zip(strategy, shapes, strict=True)):
+        if len(cuts) != len(shape):
+            raise ShapeError(
+                message(f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}", where="compile", allowed="One count per dim")
+            )
+    return strategy
+
+
+@dataclass(frozen=True)
+class _View:
+    """A reshaped value that has no layout of its own yet: its consumer's decides."""
+
+    source: str
+    node: Node
+
+
+class _Builder:
+    """The program and the value table while they grow."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.config = draft.config
+        self.graph = draft.graph
+        self.instrs: list[Instr] = []
+        self.values: dict[str, Value] = {}
+        self.views: dict[str, _View] = {}
+        self.parameters: dict[str, Node] = {}
+        self.moved: dict[tuple[str, TensorLayout], str] = {}
+
+    def add(self, instr: Instr, value: Value) -> str:
+        self.instrs.append(instr)
+        self.values[instr.out] = value
+        return instr.out
+
+    def fresh(self, base: str) -> str:
+        if base not in self.values:
+            return base
+        n = 1
+        while f"{base}_{n}" in self.values:
+            n += 1
+        return f"{base}_{n}"
+
+    # ---- operands ----
+
+    def operand(self, name: str, want: TensorLayout, node: Node, position: int) -> str:
+        """Name of the value that holds `name` in the layout `want`."""
+        given = self.graph.input(name)
+        if given is not None and given.role == "scalar":
+            return name
+        if given is not None and given.role == "parameter":
+            return self.parameter(given, want, node)
+        have, shape = self.layout_and_shape(name)
+        if name not in self.views and have.same_placement(want):
+            return name
+        key = (name, want.canonical())
+        if key not in self.moved:
+            self.moved[key] = self.redistribute(name, have, shape, want, node, position)
+        return self.moved[key]
+
+    def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
+        while name in self.views:
+            name = self.views[name].source
+        return self.values[name].layout, self.values[name].shape
+
+    def parameter(self, given: GraphInput, want: TensorLayout, node: Node) -> str:
+        first = self.parameters.get(given.name)
+        if first is None:
+            self.parameters[given.name] = node
+            self.values[given.name] = Value(given.shape, given.dtype, want)
+        elif not self.values[given.name].layout.same_placement(want):
+            have = self.values[given.name].layout
+            raise StrategyError(
+                message(
+                    f"it is used by {first.where} with strategy {first.strategy}, which gives it slices {have.slice_shape(given.shape)} ({have}), and by "
+                    f"{node.where} with strategy {node.strategy}, which gives it slices {want.slice_shape(given.shape)} ({want})",
+                    where=f"Parameter {given.name!r}, shape {given.shape}, has two layouts",
+                    allowed="A parameter has one layout: all operators that use it must cut it equally",
+                    hint=f"Give {node.name!r} a strategy that cuts it as {first.name!r} does",
+                )
+            )
+        return given.name
+
+    def redistribute(self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int) -> str:
+        target = self.graph.shapes()[name]
+        through = None
+        source = name
+        while source in self.views:
+            through, source = through or self.views[source].node, self.views[source].source
+        steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
+        maker = f"{source!r} has slices {have.slice_shape(shape)}"
+        wanted = f"{node.name!r} wants slices {want.slice_shape(target)} of {'it' if through is None else repr(name)} (strategy {node.strategy}, input {position})"
+        layout, current = have, source
+        for number, step in enumerate(steps):
+            layout = apply(step, layout)
+            if step.kind == "reshape" and step.in_shape == step.out_shape:
+                continue
+            last = number == len(steps) - 1
+            label = self.fresh(f"{name}.for.{node.name}" if last else f"{name}.{step.kind}.{node.name}")
+            instr = step_instr(step, label, current, node, f"{maker}; {wanted}")
+            final = want if last else layout
+            self.values[label] = value = Value(_global_shape(step.out_shape, final), self.values[source].dtype, final)
+            current = self.add(instr, value)
+        if current == source:
+            # only the way to describe the placement changed (or nothing did)
+            return self.alias(source, want, target, name, node) if through is not None or target != shape else source
+        return current
+
+    def alias(self, source: str, want: TensorLayout, shape: tuple[int, ...], name: str, node: Node) -> str:
+        label = self.fresh(f"{name}.for.{node.name}")
+        made = Value(shape, self.values[source].dtype, want)
+        instr = Instr("reshape", label, (source,), node.name, attrs=attr_pairs({"shape": made.slice_shape}), origin=node.origin.made("parallelize"))
+        return self.add(instr, made)
+
+    # ---- operators ----
+
+    def compute(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
+        op = node.opdef
+        attrs = dict(node.attrs)
+        parts = dict(rule.cuts)
+        if op.localize is not None:
+            attrs = op.localize(attrs, parts)
+        axes: tuple[int, ...] = ()
+        if op.offset is not None and parts[op.offset] > 1:
+            axes = (len(rule.out.device_matrix) - 1 - rule.labels.index(op.offset),)
+        partial = rule.out.is_partial
+        label = self.fresh(f"{node.name}.partial") if partial else node.name
+        instr = Instr(
+            "compute",
+            label,
+            ins,
+            node.name,
+            op.name,
+            node.op_class,
+            attr_pairs(attrs),
+            axes,
+            rule.out.device_matrix,
+            node.strategy,
+            origin=node.origin,
+        )
+        self.add(instr, Value(node.shape, node.dtype, rule.out))
+        if partial:
+            self.combine(node, rule, label)
+
+    def combine(self, node: Node, rule: ShardingRule, label: str) -> None:
+        """all_reduce of a partial result; for a mean, the sum of the parts' means divided by their number."""
+        whole = rule.out.whole()
+        cut = [rule.labels[len(rule.out.device_matrix) - 1 - a] for a in sorted(rule.out.partial, reverse=True)]
+        # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name the dim instead
+        named = isinstance(node.opdef.signature, str) or node.opdef.axes is not None
+        dims = " and ".join(f"'{c}'" if named else f"dim {'abcdefghijklmnopqrstuvwxyz'.index(c)}" for c in cut)
+        count = 1
+        for a in rule.out.partial:
+            count *= rule.out.axis_size(a)
+        name = self.fresh(f"{node.name}.sum") if node.opdef.mean else node.name
+        does, what = {
+            "sum": ("averages" if node.opdef.mean else "sums", "addends"),
+            "max": ("takes the maximum", "candidates"),
+            "min": ("takes the minimum", "candidates"),
+        }[rule.out.reduce]
+        reason = f"{node.name!r} {does} over {dims}, cut {count} ways: each rank holds one of {count} {what} of the result"
+        origin = node.origin.made("parallelize")
+        axes = tuple(sorted(rule.out.partial, reverse=True))
+        attrs = attr_pairs({"reduce": rule.out.reduce, "fusion": 0})
+        instr = Instr("all_reduce", name, (label,), node.name, attrs=attrs, axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin)
+        self.add(instr, Value(node.shape, node.dtype, whole))
+        if node.opdef.mean:
+            divide = Instr("compute", node.name, (name,), node.name, "divide_by", "RealDiv", attr_pairs({"count": count}), origin=origin)
+            self.add(divide, Value(node.shape, node.dtype, whole))
+
+
+def _global_shape(slice_shape: tuple[int, ...], layout: TensorLayout) -> tuple[int, ...]:
+    return tuple(n * cut for n, cut in zip(slice_shape, layout.splits, strict=True))
+
+
+def step_instr(step: Step, out: str, source: str, node: Node, reason: str) -> Instr:
+    """A redistribution step as an instruction of the program."""
+    attrs: dict[str, Any] = {"reshape": {}, "all_reduce": {"reduce": "sum"}, "reduce_scatter": {"reduce": "sum"}}.get(step.kind, {})
+    attrs = dict(attrs)
+    for field in ("dim", "split_dim", "concat_dim", "reduce"):
+        if hasattr(step, field):
+            attrs[field] = getattr(step, field)
+    if step.kind == "reshape":
+        attrs["shape"] = step.out_shape
+    elif step.kind != "slice":
+        attrs["fusion"] = 0
+    return Instr(
+        step.kind,
+        out,
+        (source,),
+        node.name,
+        attrs=attr_pairs(attrs),
+        axes=step.axes,
+        device_matrix=step.device_matrix,
+        reason=reason,
+        origin=node.origin.made("parallelize"),
+    )
+
+
+def parallelize(draft: Draft) -> Draft:
+    """Make the forward program.
+
+    Raises StrategyError when operators disagree about a parameter, ShapeError when inputs do not fit the dataset strategy.
+    """
+    build, graph, config = _Builder(draft), draft.graph, draft.config
+    data = [i for i in graph.inputs if i.role == "data"]
+    for given, cuts in zip(data, dataset_cuts(config, tuple(i.shape for i in data)), strict=True):
+        try:
+            layout = TensorLayout.from_strategy(cuts, config.device_num)
+            layout.check_shape(given.shape)
+        except LayoutError as error:
+            raise ShapeError(message(f"dataset_strategy cuts input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile")) from error
+        build.values[given.name] = Value(given.shape, given.dtype, layout)
+    for given in graph.inputs:
+        if given.role in ("constant", "scalar"):
+            build.values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape)))
+    shapes = graph.shapes()
+    for node in graph.nodes:
+        if node.opdef.view:
+            if graph.input(node.ins[0]) is not None and graph.input(node.ins[0]).role == "parameter":
+                whole = TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]]))
+                build.parameter(graph.input(node.ins[0]), whole, node)
+            build.views[node.name] = _View(node.ins[0], node)
+            continue
+        rule = sharding_rule(node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.strategy, config.device_num, node.where)
+        ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True)))
+        build.compute(node, rule, ins)
+    outputs = tuple(_output(build, name) for name in graph.outputs)
+    messages = sum(i.is_communication for i in build.instrs)
+    done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=outputs)
+    return replace(done).noted("parallelize", f"{len(build.instrs)} instructions, {messages} messages")
+
+
+def _output(build: _Builder, name: str) -> str:
+    """The value of a graph output; a reshaped one is brought into the batch-parallel layout of its shape, or made whole."""
+    if name not in build.views:
+        return name
+    shape, device_num = build.graph.shapes()[name], build.config.device_num
+    cut = device_num if shape and shape[0] % device_num == 0 else 1
+    want = TensorLayout.from_strategy((cut,) + (1,) * (len(shape) - 1) if shape else (), device_num)
+    have, source_shape = build.layout_and_shape(name)
+    return build.redistribute(name, have, source_shape, want, build.views[name].node, 0)

@@ -1,0 +1,250 @@
+"""Tracing: run `construct` on values that only have a shape, and write down every operator.
+
+    graph = trace_network(net, (("x", (16, 32), "float32"), ("label", (16, 16), "float32")), loss)
+
+A traced value knows its global shape and dtype; asking for its numbers (`asnumpy()`, `if x:`, `float(x)`) raises TraceError with the learner's line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..context import current_tracer
+from ..errors import ShapeError, TraceError, message, shorten
+from ..ops.registry import OpDef, Primitive, scalar_operand
+from ..origin import Origin, caller
+from ..tensor import Arithmetic, Parameter, Tensor
+from .ir import Graph, GraphInput, Node, attr_pairs
+
+__all__ = ["TracedValue", "Tracer", "input_names", "trace_network"]
+
+
+class TracedValue(Arithmetic):
+    """A value of the trace: a name, a shape and a dtype, no numbers."""
+
+    __slots__ = ("dtype", "name", "shape", "tracer")
+    __array_ufunc__ = None
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: str, tracer: Any) -> None:
+        self.name, self.shape, self.dtype, self.tracer = name, tuple(shape), np.dtype(dtype), tracer
+
+    def _refuse(self, what: str) -> Any:
+        origin = caller()
+        raise TraceError(
+            message(
+                f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})",
+                where=origin.place,
+                allowed="While a network is compiled its tensors have shapes but no values yet",
+                hint="Run the Cell outside a parallel mode to look at numbers, or use operators instead",
+            )
+        )
+
+    # fmt: off
+    def asnumpy(self): return self._refuse("asnumpy()")
+    def item(self): return self._refuse("item()")
+    def __array__(self, dtype=None, copy=None): return self._refuse("a conversion to a numpy array")
+    def __bool__(self): return self._refuse("a truth test (if, while, and, or)")
+    def __float__(self): return self._refuse("float()")
+    def __int__(self): return self._refuse("int()")
+    def __iter__(self): return self._refuse("iteration")
+    # fmt: on
+
+    @property
+    def data(self) -> Any:
+        return self._refuse(".data")
+
+    def __repr__(self) -> str:
+        return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"
+
+
+class Tracer:
+    """Receives operators (through `current_tracer`) and Cell borders, and builds the Graph."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, GraphInput] = {}
+        self.nodes: list[Node] = []
+        self.parameters: dict[int, str] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.constant_names: dict[int, str] = {}
+        self.kept: list[Any] = []
+        self.scope: list[tuple[str, str]] = []
+        self.used: dict[str, int] = {}
+
+    # ---- Cell borders, called by Cell.__call__ ----
+
+    def enter(self, cell: Any) -> None:
+        self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
+
+    def leave(self) -> None:
+        self.scope.pop()
+
+    def scope_text(self) -> str:
+        """MindSpore's scope: Default/network-WithLossCell/_backbone-Net."""
+        return "/".join(["Default", *(f"{name}-{kind}" for name, kind in self.scope)])
+
+    def path(self) -> str:
+        """Dotted path of the running Cell below the network: "d1" or "loss_fn"."""
+        parts = [name for name, _ in self.scope[1:]]
+        if parts and parts[0] == "_backbone":
+            parts = parts[1:]
+        return ".".join(p.lstrip("_") for p in parts)
+
+    # ---- values ----
+
+    def unique(self, name: str) -> str:
+        count = self.used.get(name, 0)
+        self.used[name] = count + 1
+        return name if not count else self.unique(f"{name}_{count}")
+
+    def data(self, name: str, shape: tuple[int, ...], dtype: str) -> TracedValue:
+        name = self.unique(name)
+        self.inputs[name] = GraphInput(name, "data", tuple(shape), dtype)
+        return TracedValue(name, shape, dtype, self)
+
+    def operand(self, value: Any, others: Sequence[Any]) -> TracedValue:
+        """Anything an operator may be given, as a traced value."""
+        if isinstance(value, TracedValue):
+            if value.tracer is not self:
+                raise TraceError(message(f"{value.name!r} belongs to another trace", where=caller().place, hint="Do not keep tensors of a compiled call"))
+            return value
+        if isinstance(value, Parameter):
+            return self._parameter(value)
+        if isinstance(value, Tensor) or isinstance(value, np.ndarray) and value.ndim:
+            return self._constant(value)
+        if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+            array = np.asarray(value) if isinstance(value, (np.generic, np.ndarray)) else scalar_operand(value, others)
+            return self._scalar(array)
+        raise TraceError(message(f"operand {shorten(value)}", where=caller().place, allowed="Tensors, Parameters and numbers"))
+
+    def _parameter(self, parameter: Parameter) -> TracedValue:
+        name = self.parameters.get(id(parameter))
+        if name is None:
+            name = parameter.name
+            if name in self.inputs:
+                raise TraceError(
+                    message(f"two parameters are named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')")
+                )
+            self.used[name] = 1
+            self.parameters[id(parameter)] = name
+            self.kept.append(parameter)
+            self.inputs[name] = GraphInput(
+                name, "parameter", tuple(parameter.shape), str(parameter.dtype), parameter.requires_grad, int(parameter.comm_fusion)
+            )
+        return TracedValue(name, parameter.shape, str(parameter.dtype), self)
+
+    def _constant(self, value: Any) -> TracedValue:
+        array = value.asnumpy() if isinstance(value, Tensor) else value
+        if array.ndim == 0:
+            return self._scalar(array)
+        name = self.constant_names.get(id(value))
+        if name is None:
+            name = self.constant_names[id(value)] = self.unique("constant")
+            self.kept.append(value)
+            self.constants[name] = np.array(array)
+            self.inputs[name] = GraphInput(name, "constant", array.shape, str(array.dtype))
+        return TracedValue(name, array.shape, str(array.dtype), self)
+
+    def _scalar(self, array: np.ndarray) -> TracedValue:
+        number = array.item()
+        name = f"{number!r}:{array.dtype}"
+        self.inputs.setdefault(name, GraphInput(name, "scalar", (), str(array.dtype), value=number))
+        return TracedValue(name, (), str(array.dtype), self)
+
+    # ---- operators ----
+
+    def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None) -> TracedValue:
+        """Write down one operator and return its result."""
+        origin = caller(self.scope_text())
+        values = [self.operand(x, operands) for x in operands]
+        op_class = primitive.name if primitive is not None else self._class_name(op, values)
+        own = (primitive.instance_name if primitive is not None else "") or _snake(op_class)
+        base = f"{self.path()}.{own}" if self.path() else own
+        where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")
+        shapes = tuple(v.shape for v in values)
+        shape, dtype = op.infer(shapes, tuple(str(v.dtype) for v in values), attrs, where)
+        if op.view:
+            attrs = {**attrs, "shape": shape}
+        node = Node(
+            name=self.unique(base),
+            op=op.name,
+            op_class=op_class,
+            ins=tuple(v.name for v in values),
+            attrs=attr_pairs(attrs),
+            shape=shape,
+            dtype=dtype,
+            origin=origin,
+            strategy=primitive.in_strategy if primitive is not None else None,
+            strategy_source="user" if primitive is not None and primitive.in_strategy is not None else "",
+            strategy_origin=primitive.strategy_origin if primitive is not None else None,
+        )
+        self.nodes.append(node)
+        return TracedValue(node.name, shape, dtype, self)
+
+    @staticmethod
+    def _class_name(op: OpDef, values: list[TracedValue]) -> str:
+        if op.name == "matmul" and any(len(v.shape) > 2 for v in values):
+            return "BatchMatMul"
+        return op.class_name
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("Mat_Mul", "MatMul").lower()
+
+
+def input_names(fn: Callable, count: int) -> list[str]:
+    """Names for `count` positional inputs, taken from the function's own parameters where it has them."""
+    try:
+        names = [p.name for p in inspect.signature(fn).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    except (TypeError, ValueError):
+        names = []
+    return [names[i] if i < len(names) else f"input{i}" for i in range(count)]
+
+
+def trace_network(
+    network: Callable, inputs: Sequence[tuple[str, tuple[int, ...], str]], name: str = "Net"
+) -> tuple[Graph, dict[str, Parameter], dict[str, np.ndarray]]:
+    """Trace `network` (a Cell or a function) on inputs given as (name, global shape, dtype).
+
+    Returns the graph, the Parameters it used by name, and the arrays it held as constants. Raises TraceError, ShapeError.
+    """
+    tracer = Tracer()
+    values = [tracer.data(*spec) for spec in inputs]
+    token = current_tracer.set(tracer)
+    try:
+        result = network(*values)
+    finally:
+        current_tracer.reset(token)
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    for r in results:
+        if not isinstance(r, TracedValue):
+            raise TraceError(message(f"the network returned {shorten(r)}", where=name, allowed="Tensors that it computed from its inputs"))
+    if not tracer.nodes:
+        raise TraceError(message("the network returned its input unchanged", where=name, hint="Use at least one operator"))
+    parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
+    graph = Graph(tuple(tracer.inputs.values()), tuple(tracer.nodes), tuple(r.name for r in results), name)
+    return graph, parameters, tracer.constants
+
+
+def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
+    """An example input of `compile` as (name, shape, dtype)."""
+    if isinstance(value, TracedValue) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise ShapeError(message(f"input {position} is {shorten(value)}", where="compile", allowed="A Tensor or numpy array with the shape to compile for"))
+    dtype = np.dtype(str(value.dtype))
+    if dtype == np.float64 and not isinstance(value, Tensor):
+        dtype = np.dtype(np.float64)
+    return name, tuple(int(n) for n in value.shape), str(dtype)
+
+
+def origin_of(network: Callable) -> Origin:
+    """Where a network's construct is written."""
+    construct = getattr(network, "construct", network)
+    try:
+        lines, first = inspect.getsourcelines(construct)
+        return Origin(inspect.getsourcefile(construct) or "", first, lines[0].strip())
+    except (OSError, TypeError):
+        return Origin()

@@ -1,0 +1,92 @@
+"""A snapshot of the Strategy Lab as one HTML page that needs no kernel and no network.
+
+    Path("lab.html").write_text(static_page(lab.snapshot()), encoding="utf-8")
+
+The page carries the widget's own script and style sheet, so it looks and reads the same; a Content-Security-Policy forbids every request. Ranks
+can be selected as it is; tensors and phases too where the snapshot carries
+
+    "frames": {"tensor|phase|rank" or "tensor|phase": {parts of the snapshot that differ there, such as picture, cards, rank_detail, status}}
+
+The same content in words (`to_text`) is below the picture, and is all there is where scripts are off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import escape
+from .words import to_text
+
+__all__ = ["static_page"]
+
+# Read as data files: this floor does not import the widgets' floor.
+FRONT_END = Path(__file__).resolve().parent.parent / "widgets"
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 0; background: #fff; color: #1b1f24; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #14171b; color: #eceff2; }} }}
+{style}
+</style>
+</head>
+<body>
+<main class="pl-page">
+<div id="lab"></div>
+<details class="pl-words" id="words"><summary>The same in words</summary><pre>{words}</pre></details>
+</main>
+<noscript><style>#words > summary {{ display: none; }} #words::details-content {{ content-visibility: visible; height: auto; }}</style></noscript>
+<script type="application/json" id="snapshot">{snapshot}</script>
+<script type="module">
+{script}
+mountPage(document.getElementById("lab"), JSON.parse(document.getElementById("snapshot").textContent));
+</script>
+</body>
+</html>
+"""
+
+
+def static_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:
+    """The whole page as text (UTF-8 when written); `title` replaces the snapshot's own. Raises ValueError for NaN or infinity outside the losses."""
+    shown = dict(snapshot)
+    if title is not None:
+        shown["title"] = title
+    words = to_text(shown)
+    shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in ("parallel", "single")}}
+    return PAGE.format(
+        title=escape(shown["title"]),
+        style=(FRONT_END / "strategy_lab.css").read_text(encoding="utf-8"),
+        words=escape(words),
+        snapshot=_json_in_html(shown),
+        script=(FRONT_END / "strategy_lab.js").read_text(encoding="utf-8"),
+    )
+
+
+def _finite(curve: Any) -> list[float | None]:
+    """Losses as JSON can carry them: nine digits (enough to name any float32), NaN and infinity as null (a gap in the drawn line)."""
+    return [float(f"{y:.9g}") if abs(y) < float("inf") else None for y in map(float, curve if curve is not None else ())]
+
+
+def _json_in_html(value: Any) -> str:
+    """JSON that cannot end the script element it lies in: `<`, `>` and `&` only ever stand inside strings, where \\uXXXX means the same."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _plain(value: Any) -> Any:
+    """numpy scalars and arrays, sets and the like, as JSON can carry them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a snapshot may hold plain values only, not {type(value).__name__}")

@@ -1,0 +1,199 @@
+"""The Strategy Lab in words: what the picture says, as text and tables, for a screen reader, a terminal or a notebook without widgets.
+
+    print(to_text(lab.snapshot()))
+
+A pure function of the snapshot: every rank, every message and every number of the picture is in it, each number with its origin (predicted,
+simulated, counted or measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["bytes_text", "time_text", "to_text"]
+
+Snapshot = Mapping[str, Any]
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """A size with its unit; `-` where there is none yet.
+
+    >>> bytes_text(512), bytes_text(1536), bytes_text(None)
+    ('512 B', '1.5 KiB', '-')
+    """
+    if size_bytes is None:
+        return "-"
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:g} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+
+
+def time_text(time_s: float | None) -> str:
+    """A duration in the unit that suits it; `-` where there is none yet.
+
+    >>> time_text(1e-5), time_text(0.0123), time_text(21.0), time_text(None)
+    ('10 us', '12.3 ms', '21 s', '-')
+    """
+    if time_s is None:
+        return "-"
+    scale, unit = (1e6, "us") if 0 < time_s < 1e-3 else (1e3, "ms") if 0 < time_s < 1 else (1, "s")
+    return f"{time_s * scale:.3g} {unit}"
+
+
+def to_text(snapshot: Snapshot) -> str:
+    """Everything the Strategy Lab shows for `snapshot`, as plain text; the first line after the title says the whole picture in one sentence."""
+    sections = [_head, _operators, _graph, _picture, _rank, _messages, _loss, _timeline]
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(snapshot)))) + "\n"
+
+
+def _head(s: Snapshot) -> Iterable[str]:
+    net = next((c["label"] for c in s["net"]["choices"] if c["value"] == s["net"]["value"]), s["net"]["value"])
+    data = next((c["label"] for c in s["data"]["choices"] if c["value"] == s["data"]["value"]), s["data"]["value"])
+    yield s["title"]
+    yield s["status"]
+    yield f"Net {net} on {_count(s['devices']['value'], 'device')}, data {data}. Training: {s['run']['state']}, {s['run']['text']}."
+    if s["run"].get("error"):
+        yield f"The run failed: {s['run']['error']}"
+    if s.get("last_error"):
+        yield f"Last error: {s['last_error']}"
+
+
+def _operators(s: Snapshot) -> Iterable[str]:
+    yield "OPERATORS AND STRATEGIES (slices per dim of each input)"
+    yield from _table(
+        ("operator", "type", "strategy", "set by", "shapes"),
+        [(o["name"], o["op"], o["strategy"], "you" if o["source"] == "user" else o["source"], o["formula"]) for o in s["operators"]],
+    )
+    for o in s["operators"]:
+        if o["error"]:
+            yield f"Refused for {o['name']}: {o['typed']}. {o['error']} Still in force: {o['strategy']}."
+
+
+def _graph(s: Snapshot) -> Iterable[str]:
+    labels = {n["id"]: n["label"] for n in s["graph"]["nodes"]}
+    tensors = {t["id"]: t for t in s["tensors"]}
+    yield "OPERATOR GRAPH"
+    for e in s["graph"]["edges"]:
+        tensor = tensors.get(e["tensor"])
+        what = f"{tensor['label']} {_shape(tensor['shape'])}" if tensor else e["tensor"]
+        sent = ", ".join(f"#{n}" for n in e.get("messages") or ()) or "none"
+        yield f"  {labels.get(e['from'], e['from'])} -> {labels.get(e['to'], e['to'])}: {what}; messages: {sent}"
+
+
+def _picture(s: Snapshot) -> Iterable[str]:
+    p = s["picture"]
+    axes = " x ".join(f"{name} {size}" for name, size in zip(_axis_names(p), p["device_matrix"], strict=True))
+    yield f"SLICES: {p['label']}, {s['phase']}"
+    slices = len({card["slice"] for card in s["cards"]})
+    pending = ""
+    if p["partial"]:
+        pending = f", each a pending {p['partial']['reduce']} of {_count(p['partial']['count'], 'addend')} over {', '.join(p['partial']['axes'])}"
+    yield f"Shape {_shape(p['shape'])} in {_count(slices, 'slice')}{pending}; device matrix {axes}." + (f" {p['note']}." if p.get("note") else "")
+    rows = []
+    for card in s["cards"]:
+        addend = f"addend {card['addend']} of {card['addends']}" if card["addend"] else "complete"
+        where = " ".join(f"{name}={at}" for name, at in zip(_axis_names(p), card["coordinates"], strict=True))
+        copies = [str(c["rank"]) for c in s["cards"] if c["rank"] != card["rank"] and all(c[k] == card[k] for k in ("slice", "block", "addend"))]
+        mark = " <- selected" if card["rank"] == s["rank"] else ""
+        rows.append((str(card["rank"]), where, str(card["slice"]), card["text"], addend, (" ".join(copies) or "none") + mark))
+    yield from _table(("rank", "coordinates", "slice", "holds", "value", "same data on ranks"), rows)
+
+
+def _rank(s: Snapshot) -> Iterable[str]:
+    detail = s.get("rank_detail")
+    if not detail:
+        return
+    yield f"RANK {s['rank']} of {len(s['cards'])}"
+    yield from _table(
+        ("tensor", "part", "shape", "bytes", "note"),
+        [(h["tensor"], h["text"], _shape(h["shape"]), bytes_text(h["bytes"]), h["note"] or "") for h in detail["holds"]],
+    )
+    for g in detail["groups"]:
+        yield f"  group {g['label']}: ranks {_ranks(g['ranks'])}; {g['use']}"
+    parts = ", ".join(f"{m['kind']} {bytes_text(m['bytes'])}" for m in detail["memory"])
+    yield f"  memory (predicted): {parts}; total {bytes_text(detail['memory_total'])}"
+
+
+def _messages(s: Snapshot) -> Iterable[str]:
+    yield "MESSAGES OF ONE STEP (bytes and time per rank)"
+    if not s["messages"]:
+        yield "  none: every rank already holds what it needs"
+        return
+    rows = []
+    for m in s["messages"]:
+        amounts = _amounts(m)
+        rows.append((f"#{m['number']}", m["phase"], m["operator"], m["collective"], _ranks(m["group"]) or "none (local)", *amounts))
+    totals = s.get("message_totals") or {}
+    rows.append(("total", "", "", "", "", *_amounts(totals)))
+    yield from _table(("#", "phase", "operator", "collective", "group", "bytes predicted", "bytes counted", "time predicted", "time measured"), rows)
+    for m in s["messages"]:
+        origin = f" ({m['origin']})" if m.get("origin") else ""
+        yield f"  #{m['number']} is here because {m['reason']}{origin}."
+
+
+def _loss(s: Snapshot) -> Iterable[str]:
+    loss = s["loss"]
+    yield "LOSS"
+    if not loss["steps"]:
+        yield "  no step has run yet"
+        return
+    for name, label in (("parallel", loss["label_parallel"]), ("single", loss["label_single"])):
+        curve = loss.get(name)
+        if curve is not None and len(curve):
+            yield f"  {label}: {curve[0]:.6g} at step 1, {curve[-1]:.6g} at step {len(curve)}"
+    if loss["largest_difference"] is not None:
+        verdict = ""
+        if loss.get("bound") is not None:
+            verdict = f", {'within' if loss['largest_difference'] <= loss['bound'] else 'BEYOND'} the rounding bound {loss['bound']:.2g}"
+        at = f" at step {loss['at_step']}" if loss.get("at_step") is not None else ""
+        yield f"  largest difference {loss['largest_difference']:.2g}{at}{verdict}"
+
+
+def _timeline(s: Snapshot) -> Iterable[str]:
+    timeline = s.get("timeline")
+    if not timeline or not timeline["lanes"]:
+        return
+    unit = timeline["unit"]
+    yield f"TIMELINE OF ONE STEP ({timeline['source']}), {timeline['end']:.4g} {unit}"
+    for lane in timeline["lanes"]:
+        spent: dict[str, float] = {}
+        for bar in lane["bars"]:
+            spent[bar["kind"]] = spent.get(bar["kind"], 0.0) + bar["end"] - bar["start"]
+        yield f"  rank {lane['rank']}: " + (", ".join(f"{kind} {time:.4g} {unit}" for kind, time in spent.items()) or "idle")
+
+
+def _amounts(m: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    return (
+        bytes_text(m.get("bytes_predicted")),
+        bytes_text(m.get("bytes_counted")),
+        time_text(m.get("time_predicted_s")),
+        time_text(m.get("time_measured_s")),
+    )
+
+
+def _axis_names(picture: Mapping[str, Any]) -> list[str]:
+    """One name per axis of the device matrix; a repeat axis that has none is called by its place."""
+    names = list(picture["axis_names"])
+    return [names[i] if i < len(names) else f"axis{i}" for i in range(len(picture["device_matrix"]))]
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return str(tuple(shape))
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return " ".join(map(str, ranks))
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, *rows):
+        yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()

@@ -1,0 +1,105 @@
+"""Reductions over dims. A cut, reduced dim leaves partial results, which an all_reduce combines."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .elementwise import cast, equal, mul
+from .registry import case, op
+from .signature import letters
+
+__all__ = ["reduce_max", "reduce_mean", "reduce_min", "reduce_sum"]
+
+
+def reduced_dims(axis, ndim: int) -> tuple[int, ...]:
+    """The dims `axis` names, ascending: None and () are all of them, negative ones count from the end."""
+    if axis is None or axis == ():
+        return tuple(range(ndim))
+    axes = (axis,) if isinstance(axis, int) else axis
+    for a in axes:
+        if not -ndim <= a < ndim:
+            raise np.exceptions.AxisError(a, ndim)
+    return tuple(sorted({a % ndim for a in axes}))
+
+
+def _labels(shapes, *, axis, keep_dims):
+    names = letters(len(shapes[0]))
+    gone = reduced_dims(axis, len(names))
+    kept = "".join(("1" if keep_dims else "") if i in gone else c for i, c in enumerate(names))
+    return f"{names}->{kept}"
+
+
+def _float(dtypes, **_):
+    return dtypes[0] if np.dtype(dtypes[0]).kind == "f" else "float32"
+
+
+def _summed(dtypes, **_):
+    return "int64" if dtypes[0] == "bool" else dtypes[0]
+
+
+_CASES = (case((16, 8)), case((16, 8), axis=-1), case((16, 8), axis=0, keep_dims=True), case((4, 8, 2), axis=(0, 2)), case((4, 8, 2), axis=(1,), keep_dims=True))
+
+
+@op(infer_fn=lambda shapes, *, shape, axis: shape)
+def spread(x, *, shape, axis):
+    """Undo a reduction's shape: repeat x along the dims that were reduced.  x: (...) -> `shape`. axis: the reduced dims."""
+    kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
+    return np.ascontiguousarray(np.broadcast_to(x.reshape(kept), shape))
+
+
+def _spread(value, x, axis):
+    return spread(value, shape=tuple(x.shape), axis=reduced_dims(axis, len(x.shape)))
+
+
+@op(_labels, name="ReduceSum", dtype=_summed, example=_CASES)
+def reduce_sum(x, axis=None, *, keep_dims=False):
+    """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    return x.sum(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
+
+
+@reduce_sum.vjp
+def _(g, out, x, *, axis, keep_dims):
+    return (_spread(g, x, axis),)
+
+
+@op(_labels, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
+def reduce_mean(x, axis=None, *, keep_dims=False):
+    """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    return x.mean(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_float((str(x.dtype),)))
+
+
+@reduce_mean.vjp
+def _(g, out, x, *, axis, keep_dims):
+    count = math.prod(x.shape[i] for i in reduced_dims(axis, len(x.shape)))
+    return (_spread(g / count, x, axis),)
+
+
+def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
+    # Equal extremes share the gradient equally (MindSpore), also when they lie on different ranks: their number is summed across ranks.
+    mask = cast(equal(x, _spread(out, x, axis)), dtype=str(g.dtype))
+    ties = across(reduce_sum(mask, axis, keep_dims=keep_dims))
+    return (mul(mask, _spread(g / ties, x, axis)),)
+
+
+@op(_labels, name="ReduceMax", reduce="max", example=_CASES)
+def reduce_max(x, axis=None, *, keep_dims=False):
+    """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    return x.max(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
+
+
+@reduce_max.vjp
+def _(g, out, x, *, axis, keep_dims, across):
+    return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
+
+
+@op(_labels, name="ReduceMin", reduce="min", example=_CASES)
+def reduce_min(x, axis=None, *, keep_dims=False):
+    """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    return x.min(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
+
+
+@reduce_min.vjp
+def _(g, out, x, *, axis, keep_dims, across):
+    return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)

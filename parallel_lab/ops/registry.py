@@ -1,0 +1,394 @@
+"""`@op`: an operator, declared once.
+
+    @op("mk,kn->mn", axes="mkn", example=case((16, 8), (8, 24)))
+    def matmul(a, b):
+        \"\"\"Matrix product.  a: (m, k), b: (k, n) -> (m, n).\"\"\"
+        return a @ b
+
+    @matmul.vjp
+    def _(g, out, a, b):
+        return matmul(g, b, transpose_b=True), matmul(a, g, transpose_a=True)
+
+From the declaration follow: the function `matmul(a, b)`, which runs at once on arrays and Tensors and is recorded while a Cell is traced; the class
+`ops.MatMul`, whose instances carry a strategy (`.shard(...)`); shape inference; the sharding rule and its refusals (`sharding.py`); and the test battery.
+
+Parameters without a default are tensors, except those named in `static`. Positional parameters with a default are attributes given at the call
+(`reduce_sum(x, axis)`), keyword-only ones are attributes of the class (`ReduceSum(keep_dims=True)`), as in MindSpore.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..context import current_tracer
+from ..errors import ShapeError, StrategyError, StrategyTypeError, message, shorten
+from ..origin import Origin, caller
+from .signature import Shape, Signature, resolve
+
+__all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_strategy_value", "op", "scalar_operand"]
+
+OPS: dict[str, OpDef] = {}
+PRIMITIVES: dict[str, type[Primitive]] = {}
+
+Strategy = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of an operator, from which the battery draws its data: operand shapes, attributes, and the range of values.
+
+    ints   upper bound (exclusive) of integer operands by position; others are floats drawn between `low` and `high`
+    """
+
+    shapes: tuple[Shape, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    ints: tuple[tuple[int, int], ...] = ()
+
+
+def case(*shapes: Shape, low: float = -2.0, high: float = 2.0, ints: dict[int, int] | None = None, **attrs: Any) -> Case:
+    """A `Case`: `case((16, 8), axis=0, low=0.1)`."""
+    return Case(tuple(shapes), tuple(attrs.items()), low, high, tuple((ints or {}).items()))
+
+
+@dataclass(eq=False)
+class OpDef:
+    """Everything known about one operator. Built by `@op`; see the keyword arguments there."""
+
+    name: str
+    class_name: str
+    fn: Callable
+    signature: str | Callable | None
+    positional: tuple[str, ...]
+    tensors: tuple[str, ...]
+    options: dict[str, Any]
+    defaults: dict[str, Any]
+    axes: str | None = None
+    whole: str | Callable = ""
+    reduce: str = "sum"
+    mean: bool = False
+    dtype: Callable | str | None = None
+    sizes: Callable | None = None
+    strategy_labels: Callable | None = None
+    offset: str | None = None
+    part_size: Callable | None = None
+    localize: Callable | None = None
+    view: bool = False
+    infer_fn: Callable | None = None
+    flops: Callable | None = None
+    cases: tuple[Case, ...] = ()
+    vjp_fn: Callable | None = None
+    vjp_across: bool = False
+    internal: bool = False
+    __doc__: str | None = field(default=None, repr=False)
+
+    # ---- calling ----
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(args, kwargs)
+
+    def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Primitive | None = None) -> Any:
+        """Run on arrays or Tensors, or record while tracing."""
+        operands, attrs = self.bind(args, kwargs)
+        tracer = current_tracer.get()
+        if tracer is not None:
+            return tracer.record(self, operands, attrs, primitive)
+        for operand in operands:
+            handler = getattr(operand, "__parallel_lab_op__", None)
+            if handler is not None:
+                return handler(self, operands, attrs)
+        return self.compute(*operands, **attrs)
+
+    def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
+        """The numpy computation itself: arrays in, array out."""
+        return np.asarray(self.fn(*arrays, **attrs))
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Split call arguments into tensor operands and attributes; attributes at their default are kept too."""
+        if len(args) > len(self.positional):
+            raise ShapeError(message(f"got {len(args)} arguments", where=self.name, allowed=f"{self.name}({', '.join(self.positional)})"))
+        given = dict(zip(self.positional, args, strict=False))
+        given.update(kwargs)
+        unknown = [k for k in given if k not in self.positional and k not in self.options]
+        missing = [k for k in self.positional if k not in given and k not in self.defaults]
+        if unknown or missing:
+            fault = f"unknown argument {unknown[0]!r}" if unknown else f"missing argument {missing[0]!r}"
+            raise ShapeError(message(fault, where=self.name, allowed=f"{self.name}({', '.join([*self.positional, *self.options])})"))
+        attrs = {**self.defaults, **self.options, **given}
+        operands = [attrs.pop(name) for name in self.tensors]
+        return operands, {k: _frozen_attr(v) for k, v in attrs.items()}
+
+    def vjp(self, fn: Callable) -> Callable:
+        """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient (or None) per operand, written with operators.
+
+        A rule that names a parameter `across` is given a function that sums a value over the ranks among which a reduction was split.
+        """
+        self.vjp_fn = fn
+        self.vjp_across = "across" in inspect.signature(fn).parameters
+        return fn
+
+    # ---- inference ----
+
+    def signature_for(self, shapes: tuple[Shape, ...], attrs: dict[str, Any], where: str = "") -> Signature:
+        """The labels for operands of these shapes. Raises ShapeError."""
+        text = self.signature
+        if callable(text):
+            text = text(shapes, **attrs)
+        return resolve(text, shapes, where or self.class_name)
+
+    def label_sizes(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
+        """Extent of every label, those that only the result has included."""
+        known = signature.sizes(shapes)
+        if self.sizes is not None:
+            known.update(self.sizes(shapes, **attrs))
+        return known
+
+    def infer(self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = "") -> tuple[Shape, str]:
+        """Shape and dtype of the result."""
+        if self.infer_fn is not None:
+            return tuple(self.infer_fn(shapes, **attrs)), self.result_dtype(dtypes, attrs)
+        signature = self.signature_for(shapes, attrs, where)
+        known = self.label_sizes(signature, shapes, attrs)
+        shape = tuple(1 if c == "1" else known[c] for c in signature.out)
+        if self.view:
+            shape = tuple(self.sizes(shapes, **attrs)["shape"])
+        return shape, self.result_dtype(dtypes, attrs)
+
+    def result_dtype(self, dtypes: tuple[str, ...], attrs: dict[str, Any]) -> str:
+        if callable(self.dtype):
+            return str(np.dtype(self.dtype(dtypes, **attrs)))
+        if self.dtype is not None:
+            return self.dtype
+        return str(np.result_type(*(np.dtype(d) for d in dtypes)))
+
+    def whole_labels(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> str:
+        """Labels that must not be cut."""
+        return self.whole(signature, **attrs) if callable(self.whole) else self.whole
+
+    def work_flops(self, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> int:
+        """Floating-point operations for operands of these shapes."""
+        if self.infer_fn is not None:
+            return max((math.prod(s) for s in shapes), default=0)
+        signature = self.signature_for(shapes, attrs)
+        known = self.label_sizes(signature, shapes, attrs)
+        if self.flops is not None:
+            return int(self.flops(SimpleNamespace(**known)))
+        return math.prod(known[c] for c in signature.labels)
+
+
+def _frozen_attr(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen_attr(v) for v in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.dtype, type)):
+        return str(np.dtype(value))
+    return value
+
+
+def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
+    """A Python number beside tensors, as a 0-d array: it takes their dtype, unless that would lose its fraction.
+
+    others  the other operands; anything with a `dtype`
+    """
+    dtypes = [np.dtype(str(o.dtype)) for o in others if hasattr(o, "dtype")]
+    if not dtypes:
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+    dtype = np.result_type(*dtypes)
+    if isinstance(value, float) and dtype.kind in "iub":
+        dtype = np.dtype(np.float32)
+    return np.asarray(value, dtype)
+
+
+def op(
+    signature: str | Callable | None = None,
+    *,
+    name: str | None = None,
+    aliases: Sequence[str] = (),
+    static: Sequence[str] = (),
+    example: Case | Sequence[Case] = (),
+    **facts: Any,
+) -> Callable[[Callable], OpDef]:
+    """Declare an operator.
+
+    signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them
+    name       class name in MindSpore, "MatMul"; None for an operator that only vjp rules and optimizers use
+    aliases    further class names
+    static     parameters without a default that are attributes, not tensors
+    example    one or several `case(...)`: the battery's data
+    axes       labels in the order of the device matrix (default: order of appearance)
+    whole      labels that must not be cut, or a function of (signature, **attributes)
+    reduce     how partial results over a cut, reduced label combine: "sum", "max" or "min"
+    mean       the combined result is divided by the number of parts (means)
+    dtype      result dtype: a name, or a function of (operand dtypes, **attributes); default: numpy's promotion
+    sizes      function of (shapes, **attributes): extents of labels that only the result has
+    strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands' labels
+    offset     label whose first index on this rank the computation needs (see part_size)
+    part_size  function of (operand shapes, attributes): extent of one rank's part; position x part_size is passed as `offset=`
+    localize   function of (attributes, parts per label) -> attributes for one slice
+    infer_fn   function of (shapes, **attributes) -> result shape, for operators without labels; they take no strategy and appear only in vjp rules
+    view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
+    flops      function of a namespace of label extents
+    """
+
+    def declare(fn: Callable) -> OpDef:
+        positional, tensors, options, defaults = [], [], {}, {}
+        for parameter in inspect.signature(fn).parameters.values():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                if parameter.name != "offset":
+                    options[parameter.name] = parameter.default
+                continue
+            positional.append(parameter.name)
+            if parameter.default is not parameter.empty:
+                defaults[parameter.name] = parameter.default
+            elif parameter.name not in static:
+                tensors.append(parameter.name)
+        cases = (example,) if isinstance(example, Case) else tuple(example)
+        made = OpDef(
+            name=fn.__name__,
+            class_name=name or "".join(part.title() for part in fn.__name__.split("_")),
+            fn=fn,
+            signature=signature,
+            positional=tuple(positional),
+            tensors=tuple(tensors),
+            options=options,
+            defaults=defaults,
+            cases=cases,
+            internal=name is None,
+            __doc__=fn.__doc__,
+            **facts,
+        )
+        if made.name in OPS:
+            raise ValueError(f"operator {made.name!r} is declared twice")
+        OPS[made.name] = made
+        for class_name in ((name, *aliases) if name else ()):
+            PRIMITIVES[class_name] = type(class_name, (Primitive,), {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"})
+        return made
+
+    return declare
+
+
+def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy:
+    """A strategy checked as far as one can without shapes: tuple of tuples of ints that are powers of two.
+
+    Raises StrategyTypeError for wrong types, StrategyError for counts below 1 or not powers of two.
+    """
+    if not isinstance(strategy, tuple):
+        raise StrategyTypeError(
+            message(
+                f"{what} {shorten(strategy)} is a {type(strategy).__name__}",
+                where=where,
+                allowed="A tuple with one tuple per input, one int per dim",
+                hint="For example ((2, 4), (4, 1)); mind the comma in ((2, 4),)",
+            )
+        )
+    for position, cuts in enumerate(strategy):
+        if not isinstance(cuts, tuple):
+            raise StrategyTypeError(
+                message(
+                    f"{what} {shorten(strategy)} has a {type(cuts).__name__} at input {position}",
+                    where=where,
+                    allowed="A tuple with one tuple per input, one int per dim",
+                    hint=f"For one input write ({shorten(strategy)},)" if all(isinstance(c, int) for c in strategy) else "",
+                )
+            )
+        for dim, count in enumerate(cuts):
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise StrategyTypeError(
+                    message(f"{what} {shorten(strategy)} has {shorten(count)} at input {position}, dim {dim}", where=where, allowed="Counts are ints")
+                )
+            if count < 1 or count & (count - 1):
+                near = 1 if count < 1 else 1 << (count.bit_length() - 1)
+                better = tuple(tuple(near if (i, j) == (position, dim) else c for j, c in enumerate(t)) for i, t in enumerate(strategy))
+                raise StrategyError(
+                    message(
+                        f"{what} {shorten(strategy)} cuts dim {dim} of input {position} {count} ways",
+                        where=where,
+                        allowed="Counts are powers of two: 1, 2, 4, 8, ...",
+                        hint=f"Try {better}",
+                    )
+                )
+    return strategy
+
+
+class Primitive:
+    """An operator as an object, as in MindSpore: `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`.
+
+    Attributes of the operator are given to the constructor, tensors to the call. One instance carries one strategy.
+    """
+
+    op: OpDef
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names = list(self.op.options)
+        if len(args) > len(names):
+            raise ShapeError(message(f"got {len(args)} arguments", where=type(self).__name__, allowed=f"Attributes: {', '.join(names) or 'none'}"))
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        unknown = [k for k in given if k not in names]
+        if unknown:
+            raise ShapeError(message(f"unknown attribute {unknown[0]!r}", where=type(self).__name__, allowed=f"Attributes: {', '.join(names) or 'none'}"))
+        self.attrs = given
+        self.instance_name = ""
+        self.in_strategy: Strategy | None = None
+        self.out_strategy: Strategy | None = None
+        self.strategy_origin: Origin | None = None
+        self.prim_attrs: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Class name, as the IR prints it."""
+        return type(self).__name__
+
+    def shard(self, in_strategy: Strategy | None = None, out_strategy: Strategy | None = None) -> Primitive:
+        """Set how the inputs are cut: one tuple per input, one power of two per dim. Returns self.
+
+        What depends on shapes or on the number of devices is checked when the network is compiled. Takes effect in the semi-automatic and automatic
+        modes (and in `parallel_lab.compile`).
+        """
+        origin = caller()
+        where = f"{self.name} shard ({origin.place})" if origin.place else f"{self.name} shard"
+        if in_strategy is None and out_strategy is not None:
+            raise StrategyError(message("out_strategy is given without in_strategy", where=where, hint="Give in_strategy too"))
+        if out_strategy is not None:
+            raise StrategyError(
+                message(
+                    f"out_strategy {shorten(out_strategy)}",
+                    where=where,
+                    allowed="The output's layout follows from in_strategy",
+                    hint="Leave out_strategy away, and shard the operator that consumes the output instead",
+                )
+            )
+        if self.op.view and in_strategy is not None:
+            raise StrategyError(
+                message(
+                    f"strategy {shorten(in_strategy)}",
+                    where=where,
+                    allowed=f"{self.name} takes no strategy: it passes on its producer's layout to the one its consumer wants",
+                    hint="Shard the operator before or after it",
+                )
+            )
+        self.in_strategy = None if in_strategy is None else check_strategy_value(in_strategy, where)
+        self.strategy_origin = origin
+        return self
+
+    def add_prim_attr(self, name: str, value: Any) -> Primitive:
+        """Attach a named attribute; `instance_name` names the operator in plans. Returns self."""
+        self.prim_attrs[name] = value
+        if name == "instance_name":
+            self.instance_name = str(value)
+        return self
+
+    def __call__(self, *args: Any) -> Any:
+        return self.op.call(args, self.attrs, self)
+
+    def __repr__(self) -> str:
+        shown = {**self.attrs, **({"in_strategy": self.in_strategy} if self.in_strategy is not None else {}), **self.prim_attrs}
+        return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"

@@ -1,0 +1,192 @@
+"""The sharding rule that follows from labels: strategy -> device matrix, one layout per operand, what is left to combine.
+
+    rule = sharding_rule(OPS["matmul"], ((16, 32), (32, 16)), {}, ((2, 4), (4, 1)), 8)
+    rule.ins[0]   device_matrix (2, 4, 1), tensor_map (2, 1)
+    rule.out      device_matrix (2, 4, 1), tensor_map (2, -1), partial sum over axes (1,)
+
+Equals MindSpore's rules for MatMul, the element-wise family, activations, reductions, one-hot and softmax (operator_info: CheckStrategy, InferDevMatrixShape,
+InferTensorMap, InferForwardCommunication). Spare devices repeat the calculation on an axis appended on the right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..errors import StrategyError, message
+from ..layout import TensorLayout
+from .registry import OPS, OpDef, Strategy
+from .signature import Shape, Signature
+
+__all__ = ["ShardingRule", "default_strategy", "legal_strategies", "sharding_rule", "strategy_operands"]
+
+
+@dataclass(frozen=True)
+class ShardingRule:
+    """What a strategy means for one operator.
+
+    ins, out      layouts of the operands and of the result; the result may be partial
+    labels        label of each device-matrix axis from the left; "" is the axis of repeated calculation
+    cuts          (label, parts) for every label
+    """
+
+    strategy: Strategy
+    ins: tuple[TensorLayout, ...]
+    out: TensorLayout
+    labels: tuple[str, ...]
+    cuts: tuple[tuple[str, int], ...]
+
+
+def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
+    """Labels of each tuple of a strategy: the operands' labels unless the operator says otherwise (one-hot's first is the result's)."""
+    return tuple(op.strategy_labels(signature)) if op.strategy_labels is not None else signature.ins
+
+
+def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
+    if op.axes is None:
+        return signature.labels
+    batch = tuple(c for c in signature.labels if c not in op.axes)
+    return batch + tuple(c for c in op.axes if c in signature.labels)
+
+
+def _facts(op: OpDef, shapes: tuple[Shape, ...], attrs: tuple[tuple[str, Any], ...]) -> tuple[Signature, dict[str, int], str]:
+    given = dict(attrs)
+    signature = op.signature_for(shapes, given)
+    return signature, op.label_sizes(signature, shapes, given), op.whole_labels(signature, shapes, given)
+
+
+def sharding_rule(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: Strategy, device_num: int, where: str = "") -> ShardingRule:
+    """The rule for `strategy` on `device_num` ranks.
+
+    Raises StrategyError naming operator, input, dim, label and both numbers, with the nearest legal strategy.
+    """
+    key = tuple(sorted(attrs.items()))
+    made = _rule(op.name, shapes, key, strategy, device_num)
+    if isinstance(made, ShardingRule):
+        return made
+    what, allowed = made
+    near = nearest_legal(op, shapes, attrs, strategy, device_num)
+    raise StrategyError(message(f"strategy {strategy} {what}", where=where or op.class_name, allowed=allowed, hint=f"Try {near}"))
+
+
+@lru_cache(maxsize=65536)
+def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strategy, device_num: int) -> ShardingRule | tuple[str, str]:
+    """The rule, or (what is wrong, what is allowed)."""
+    op = OPS[op_name]
+    signature, sizes, whole = _facts(op, shapes, attrs)
+    operands = strategy_operands(op, signature)
+    if len(strategy) != len(operands):
+        return f"has {len(strategy)} tuples, but {op.class_name} has {len(operands)} inputs", "One tuple per input"
+    cuts: dict[str, int] = {}
+    seen: dict[str, tuple[int, int]] = {}
+    for position, (labels, counts) in enumerate(zip(operands, strategy, strict=True)):
+        if len(labels) != len(counts):
+            return f"has {len(counts)} counts for input {position}, which has {len(labels)} dims (shape {_shape_text(labels, sizes)})", "One count per dim"
+        for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
+            spot = f"dim {dim} of input {position}"
+            if label == "1":
+                if count != 1:
+                    return f"cuts {spot} {count} ways, but that dim has 1 element and is broadcast", "A dim of size 1 is not cut"
+                continue
+            if count > 1 and label in whole:
+                return f"cuts {spot} ('{label}') {count} ways, but {op.class_name} works along that dim", f"'{label}' stays whole"
+            if sizes[label] % count:
+                return f"cuts {spot} ('{label}') {count} ways, but it has {sizes[label]} elements", "Every slice must have the same size"
+            if cuts.setdefault(label, count) != count:
+                i, j = seen[label]
+                rule = "Both inputs must split the contracted dim equally" if label in signature.reduced else f"All inputs must split '{label}' equally"
+                return f"splits {spot} ('{label}') {count} ways, but input {i} splits '{label}' (its dim {j}) {cuts[label]} ways", rule
+            seen.setdefault(label, (position, dim))
+    names = _axis_labels(op, signature)
+    for label in names:
+        cuts.setdefault(label, 1)
+    used = math.prod(cuts[c] for c in names)
+    if used > device_num or device_num % used:
+        return f"makes {used} slices, but there are {device_num} devices", "The product of all cuts must divide the number of devices"
+    repeat = (device_num // used,) if used < device_num else ()
+    matrix = tuple(cuts[c] for c in names) + repeat
+    axis = {c: len(matrix) - 1 - i for i, c in enumerate(names)}
+
+    def layout(labels: str, partial: tuple[int, ...] = ()) -> TensorLayout:
+        entries = tuple((axis[c],) if c != "1" and cuts[c] > 1 else () for c in labels)
+        return TensorLayout(matrix, entries, partial, op.reduce if partial else "sum")
+
+    partial = tuple(axis[c] for c in signature.reduced if cuts[c] > 1)
+    return ShardingRule(
+        strategy,
+        tuple(layout(labels) for labels in signature.ins),
+        layout(signature.out, partial),
+        names + (("",) if repeat else ()),
+        tuple((c, cuts[c]) for c in names),
+    )
+
+
+def _shape_text(labels: str, sizes: dict[str, int]) -> str:
+    shape = tuple(1 if c == "1" else sizes[c] for c in labels)
+    return str(shape)
+
+
+def legal_strategies(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int, *, fully_use_devices: bool = False) -> tuple[Strategy, ...]:
+    """Every legal strategy: powers of two that divide their dims, with a product that divides `device_num`.
+
+    fully_use_devices  only those with a product of `device_num`
+    """
+    return _legal(op.name, shapes, tuple(sorted(attrs.items())), device_num, fully_use_devices)
+
+
+@lru_cache(maxsize=4096)
+def _legal(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: int, fully_use_devices: bool) -> tuple[Strategy, ...]:
+    op = OPS[op_name]
+    if op.view:
+        return ()
+    signature, sizes, whole = _facts(op, shapes, attrs)
+    operands = strategy_operands(op, signature)
+    free = [c for c in _axis_labels(op, signature) if c not in whole and any(c in labels for labels in operands)]
+    found = []
+    for cuts in itertools.product(*(_powers(sizes[c], device_num) for c in free)):
+        product = math.prod(cuts)
+        if device_num % product or (fully_use_devices and product != device_num):
+            continue
+        by_label = dict(zip(free, cuts, strict=True))
+        found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
+    return tuple(found)
+
+
+def _powers(size: int, limit: int) -> Iterator[int]:
+    count = 1
+    while count <= limit and size % count == 0 and (size or count == 1):
+        yield count
+        count *= 2
+
+
+def nearest_legal(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: Strategy, device_num: int) -> Strategy:
+    """The legal strategy that changes the fewest doublings of a refused one."""
+
+    def distance(candidate: Strategy) -> float:
+        if len(candidate) != len(strategy):
+            given = [n for t in strategy for n in t]
+            return abs(math.log2(max(1, math.prod(given))) - math.log2(math.prod(n for t in candidate for n in t)))
+        total = 0.0
+        for ours, theirs in zip(candidate, strategy, strict=True):
+            pairs = itertools.zip_longest(ours, theirs, fillvalue=1)
+            total += sum(abs(math.log2(a) - math.log2(max(1, b))) for a, b in pairs)
+        return total
+
+    return min(legal_strategies(op, shapes, attrs, device_num), key=distance)
+
+
+def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:
+    """The strategy of an operator that was given none: its batch label is cut among all devices; nothing is cut if that does not divide.
+
+    The batch label is the first axis of the device matrix: rows of the first input for most operators (MindSpore, semi_auto_parallel).
+    """
+    signature, sizes, whole = _facts(op, shapes, tuple(sorted(attrs.items())))
+    operands = strategy_operands(op, signature)
+    names = _axis_labels(op, signature)
+    batch = names[0] if names else ""
+    cut = device_num if batch and batch not in whole and sizes[batch] % device_num == 0 else 1
+    return tuple(tuple(cut if c == batch else 1 for c in labels) for labels in operands)

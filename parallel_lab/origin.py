@@ -1,0 +1,57 @@
+"""Where something came from: the learner's file and line, the Cell path, and the pass that made it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+
+__all__ = ["Origin", "caller"]
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# Networks that ship with the package are user code for this purpose: their lines are what a learner wants to see.
+_USER_FOLDERS = tuple(_PACKAGE + name + os.sep for name in ("lab", "models"))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node or an instruction came from.
+
+    file, line, text   the learner's source line ("" and 0 when there is none)
+    scope              Cell path in MindSpore's form, such as "Default/network-WithLossCell/_backbone-Net"
+    made_by            name of the pass that made it; "" for what the learner wrote
+    """
+
+    file: str = ""
+    line: int = 0
+    text: str = ""
+    scope: str = ""
+    made_by: str = ""
+
+    @property
+    def place(self) -> str:
+        """`file:line` with the folder left out."""
+        return f"{short_file(self.file)}:{self.line}" if self.file else ""
+
+    def made(self, made_by: str) -> Origin:
+        """The same place, as the origin of something a pass adds there."""
+        return Origin(self.file, self.line, self.text, self.scope, made_by)
+
+
+def short_file(file: str) -> str:
+    """File name without its folder; notebook cells, which have machine-made names, become 'cell'."""
+    if file.startswith("<ipython") or os.sep + "ipykernel_" in file:
+        return "cell"
+    return os.path.basename(file)
+
+
+def caller(scope: str = "") -> Origin:
+    """Origin of the innermost frame that is the learner's: outside this package's machinery."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PACKAGE) or file.startswith(_USER_FOLDERS):
+            return Origin(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip(), scope)
+        frame = frame.f_back
+    return Origin(scope=scope)

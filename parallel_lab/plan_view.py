@@ -1,0 +1,258 @@
+"""How one rank sees a plan: as text (the IR the seeds print) and as plain data.
+
+MindSpore gathers along dim 0 only: an all_gather along another dim is printed, and its shapes are given, as AllGather on dim 0 followed by Split and Concat;
+the plan itself holds one instruction.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .graph.ir import Instr, Value
+from .layout import TensorLayout, slice_text
+
+__all__ = ["CLASS_NAMES", "message_shapes", "plan_text", "rank_view"]
+
+CLASS_NAMES = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "all_to_all": "AlltoAll",
+    "broadcast": "Broadcast",
+    "send": "Send",
+    "recv": "Receive",
+    "slice": "StridedSlice",
+    "reshape": "Reshape",
+}
+_TYPE_NAMES = {
+    "float32": "Float32",
+    "float64": "Float64",
+    "float16": "Float16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "bool": "Bool",
+}
+
+
+def message_shapes(instr: Instr, source: Value, out: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Slice shapes before and after a message, in the form MindSpore's operators have (gathering and scattering along dim 0)."""
+    have, gives, n = source.slice_shape, out.slice_shape, instr.group_size
+    if instr.kind == "all_gather" and have:
+        return have, (have[0] * n, *have[1:])
+    if instr.kind == "reduce_scatter" and gives:
+        return (gives[0] * n, *gives[1:]), gives
+    return have, gives
+
+
+def _origin(instr_origin) -> dict[str, Any]:
+    return {
+        "file": instr_origin.file,
+        "line": instr_origin.line,
+        "text": instr_origin.text,
+        "scope": instr_origin.scope,
+        "made_by": instr_origin.made_by,
+    }
+
+
+def rank_view(plan, rank: int) -> dict[str, Any]:
+    """The plan as `rank` sees it.
+
+    ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice, phase, origin
+    params   name, global, slice, layout, index (where the slice lies);  inputs: the same for data
+    comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of the rank's operand; 0 for a slice),
+             phase, fusion, reduce, reason, origin
+    """
+    stage = plan.stage_of(rank)
+    ops, comm = [], []
+    for action in stage.actions:
+        phase = action.program
+        for instr in stage.program(phase):
+            ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
+            if instr.kind == "compute":
+                if phase != "forward" or instr.strategy is not None:
+                    ops.append(_op_entry(instr, ins, out, phase))
+            elif instr.is_communication or instr.kind == "slice":
+                comm.append(_comm_entry(instr, ins, out, phase, rank))
+    views = [_view_entry(plan, node) for node in plan.graph.nodes if node.opdef.view]
+    described = {role: [_input_entry(plan, i, rank) for i in plan.graph.inputs if i.role == role and i.name in plan.value_table] for role in ("parameter", "data")}
+    return {
+        "rank": rank,
+        "device_num": plan.device_num,
+        "ops": ops + views,
+        "params": described["parameter"],
+        "inputs": described["data"],
+        "comm": comm,
+    }
+
+
+def _shape(shape: tuple[int, ...]) -> list[int]:
+    return list(shape)
+
+
+def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str) -> dict[str, Any]:
+    return {
+        "name": instr.name,
+        "op": instr.op_class,
+        "strategy": None if instr.strategy is None else [list(t) for t in instr.strategy],
+        "in_global": [_shape(v.shape) for v in ins],
+        "out_global": [_shape(out.shape)],
+        "in_slice": [_shape(v.slice_shape) for v in ins],
+        "out_slice": [_shape(out.slice_shape)],
+        "phase": phase,
+        "origin": _origin(instr.origin),
+    }
+
+
+def _view_entry(plan, node) -> dict[str, Any]:
+    shapes = plan.graph.shapes()
+    moved = next((v for n, v in plan.values if n.startswith(f"{node.name}.for.")), None)
+    source = plan.value_table.get(node.ins[0])
+    return {
+        "name": node.name,
+        "op": node.op_class,
+        "strategy": None,
+        "in_global": [_shape(shapes[i]) for i in node.ins],
+        "out_global": [_shape(node.shape)],
+        "in_slice": [_shape(source.slice_shape)] if source is not None else None,
+        "out_slice": [_shape(moved.slice_shape)] if moved is not None else None,
+        "phase": "forward",
+        "origin": _origin(node.origin),
+    }
+
+
+def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: int) -> dict[str, Any]:
+    have, gives = message_shapes(instr, ins[0], out)
+    itemsize = np.dtype(ins[0].dtype).itemsize
+    return {
+        "kind": instr.kind,
+        "op": CLASS_NAMES[instr.kind],
+        "name": instr.name,
+        "group": list(instr.group(rank)) if instr.is_communication else [],
+        "in_shape": _shape(have),
+        "out_shape": _shape(gives),
+        "dtype": ins[0].dtype,
+        "bytes": math.prod(have) * itemsize if instr.is_communication else 0,
+        "phase": phase,
+        "fusion": instr.attr("fusion", 0),
+        "reduce": instr.attr("reduce"),
+        "reason": instr.reason,
+        "origin": _origin(instr.origin),
+    }
+
+
+def _layout_entry(layout: TensorLayout) -> dict[str, Any]:
+    return {"device_matrix": list(layout.device_matrix), "tensor_map": [a[0] if len(a) == 1 else list(a) or -1 for a in layout.tensor_map]}
+
+
+def _input_entry(plan, given, rank: int) -> dict[str, Any]:
+    value = plan.value(given.name)
+    return {
+        "name": given.name,
+        "global": _shape(given.shape),
+        "slice": _shape(value.slice_shape),
+        "dtype": given.dtype,
+        "layout": _layout_entry(value.layout),
+        "index": slice_text(value.layout.slice_index(given.shape, rank), given.shape),
+    }
+
+
+# ---- text ----
+
+
+def _tensor(shape: tuple[int, ...], dtype: str) -> str:
+    return f"<Tensor[{_TYPE_NAMES.get(dtype, dtype)}], {shape}>"
+
+
+def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
+    """The program of one rank, in the manner of the IR files MindSpore saves."""
+    stage = plan.stage_of(rank)
+    lines = [f"# {plan.graph.name}: rank {rank} of {plan.device_num}, dataset_strategy {plan.config.dataset_strategy!r}, plan {plan.digest}"]
+    lines += [f"# pass {name}: {note}" for name, note in plan.notes]
+    numbers: dict[str, str] = {}
+    lines.append("# inputs")
+    for given in plan.graph.inputs:
+        if given.role in ("data", "parameter", "constant") and given.name in plan.value_table:
+            value = plan.value(given.name)
+            index = slice_text(value.layout.slice_index(given.shape, rank), given.shape)
+            numbers[given.name] = f"%{given.name}"
+            lines.append(f"%{given.name} : {_tensor(value.slice_shape, given.dtype)} = {index} of {given.shape}  {{{given.role}, {value.layout}}}")
+    for state in plan.states:
+        value = plan.value(state.name)
+        numbers[state.name] = f"%{state.name}"
+        lines.append(f"%{state.name} : {_tensor(value.slice_shape, value.dtype)}  {{state}}")
+    for action in stage.actions:
+        if action.program in phases:
+            lines.append(f"# {action.program} ({action})")
+            for instr in stage.program(action.program):
+                lines += _instr_lines(plan, instr, rank, numbers)
+            if action.program == "update":
+                lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in plan.assignments]
+    if "forward" in phases:
+        lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in plan.outputs))
+    return "\n".join(lines)
+
+
+def _name(numbers: dict[str, str], name: str) -> str:
+    if name in numbers:
+        return numbers[name]
+    return name.rpartition(":")[0] or name
+
+
+def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list[str]:
+    ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
+    operands = [_name(numbers, n) for n in instr.ins]
+    number = numbers[instr.out] = f"%{sum(1 for v in numbers.values() if v[1:].isdigit())}"
+    attrs = ", ".join(f"{k}: {v}" for k, v in instr.attrs if k not in ("fusion", "reduce", "dim"))
+    chosen = f" {{in_strategy: {instr.strategy}}}" if instr.strategy is not None else ""
+    if instr.kind == "compute":
+        extra = f" {{{attrs}}}" if attrs else ""
+        head = f"{number}({instr.out}) = {instr.op_class}({', '.join(operands)}) {{instance name: {instr.name}}}{extra}{chosen}"
+        lines = [head, *_types(ins, out)]
+        if out.layout is not None:
+            lines.append(f"    # global: ({', '.join(str(v.shape) for v in ins)}) -> {out.shape}")
+    else:
+        lines = _move_lines(plan, instr, rank, number, operands[0], ins[0], out)
+    if instr.reason:
+        lines.append(f"    # why: {instr.reason}")
+    if instr.origin.scope:
+        lines.append(f"    # scope: ({instr.origin.scope})")
+    if instr.origin.file:
+        lines.append(f"    # In file {instr.origin.file}({instr.origin.line})/        {instr.origin.text}/")
+    return lines
+
+
+def _types(ins: list[Value], out: Value) -> list[str]:
+    return [f"    : ({', '.join(_tensor(v.slice_shape, v.dtype) for v in ins)}) -> ({_tensor(out.slice_shape, out.dtype)})"]
+
+
+def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source: Value, out: Value) -> list[str]:
+    name = CLASS_NAMES.get(instr.kind, instr.kind)
+    have, gives = message_shapes(instr, source, out)
+    if instr.kind == "slice":
+        dim, n = instr.attr("dim"), out.slice_shape
+        start = instr.position(rank) * n[dim]
+        begin = tuple(start if i == dim else 0 for i in range(len(n)))
+        end = tuple(start + s if i == dim else s for i, s in enumerate(n))
+        head = f"{number}({instr.out}) = {name}({operand}, {begin}, {end}, {(1,) * len(n)}) {{instance name: redistribution_op, for: {instr.name}}}"
+    elif instr.kind == "reshape":
+        head = f"{number}({instr.out}) = {name}({operand}, {instr.attr('shape')}) {{for: {instr.name}}}"
+    else:
+        ranks = "-".join(map(str, instr.group(rank)))
+        kind = "mirror" if instr.out.endswith(".mirror") else "forward_op" if instr.kind == "all_reduce" else "redistribution_op"
+        reduce = f", op: {instr.attr('reduce')}" if instr.attr("reduce") else ""
+        dims = {"split_dim": instr.attr("split_dim"), "concat_dim": instr.attr("concat_dim")} if instr.kind == "all_to_all" else {}
+        shown = "".join(f", {k}: {v}" for k, v in dims.items())
+        head = (
+            f"{number}({instr.out}) = {name}({operand}) {{instance name: {kind}, for: {instr.name}}} "
+            f"{{group_ranks: {ranks}, fusion: {instr.attr('fusion', 0)}{reduce}{shown}}}"
+        )
+    lines = [head, f"    : ({_tensor(have, source.dtype)}) -> ({_tensor(gives, out.dtype)})"]
+    dim = instr.attr("dim", 0)
+    if instr.kind == "all_gather" and dim:
+        lines.append(f"    then Split(axis 0, {instr.group_size} parts), Concat(axis {dim}) -> ({_tensor(out.slice_shape, out.dtype)})")
+    if instr.kind == "reduce_scatter" and dim:
+        lines.insert(1, f"    after Split(axis {dim}, {instr.group_size} parts), Concat(axis 0) of ({_tensor(source.slice_shape, source.dtype)})")
+    return lines

@@ -1,0 +1,183 @@
+"""What a rank asks for, and the reference answer.
+
+A rank program (the plan interpreter, or an exercise written by hand) is a generator that yields `Request`s and is sent the replies:
+
+    def ring_sum(rank, x):
+        total = yield Request("all_reduce", (0, 1, 2, 3), x)
+        return total
+
+Who answers differs: the simulator (`simulator.py`) when all members have asked, shared-memory workers (`shm/`) through their arena. `answer` below
+is the specification of both: values are combined in group order, one member after the other, so every answerer gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import CollectiveMismatch, message
+
+__all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "combine", "payload_bytes"]
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier")
+REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One communication request of one rank.
+
+    kind        one of COLLECTIVES, or "send" / "recv"
+    group       ranks that take part, ascending; for send and recv (source, destination)
+    value       this rank's array; None for barrier, recv, and for the ranks of broadcast/scatter that are not the root
+    reduce      "sum", "max" or "min" (all_reduce, reduce_scatter, reduce)
+    dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or cut
+    split_dim, concat_dim   all_to_all: the dim that is cut among the members, and the dim along which received pieces are joined
+    root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
+    shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
+    number      how many requests this rank made before in this group (filled by the answerer when None)
+    origin      operator name and file:line, for messages about this request
+    """
+
+    kind: str
+    group: tuple[int, ...]
+    value: np.ndarray | None = None
+    reduce: str = "sum"
+    dim: int = 0
+    split_dim: int = 0
+    concat_dim: int = 0
+    root: int | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    number: int | None = None
+    origin: str = ""
+
+    def descriptor(self) -> tuple:
+        """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
+
+        Off the root of a broadcast or scatter there is no value; there `shape` and `dtype` stand in for it."""
+        if self.kind in ("barrier", "send", "recv"):
+            return (self.kind, self.group)
+        if self.value is not None:
+            dtype, shape = str(self.value.dtype), tuple(self.value.shape)
+            if self.kind == "scatter":
+                shape = scatter_part(shape, self.dim, len(self.group))
+        else:
+            dtype, shape = str(np.dtype(self.dtype)), tuple(self.shape)
+        detail = {
+            "all_reduce": (self.reduce,),
+            "reduce": (self.reduce, self.root),
+            "reduce_scatter": (self.reduce, self.dim),
+            "all_gather": (self.dim,),
+            "gather": (self.dim, self.root),
+            "scatter": (self.dim, self.root),
+            "all_to_all": (self.split_dim, self.concat_dim),
+            "broadcast": (self.root,),
+        }[self.kind]
+        return (self.kind, self.group, dtype, shape, *detail)
+
+
+def scatter_part(shape: tuple[int, ...], dim: int, parts: int) -> tuple[int, ...]:
+    """Shape of one of `parts` equal pieces of `shape` along `dim`."""
+    return (*shape[:dim], shape[dim] // parts, *shape[dim + 1 :])
+
+
+def check_match(requests: Sequence[Request], members: Sequence[int]) -> None:
+    """Raise CollectiveMismatch unless all `requests` (one per rank in `members`) ask for the same thing."""
+    first = requests[0].descriptor()
+    for request, rank in zip(requests, members, strict=True):
+        if request.descriptor() != first:
+            raise CollectiveMismatch(
+                message(
+                    f"rank {members[0]} called {describe(requests[0])} and rank {rank} called {describe(request)}",
+                    where=f"group {tuple(members)}, call {request.number if request.number is not None else '?'}",
+                    allowed="All members of a group must make the same calls in the same order",
+                )
+            )
+
+
+def describe(request: Request) -> str:
+    """A request in words, for messages."""
+    words = [request.kind]
+    if request.value is not None:
+        words.append(f"{request.value.dtype} {tuple(request.value.shape)}")
+    if request.kind in ("all_reduce", "reduce", "reduce_scatter"):
+        words.append(request.reduce)
+    if request.root is not None:
+        words.append(f"root {request.root}")
+    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter"):
+        words.append(f"dim {request.dim}")
+    if request.kind == "all_to_all":
+        words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
+    return " ".join(words) + (f" at {request.origin}" if request.origin else "")
+
+
+def combine(values: Sequence[np.ndarray], reduce: str) -> np.ndarray:
+    """Reduce arrays of equal shape in the given order: ((v0 + v1) + v2) + ...
+
+    The order is the contract: floating-point sums depend on it, and every answerer must produce these bits.
+    """
+    total = np.array(values[0], copy=True, order="C")
+    for value in values[1:]:
+        REDUCERS[reduce](total, value, out=total)
+    return total
+
+
+def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
+    """Replies to one complete collective; `requests[i]` is the request of `group[i]`. Replies are C-contiguous and own their memory.
+
+    all_reduce      every rank: the combination in group order
+    reduce_scatter  rank i: piece i of the combination along `dim`
+    all_gather      every rank: the values joined along `dim` in group order
+    all_to_all      rank i: piece i (along split_dim) of every member's value, joined along concat_dim in group order
+    broadcast       every rank: the root's value
+    reduce, gather  the root: as all_reduce / all_gather; the others: None
+    scatter         rank i: piece i of the root's value along `dim`
+    barrier         None
+
+    Raises CollectiveMismatch when the members do not agree.
+    """
+    kind, group = requests[0].kind, requests[0].group
+    check_match(requests, group)
+    n, first = len(requests), requests[0]
+    if kind == "barrier":
+        return [None] * n
+    root = group.index(first.root) if first.root is not None else None
+    if kind == "broadcast":
+        return [np.array(requests[root].value, order="C") for _ in group]
+    if kind == "scatter":
+        return [np.ascontiguousarray(p).copy() for p in np.split(requests[root].value, n, axis=first.dim)]
+    values = [r.value for r in requests]
+    if kind in ("all_reduce", "reduce"):
+        total = combine(values, first.reduce)
+        return [total.copy() if kind == "all_reduce" or i == root else None for i in range(n)]
+    if kind == "reduce_scatter":
+        pieces = [np.split(v, n, axis=first.dim) for v in values]
+        return [combine([p[i] for p in pieces], first.reduce) for i in range(n)]
+    if kind in ("all_gather", "gather"):
+        joined = np.ascontiguousarray(np.concatenate(values, axis=first.dim))
+        return [joined.copy() if kind == "all_gather" or i == root else None for i in range(n)]
+    if kind == "all_to_all":
+        pieces = [np.split(v, n, axis=first.split_dim) for v in values]
+        return [np.ascontiguousarray(np.concatenate([p[i] for p in pieces], axis=first.concat_dim)) for i in range(n)]
+    raise CollectiveMismatch(message(f"unknown collective {kind!r}", allowed=f"One of {COLLECTIVES}"))
+
+
+def payload_bytes(kind: str, group_size: int, in_bytes: int) -> int:
+    """Bytes one rank must send in the bandwidth-optimal form of a collective on a value of `in_bytes` bytes per rank.
+
+    all_reduce 2(n-1)/n, reduce_scatter (n-1)/n, all_to_all (n-1)/n of the value; all_gather (n-1) times the value; broadcast, send: the value.
+    (Chan et al. 2007, table 1.)
+    """
+    n = group_size
+    if n <= 1 or kind in ("barrier", "recv"):
+        return 0
+    if kind == "all_reduce":
+        return 2 * (n - 1) * in_bytes // n
+    if kind in ("reduce_scatter", "all_to_all"):
+        return (n - 1) * in_bytes // n
+    if kind == "all_gather":
+        return (n - 1) * in_bytes
+    return in_bytes

@@ -1,0 +1,158 @@
+"""One interpreter: a rank's program as a generator.
+
+`rank_step(plan, rank, env)` does the local work of one training step and yields a `Request` wherever the plan has a message; whoever drives the generator
+answers. The simulator drives all ranks in one process, a worker drives its own and answers through shared memory.
+
+`env` maps value names to this rank's arrays: parameters, optimizer states, inputs, and what the step makes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError, message
+from ..graph.ir import Instr
+from ..plan import Plan
+from .communicator import Request
+
+__all__ = ["Env", "Tick", "gather_value", "one_blas_thread", "rank_step", "slice_value", "step_inputs"]
+
+Env = dict[str, np.ndarray]
+
+
+class Tick:
+    """Yielded after an instruction when the driver asked to step: which one has just run."""
+
+    __slots__ = ("instr", "phase", "position")
+
+    def __init__(self, phase: str, position: int, instr: Instr) -> None:
+        self.phase, self.position, self.instr = phase, position, instr
+
+
+@lru_cache(maxsize=1)
+def _controller() -> Any:
+    import threadpoolctl
+
+    return threadpoolctl.ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Generator[None]:
+    """Compute with one BLAS thread: thread counts change the bits of large products, and ranks must not fight over cores."""
+    with _controller().limit(limits=1, user_api="blas"):
+        yield
+
+
+def rank_step(
+    plan: Plan,
+    rank: int,
+    env: Env,
+    *,
+    phases: Iterable[str] | None = None,
+    ticks: bool = False,
+    observe: Callable[[str, Instr, float, float], None] | None = None,
+) -> Generator[Request | Tick, np.ndarray | None, Env]:
+    """Run the programs of one step on `rank`, in the order of its stage's actions; `env` is changed in place and returned.
+
+    phases   run only these programs
+    ticks    also yield a Tick after every instruction (answered with None)
+    observe  called with (phase, instruction, start, end) in perf_counter seconds after every instruction
+
+    Values that nothing reads any more are dropped at once, so memory follows the plan.
+    """
+    stage = plan.stage_of(rank)
+    env.update((name, value) for name, value in plan.scalars.items() if name not in env)
+    for action in stage.actions:
+        phase = action.program
+        if phases is not None and phase not in phases:
+            continue
+        dead = plan.last_uses[phase]
+        for position, instr in enumerate(stage.program(phase)):
+            start = time.perf_counter()
+            if instr.is_communication:
+                env[instr.out] = yield request_of(instr, rank, env)
+            else:
+                env[instr.out] = _local(instr, rank, env)
+            if observe is not None:
+                observe(phase, instr, start, time.perf_counter())
+            if ticks:
+                yield Tick(phase, position, instr)
+            else:
+                for name in dead.get(position, ()):
+                    env.pop(name, None)
+        if phase == "update":
+            new = {target: env[source] for target, source in plan.assignments}
+            env.update(new)
+    return env
+
+
+def request_of(instr: Instr, rank: int, env: Env) -> Request:
+    """The request that one communication instruction makes."""
+    fields = {name: instr.attr(name) for name in ("dim", "split_dim", "concat_dim", "reduce") if instr.attr(name) is not None}
+    place = instr.origin.place
+    return Request(instr.kind, instr.group(rank), env[instr.ins[0]], origin=f"{instr.out}" + (f" ({place})" if place else ""), **fields)
+
+
+def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:
+    arrays = [env[name] for name in instr.ins]
+    if instr.kind == "compute":
+        op, attrs = instr.opdef, dict(instr.attrs)
+        if op.part_size is not None and instr.axes:
+            attrs["offset"] = instr.position(rank) * op.part_size([a.shape for a in arrays], attrs)
+        return op.compute(*arrays, **attrs)
+    if instr.kind == "reshape":
+        return arrays[0].reshape(instr.attr("shape"))
+    if instr.kind == "slice":
+        dim = instr.attr("dim")
+        part = arrays[0].shape[dim] // instr.group_size
+        start = instr.position(rank) * part
+        return np.ascontiguousarray(arrays[0][(slice(None),) * dim + (slice(start, start + part),)])
+    raise ShapeError(message(f"kind {instr.kind!r} cannot be run", where=f"instruction {instr.out!r}"))
+
+
+# ---- between full tensors and slices ----
+
+
+def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarray:
+    """This rank's slice of a full tensor: a C-contiguous copy."""
+    value = plan.value(name)
+    full = np.asarray(full)
+    if full.shape != value.shape:
+        raise ShapeError(message(f"{name!r} has shape {full.shape}", where="slice_value", allowed=f"Its global shape {value.shape}"))
+    return np.array(full[value.layout.slice_index(value.shape, rank)], dtype=value.dtype, order="C")
+
+
+def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
+    """The full tensor from every rank's slice; pending partial results are combined in rank order."""
+    value = plan.value(name)
+    layout = value.layout
+    reduce = {"sum": np.add, "max": np.maximum, "min": np.minimum}[layout.reduce]
+    full = np.empty(value.shape, value.dtype)
+    done: set[tuple] = set()
+    for rank, part in enumerate(slices):
+        numbers = layout.slice_numbers(rank)
+        if numbers in done:
+            continue
+        done.add(numbers)
+        total = np.array(part, copy=True)
+        for other in layout.partial_group(rank)[1:] if layout.is_partial else ():
+            reduce(total, slices[other], out=total)
+        full[layout.slice_index(value.shape, rank)] = total
+    return full
+
+
+def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
+    """This rank's part of one step's data, from the global batch, in the order `compile` was given it."""
+    given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
+    expected = plan.data_inputs
+    if len(given) != len(expected):
+        raise ShapeError(message(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=f"{len(expected)}: {', '.join(i.name for i in expected)}"))
+    return {i.name: slice_value(plan, i.name, x, rank) for i, x in zip(expected, given, strict=True)} | {
+        name: slice_value(plan, name, array, rank) for name, array in plan.constant_arrays.items()
+    }

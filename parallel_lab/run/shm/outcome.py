@@ -1,0 +1,158 @@
+"""What became of a job: the results, or one error that shows the first cause and folds its consequences into a line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+import dill
+
+from ...errors import CollectiveMismatch, ParallelLabError, RankDied, RankRaised, message
+from .arena import Arena, FlightEntry
+from .barrier import FAULT_ERRORS
+
+if TYPE_CHECKING:
+    from .job import Job
+
+__all__ = ["death_text", "load_report", "settle"]
+
+TEXT_LIMIT = 4_000  # characters of an exception's text that are shown; `__cause__` has it whole
+
+
+def load_report(kind: bytes, body: bytes) -> tuple[str, object]:
+    """("result", value), ("stopped", None) or ("error", dict)."""
+    if kind == b"S":
+        return "stopped", None
+    try:
+        value = dill.loads(body)
+    except Exception as error:  # a value whose class does not exist here
+        what = f"the notebook cannot rebuild what the rank returned ({type(error).__name__}: {error})"
+        return "error", {"kind": "raised", "secondary": False, "type": type(error).__name__, "text": what, "time_s": 0.0, "frames": [], "cause": None}
+    return ("result" if kind == b"D" else "error"), value
+
+
+def death_text(rank: int, pid: int, code: int | None, entry: FlightEntry | None = None) -> str:
+    """How the process of a rank ended, and in which call."""
+    if code is not None and code < 0:
+        try:
+            how = f"was killed by {signal.Signals(-code).name} (signal {-code})"
+        except ValueError:
+            how = f"was killed by signal {-code}"
+    else:
+        how = f"ended with exit code {code}"
+    where = "" if entry is None else f" {'in' if entry.end_s is None else 'after'} {entry}"
+    return f"rank {rank} (pid {pid}) {how}{where}"
+
+
+def settle(arena: Arena, world_size: int, job: Job, dead: dict[int, int], pids: dict[int, int]) -> tuple[list | None, BaseException | None]:
+    """(results, None) or (None, error) of a job whose ranks have all reported or are gone."""
+    reports = job._reports
+    errors = {rank: body for rank, (kind, body) in reports.items() if kind == "error"}
+    first_hand = {rank: body for rank, body in errors.items() if not body["secondary"]}
+    fault = arena.read_fault()
+    if dead:
+        # a rank may have raised before another died: the earlier event is the cause, unless the fault note says it was the death
+        if not (fault and fault[1]["kind"] == "RankRaised" and first_hand):
+            rank, code = next(iter(dead.items()))
+            error = RankDied(_sentences(death_text(rank, pids[rank], code, arena.last_entry(rank)), _consequences(arena, world_size, set(dead), job)))
+            _set(error, rank=rank, pid=pids[rank], exit_code=code, signal_name=_signal_name(code), entry=arena.last_entry(rank))
+            return None, error
+    if job._interrupted_at is not None:
+        return None, KeyboardInterrupt("the run was interrupted")
+    if first_hand:
+        rank = min(first_hand, key=lambda r: first_hand[r]["time_s"])
+        return None, _raised(arena, world_size, rank, pids[rank], first_hand, job)
+    if fault is not None:
+        note = fault[1]
+        kind = FAULT_ERRORS.get(note["kind"], ParallelLabError)
+        culprits = set(note.get("ranks") or ())
+        error = kind(_sentences(note["text"], _consequences(arena, world_size, culprits if note["kind"] != "DeadlockError" else set(), job)))
+        return None, _set(error, ranks=sorted(culprits))
+    unread = _unread(arena, world_size) if job._control != "stop" else ""
+    if unread:
+        return None, CollectiveMismatch(unread)
+    return [reports[rank][1] for rank in range(world_size)], None
+
+
+def _raised(arena: Arena, world_size: int, rank: int, pid: int, first_hand: dict[int, dict], job: Job) -> BaseException:
+    body = first_hand[rank]
+    folded = _consequences(arena, world_size, {rank}, job, same={r for r, b in first_hand.items() if r != rank and b["type"] == body["type"]})
+    if body["kind"] != "raised":  # one of our own: it names its ranks itself
+        error = FAULT_ERRORS.get(body["kind"], ParallelLabError)(_sentences(body["text"], folded))
+        note = arena.read_fault()
+        return _set(error, rank=rank, pid=pid, ranks=note[1].get("ranks", [rank]) if note else [rank])
+    text = body["text"] if len(body["text"]) <= TEXT_LIMIT else body["text"][:TEXT_LIMIT] + f"... ({len(body['text'])} characters)"
+    # source lines are looked up here: cells are known to the notebook, not to its workers
+    frames = [traceback.FrameSummary(file, line, name, line=source or None) for file, line, name, source in body["frames"]]
+    where = "".join(traceback.format_list(_readable(frames))).rstrip()
+    message_text = _sentences(f"rank {rank} (pid {pid}) raised {body['type']}: {text}", folded)
+    error = RankRaised(f"{message_text}\n{where}" if where else message_text)
+    if body["cause"] is not None:
+        try:
+            error.__cause__ = dill.loads(body["cause"])
+        except Exception as failure:  # its class does not exist here; the text above says what it was
+            error.add_note(f"The original {body['type']} could not be rebuilt here ({type(failure).__name__}).")
+    return _set(error, rank=rank, pid=pid, frames=frames, ranks=[rank])
+
+
+def _readable(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Frames of notebook cells under the names the notebook shows, such as "In[3]"."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    names = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return [traceback.FrameSummary(f"In[{names[f.filename]}]" if f.filename in names else f.filename, f.lineno, f.name, line=f.line) for f in frames]
+
+
+def _consequences(arena: Arena, world_size: int, causes: set[int], job: Job, same: set[int] = frozenset()) -> str:
+    """One line about the other ranks: which raised the same, which were stopped where, which were ended by force."""
+    parts = []
+    if same:
+        parts.append(f"{_ranks(same)} raised the same")
+    places: dict[str, list[int]] = {}
+    for rank in sorted(set(range(world_size)) - causes - same - set(job._ended_by_force)):
+        kind, body = job._reports.get(rank, ("", None))
+        if kind == "stopped" or (kind == "error" and body["secondary"]):
+            entry = arena.last_entry(rank)
+            place = f"{entry.kind} #{entry.number}{f' ({entry.origin})' if entry.origin else ''}" if entry else "its own code"
+            places.setdefault(place, []).append(rank)
+    parts += [f"{_ranks(ranks)} stopped in {place}" for place, ranks in places.items()]
+    if job._ended_by_force:
+        parts.append(f"{_ranks(job._ended_by_force)} did not come back and the workers were ended, their state is lost")
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
+def _ranks(ranks) -> str:
+    ordered = sorted(ranks)
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(map(str, ordered))}"
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(p if p.endswith((".", "\n")) else p + "." for p in parts if p)
+
+
+def _unread(arena: Arena, world_size: int) -> str:
+    for source in range(world_size):
+        for to in range(world_size):
+            sent, received = arena.words[arena.map.sent(source, to)], arena.words[arena.map.received(source, to)]
+            if sent != received:
+                what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {to}, which received {received}"
+                return message(what, allowed="Every send needs its recv")
+    return ""
+
+
+def _signal_name(code: int | None) -> str | None:
+    if code is None or code >= 0:
+        return None
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _set(error: BaseException, **attributes: object) -> BaseException:
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error

@@ -1,0 +1,507 @@
+"""Worker processes from a notebook: start, run functions on all ranks, watch them, end them.
+
+    pool = get_pool(4)
+    pool.run(lambda comm, x: comm.all_reduce(x), np.ones(3))        # -> four times [4., 4., 4.]
+    job = pool.submit(train, 100); job.pause(); job.resume(); job.stop(); job.result()
+
+Three kinds of threads, all asleep while nothing happens: one supervisor (deaths, time limits, grace periods), one receiver per worker (a worker stopped
+in the middle of a message must not stop the supervisor), one for callbacks once there are any. Idle workers block on their pipe.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocess import connection
+
+import dill
+
+from ...errors import ParallelLabError, RankDied, WorkersClosed, message
+from . import outcome
+from .arena import PID, Arena, ArenaMap, FlightEntry, SharedBlock
+from .comm import CONTROLS
+from .job import Job
+from .launch import context, start_processes
+from .watch import Watch
+from .worker_main import WorkerStart, worker_main
+
+__all__ = ["WorkerPool", "close_all", "get_pool"]
+
+DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
+START_LIMIT_S = 60.0
+LOOK_S = 0.05  # how often the supervisor looks at waits while a job runs
+GRACE_S = 1.0  # for ranks to come back after a fault before the pool is ended by force
+DEATH_GRACE_S = 0.25  # the same after a death, when the pool is lost anyway
+POLITE_STOP_S, INTERRUPT_KILL_S = 0.25, 0.85  # Ctrl-C: stop at an agree point; after the first, at any collective; after the second, by force
+SMALL_PAYLOAD = 32 << 10  # fits the socket buffer of an idle worker, so that sending cannot block
+KEPT_POOLS = 3  # idle pools of different sizes that get_pool keeps
+
+# The one table of live pools of this process: `get_pool` is asked from cells that know nothing of each other, and starting processes anew for each
+# would lose `comm.state`.
+_pools: dict[int, WorkerPool] = {}
+_pools_lock = threading.Lock()
+
+
+class WorkerPool:
+    """`world_size` worker processes, one per rank.
+
+    timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
+    warn_after_s  after this time a warning names the ranks that are missing
+    arena_bytes   shared memory for data in transit; larger values pass through it in steps
+
+    Raises SharedMemoryTooSmall, RankDied (a worker ended while starting), TimeoutError (start).
+    """
+
+    def __init__(self, world_size: int, *, timeout_s: float = 30.0, warn_after_s: float = 2.0, arena_bytes: int = DEFAULT_ARENA_BYTES) -> None:
+        if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+            raise ValueError(message(f"world_size={world_size!r}", where="WorkerPool", allowed="An int of at least 1"))
+        if not timeout_s > 0 or not warn_after_s > 0:
+            raise ValueError(message(f"timeout_s={timeout_s!r}, warn_after_s={warn_after_s!r}", where="WorkerPool", allowed="Seconds above 0"))
+        self.world_size, self.timeout_s, self.warn_after_s = world_size, timeout_s, warn_after_s
+        self._owner_pid = os.getpid()
+        self._lock = threading.RLock()
+        self._jobs: deque[Job] = deque()
+        self._current: Job | None = None
+        self._runs = 0
+        self._dead: dict[int, int] = {}
+        self._reason = ""
+        self._closed = False
+        self._callbacks: queue.SimpleQueue | None = None
+        self._callback_thread: threading.Thread | None = None
+        layout = ArenaMap.for_budget(world_size, arena_bytes)
+        self._arena = Arena(SharedBlock(layout.size_bytes), layout)
+        self._watch = Watch(self._arena, timeout_s, warn_after_s)
+        self._processes, self._pipes, self._receivers = [], [], []
+        self._ready: set[int] = set()
+        self._all_ready = threading.Condition(self._lock)
+        self._life_read, self._life_write = context().Pipe(duplex=False)
+        self._wake_read, self._wake_write = context().Pipe(duplex=False)
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True, name="pool-supervisor")
+        atexit.register(self.close)
+        try:
+            start_processes(self._start_workers)
+            self._life_read.close()
+            self._supervisor.start()
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "alive" if self.alive else "lost"
+        return f"WorkerPool({self.world_size} ranks, {state}{', busy' if self._current else ''})"
+
+    # start
+
+    def _start_workers(self, server_pid: int | None) -> None:
+        for rank in range(self.world_size):
+            here, there = context().Pipe()
+            start = WorkerStart(rank, self.world_size, self._arena.block, self._arena.map, self._life_read, there, os.getpid(), server_pid)
+            process = context().Process(target=worker_main, args=(start,), daemon=True, name=f"rank {rank}")
+            self._pipes.append(here)
+            process.start()
+            there.close()
+            self._processes.append(process)
+        for rank in range(self.world_size):
+            thread = threading.Thread(target=self._receive, args=(rank,), daemon=True, name=f"receive rank {rank}")
+            self._receivers.append(thread)
+            thread.start()
+
+    def _wait_ready(self) -> None:
+        with self._all_ready:
+            self._all_ready.wait_for(lambda: len(self._ready) == self.world_size or self._dead, START_LIMIT_S)
+            if self._dead:
+                raise RankDied(message(f"{self._death_text()} while the workers started", hint="The notebook server's log may hold its last words"))
+            if len(self._ready) < self.world_size:
+                missing = sorted(set(range(self.world_size)) - self._ready)
+                raise TimeoutError(message(f"ranks {missing} did not start within {START_LIMIT_S} s", where="WorkerPool"))
+
+    # running
+
+    def run(self, fn: Callable, *args: object) -> list:
+        """fn(comm, *args) on every rank; returns the results by rank.
+
+        Ctrl-C (the notebook's interrupt button) asks the ranks to stop: at the next `agree_to_continue`, shortly after at any collective. KeyboardInterrupt
+        follows within a second and the workers stay usable, unless one of them does not come back: then all are ended, and the error says so.
+        """
+        return self._attend(self._job([self._pack(fn, args)] * self.world_size, None))
+
+    def run_each(self, fn: Callable, args_per_rank: Sequence[tuple]) -> list:
+        """fn(comm, *args_per_rank[rank]) on every rank; otherwise as `run`."""
+        if len(args_per_rank) != self.world_size:
+            raise ValueError(message(f"{len(args_per_rank)} tuples of arguments for {self.world_size} ranks", where="run_each"))
+        return self._attend(self._job([self._pack(fn, tuple(args)) for args in args_per_rank], None))
+
+    def submit(self, fn: Callable, *args: object, on_message: Callable[[tuple[int, object]], object] | None = None) -> Job:
+        """Start fn(comm, *args) on every rank and return at once; a busy pool runs it afterwards.
+
+        on_message  called in a thread of the pool with each (rank, object) that `comm.report` sends
+        """
+        return self._enqueue(self._job([self._pack(fn, args)] * self.world_size, on_message))
+
+    @staticmethod
+    def _pack(fn: Callable, args: tuple) -> bytes:
+        return dill.dumps((fn, args), recurse=True)  # recurse: with the notebook's globals that fn uses, and no others
+
+    def _job(self, payloads: list[bytes], on_message: Callable | None) -> Job:
+        return Job(self, payloads, on_message)
+
+    def _enqueue(self, job: Job) -> Job:
+        with self._lock:
+            self._check_usable()
+            self._jobs.append(job)
+            if job._on_message is not None and self._callback_thread is None:
+                self._callbacks = queue.SimpleQueue()
+                self._callback_thread = threading.Thread(target=self._deliver, daemon=True, name="pool-callbacks")
+                self._callback_thread.start()
+        self._wake()
+        return job
+
+    def _attend(self, job: Job) -> list:
+        try:
+            self._enqueue(job)
+            return job.result()
+        except KeyboardInterrupt:
+            self._interrupt(job)
+        # from here a second Ctrl-C ends the workers by force
+        try:
+            with job._changed:
+                job._changed.wait_for(job.done, GRACE_S)
+        except KeyboardInterrupt:
+            self.kill("a second interrupt")
+        ended = f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""
+        raise KeyboardInterrupt(f"the run was interrupted{ended}") from None
+
+    def _interrupt(self, job: Job) -> None:
+        with self._lock:
+            if job.done():
+                return
+            if job is not self._current:
+                if job in self._jobs:
+                    self._jobs.remove(job)
+                job._finish(None, KeyboardInterrupt("interrupted before it started"))
+                return
+            job._interrupted_at = time.monotonic()
+            job._control = "stop"
+            self._apply_control(job)
+        self._wake()
+
+    def _apply_control(self, job: Job) -> None:
+        with self._lock:
+            if job is self._current:
+                self._arena.words[1] = CONTROLS.index(job._control)
+            elif job in self._jobs and job._control == "stop":
+                self._jobs.remove(job)
+                job._finish([None] * self.world_size, None)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise WorkersClosed(message(f"these workers were closed{': ' + self._reason if self._reason else ''}", hint="get_pool makes new ones"))
+        if self._dead:
+            raise RankDied(message(self._death_text() + " while idle", hint="Its state is lost; close this pool, or let get_pool make a new one"))
+
+    # what is known
+
+    @property
+    def alive(self) -> bool:
+        """True while every worker lives."""
+        return not self._closed and not self._dead
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def busy(self) -> bool:
+        """True while a job runs or waits."""
+        return self._current is not None or bool(self._jobs)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process id per rank."""
+        return [process.pid for process in self._processes]
+
+    def flight_record(self) -> dict[int, list[FlightEntry]]:
+        """The last 64 requests of each rank in the current or last run, oldest first; also of ranks that died."""
+        with self._lock:
+            if self._closed:
+                return self._last_flight
+            return {rank: self._arena.flight(rank) for rank in range(self.world_size)}
+
+    def _death_text(self) -> str:
+        rank, code = next(iter(self._dead.items()))
+        return outcome.death_text(rank, self._processes[rank].pid, code)
+
+    # threads
+
+    def _wake(self) -> None:
+        try:
+            self._wake_write.send_bytes(b"w")
+        except OSError:
+            pass  # closed meanwhile: there is nobody to wake
+
+    def _supervise(self) -> None:
+        sentinels = {process.sentinel: rank for rank, process in enumerate(self._processes)}
+        while not self._closed:
+            with self._lock:
+                wait_s = self._tend()
+            for ready in connection.wait([*sentinels, self._wake_read], wait_s):
+                if ready is self._wake_read:
+                    try:
+                        self._wake_read.recv_bytes()
+                    except (EOFError, OSError):
+                        return
+                elif not self._closed:
+                    self._note_death(sentinels.pop(ready))
+
+    def _tend(self) -> float | None:
+        """Start a job, look at the running one, end what must end; returns how long to sleep (None: until something happens)."""
+        job = self._current
+        if job is None:
+            if not self._jobs or not self.alive:
+                for waiting in list(self._jobs):
+                    self._jobs.remove(waiting)
+                    waiting._finish(None, self._unusable())
+                return None
+            self._start(self._jobs.popleft())
+            return LOOK_S
+        now = time.monotonic()
+        if job._interrupted_at is not None:
+            since = now - job._interrupted_at
+            if since >= INTERRUPT_KILL_S:
+                self._end_missing(job, "did not stop")
+            elif since >= POLITE_STOP_S:
+                self._arena.write_fault(self.world_size, "Interrupted", "The run was interrupted.")
+            return LOOK_S
+        if self._arena.words[0] and job._fault_at is None:
+            job._fault_at, job._grace_s = now, GRACE_S
+        if job._fault_at is not None:
+            if now - job._fault_at >= job._grace_s:
+                self._end_missing(job, f"did not stop within {job._grace_s:g} s")
+            return LOOK_S / 2
+        if job._control != "pause":
+            waiting = self._watch.look(now, job._resumed_at, set(job._reports))
+            for text in waiting:
+                job.warnings.append(text)
+                job._notify()
+        return LOOK_S
+
+    def _unusable(self) -> ParallelLabError:
+        try:
+            self._check_usable()
+        except ParallelLabError as error:
+            return error
+        return WorkersClosed(message("these workers were lost before the job started"))
+
+    def _start(self, job: Job) -> None:
+        self._runs += 1
+        self._arena.begin_run(self._runs)
+        self._watch.begin_run()
+        self._current, job._state = job, "running"
+        job._resumed_at = time.monotonic()
+        self._arena.words[1] = CONTROLS.index(job._control)
+        for pipe, payload in zip(self._pipes, job._payloads, strict=True):
+            if len(payload) <= SMALL_PAYLOAD:
+                self._send(pipe, payload)
+            else:  # a stopped worker does not read; the supervisor must not wait for it
+                threading.Thread(target=self._send, args=(pipe, payload), daemon=True, name="send job").start()
+        job._notify()
+
+    @staticmethod
+    def _send(pipe, payload: bytes) -> None:
+        try:
+            pipe.send_bytes(payload)
+        except OSError:
+            pass  # the worker is gone; its sentinel tells
+
+    def _receive(self, rank: int) -> None:
+        pipe = self._pipes[rank]
+        while True:
+            try:
+                body = pipe.recv_bytes()
+            except (EOFError, OSError):
+                return
+            kind, body = body[:1], body[1:]
+            if kind == b"R":
+                with self._all_ready:
+                    self._ready.add(rank)
+                    self._all_ready.notify_all()
+                continue
+            job = self._current
+            if job is None:
+                continue
+            if kind == b"M":
+                self._take_message(job, rank, body)
+                continue
+            report = outcome.load_report(kind, body)
+            with self._lock:
+                if job is not self._current:
+                    continue
+                job._reports[rank] = report
+                if len(job._reports) + len(set(self._dead) - set(job._reports)) == self.world_size:
+                    self._complete(job)
+                elif report[0] == "error":
+                    self._wake()
+
+    def _take_message(self, job: Job, rank: int, body: bytes) -> None:
+        try:
+            item = (rank, dill.loads(body))
+        except Exception as error:  # what the notebook cannot rebuild is still shown
+            item = (rank, ParallelLabError(f"a report of rank {rank} cannot be read here: {error!r}"))
+        with job._changed:
+            job.messages.append(item)
+            if job._on_message is not None:
+                job._undelivered += 1
+                self._callbacks.put((job, item))
+        job._notify()
+
+    def _deliver(self) -> None:
+        while True:
+            entry = self._callbacks.get()
+            if entry is None:
+                return
+            job, item = entry
+            try:
+                job._on_message(item)
+            except Exception as error:  # a faulty display must not stop the training; the job keeps the error
+                job.callback_errors.append(error)
+                if len(job.callback_errors) == 1:
+                    job.warnings.append(f"on_message raised {error!r}; see job.callback_errors")
+            with job._changed:
+                job._undelivered -= 1
+                job._changed.notify_all()
+
+    def _in_callback_thread(self) -> bool:
+        return threading.current_thread() is self._callback_thread
+
+    def _note_death(self, rank: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            code = self._processes[rank].exitcode
+            self._dead[rank] = code
+            self._all_ready.notify_all()
+            job = self._current
+            if job is None or job._ended_by_force:
+                if job is not None:
+                    self._complete_if_over(job)
+                return
+            entry = self._arena.last_entry(rank)
+            text = outcome.death_text(rank, self._processes[rank].pid, code, entry)
+            self._arena.write_fault(self.world_size, "RankDied", text + ".", rank=rank)
+            job._fault_at, job._grace_s = time.monotonic(), DEATH_GRACE_S
+            self._complete_if_over(job)
+
+    def _complete_if_over(self, job: Job) -> None:
+        if len(set(job._reports) | set(self._dead)) == self.world_size:
+            self._complete(job)
+
+    def _end_missing(self, job: Job, what: str) -> None:
+        """Kill the ranks that have not reported; the job completes as their sentinels fire."""
+        if job._ended_by_force:
+            return
+        job._ended_by_force = [r for r in range(self.world_size) if r not in job._reports and r not in self._dead]
+        if not self._reason:
+            self._reason = f"rank {', '.join(map(str, job._ended_by_force))} {what}"
+        for rank in job._ended_by_force:
+            self._processes[rank].kill()
+        self._complete_if_over(job)
+
+    def _complete(self, job: Job) -> None:
+        """All ranks have reported or are gone: settle the job, and end a pool that has lost a rank."""
+        dead = {rank: code for rank, code in self._dead.items() if rank not in job._ended_by_force}
+        pids = {rank: self._processes[rank].pid for rank in range(self.world_size)}
+        results, error = outcome.settle(self._arena, self.world_size, job, dead, pids)
+        self._current = None
+        if self._dead:
+            self._reason = self._reason or self._death_text()
+            self._shut_down()
+        job._finish(results, error)
+        self._wake()
+
+    # end
+
+    def kill(self, reason: str = "killed") -> None:
+        """End all workers at once, whatever they are doing."""
+        with self._lock:
+            self._reason = self._reason or reason
+            self._shut_down()
+
+    def close(self) -> None:
+        """End the workers: idle ones at once, busy ones by force. Safe to call twice, and in a forked child, where it does nothing."""
+        if os.getpid() != self._owner_pid:
+            return
+        with self._lock:
+            self._shut_down()
+        for thread in (self._supervisor, *self._receivers):
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(1.0)
+
+    def _shut_down(self) -> None:
+        if self._closed:
+            return
+        self._last_flight = {rank: self._arena.flight(rank) for rank in range(self.world_size)}
+        self._closed = True
+        atexit.unregister(self.close)
+        idle = self._current is None
+        for pipe in self._pipes:
+            if idle:
+                self._send(pipe, b"")
+        self._life_write.close()
+        self._wake()
+        deadline = time.monotonic() + (0.5 if idle else 0.0)
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        for process in self._processes:
+            process.join(1.0)
+        for pipe in (*self._pipes, self._wake_write):
+            pipe.close()
+        error = self._unusable()
+        for job in (self._current, *self._jobs):
+            if job is not None and not job.done():
+                job._finish(None, error)
+        self._jobs.clear()
+        self._current = None
+        if self._callbacks is not None:
+            self._callbacks.put(None)
+        self._arena.close()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def get_pool(world_size: int) -> WorkerPool:
+    """The pool of this size of this process: made when first asked for, made anew when it was lost.
+
+    Idle pools of other sizes are kept up to a small number (they use no processor time); the one used longest ago is closed first.
+    """
+    with _pools_lock:
+        pool = _pools.pop(world_size, None)
+        if pool is not None and (not pool.alive or pool._owner_pid != os.getpid()):
+            pool.close()
+            pool = None
+        if pool is None:
+            idle = [size for size, other in _pools.items() if not other.busy]
+            for size in idle[: max(0, len(_pools) + 1 - KEPT_POOLS)]:
+                _pools.pop(size).close()
+            pool = WorkerPool(world_size)
+        _pools[world_size] = pool
+        return pool
+
+
+def close_all() -> None:
+    """Close every pool `get_pool` made."""
+    with _pools_lock:
+        while _pools:
+            _pools.popitem()[1].close()

@@ -1,0 +1,77 @@
+"""Arrays as bytes: pieces of a dim as flat ranges, and dtypes as text.
+
+Collectives move flat ranges [a:b] of a value, so that any size passes through a buffer of fixed size. A piece of a value along a dim is not flat
+in memory; as a 2-D view (rows before the dim, contiguous run from the dim on) its flat range is a part of a row, whole rows, a part of a row.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+
+import numpy as np
+
+from ...errors import ShapeError, message
+
+__all__ = ["as_pieces", "copy_in", "copy_out", "dtype_from_text", "dtype_text", "positive_dim"]
+
+
+def positive_dim(dim: int, ndim: int, what: str) -> int:
+    """`dim` counted from the front. Raises ShapeError when a value of `ndim` dims has no such dim."""
+    if not -ndim <= dim < ndim:
+        raise ShapeError(message(f"dim {dim} of a value with {ndim} dims", where=what, allowed=f"{-ndim} to {ndim - 1}" if ndim else "A value with dims"))
+    return dim % ndim
+
+
+def as_pieces(value: np.ndarray, dim: int, parts: int, what: str) -> np.ndarray:
+    """View of a C-contiguous array as (rows, parts, run): [:, i, :] is piece i of `parts` along `dim`.
+
+    Raises ShapeError when the dim does not divide.
+    """
+    size = value.shape[dim]
+    if size % parts:
+        raise ShapeError(message(f"dim {dim} of size {size} cannot be cut into {parts} equal parts", where=what, hint="Pad the value, or use another dim"))
+    return value.reshape(math.prod(value.shape[:dim]), parts, (size // parts) * math.prod(value.shape[dim + 1 :]))
+
+
+def _ranges(run: int, start: int, stop: int):
+    """Cut the flat range [start:stop] of rows of `run` elements: (row slice, column slice, flat offset, flat length)."""
+    at = start
+    while at < stop:
+        row, column = divmod(at, run)
+        if column or stop - at < run:
+            count = min(run - column, stop - at)
+            yield slice(row, row + 1), slice(column, column + count), at - start, count
+        else:
+            rows = (stop - at) // run
+            count = rows * run
+            yield slice(row, row + rows), slice(0, run), at - start, count
+        at += count
+
+
+def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
+    """flat[:stop - start] = the flat range [start:stop] of a (rows, run) view."""
+    run = piece.shape[1]
+    for rows, columns, offset, count in _ranges(run, start, stop):
+        part = piece[rows, columns]
+        flat[offset : offset + count].reshape(part.shape)[...] = part
+
+
+def copy_in(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
+    """The flat range [start:stop] of a (rows, run) view = flat[:stop - start]."""
+    run = piece.shape[1]
+    for rows, columns, offset, count in _ranges(run, start, stop):
+        part = piece[rows, columns]
+        part[...] = flat[offset : offset + count].reshape(part.shape)
+
+
+def dtype_text(dtype: np.dtype) -> str:
+    """A dtype, structured ones included, as a literal `dtype_from_text` reads. Raises ShapeError for dtypes that hold objects."""
+    if dtype.hasobject:
+        raise ShapeError(message(f"values of dtype {dtype} are Python objects", allowed="Numbers, booleans and other dtypes with a fixed size"))
+    return repr(np.lib.format.dtype_to_descr(dtype))
+
+
+def dtype_from_text(text: str) -> np.dtype:
+    """Inverse of `dtype_text`."""
+    return np.lib.format.descr_to_dtype(ast.literal_eval(text))

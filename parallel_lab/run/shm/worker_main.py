@@ -1,0 +1,174 @@
+"""The process of one rank: start, run what the notebook sends, report, and end with the notebook.
+
+Importable on purpose: the fork server and spawned processes find it by name, and the user's function travels as bytes (`dill`, with the globals it uses).
+
+Ways to end: an empty message or end of file on the job pipe (idle), end of file on the life pipe or the death of the notebook process (a thread
+watches both), and on Linux the parent-death signal, which also ends a stopped worker and one stuck in C code. The worker's parent is the fork server,
+whose main thread lives as long as the server; the server ends when the last copy of its alive descriptor is closed, so workers close theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocess import connection
+
+import dill
+import threadpoolctl
+
+from .arena import ABORT, FINISHED, PID, RUN, Arena, ArenaMap, SharedBlock
+from .barrier import RunInterrupted
+from .comm import Communicator
+
+__all__ = ["WorkerStart", "worker_main"]
+
+PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
+TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
+CAUSE_BYTES = 8 << 20  # a larger exception object is reported by its text only
+TEXT_LIMIT = 20_000
+
+
+@dataclass
+class WorkerStart:
+    """What a worker needs to start. `life` is the read end of a pipe whose write end only the notebook holds."""
+
+    rank: int
+    world_size: int
+    block: SharedBlock
+    layout: ArenaMap
+    life: object
+    pipe: object
+    parent_pid: int
+    server_pid: int | None
+
+
+def worker_main(start: WorkerStart) -> None:
+    """Serve until the pool closes or the notebook is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole process group; the notebook decides what it means
+    _end_with(start)
+    threadpoolctl.threadpool_limits(1)
+    arena = Arena(start.block, start.layout)
+    arena.words[arena.map.slot(start.rank) + PID] = os.getpid()
+    comm = Communicator(arena, start.rank, start.world_size, start.pipe)
+    comm._send(b"R")
+    while True:
+        try:
+            payload = start.pipe.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(0)
+        if not payload:
+            return
+        kind, body = _run(comm, arena, payload)
+        del payload
+        try:
+            comm._send(kind, body)
+        except OSError:
+            os._exit(0)
+
+
+def _end_with(start: WorkerStart) -> None:
+    """Arrange that this process does not outlive the notebook."""
+    if os.name == "posix":
+        os.setpgid(0, 0)  # signals to the notebook's group are not for us
+        from multiprocess import forkserver
+
+        alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+        if alive is not None:
+            os.close(alive)
+            forkserver._forkserver._forkserver_alive_fd = None
+    if sys.platform == "linux":
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+        if start.server_pid is not None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != start.server_pid:  # it died before the call: nobody will send the signal
+                os._exit(0)
+    watched = [start.life]
+    if hasattr(os, "pidfd_open"):
+        # a child that the notebook forked may hold copies of our pipes; the process itself cannot be copied
+        try:
+            watched.append(os.pidfd_open(start.parent_pid))
+        except ProcessLookupError:
+            os._exit(0)
+        except OSError:
+            pass  # a kernel or sandbox without pidfd: the life pipe remains
+
+    def watch() -> None:
+        connection.wait(watched)  # nothing is ever sent: readable means the end
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True, name="life-pipe").start()
+
+
+def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes]:
+    """Run one job; returns (kind, body) of the report: b"D" result, b"S" stopped by an interrupt, b"E" error."""
+    comm._begin_run()
+    slot = arena.map.slot(comm.rank)
+    try:
+        function, args = dill.loads(payload)
+        result = function(comm, *args)
+        if not comm.stop_requested and not arena.words[ABORT]:
+            comm._channels.flush()
+        body = dill.dumps(result, recurse=True)
+    except RunInterrupted:
+        return b"S", b""
+    except BaseException as error:  # everything is reported: SystemExit and KeyboardInterrupt of user code too
+        return b"E", _report_error(comm, arena, error)
+    arena.words[slot + FINISHED] = arena.words[RUN]
+    return b"D", body
+
+
+def _report_error(comm: Communicator, arena: Arena, error: BaseException) -> bytes:
+    own_fault = getattr(error, "secondary", None)
+    text = _text_of(error)
+    if own_fault is None:
+        stopped = arena.words[ABORT] not in (0, comm.rank + 1)
+        arena.write_fault(comm.rank, "RankRaised", f"rank {comm.rank} raised {type(error).__name__}: {text[:500]}.")
+    else:
+        stopped = own_fault
+    report = {
+        "kind": "raised" if own_fault is None else type(error).__name__,
+        "secondary": bool(stopped),
+        "type": type(error).__name__,
+        "text": text,
+        "time_s": time.monotonic(),
+        "frames": [(f.filename, f.lineno, f.name, f.line or "") for f in _user_frames(error)],
+        "cause": _carried(error) if own_fault is None else None,
+    }
+    return dill.dumps(report)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as inner:  # an exception whose __str__ raises is still an exception to report
+        text = f"<str() of it raised {type(inner).__name__}>"
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)"
+
+
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames from the user's function down to the first one of the communicator."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    frames = list(traceback.extract_tb(error.__traceback__))
+    own = [os.path.dirname(os.path.abspath(f.filename)) == here for f in frames]
+    start = next((i for i, inside in enumerate(own) if not inside), len(frames))
+    stop = next((i for i in range(start, len(frames)) if own[i]), len(frames))
+    return frames[start:stop]
+
+
+def _carried(error: BaseException) -> bytes | None:
+    """The exception as bytes that are known to load again, or None."""
+    try:
+        body = dill.dumps(error, recurse=True)
+        if len(body) > CAUSE_BYTES or not isinstance(dill.loads(body), BaseException):
+            return None
+        return body
+    except Exception:  # unpicklable for whatever reason: its text goes instead
+        return None

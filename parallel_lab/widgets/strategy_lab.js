@@ -1,0 +1,654 @@
+// The Strategy Lab's front-end: one pure function from snapshot to HTML and SVG, one function that moves the live page there with the fewest
+// changes (focus, open lists and half-typed text survive), and one canvas for the live loss. No library, no network.
+//
+//   anywidget     export default { render }           snapshot from synced traits, commands as custom messages
+//   static page   mountPage(element, snapshot)        the same picture with no kernel; selections work from the page's own data
+//
+// Colour = slice (which part of the data), position = rank. Hatching and a sigma = the value is only an addend of a pending sum.
+
+const HUES = 8;
+const KIND_OF_MEMORY = ["params", "grads", "optimizer", "activations"];
+
+// ---- text ----
+
+class Raw { constructor(text) { this.text = text; } }
+const escape = (v) => String(v).replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+const put = (v) => (v instanceof Raw ? v.text : Array.isArray(v) ? v.map(put).join("") : v == null || v === false ? "" : escape(v));
+const html = (parts, ...values) => new Raw(parts.map((part, i) => part + (i < values.length ? put(values[i]) : "")).join(""));
+const flag = (name, on) => new Raw(on ? ` ${name}` : "");
+
+const shapeText = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+function bytesText(n) {
+  if (n == null) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (n >= 1024 && i < units.length - 1) { n /= 1024; i += 1; }
+  return `${Number.isInteger(n) ? n : n.toFixed(1)} ${units[i]}`;
+}
+
+function timeText(s) {
+  if (s == null) return "–";
+  if (s === 0) return "0 s";
+  const [scale, unit] = s < 1e-3 ? [1e6, "µs"] : s < 1 ? [1e3, "ms"] : [1, "s"];
+  return `${Number((s * scale).toPrecision(3))} ${unit}`;
+}
+
+function smallText(x) {
+  if (x == null) return "–";
+  if (x === 0) return "0";
+  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1).replace(".0e", "e") : String(Number(x.toPrecision(3)));
+}
+
+// ---- the page follows the HTML: keep what can be kept ----
+
+const keyOf = (node) => (node.nodeType === 1 ? node.getAttribute("data-key") : null);
+const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+
+function patch(live, next) {
+  if (live.nodeType !== 1) {
+    if (live.nodeValue !== next.nodeValue) live.nodeValue = next.nodeValue;
+    return;
+  }
+  for (const { name } of [...live.attributes]) if (!next.hasAttribute(name)) live.removeAttribute(name);
+  for (const { name, value } of next.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
+  if (live.nodeName === "INPUT") {
+    if (live.value !== (next.getAttribute("value") ?? "")) live.value = next.getAttribute("value") ?? "";
+    live.checked = next.hasAttribute("checked");
+  }
+  if (live.nodeName === "CANVAS") return;
+  morph(live, next);
+  if (live.nodeName === "SELECT") {
+    const chosen = live.querySelector("option[selected]");
+    if (chosen && live.value !== chosen.value) live.value = chosen.value;
+  }
+}
+
+function morph(live, next) {
+  let at = live.firstChild;
+  for (const want of [...next.childNodes]) {
+    let found = at;
+    while (found && !alike(found, want)) found = keyOf(want) || want.nodeType !== 1 ? found.nextSibling : null;
+    if (!found) { live.insertBefore(want, at); continue; }
+    patch(found, want);
+    if (found === at) at = at.nextSibling;
+    else live.insertBefore(found, at);
+  }
+  while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
+}
+
+// ---- the picture: which dims are drawn, where a block lies ----
+
+// A tensor of more than two dims is drawn by the two dims that are cut (the others stay in the text); one of fewer gets dims of size 1.
+function plane(shape, cards) {
+  const cut = shape.map((size, d) => cards.some((c) => c.block[d] && c.block[d][1] - c.block[d][0] < size));
+  const byCut = shape.map((_, d) => d).sort((a, b) => cut[b] - cut[a] || a - b);
+  let dims = byCut.slice(0, 2).sort((a, b) => a - b);
+  if (shape.length === 1) dims = [null, 0];
+  if (shape.length === 0) dims = [null, null];
+  return dims;
+}
+
+// Room for a tensor of `shape` in a square of `side`: true proportions, but never thinner than a third.
+function frame(shape, dims, side) {
+  const [rows, columns] = dims.map((d) => (d === null ? 1 : shape[d]));
+  const ratio = Math.min(3, Math.max(1 / 3, rows / columns));
+  const [h, w] = ratio >= 1 ? [side, side / ratio] : [side * ratio, side];
+  return { rows, columns, h, w };
+}
+
+function blockBox(card, dims, room) {
+  const span = (d, n) => (d === null ? [0, 1] : card.block[d] ?? [0, n]);
+  const [[r0, r1], [c0, c1]] = [span(dims[0], room.rows), span(dims[1], room.columns)];
+  return { x: (c0 / room.columns) * room.w, y: (r0 / room.rows) * room.h, w: ((c1 - c0) / room.columns) * room.w, h: ((r1 - r0) / room.rows) * room.h };
+}
+
+const hue = (slice) => `pl-hue-${slice % HUES}`;
+const round = (x) => Math.round(x * 100) / 100;
+
+function blockMark(box, slice, { partial, print = true, faint = false, id }) {
+  const parts = [html`<rect class="pl-block ${hue(slice)}${faint ? " pl-faint" : ""}" x="${round(box.x)}" y="${round(box.y)}" width="${round(box.w)}" height="${round(box.h)}"/>`];
+  if (slice >= HUES) parts.push(html`<rect class="pl-over" x="${round(box.x)}" y="${round(box.y)}" width="${round(box.w)}" height="${round(box.h)}" fill="url(#${id}-dots)"/>`);
+  if (partial) parts.push(html`<rect class="pl-over" x="${round(box.x)}" y="${round(box.y)}" width="${round(box.w)}" height="${round(box.h)}" fill="url(#${id}-hatch)"/>`);
+  if (print && Math.min(box.w, box.h) >= 9) {
+    const cx = box.x + box.w / 2, cy = box.y + box.h / 2, size = Math.min(12, Math.max(8, Math.min(box.w, box.h) * 0.8));
+    if (partial) parts.push(html`<rect class="pl-plate ${hue(slice)}" x="${round(cx - size * 0.62)}" y="${round(cy - size * 0.68)}" width="${round(size * 1.24)}" height="${round(size * 1.36)}" rx="2"/>`);
+    parts.push(html`<text class="pl-index" x="${round(cx)}" y="${round(cy)}" font-size="${round(size)}">${slice}</text>`);
+  }
+  return parts;
+}
+
+function patterns(id) {
+  return html`<svg class="pl-patterns" width="0" height="0" aria-hidden="true" focusable="false"><defs>
+    <pattern id="${id}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="pl-hatch" width="2" height="6"/></pattern>
+    <pattern id="${id}-dots" width="6" height="6" patternUnits="userSpaceOnUse"><circle class="pl-hatch" cx="3" cy="3" r="1.1"/></pattern>
+    <pattern id="${id}-send" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><rect class="pl-send" width="2" height="5"/></pattern>
+    <marker id="${id}-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto"><path class="pl-arrow" d="M0 .8 7.2 4 0 7.2z"/></marker>
+  </defs></svg>`;
+}
+
+// Ranks of the same addend group, and of the same data, read off the cards themselves.
+const sameSlice = (cards, card) => cards.filter((c) => c.slice === card.slice && String(c.block) === String(card.block));
+const replicasOf = (cards, card) => sameSlice(cards, card).filter((c) => c.addend === card.addend && c.rank !== card.rank).map((c) => c.rank);
+const addendsOf = (cards, card) => (card.addend ? sameSlice(cards, card).filter((c) => c.rank === card.rank || c.addend !== card.addend).map((c) => c.rank) : []);
+
+function coordinateText(s, card) {
+  const { device_matrix: matrix, axis_names: names } = s.picture;
+  const parts = card.coordinates.map((at, i) => [names[i] ?? `axis ${i}`, at, matrix[i]]).filter(([, , size]) => size > 1);
+  return parts.map(([name, at]) => `${name}${/\d$/.test(name) ? "=" : ""}${at}`).join(" ");
+}
+
+// ---- sections ----
+
+function choice(name, label, field, command, live) {
+  return html`<label class="pl-field"><span>${label}</span><select data-key="${name}" data-command="${command}"${flag("disabled", !live)}>${field.choices.map(
+    (c) => html`<option value="${c.value}"${flag("selected", c.value === field.value)}>${c.label}</option>`)}</select></label>`;
+}
+
+function header(s, ui) {
+  const { run } = s;
+  const paused = run.state === "paused";
+  const done = run.steps ? Math.min(1, run.step / run.steps) : 0;
+  const button = (command, text, on, kind = "") => html`<button type="button" data-key="${text}" class="pl-button ${kind}" data-command="${command}"${flag("disabled", !on || !ui.live)}>${text}</button>`;
+  return html`<header class="pl-head">
+    <h2 class="pl-title">${s.title}</h2>
+    ${choice("net", "net", s.net, "set_net", ui.live)}
+    <fieldset class="pl-field pl-segments" role="radiogroup" aria-label="devices"><span aria-hidden="true">devices</span><span class="pl-track" data-roving="1">${s.devices.choices.map(
+      (n) => html`<button type="button" role="radio" aria-checked="${n === s.devices.value}" tabindex="${n === s.devices.value ? 0 : -1}" data-key="d${n}" data-command="set_devices" data-value="${n}"${flag("disabled", !ui.live)} aria-label="${plural(n, "device")}">${n}</button>`)}</span></fieldset>
+    ${choice("data", "data", s.data, "set_data", ui.live)}
+    <span class="pl-run" role="group" aria-label="training run">
+      ${button("run", "Run", run.can.run, "pl-primary")}
+      ${button(paused ? "resume" : "pause", paused ? "Resume" : "Pause", run.can.pause)}
+      ${button("stop", "Stop", run.can.stop)}
+      ${button("reset", "Reset", run.can.reset)}
+      <span class="pl-progress" role="progressbar" aria-label="training steps" aria-valuemin="0" aria-valuemax="${run.steps}" aria-valuenow="${run.step}" aria-valuetext="${run.text}">
+        <span class="pl-bar"><span class="pl-fill pl-${run.state}" style="width:${round(done * 100)}%"></span></span>
+        <span class="pl-progress-text">${run.text}</span></span>
+    </span>
+  </header>`;
+}
+
+function notices(s) {
+  const found = [["alert", s.last_error], ["run", s.run.error]].filter(([, text]) => text);
+  return html`<div class="pl-notices" role="alert">${found.map(([key, text]) => html`<p class="pl-notice" data-key="${key}"><b aria-hidden="true">!</b> ${text}</p>`)}</div>`;
+}
+
+function graph(s, ui) {
+  const { nodes, edges } = s.graph;
+  const columns = Math.max(1, ...nodes.map((n) => n.column + 1)), rows = Math.max(1, ...nodes.map((n) => n.row + 1));
+  const pad = 8, nodeH = 30, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 56;
+  const nodeW = Math.min(104, Math.max(56, step - 76)), width = step * columns - (step - nodeW) + 2 * pad, height = rows * rowH + 8;
+  const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + n.row * rowH }]));
+  const tensors = Object.fromEntries(s.tensors.map((t) => [t.id, t]));
+  const seen = new Set();
+  const drawn = edges.filter((e) => place[e.from] && place[e.to]).map((e) => {
+    const a = place[e.from], b = place[e.to], x0 = a.x + nodeW, y0 = a.y + nodeH / 2, x1 = b.x - 1, y1 = b.y + nodeH / 2;
+    const bend = Math.max(18, Math.min(60, (x1 - x0) / 2));
+    const on = e.tensor === s.tensor, t = tensors[e.tensor];
+    const first = !seen.has(e.tensor);
+    seen.add(e.tensor);
+    const flat = y0 === y1;
+    const room = x1 - x0;
+    const numbers = e.messages ?? [];
+    const badge = numbers.length ? numbers.map((n) => `#${n}`).join(" ") : "";
+    const badgeW = badge.length * 6.4 + 10;
+    const shape = t && room > 70 && first ? shapeText(t.shape) : "", shapeW = shape.length * 6.7;
+    // On a level edge the shape stands above the line and the messages on it; an edge that climbs has free space below its start.
+    const [lx, ly] = flat ? [x0 + room / 2, y0 - (badge ? 12 : 7)] : [x0 + 8 + shapeW / 2, y0 + 15];
+    const [bx, by] = flat ? [x0 + (room - 5) / 2 - badgeW / 2, y0 - 7.5] : [x0 + 8 + (shape ? shapeW + 6 : 0), y0 + 3.5];
+    const d = `M${round(x0)} ${round(y0)}C${round(x0 + bend)} ${round(y0)} ${round(x1 - bend)} ${round(y1)} ${round(x1)} ${round(y1)}`;
+    const kinds = numbers.map((n) => s.messages.find((m) => m.number === n)?.collective).filter(Boolean);
+    const name = `${t ? `${t.label} ${shapeText(t.shape)}` : e.tensor}${numbers.length ? `; messages ${numbers.map((n, i) => `${n} ${kinds[i] ?? ""}`).join(", ")}` : "; no message"}`;
+    return html`<g class="pl-edge${on ? " pl-on" : ""}" data-key="${e.from}>${e.to}>${e.tensor}" role="radio" aria-checked="${on}" tabindex="${on && first ? 0 : -1}" data-command="select_tensor" data-value="${e.tensor}" aria-label="${name}">
+      <title>${name}</title><path class="pl-reach" d="${d}"/><path class="pl-line" d="${d}" marker-end="url(#${ui.id}-arrow)"/>
+      ${shape ? html`<text class="pl-edge-shape" x="${round(lx)}" y="${round(ly)}">${shape}</text>` : ""}
+      ${badge ? html`<g class="pl-badge" transform="translate(${round(bx)} ${round(by)})"><rect width="${round(badgeW)}" height="15" rx="7.5"/><text x="${round(badgeW / 2)}" y="7.5">${badge}</text></g>` : ""}</g>`;
+  });
+  const boxes = nodes.map((n) => {
+    const { x, y } = place[n.id], label = n.label.length * 7 > nodeW - 8 ? `${n.label.slice(0, Math.max(3, Math.floor((nodeW - 14) / 7)))}…` : n.label;
+    const made = n.id === s.tensor;
+    return html`<g class="pl-node pl-node-${n.kind}${made ? " pl-on" : ""}" data-key="${n.id}" aria-hidden="true"><title>${n.label}, ${n.kind}</title>
+      <rect x="${round(x)}" y="${round(y)}" width="${round(nodeW)}" height="${nodeH}" rx="${n.kind === "operator" ? 5 : nodeH / 2}"/><text x="${round(x + nodeW / 2)}" y="${round(y + nodeH / 2)}">${label}</text></g>`;
+  });
+  const none = !edges.some((e) => e.tensor === s.tensor);
+  return html`<section class="pl-graph" aria-label="operator graph"><svg viewBox="0 0 ${round(width)} ${height}" width="${round(width)}" height="${height}" role="radiogroup" aria-label="tensors on the edges of the operator graph" data-roving="1"${flag('data-none="1"', none)}>${drawn}${boxes}</svg></section>`;
+}
+
+function operators(s, ui) {
+  const row = (o, i) => {
+    const box = `${ui.id}-op-${i}`, open = ui.open === o.name, draft = ui.drafts.get(o.name);
+    const value = draft ?? (o.error ? o.typed : null) ?? o.strategy, bad = Boolean(o.error);
+    const list = open ? shown(o, draft) : [];
+    const own = o.source === "user";
+    return html`<li class="pl-operator${o.tensor === s.tensor ? " pl-on" : ""}" data-key="${o.name}">
+      <div class="pl-op-head"><label class="pl-op-name" for="${box}">${o.name}</label><span class="pl-muted">${o.op}</span>
+        ${own ? html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy" data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.live)} title="give up this strategy: back to the default" aria-label="${o.name}: back to the default strategy">yours ×</button>` : html`<span class="pl-tag" data-key="tag">default</span>`}</div>
+      <div class="pl-combo${bad ? " pl-bad" : ""}">
+        <input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox" autocomplete="off" autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list" aria-autocomplete="list"
+          aria-invalid="${bad}" aria-describedby="${box}-about"${flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0)} value="${value}"${flag("disabled", !ui.live)}>
+        <button type="button" class="pl-drop" data-key="drop" data-drop="${o.name}" tabindex="-1" aria-hidden="true"${flag("disabled", !ui.live)}><svg viewBox="0 0 10 6" width="10" height="6"><path d="M1 1l4 4 4-4"/></svg></button>
+        <ul id="${box}-list" data-key="list" class="pl-list" role="listbox" aria-label="legal strategies of ${o.name}"${flag("hidden", !open)}>${list.map(
+          (c, n) => html`<li id="${box}-${n}" data-key="${c}" role="option" class="${n === ui.active ? "pl-active" : ""}" aria-selected="${c === o.strategy}" data-choose="${c}" data-operator="${o.name}">${c}</li>`)}</ul>
+      </div>
+      <div id="${box}-about">${bad ? html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>${o.error} <span class="pl-muted">Still in force: <code>${o.strategy}</code></span></p>` : html`<p class="pl-formula">${o.formula.replaceAll(" x ", " × ").replaceAll("->", "→")}</p>`}</div>
+    </li>`;
+  };
+  return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies"><h3>Strategies <small>slices per dim</small></h3><ul>${s.operators.map(row)}</ul>${key(s, ui)}</section>`;
+}
+
+// The legal strategies that match what is typed; all of them if nothing does.
+function shown(operator, draft) {
+  const bare = (text) => text.replace(/\s/g, "");
+  if (draft === undefined || bare(draft) === bare(operator.strategy)) return operator.choices;
+  const some = operator.choices.filter((c) => bare(c).includes(bare(draft)));
+  return some.length ? some : operator.choices;
+}
+
+function wholeTensor(s, ui, dims) {
+  const { shape } = s.picture, room = frame(shape, dims, 84), partial = s.picture.partial;
+  const slices = [...new Map(s.cards.map((c) => [c.slice, c])).values()];
+  const text = dims.map((d) => (d === null ? "" : String(shape[d])));
+  return html`<svg class="pl-whole" viewBox="-22 -18 ${round(room.w + 26)} ${round(room.h + 22)}" width="${round(room.w + 26)}" height="${round(room.h + 22)}" role="img" aria-label="the whole tensor, ${shapeText(shape)}, in ${plural(slices.length, "slice")}">
+    <text class="pl-size" x="${round(room.w / 2)}" y="-8">${text[1]}</text><text class="pl-size" transform="translate(-9 ${round(room.h / 2)}) rotate(-90)">${text[0]}</text>
+    ${slices.map((c) => html`<g data-key="${c.slice}">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>`)}
+    <rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg>`;
+}
+
+function card(s, ui, c, dims, side, mine, ring) {
+  const { shape, partial } = s.picture, room = frame(shape, dims, side);
+  const selected = c.rank === s.rank, isAddend = Boolean(c.addend), copies = replicasOf(s.cards, c);
+  const where = coordinateText(s, c);
+  const name = `rank ${c.rank}${where ? `, at ${where}` : ""}: holds ${c.text}, slice ${c.slice}${isAddend ? `, partial: addend ${c.addend} of ${c.addends}` : ""}${copies.length ? `, same data as ${copies.length > 1 ? "ranks" : "rank"} ${copies.join(", ")}` : ", no replica"}`;
+  const cuts = [...new Map(s.cards.map((k) => [k.slice, k])).values()];
+  return html`<button type="button" class="pl-card${selected ? " pl-selected" : ""}${ring ? ` pl-${ring}` : ""}" role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}" data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${name}">
+    <span class="pl-card-head"><b>${c.rank}</b><span class="pl-where">${where}</span></span>
+    <svg viewBox="-1 -1 ${round(room.w + 2)} ${round(room.h + 2)}" width="${round(room.w + 2)}" height="${round(room.h + 2)}" aria-hidden="true">
+      <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>
+      ${cuts.map((k) => { const b = blockBox(k, dims, room); return html`<rect class="pl-cut" data-key="c${k.slice}" x="${round(b.x)}" y="${round(b.y)}" width="${round(b.w)}" height="${round(b.h)}"/>`; })}
+      <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
+      <rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg>
+    <span class="pl-card-text">${c.text}</span>
+    <span class="pl-card-sum">${isAddend ? html`<i class="pl-sigma">Σ</i> <span class="pl-wide">addend </span>${c.addend} of ${c.addends}` : copies.length ? html`${copies.length + 1} copies` : html`only copy`}</span>
+  </button>`;
+}
+
+function picture(s, ui) {
+  const p = s.picture, dims = plane(p.shape, s.cards), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
+  const columns = 4, centre = ui.width > 920 ? ui.width - 488 : ui.width > 800 ? ui.width - 438 : ui.width - 222; // always four to a row: a rank keeps its place when the strategy changes
+  const side = Math.max(48, Math.min(s.cards.length > 8 ? 56 : 84, centre / columns - 40));
+  const team = mine ? addendsOf(s.cards, mine) : [], copies = mine ? replicasOf(s.cards, mine) : [];
+  const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
+  const axes = p.device_matrix.map((n, i) => `${p.axis_names[i] ?? `axis ${i}`} ${n}`).join(" × ");
+  const drawn = p.shape.length > 2 ? html` <span class="pl-muted">(drawn: dims ${dims.join(" and ")})</span>` : "";
+  return html`<section class="pl-panel pl-picture" aria-label="slices of the selected tensor">
+    <div class="pl-pick"><label class="pl-field"><span>tensor</span><select data-key="tensor" data-command="select_tensor">${s.tensors.map(
+      (t) => html`<option value="${t.id}"${flag("selected", t.id === s.tensor)}${flag("disabled", !ui.can("tensor", t.id))}>${t.label}</option>`)}</select></label>
+      <label class="pl-field"><span>phase</span><select data-key="phase" data-command="select_phase">${s.phases.map(
+      (name) => html`<option value="${name}"${flag("selected", name === s.phase)}${flag("disabled", !ui.can("phase", name))}>${name}</option>`)}</select></label></div>
+    <div class="pl-lead">${wholeTensor(s, ui, dims)}
+      <div><p class="pl-lead-name">${p.label}</p>
+        <p class="pl-lead-fact"><b>${shapeText(p.shape)}</b> in <b>${plural(new Set(s.cards.map((c) => c.slice)).size, "slice")}</b>${p.partial ? html`, each a pending <b><i class="pl-sigma">Σ</i> ${p.partial.reduce} of ${plural(p.partial.count, "addend")}</b> over ${p.partial.axes.join(", ")}` : ""}${drawn}</p>
+        <p class="pl-lead-fact pl-muted">device matrix ${axes}${p.note ? ` · ${p.note}` : ""}</p></div></div>
+    <p class="pl-caption">${s.cards.length === 1 ? "one rank: it holds everything" : html`what each of the <b>${s.cards.length} ranks</b> holds, in device-matrix order`}</p>
+    <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${columns}" style="--columns:${columns}">${s.cards.map((c) => card(s, ui, c, dims, side, mine, ring(c.rank)))}</div>
+  </section>`;
+}
+
+function key(s, ui) {
+  const chip = (inner) => html`<dt><svg width="22" height="14" viewBox="0 0 22 14" aria-hidden="true">${inner}</svg></dt>`;
+  return html`<h4 class="pl-key-title">How to read the picture</h4><dl class="pl-key">
+    ${chip(html`<rect class="pl-block pl-hue-0" x=".5" y=".5" width="10.5" height="13"/><rect class="pl-block pl-hue-1" x="11" y=".5" width="10.5" height="13"/>`)}<dd>colour and number: which slice of the data</dd>
+    ${chip(html`<rect class="pl-block pl-hue-0" x=".5" y=".5" width="21" height="13"/><rect x=".5" y=".5" width="21" height="13" fill="url(#${ui.id}-hatch)"/>`)}<dd>hatched <i class="pl-sigma">Σ</i>: only an addend, the sum is still pending</dd>
+    <dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd><dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd></dl>`;
+}
+
+function rankDetail(s, ui) {
+  const mine = s.cards.find((c) => c.rank === s.rank), d = s.rank_detail;
+  if (!mine) return html`<section class="pl-panel pl-rank" aria-label="selected rank"></section>`;
+  const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine), where = coordinateText(s, mine);
+  const chips = (ranks) => html`<span class="pl-ranks">${ranks.map((r) => html`<span class="${r === s.rank ? "pl-me" : ""}">${r}</span>`)}</span>`;
+  const groups = d ? d.groups : team.length ? [{ label: "addends", ranks: team, use: "add up to the value" }] : [];
+  const total = d ? d.memory_total || d.memory.reduce((sum, m) => sum + m.bytes, 0) : 0;
+  const kinds = d ? [...d.memory].sort((a, b) => KIND_OF_MEMORY.indexOf(a.kind) - KIND_OF_MEMORY.indexOf(b.kind)) : [];
+  const current = s.tensors.find((t) => t.id === s.tensor)?.label;
+  return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}"><h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${where}</small></h3>
+    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i><code>${current} ${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
+    ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map((g) => html`<dt>${g.label}</dt><dd>${chips(g.ranks)} <span class="pl-muted">${g.use}</span></dd>`)}</dl>` : html`<p class="pl-muted">in no group for this tensor</p>`}
+    ${d ? html`<h4>Holds</h4><table class="pl-holds"><tbody>${d.holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${h.tensor}</th><td><code>${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
+      <h4>Memory <small>predicted, ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
+        (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`)}</div>
+      <ul class="pl-memory-key" aria-hidden="true">${kinds.map((m) => html`<li><i class="pl-mem-${m.kind}"></i>${m.kind}<span>${bytesText(m.bytes)}</span></li>`)}</ul>` : html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`}
+  </section>`;
+}
+
+function messages(s, ui) {
+  const group = (m) => (m.group.length > 8 ? `${m.group.slice(0, 7).join(" ")} … (${m.group.length})` : m.group.length ? m.group.join(" ") : "none: local");
+  const row = (m) => html`<tr data-key="${m.number}" class="${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}">
+    <td><button type="button" class="pl-hash" data-command="select_tensor" data-value="${m.tensor}" aria-label="message ${m.number}: show its tensor ${m.tensor}"${flag("disabled", !ui.can("tensor", m.tensor))}>#${m.number}</button></td>
+    <td>${m.phase}</td><td>${m.operator}</td><td><b>${m.collective}</b></td><td><code>${group(m)}</code></td>
+    <td class="pl-number">${bytesText(m.bytes_predicted)}</td><td class="pl-number">${bytesText(m.bytes_counted)}</td><td class="pl-number">${timeText(m.time_predicted_s)}</td><td class="pl-number">${timeText(m.time_measured_s)}</td>
+    <td class="pl-why">${m.reason}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}</td></tr>`;
+  const t = s.message_totals ?? {};
+  return html`<section class="pl-panel pl-messages" aria-label="messages"><h3>Messages of one step <small>${s.messages.length ? `as rank ${s.rank} sees them; bytes and time per rank` : ""}</small></h3>
+    ${s.messages.length ? html`<div class="pl-scroll"><table><thead><tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th><th rowspan="2" scope="col">group</th><th colspan="2" scope="colgroup" class="pl-pair">bytes</th><th colspan="2" scope="colgroup" class="pl-pair">time</th><th rowspan="2" scope="col" class="pl-why">why it is here</th></tr>
+      <tr><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">counted</th><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">measured</th></tr></thead>
+      <tbody>${s.messages.map(row)}</tbody>
+      <tfoot><tr><th colspan="5" scope="row">total of one step</th><td class="pl-number">${bytesText(t.bytes_predicted)}</td><td class="pl-number">${bytesText(t.bytes_counted)}</td><td class="pl-number">${timeText(t.time_predicted_s)}</td><td class="pl-number">${timeText(t.time_measured_s)}</td><td></td></tr></tfoot></table></div>` : html`<p class="pl-muted">No message: every rank already holds what it needs.</p>`}</section>`;
+}
+
+function loss(s, ui) {
+  const l = s.loss, none = !l.steps;
+  const within = l.largest_difference != null && l.bound != null ? l.largest_difference <= l.bound : null;
+  const words = none ? "no step has run yet" : `largest difference ${smallText(l.largest_difference)}${l.at_step != null ? ` at step ${l.at_step}` : ""}`;
+  return html`<section class="pl-panel pl-loss" aria-label="loss"><h3>Loss <small>${plural(l.steps, "step")}</small></h3>
+    <div class="pl-canvas"><canvas data-key="loss" role="img" aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>${none ? html`<p class="pl-empty">${ui.live ? "Press Run: the ranks train for real, and their loss is drawn over that of one device." : "Nothing was trained when this page was made."}</p>` : ""}</div>
+    <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span><span><i class="pl-line-single"></i>${l.label_single}</span></p>
+    <p class="pl-verdict">${words}${within === null ? "" : html` <span class="${within ? "pl-good" : "pl-wrong"}">${within ? "✓ within" : "✗ beyond"} the rounding bound ${smallText(l.bound)}</span>`}</p></section>`;
+}
+
+function timeline(s, ui) {
+  const t = s.timeline, lanes = t?.lanes ?? [];
+  if (!lanes.length) return html`<section class="pl-panel pl-timeline" aria-label="timeline"><h3>Timeline</h3><p class="pl-muted">Nothing to show yet.</p></section>`;
+  const left = 26, width = ui.width > 800 ? Math.floor((ui.width - 28) / 2) : ui.width, laneH = lanes.length > 8 ? 11 : 17, gap = 3, end = t.end || 1, x = (v) => left + (v / end) * (width - left - 4), height = lanes.length * (laneH + gap) + 18;
+  const unit = t.unit === "us" ? "µs" : t.unit;
+  const share = (kind) => { const lane = lanes.find((l) => l.rank === s.rank) ?? lanes[0]; return lane.bars.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.end - b.start, 0); };
+  const communication = share("communication"), percent = Math.round((100 * communication) / end);
+  return html`<section class="pl-panel pl-timeline" aria-label="timeline"><h3>Timeline of one step <small>${t.source}</small></h3>
+    <svg viewBox="0 0 ${width} ${height}" role="img" aria-label="timeline, ${t.source}: ${lanes.length} lanes, ${smallText(end)} ${unit}; rank ${s.rank} communicates ${percent} per cent of the time">
+      ${lanes.map((lane, i) => { const y = i * (laneH + gap); return html`<g data-key="l${lane.rank}" class="${lane.rank === s.rank ? "pl-on" : ""}"><rect class="pl-lane" x="${left}" y="${y}" width="${width - left - 4}" height="${laneH}"/><text class="pl-lane-name" x="${left - 7}" y="${y + laneH / 2}">${lane.rank}</text>
+        ${lane.bars.map((b, n) => html`<g data-key="b${n}"><title>rank ${lane.rank}: ${b.label}, ${b.kind}, ${smallText(b.start)} to ${smallText(b.end)} ${unit} (${t.source})</title><rect class="pl-bar-${b.kind}" x="${round(x(b.start))}" y="${y + 0.5}" width="${round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}" height="${laneH - 1}" rx="1.5"/>${b.kind === "communication" ? html`<rect class="pl-over" x="${round(x(b.start))}" y="${y + 0.5}" width="${round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}" height="${laneH - 1}" fill="url(#${ui.id}-send)"/>` : ""}</g>`)}</g>`; })}
+      ${[0, 0.25, 0.5, 0.75, 1].map((q) => html`<text class="pl-tick" x="${round(x(q * end))}" y="${height - 4}" text-anchor="${q === 0 ? "start" : q === 1 ? "end" : "middle"}">${smallText(q * end)}${q === 1 ? ` ${unit}` : ""}</text>`)}
+    </svg>
+    <p class="pl-legend"><span><i class="pl-swatch pl-bar-compute"></i>compute</span><span><i class="pl-swatch pl-swatch-send"></i>communication</span><span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
+    <p class="pl-verdict">rank ${s.rank}: ${smallText(communication)} of ${smallText(end)} ${unit} in messages (${percent} %, ${t.source})</p></section>`;
+}
+
+// The page in parts: a part whose HTML is what it was is not touched, so a step of training costs the header and the loss only.
+const PARTS = {
+  patterns: (s, ui) => patterns(ui.id), head: header, status: (s) => html`<p class="pl-status" role="status">${s.status}</p>`, notices, graph,
+  operators, picture, rank: rankDetail, messages, loss, timeline,
+};
+const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
+const SKELETON = html`${["patterns", "head", "status", "notices", "graph"].map(slot)}<div class="pl-main">${["operators", "picture", "rank"].map(slot)}</div>${slot("messages")}<div class="pl-below">${["loss", "timeline"].map(slot)}</div>`;
+
+// ---- the live curve ----
+
+function drawLoss(canvas, curves) {
+  const box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+  if (!box.width || !box.height) return;
+  const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+  const c = canvas.getContext("2d"), style = getComputedStyle(canvas), colour = (name) => style.getPropertyValue(name).trim();
+  c.setTransform(ratio, 0, 0, ratio, 0, 0);
+  c.clearRect(0, 0, box.width, box.height);
+  let low = Infinity, high = -Infinity;
+  for (const curve of Object.values(curves)) for (const y of curve) if (Number.isFinite(y)) { if (y < low) low = y; if (y > high) high = y; }
+  const n = Math.max(curves.parallel.length, curves.single.length);
+  if (!n || low > high) return;
+  low = Math.min(low, 0) === 0 && low < high / 3 ? 0 : low;
+  if (high === low) high = low + (Math.abs(low) || 1);
+  const left = 44, right = box.width - 8, top = 8, bottom = box.height - 18;
+  const x = (i) => left + (n === 1 ? 0 : (i / (n - 1)) * (right - left)), y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
+  c.font = `11px ${style.fontFamily}`;
+  c.lineWidth = 1;
+  c.textBaseline = "middle";
+  for (const q of [0, 0.5, 1]) {
+    const v = low + q * (high - low), at = Math.round(y(v)) + 0.5;
+    c.strokeStyle = colour("--pl-rule");
+    c.beginPath(); c.moveTo(left, at); c.lineTo(right, at); c.stroke();
+    c.fillStyle = colour("--pl-muted"); c.textAlign = "right"; c.fillText(smallText(v), left - 6, at);
+  }
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left"; c.fillText("step 1", left, box.height - 4);
+  c.textAlign = "right"; c.fillText(String(n), right, box.height - 4);
+  // One device: a broad pale band; the ranks: a thin line on it. Where they agree, the line runs inside the band.
+  for (const [name, width, ink] of [["single", 6, "--pl-single"], ["parallel", 1.75, "--pl-accent"]]) {
+    const curve = curves[name];
+    c.strokeStyle = colour(ink); c.lineWidth = width; c.lineJoin = "round"; c.lineCap = "round";
+    c.beginPath();
+    let pen = false;
+    for (let i = 0; i < curve.length; i += 1) {
+      if (!Number.isFinite(curve[i])) { pen = false; continue; }
+      if (pen) c.lineTo(x(i), y(curve[i])); else c.moveTo(x(i), y(curve[i]));
+      pen = true;
+    }
+    if (curve.length === 1) c.lineTo(x(0) + 0.01, y(curve[0]));
+    c.stroke();
+  }
+}
+
+// ---- one view ----
+
+let views = 0;
+
+export function mount(root, { send, live, can = () => true }) {
+  views += 1;
+  const ui = { id: `pl${views}`, live, can, open: null, active: -1, drafts: new Map(), sent: new Set(), width: 940 };
+  const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
+  let snapshot = null, dirty = false, frameAsked = 0;
+  root.classList.add("pl-lab");
+  root.setAttribute("role", "region");
+  root.innerHTML = SKELETON.text;
+  const slots = Object.fromEntries([...root.querySelectorAll("[data-slot]")].map((node) => [node.dataset.slot, node]));
+  const drawn = new Map();
+
+  const draw = () => {
+    frameAsked = 0;
+    if (!snapshot) return;
+    if (dirty) {
+      dirty = false;
+      root.setAttribute("aria-label", snapshot.title);
+      ui.width = Math.max(560, Math.floor(root.clientWidth || 940) - 8);
+      for (const [name, part] of Object.entries(PARTS)) {
+        const { text } = part(snapshot, ui);
+        if (drawn.get(name) === text) continue;
+        drawn.set(name, text);
+        const next = document.createElement("template");
+        next.innerHTML = text;
+        morph(slots[name], next.content);
+      }
+      const active = root.querySelector(".pl-list:not([hidden]) .pl-active");
+      if (active) active.scrollIntoView({ block: "nearest" });
+    }
+    const canvas = root.querySelector("canvas");
+    if (canvas) drawLoss(canvas, curves);
+    root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
+  };
+  const ask = (all = true) => { dirty = dirty || all; if (!frameAsked) frameAsked = requestAnimationFrame(draw); };
+
+  const theme = () => {
+    const jupyter = document.body.dataset.jpThemeLight;
+    const dark = jupyter === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : jupyter === "false";
+    root.dataset.theme = dark ? "dark" : "light";
+    ask(false);
+  };
+  const watchTheme = new MutationObserver(theme);
+  watchTheme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", theme);
+  const watchSize = new ResizeObserver(() => ask(Math.abs(ui.width - (root.clientWidth - 8)) > 8));
+  watchSize.observe(root);
+  theme();
+
+  // -- controls: everything is delegated to the root, so redrawing never loses a listener --
+
+  const operatorOf = (name) => snapshot.operators.find((o) => o.name === name);
+  const openList = (name) => { const o = operatorOf(name); ui.open = name; ui.active = shown(o, ui.drafts.get(name)).indexOf(o.strategy); ask(); };
+  const closeList = () => { ui.open = null; ui.active = -1; ask(); };
+  const commit = (name, text) => {
+    closeList();
+    const o = operatorOf(name);
+    if (text === (o.error ? o.typed : o.strategy)) { ui.drafts.delete(name); return; }
+    ui.drafts.set(name, text);
+    ui.sent.add(name);
+    send("set_strategy", [name, text]);
+  };
+  const act = (node) => {
+    if (node.hasAttribute("disabled")) return;
+    const { command, value, operator } = node.dataset;
+    if (node.dataset.clear) { ui.drafts.delete(operator); send(command, [operator, null]); }
+    else if (value === undefined) send(command, []);
+    else send(command, [command === "set_devices" || command === "select_rank" ? Number(value) : value]);
+  };
+
+  const on = {
+    click(event) {
+      const option = event.target.closest("[data-choose]");
+      if (option) { commit(option.dataset.operator, option.dataset.choose); return; }
+      const drop = event.target.closest("[data-drop]");
+      if (drop) {
+        if (ui.open === drop.dataset.drop) closeList(); else { ui.drafts.delete(drop.dataset.drop); openList(drop.dataset.drop); }
+        root.querySelector(`input[data-operator="${CSS.escape(drop.dataset.drop)}"]`)?.focus();
+        return;
+      }
+      const node = event.target.closest("[data-command]");
+      if (node && node.nodeName !== "SELECT") act(node);
+    },
+    mousedown(event) { if (event.target.closest(".pl-list, .pl-drop")) event.preventDefault(); }, // the input keeps the focus
+    change(event) {
+      const { target } = event;
+      if (target.nodeName === "SELECT") send(target.dataset.command, [target.value]);
+    },
+    input(event) {
+      const name = event.target.dataset.operator;
+      if (!name) return;
+      ui.drafts.set(name, event.target.value);
+      ui.open = name;
+      ui.active = -1;
+      ask();
+    },
+    focusout(event) {
+      const name = event.target.dataset?.operator;
+      if (event.target.nodeName !== "INPUT" || !name) return;
+      if (ui.drafts.has(name) && !ui.sent.has(name)) commit(name, event.target.value);
+      else if (ui.open === name) closeList();
+    },
+    keydown(event) {
+      const { target, key } = event;
+      if (event.ctrlKey || event.metaKey) return;
+      let used = true;
+      if (target.getAttribute?.("role") === "combobox") {
+        const name = target.dataset.operator, o = operatorOf(name), list = shown(o, ui.drafts.get(name)), open = ui.open === name;
+        if (key === "ArrowDown" || key === "ArrowUp") {
+          if (!open) openList(name);
+          else { const step = key === "ArrowDown" ? 1 : -1; ui.active = ui.active < 0 ? (step > 0 ? 0 : list.length - 1) : (ui.active + step + list.length) % list.length; ask(); }
+        } else if (key === "Enter") commit(name, open && ui.active >= 0 ? list[ui.active] : target.value);
+        else if (key === "Escape") { ui.drafts.delete(name); drawn.clear(); closeList(); }
+        else used = false;
+      } else {
+        const group = target.closest?.("[data-roving]");
+        const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: Number(group?.dataset.roving), ArrowUp: -Number(group?.dataset.roving), Home: -Infinity, End: Infinity }[key];
+        if (group && step !== undefined) {
+          const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')], at = items.indexOf(target.closest('[role="radio"]'));
+          const to = Math.abs(step) === Infinity ? (step < 0 ? 0 : items.length - 1) : at + step;
+          if (items[to] && to !== at) { items[to].focus(); act(items[to]); }
+        } else if ((key === "Enter" || key === " ") && target.nodeName === "g" && target.dataset.command) act(target);
+        else used = false;
+      }
+      // Keys that are used here must not reach the notebook (its command mode knows Enter, arrows and single letters).
+      if (used) event.preventDefault();
+      if (used || target.nodeName === "INPUT") event.stopPropagation();
+    },
+  };
+  for (const [name, handler] of Object.entries(on)) root.addEventListener(name, handler);
+
+  return {
+    show(next) { snapshot = next; ask(); },
+    // The kernel has dealt with a command: what it says now replaces what was typed.
+    answered() { for (const name of ui.sent) ui.drafts.delete(name); ui.sent.clear(); drawn.clear(); ask(); }, // drawn.clear(): a refused choice goes back
+    curves,
+    // Losses from step `since` on; returns false if some before them are missing.
+    addLoss(since, parts) {
+      for (const [name, part] of Object.entries(parts)) {
+        if (!(name in curves)) continue;
+        if (since > curves[name].length) return false;
+        const joined = new Float32Array(since + part.length);
+        joined.set(curves[name].subarray(0, since));
+        joined.set(part, since);
+        curves[name] = joined;
+      }
+      ask(false);
+      return true;
+    },
+    dispose() {
+      if (frameAsked) cancelAnimationFrame(frameAsked);
+      watchTheme.disconnect();
+      watchSize.disconnect();
+      media.removeEventListener("change", theme);
+      for (const [name, handler] of Object.entries(on)) root.removeEventListener(name, handler);
+    },
+  };
+}
+
+// ---- in a notebook ----
+
+// A buffer from the kernel may start at any byte: copy it before reading floats.
+const floats = (view) => (view && view.byteLength ? new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)) : new Float32Array(0));
+
+function render({ model, el }) {
+  let number = 0;
+  const root = document.createElement("div");
+  el.append(root);
+  const view = mount(root, { live: true, send: (command, args) => { number += 1; model.send({ command, arguments: args, number }); } });
+  const refresh = () => {
+    const whole = model.get("snapshot");
+    if (whole && whole.version) view.show({ ...whole, ...model.get("progress"), last_error: model.get("last_error") });
+  };
+  const keep = () => view.addLoss(0, { parallel: floats(model.get("loss_parallel")), single: floats(model.get("loss_single")) });
+  const heard = (message, buffers) => {
+    if (message.kind === "answered") { refresh(); view.answered(); }
+    if (message.kind === "loss") {
+      const parts = Object.fromEntries(message.names.map((name, i) => [name, floats(buffers[i])]));
+      if (!view.addLoss(message.since, parts)) model.send({ want_loss_since: Math.min(view.curves.parallel.length, view.curves.single.length) });
+    }
+  };
+  const traits = ["snapshot", "progress", "last_error"];
+  for (const name of traits) model.on(`change:${name}`, refresh);
+  model.on("msg:custom", heard);
+  keep();
+  refresh();
+  if (view.curves.parallel.length < (model.get("progress")?.loss?.steps ?? 0)) model.send({ want_loss_since: view.curves.parallel.length });
+  return () => {
+    for (const name of traits) model.off(`change:${name}`, refresh);
+    model.off("msg:custom", heard);
+    view.dispose();
+  };
+}
+
+// ---- on a page of its own ----
+
+// Selections without a kernel: `frames` maps "tensor|phase|rank" (or "tensor|phase") to the parts of the snapshot that differ there.
+export function mountPage(root, base) {
+  const frames = base.frames ?? {};
+  let now = { ...base };
+  const frameOf = (t, p, r) => {
+    const both = [frames[`${t}|${p}`], frames[`${t}|${p}|${r}`]].filter(Boolean);
+    return both.length ? Object.assign({}, ...both) : null;
+  };
+  const has = (t, p) => (t === base.tensor && p === base.phase) || Object.keys(frames).some((k) => k === `${t}|${p}` || k.startsWith(`${t}|${p}|`));
+  const can = (kind, value) => (kind === "tensor" ? has(value, now.phase) : has(now.tensor, value));
+  const select = (change) => {
+    const want = { tensor: now.tensor, phase: now.phase, rank: now.rank, ...change };
+    if (!has(want.tensor, want.phase)) return;
+    const found = frameOf(want.tensor, want.phase, want.rank);
+    const home = want.tensor === base.tensor && want.phase === base.phase;
+    const detail = want.rank === base.rank ? base.rank_detail : null;
+    now = { ...(home ? base : now), rank_detail: detail, ...found, ...want };
+    const card = now.cards.find((c) => c.rank === want.rank);
+    const label = now.tensors.find((t) => t.id === want.tensor)?.label ?? want.tensor;
+    if (!found?.status && !(home && want.rank === base.rank) && card) now.status = `Rank ${card.rank} holds ${label} ${card.text}${card.addend ? `, addend ${card.addend} of ${card.addends}` : ""}.`;
+    view.show(now);
+  };
+  const send = (command, [value] = []) => {
+    const part = { select_tensor: "tensor", select_phase: "phase", select_rank: "rank" }[command];
+    if (part) select({ [part]: value });
+  };
+  const view = mount(root, { live: false, send, can });
+  const gaps = (curve) => Float32Array.from(curve ?? [], (y) => y ?? NaN); // JSON has no NaN
+  view.addLoss(0, { parallel: gaps(base.loss.parallel), single: gaps(base.loss.single) });
+  view.show(now);
+  return view;
+}
+
+export default { render };

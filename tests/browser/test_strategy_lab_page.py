@@ -1,0 +1,219 @@
+"""The Strategy Lab's page in a real browser, offline: what is drawn, that nothing is asked of the network, keyboard, both themes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallel_lab.lab.static_page import static_page
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from widgets.fake_lab import FakeLab  # the same stand-in as the headless tests
+
+CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """show(snapshot, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
+    asked, broken, contexts = [], [], []
+
+    def opened(snapshot, scheme="light", width=1280, **options):
+        file = tmp_path / f"page{len(contexts)}.html"
+        file.write_text(static_page(snapshot), encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
+        page.on("pageerror", lambda e: broken.append(str(e)))
+        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
+        page.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector(".pl-card")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not asked and not broken
+
+
+def trained(**devices) -> FakeLab:
+    lab = FakeLab(**devices)
+    lab.run()
+    lab.step(37)
+    return lab
+
+
+def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
+    page = show(trained().snapshot())
+    cards = page.locator(".pl-cards [role=radio]")
+    names = [cards.nth(i).get_attribute("aria-label") for i in range(cards.count())]
+    assert names == [
+        f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial: addend {r % 4 + 1} of 4, no replica"
+        for r in range(8)
+    ]
+
+
+def test_partial_values_are_hatched_and_replicas_are_not(show):
+    lab = trained()
+    partial = show(lab.snapshot())
+    assert partial.locator('.pl-card [fill*="hatch"]').count() == 8
+    assert "Σ" in partial.locator(".pl-card").first.inner_text()
+    lab.select_tensor("w2")
+    whole = show(lab.snapshot())
+    assert whole.locator('.pl-card [fill*="hatch"]').count() == 0
+    assert "2 copies" in whole.locator(".pl-card").first.inner_text()
+
+
+def test_colour_is_the_slice(show):
+    lab = trained()
+    lab.select_tensor("x")
+    page = show(lab.snapshot())
+    fills = page.eval_on_selector_all(".pl-card", "cards => cards.map(c => [c.dataset.slice, getComputedStyle(c.querySelector('.pl-block')).fill])")
+    by_slice = {}
+    for number, fill in fills:
+        by_slice.setdefault(number, set()).add(fill)
+    assert len(by_slice) == 8 and all(len(v) == 1 for v in by_slice.values())
+    assert len(set.union(*by_slice.values())) == 8
+
+
+def test_the_lit_block_lies_where_the_slice_lies(show):
+    lab = trained()
+    lab.select_tensor("x")
+    page = show(lab.snapshot())
+    drawn = page.eval_on_selector_all(
+        ".pl-card svg",
+        """all => all.map(svg => { const [b, o] = ['.pl-block', '.pl-outline'].map(q => svg.querySelector(q));
+           const v = (e, n) => Number(e.getAttribute(n)); const [w, h] = [v(o, 'width'), v(o, 'height')];
+           return [v(b, 'y') / h, (v(b, 'y') + v(b, 'height')) / h, v(b, 'x') / w, (v(b, 'x') + v(b, 'width')) / w]; })""",
+    )
+    for card, (top, bottom, left, right) in zip(lab.snapshot()["cards"], drawn, strict=True):
+        (r0, r1), (c0, c1) = card["block"]
+        assert [top * 16, bottom * 16, left * 32, right * 32] == pytest.approx([r0, r1, c0, c1], abs=0.02)
+
+
+def test_the_keyboard_selects_a_rank_and_the_page_says_so(show):
+    page = show(trained().snapshot())
+    page.locator('.pl-card[aria-checked="true"]').focus()
+    page.keyboard.press("ArrowUp")
+    page.wait_for_selector('.pl-card[data-value="1"][aria-checked="true"]')
+    assert page.evaluate("document.activeElement.dataset.value") == "1"
+    assert page.locator(".pl-cards [tabindex='0']").count() == 1
+    expect(page.locator("[role=status]")).to_have_text("Rank 1 holds out of matmul [0:8, :], addend 2 of 4.")
+    page.keyboard.press("End")
+    page.wait_for_selector('.pl-card[data-value="7"][aria-checked="true"]')
+    assert page.locator(".pl-card.pl-team").count() == 3  # 4, 5 and 6 hold the other addends
+
+
+def test_focus_is_visible(show):
+    page = show(trained().snapshot())
+    page.locator(".pl-card").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
+    lab = trained()
+    base = lab.snapshot()
+    lab.select_tensor("relu")
+    other = lab.snapshot()
+    base["frames"] = {"relu|forward": {name: other[name] for name in ("picture", "cards", "rank_detail", "status")}}
+    page = show(base)
+    options = page.eval_on_selector_all("select[data-key=tensor] option:not([disabled])", "all => all.map(o => o.value)")
+    assert options == ["matmul", "relu"]
+    page.select_option("select[data-key=tensor]", "relu")
+    page.wait_for_selector('.pl-card[data-slice="7"]')
+    page.locator('.pl-edge[data-value="matmul"]').focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".pl-lead-name")).to_have_text("out of matmul, before its all_reduce")
+
+
+def test_a_refused_strategy_is_marked_and_explained_in_place(show):
+    lab = trained()
+    lab.set_strategy("matmul", "((2, 4), (2, 1))")
+    page = show(lab.snapshot())
+    box = page.locator(".pl-operator input").first
+    assert box.input_value() == "((2, 4), (2, 1))" and box.get_attribute("aria-invalid") == "true"
+    told = page.locator(f"#{box.get_attribute('aria-describedby')}").inner_text()
+    assert "equally" in told and "((2, 4), (4, 1))" in told
+
+
+def test_every_control_and_picture_has_a_name(show):
+    page = show(trained().snapshot())
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
+          .filter(e => !e.closest('[aria-hidden=true]') && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
+          .map(e => e.outerHTML.slice(0, 90))"""
+    )
+    assert nameless == []
+
+
+def test_names_are_text_not_markup(show):
+    snapshot = trained().snapshot()
+    hostile = '<img src=x onerror="document.title=1"></script>'
+    snapshot["title"] = snapshot["status"] = snapshot["operators"][0]["name"] = hostile
+    snapshot["messages"][0]["reason"] = snapshot["cards"][0]["text"] = hostile
+    page = show(snapshot)
+    assert page.locator("img").count() == 0 and page.locator("[role=status]").inner_text() == hostile
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [640, 860, 1280])
+def test_nothing_is_cut_off(show, scheme, width):
+    page = show(trained().snapshot(), scheme=scheme, width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll(
+            '.pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-name, .pl-button, .pl-memory-key, .pl-holds td')]
+          .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth).map(e => e.className + ': ' + e.textContent)"""
+    )
+    assert cut == []
+
+
+def test_dark_mode_is_dark_and_light_mode_light(show):
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page = show(trained().snapshot(), scheme=scheme)
+        colours = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-lab')))")
+        grounds[scheme] = [sum(int(n) for n in c[c.index("(") + 1 : -1].split(",")[:3]) for c in colours]
+    assert grounds["light"][0] > 700 and grounds["light"][1] < 150
+    assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
+
+
+def test_the_loss_is_drawn(show):
+    page = show(trained().snapshot())
+    expect(page.locator(".pl-lab[data-painted]")).to_have_count(1)
+    inked = """(() => { const c = document.querySelector('canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+      let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; })()"""
+    assert page.evaluate(inked) > 1500
+
+
+def test_motion_stops_where_the_reader_asks_for_it(show):
+    moving = show(trained().snapshot())
+    still = show(trained().snapshot(), reduced_motion="reduce")
+    duration = "getComputedStyle(document.querySelector('.pl-block')).transitionDuration"
+    assert "0.18s" in moving.evaluate(duration) and "0.18s" not in still.evaluate(duration)
+
+
+def test_without_scripts_the_words_are_there(show):
+    page = show(trained().snapshot(), java_script_enabled=False)
+    assert "rank  coordinates" in page.locator("#words pre").inner_text()

@@ -1,0 +1,238 @@
+"""The command as a learner types it."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from parallel_lab import cli
+from parallel_lab.errors import MissingPackage, StrategyError
+
+ROOT = Path(__file__).resolve().parents[2]
+SUBCOMMANDS = ([], ["doctor"])
+
+
+@pytest.fixture
+def lessons(tmp_path, monkeypatch):
+    """A package that ships two notebooks, started from an empty folder, with no JupyterLab behind it: what would be started is recorded."""
+    source = tmp_path / "shipped"
+    source.mkdir()
+    for name in ("02_layouts.ipynb", "01_ranks.ipynb"):
+        (source / name).write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(cli, "shipped_folder", lambda name: source)
+    monkeypatch.setattr(cli, "checkout_folder", lambda: None)
+    started = []
+
+    class Server:
+        def __init__(self, command):
+            started.append(command)
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(cli.subprocess, "Popen", Server)
+    return source, place, started
+
+
+def option(command, name):
+    """The value of --name=value in a command line; the last one counts."""
+    return [word.partition("=")[2] for word in command if word.startswith(f"--{name}=")][-1]
+
+
+def test_without_a_subcommand_jupyterlab_opens_copies_in_a_working_folder(lessons, capsys):
+    _, place, started = lessons
+    assert cli.main([]) == 0
+    work = place / "parallel_lab_notebooks"
+    assert (work / "01_ranks.ipynb").is_file()
+    assert started[0][:3] == [sys.executable, "-m", "jupyterlab"]
+    assert option(started[0], "ServerApp.root_dir") == str(work)
+    assert option(started[0], "LabApp.default_url") == "/lab/tree/01_ranks.ipynb"
+    assert "--no-browser" not in started[0]
+    assert str(work) in capsys.readouterr().out
+
+
+def test_in_a_checkout_its_own_notebooks_open(lessons, monkeypatch, capsys):
+    source, place, started = lessons
+    monkeypatch.setattr(cli, "checkout_folder", lambda: source.parent)
+    assert cli.main(["--no-browser"]) == 0
+    assert option(started[0], "ServerApp.root_dir") == str(source)
+    assert list(place.iterdir()) == []
+    assert str(source) in capsys.readouterr().out
+
+
+def test_options_reach_jupyterlab(lessons, tmp_path):
+    _, _, started = lessons
+    folder = tmp_path / "my lessons"
+    assert cli.main(["--no-browser", "--port", "8899", "--folder", str(folder), "--", "--ip=0.0.0.0", "--debug"]) == 0
+    assert (folder / "02_layouts.ipynb").is_file()
+    assert "--no-browser" in started[0]
+    assert option(started[0], "port") == "8899"
+    assert started[0][-2:] == ["--ip=0.0.0.0", "--debug"]
+
+
+def test_an_edited_notebook_is_kept_and_said_aloud(lessons, capsys):
+    source, place, _ = lessons
+    cli.main([])
+    edited = place / "parallel_lab_notebooks" / "01_ranks.ipynb"
+    edited.write_text("my answers")
+    (source / "01_ranks.ipynb").write_text("second edition")
+    capsys.readouterr()
+    assert cli.main([]) == 0
+    assert edited.read_text() == "my answers"
+    assert "kept     01_ranks.ipynb" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0, 0), (1, 1), (-15, 143)])
+def test_the_exit_code_is_that_of_jupyterlab(lessons, monkeypatch, given, expected):
+    monkeypatch.setattr(cli.subprocess.Popen, "wait", lambda self: given)
+    assert cli.main([]) == expected
+
+
+def test_an_error_of_ours_is_one_line_and_exit_code_2(lessons, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise StrategyError("strategy ((3, 1),) has a 3.")
+
+    monkeypatch.setattr(cli, "jupyterlab_command", refuse)
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err == "parallel-lab: StrategyError: strategy ((3, 1),) has a 3.\n"
+
+
+def test_a_folder_that_is_a_file_is_one_line_and_exit_code_2(lessons, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["--folder", str(tmp_path / "file")]) == 2
+    found = capsys.readouterr().err
+    assert "--folder" in found
+    assert found.count("\n") == 1
+
+
+def test_a_missing_jupyterlab_is_named_with_what_mends_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match="pip install jupyterlab"):
+        cli.jupyterlab_command(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--port", "0"], ["--port", "65536"], ["--port", "eighty"], ["--unknown"], ["nonsense"], ["doctor", "--", "--debug"]]
+)
+def test_wrong_arguments_end_with_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", SUBCOMMANDS, ids=["main", "doctor"])
+def test_help_shows_examples(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*arguments, "--help"])
+    assert caught.value.code == 0
+    assert "examples:\n  parallel-lab" in capsys.readouterr().out
+
+
+def test_version_is_that_of_the_project_file(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"parallel-lab {version}\n"
+
+
+def test_python_m_parallel_lab_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "parallel_lab", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("parallel-lab ")
+
+
+def test_a_reader_that_goes_away_ends_the_doctor_quietly():
+    """`parallel-lab doctor | head -1`: an unguarded BrokenPipeError would print a traceback."""
+    process = subprocess.Popen([sys.executable, "-m", "parallel_lab", "doctor"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 141
+    assert errors == ""
+
+
+def ask(address):
+    """The JSON at an address; the server prints it a moment before it listens."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=30) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+        except urllib.error.URLError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
+def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
+    """Starts JupyterLab, asks it for the notebook, and ends it; the check after each test sees that no process stays."""
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir()
+    (notebooks / "01_ranks.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    code = (
+        "import sys; from pathlib import Path; from parallel_lab import cli; cli.checkout_folder = lambda: None; "
+        f"cli.shipped_folder = lambda name: Path({str(notebooks)!r}); sys.exit(cli.main(sys.argv[1:]))"
+    )
+    home = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    arguments = ["--no-browser", "--folder", str(tmp_path / "work"), "--", "--IdentityProvider.token=lesson"]
+    keyboard, terminal = pty.openpty()  # on a terminal the server asks back after Ctrl-C
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **home},
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    timer = threading.Timer(60, lambda: os.killpg(process.pid, signal.SIGKILL))
+    timer.start()
+    seen = []
+    try:
+        for line in process.stdout:
+            seen.append(line)
+            if hit := re.search(r"(http://(?:localhost|127\.0\.0\.1):\d+)/lab", line):
+                address = hit.group(1)
+                break
+        else:
+            pytest.fail("no address was printed:\n" + "".join(seen))
+        assert ask(f"{address}/api/contents/01_ranks.ipynb?token=lesson")["name"] == "01_ranks.ipynb"
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal sends it to the whole group
+            os.write(keyboard, b"y\n")
+        else:
+            process.send_signal(number)
+        seen += list(process.stdout)
+        assert process.wait() in (0, 143), "".join(seen)
+        assert not any("Traceback" in line for line in seen), "".join(seen)
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        process.stdout.close()
+        os.close(keyboard)
+        os.close(terminal)
+    assert (tmp_path / "work" / "01_ranks.ipynb").is_file()

@@ -1,0 +1,197 @@
+"""The doctor: finds what is wrong, says what mends it, and never fails by itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallel_lab import cli, doctor
+from parallel_lab.doctor import Finding, examine, meets, report_json, requirements
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def one(check):
+    (finding,) = check()
+    return finding
+
+
+@pytest.mark.parametrize("check", doctor.CHECKS, ids=lambda check: check.__name__)
+def test_a_check_gives_well_formed_findings(check):
+    findings = list(examine([check]))
+    assert findings
+    for finding in findings:
+        assert finding.status in ("ok", "warning", "problem")
+        assert bool(finding.mend) == (finding.status != "ok"), finding
+        assert "the check itself failed" not in finding.found
+
+
+@pytest.mark.parametrize("check", [doctor.check_python, doctor.check_packages, doctor.check_numpy, doctor.check_jupyterlab, doctor.check_workers])
+def test_the_machine_that_runs_the_tests_is_found_fit(check):
+    assert one(check).status == "ok", one(check).text()
+
+
+def test_an_old_python_is_a_problem(monkeypatch):
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 10, 4))
+    assert one(doctor.check_python).status == "problem"
+
+
+@pytest.mark.parametrize(("cores", "status"), [({0}, "warning"), ({0, 1}, "ok"), (set(range(8)), "ok")])
+def test_one_core_is_a_warning(monkeypatch, cores, status):
+    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: cores, raising=False)
+    monkeypatch.setattr(doctor, "_cgroup_number", lambda name: None)
+    assert one(doctor.check_cores).status == status
+
+
+def test_the_containers_share_of_time_counts(monkeypatch):
+    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(doctor, "_cgroup_number", lambda name: {"cpu.max": "150000"}.get(name))
+    finding = one(doctor.check_cores)
+    assert (finding.status, "time of 1.5" in finding.found) == ("warning", True)
+
+
+@pytest.mark.parametrize(("free_mib", "status"), [(100, "problem"), (511, "problem"), (1024, "warning"), (2048, "ok"), (None, "warning")])
+def test_little_memory_is_told(monkeypatch, free_mib, status):
+    monkeypatch.setattr(doctor, "available_memory_bytes", lambda: None if free_mib is None else free_mib << 20)
+    assert one(doctor.check_memory).status == status
+
+
+def test_the_containers_memory_limit_counts(monkeypatch):
+    limits = {"memory.max": str(900 << 20), "memory.current": str(800 << 20)}
+    monkeypatch.setattr(doctor, "_cgroup_number", limits.get)
+    assert doctor.available_memory_bytes() == 100 << 20
+
+
+def test_a_refused_memfd_is_a_problem(monkeypatch):
+    def refused(name):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(doctor.os, "memfd_create", refused, raising=False)
+    first = next(doctor.check_shared_memory())
+    assert (first.status, "Operation not permitted" in first.found) == ("problem", True)
+
+
+def test_the_trial_of_shared_memory_leaves_no_descriptor_open():
+    before = os.listdir("/proc/self/fd")
+    list(doctor.check_shared_memory())
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_missing_and_old_packages_are_named_with_one_command(monkeypatch):
+    versions = {"numpy": "1.26.4", "plotly": "7.0"}
+
+    def version(name):
+        if name in versions:
+            return versions[name]
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "requirements", lambda: ("numpy>=2.0", "plotly>=6.1", "anywidget>=0.9.18"))
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    finding = one(doctor.check_packages)
+    assert finding.status == "problem"
+    assert finding.found == "numpy is 1.26.4, needed is 2.0 or newer; anywidget is missing"
+    assert finding.mend == f'{sys.executable} -m pip install "numpy>=2.0" "anywidget>=0.9.18"'
+
+
+def test_requirements_are_those_of_the_project_file():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert requirements()
+    assert [line for line in requirements() if f'"{line}"' not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "expected"),
+    [
+        ("2.10", "2.9", True),  # numbers, not text
+        ("2.0", "2", True),
+        ("2", "2.0.0", True),
+        ("2.0.0rc1", "2.0", True),
+        ("1.99.9", "2", False),
+        ("0.9", "0.9.18", False),
+        ("4.5.6", "4.5.7", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version, limit, expected):
+    assert meets(version, limit) is expected
+
+
+def test_missing_lessons_are_a_problem(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "shipped_folder", lambda name: tmp_path)
+    finding = one(doctor.check_lessons)
+    assert (finding.status, "no notebook" in finding.found) == ("problem", True)
+
+
+@pytest.mark.faults
+def test_workers_that_hang_are_ended_with_all_their_processes(monkeypatch):
+    monkeypatch.setattr(doctor, "_WORKERS_LIMIT_S", 1.0)
+    hang = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
+    real = doctor._python
+    monkeypatch.setattr(doctor, "_python", lambda code, limit_s: real(hang, limit_s))
+    finding = one(doctor.check_workers)
+    assert (finding.status, finding.found) == ("problem", "no answer within 1 s")
+
+
+def test_workers_that_cannot_start_are_a_problem_with_the_reason(monkeypatch):
+    real = doctor._python
+    monkeypatch.setattr(doctor, "_python", lambda code, limit_s: real("raise OSError('Resource temporarily unavailable')", limit_s))
+    finding = one(doctor.check_workers)
+    assert (finding.status, "Resource temporarily unavailable" in finding.found) == ("problem", True)
+
+
+def test_a_missing_browser_is_only_a_warning(monkeypatch):
+    monkeypatch.delenv("PARALLEL_LAB_CHROMIUM", raising=False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert one(doctor.check_browser).status == "warning"
+
+
+def test_missing_mpi_is_only_a_warning(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert one(doctor.check_mpi).status == "warning"
+
+
+def broken_check():
+    raise ZeroDivisionError("a defect of ours")
+    yield
+
+
+def test_a_check_that_fails_by_itself_does_not_end_the_examination():
+    findings = list(examine([broken_check, doctor.check_python]))
+    assert [finding.name for finding in findings] == ["broken_check", "python"]
+    assert findings[0].status == "problem"
+    assert "ZeroDivisionError: a defect of ours" in findings[0].found
+
+
+GOOD, WARNING, PROBLEM = Finding("a", "ok", "fine"), Finding("b", "warning", "slow", "wait"), Finding("c", "problem", "gone", "fetch it")
+
+
+@pytest.mark.parametrize(("findings", "code"), [([GOOD], 0), ([GOOD, WARNING], 0), ([GOOD, PROBLEM, WARNING], 1)])
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_only_a_problem_makes_exit_code_1(monkeypatch, capsys, findings, code, form):
+    monkeypatch.setattr(doctor, "examine", lambda: iter(findings))
+    assert cli.main(["doctor", *form]) == code
+    found = capsys.readouterr().out
+    if form:
+        assert json.loads(found)["usable"] is (code == 0)
+    else:
+        assert ("will not run" in found) == (code == 1)
+        assert [finding.found for finding in findings if finding.found not in found] == []
+        assert [finding.mend for finding in findings if finding.mend not in found] == []
+
+
+def test_json_holds_every_field():
+    assert json.loads(report_json([PROBLEM])) == {
+        "usable": False,
+        "findings": [{"name": "c", "status": "problem", "found": "gone", "mend": "fetch it"}],
+    }
+
+
+def test_the_command_gives_json_and_nothing_else():
+    found = subprocess.run([sys.executable, "-m", "parallel_lab", "doctor", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=180)
+    told = json.loads(found.stdout)
+    assert found.returncode == (0 if told["usable"] else 1)
+    assert {"python", "cores", "memory", "packages", "numpy", "jupyter", "lessons", "workers", "browser", "mpi"} <= {
+        item["name"] for item in told["findings"]
+    }

@@ -1,0 +1,175 @@
+"""What every test gets: a check that it leaves nothing behind, and `rng`.
+
+A test leaves no process, no name in /dev/shm and no open widget. What a fixture of wider scope (a pool per module) holds was there before the test
+began and is not counted; the whole run is looked at once more at its end. Environment:
+
+    PARALLEL_LAB_CI=1         a skipped test fails: on the build machine every tool is there, so nothing may be left out in silence
+    PARALLEL_LAB_TEST_SEED=n  seed of `rng` instead of the test's own
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+GRACE_S = 3.0  # processes need a moment to end after they were told to
+HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
+SHM = Path("/dev/shm")
+
+
+# ---- skips ----
+
+
+def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure on the build machine; an expected failure (xfail) is no skip."""
+    if os.environ.get("PARALLEL_LAB_CI") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but PARALLEL_LAB_CI=1 allows no skip: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    report = yield
+    fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    fail_if_skipped(report)
+    return report
+
+
+# ---- processes ----
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in path.read_text().split()]
+        except OSError:  # the thread or the process ended while we looked
+            continue
+    return found
+
+
+def _command(pid: int) -> str | None:
+    """The command line; None for a process that has ended. It is empty for a moment while a program is being loaded, and that is no end."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return None if state in "ZX" else Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def living_processes() -> dict[int, str]:
+    """Descendants of the test run that are alive: {pid: command line}, without the helpers that multiprocess keeps.
+
+    A worker has the command line of the fork server it was cloned from; only the server itself, our own child, is a helper.
+    """
+    found, waiting = {}, [(pid, True) for pid in _children(os.getpid())]
+    while waiting:
+        pid, own = waiting.pop()
+        command = _command(pid)
+        if command is not None and not (own and any(name in command for name in HELPERS)):
+            found[pid] = command
+        waiting += [(child, False) for child in _children(pid)]
+    return found
+
+
+# ---- shared memory ----
+
+
+def _users(name: str) -> list[int]:
+    """Processes that have the /dev/shm file `name` mapped or open."""
+    target, found = str(SHM / name), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if target in (process / "maps").read_text() or any(os.readlink(link) == target for link in (process / "fd").iterdir()):
+                found.append(int(process.name))
+        except OSError:  # ended while we looked, or not ours to look at
+            continue
+    return found
+
+
+def shared_names() -> dict[str, str]:
+    """Names in /dev/shm: {name: the same}, to be compared with what was there before."""
+    return {name: name for name in os.listdir(SHM)} if SHM.is_dir() else {}
+
+
+def _of_others(name: str) -> bool:
+    """Whether a living process outside this run uses the name (another test run, a browser on the same machine)."""
+    users = _users(name)
+    return bool(users) and not {os.getpid(), *living_processes()} & set(users)
+
+
+# ---- widgets ----
+
+
+def open_widgets() -> dict[str, str]:
+    """Widgets that were not closed: {model id: class}. Layout and style helpers are left out: `close()` of their owner does not close them."""
+    module = sys.modules.get("ipywidgets.widgets.widget")
+    if module is None:
+        return {}
+    widgets = sys.modules["ipywidgets"]
+    helpers = (widgets.Layout, widgets.Style)
+    return {key: type(widget).__name__ for key, widget in module._instances.items() if not isinstance(widget, helpers)}
+
+
+# ---- the check ----
+
+
+def _left(look: Callable[[], dict], before: dict, grace_s: float = GRACE_S) -> dict:
+    """What `look` finds beyond `before`, after giving it a moment to go away."""
+    end = time.monotonic() + grace_s
+    while (left := {key: text for key, text in look().items() if key not in before}) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+def _report(processes: dict, names: dict, widgets: dict) -> str:
+    lines = [f"process {pid}: {command[:200]}" for pid, command in processes.items()]
+    lines += [f"/dev/shm/{name}" for name in names if not _of_others(name)]
+    lines += [f"open widget {kind} (model {key})" for key, kind in widgets.items()]
+    return "\n  ".join(lines)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_left_by_the_run() -> Iterator[None]:
+    """After the last test: no process and no name in /dev/shm beyond what was there before the first."""
+    processes, names = living_processes(), shared_names()
+    yield
+    left = _report(_left(living_processes, processes), _left(shared_names, names), {})
+    if left:
+        pytest.fail(f"left behind by the whole run:\n  {left}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
+    """After each test: no process, no name in /dev/shm, no open widget beyond what was there before it."""
+    processes, names, widgets = living_processes(), shared_names(), open_widgets()
+    yield
+    left = _report(_left(living_processes, processes), _left(shared_names, names), _left(open_widgets, widgets, 0.0))
+    if left:
+        pytest.fail(f"left behind by this test:\n  {left}", pytrace=False)
+
+
+# ---- chance ----
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator whose seed is the test's own (made from its name), and printed, so that a failing draw can be had again."""
+    named = os.environ.get("PARALLEL_LAB_TEST_SEED")
+    seed = int(named) if named else zlib.crc32(request.node.nodeid.encode())
+    print(f"rng seed {seed} (PARALLEL_LAB_TEST_SEED={seed} draws the same again)")
+    return np.random.default_rng(seed)

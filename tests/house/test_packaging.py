@@ -1,0 +1,71 @@
+"""The project file, the conda file, the README and the build script agree."""
+
+import os
+import re
+import subprocess
+import tomllib
+
+import pytest
+
+from tests.house.source import PACKAGE, ROOT, files
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+TEST_COMMAND = 'pip install -e ".[test]" && pytest'
+
+
+def conda_packages(text: str) -> set[str]:
+    """The conda requirements of an environment file, such as "numpy>=2.0" (the nested pip list left out)."""
+    section = text.split("\ndependencies:\n", 1)[1]
+    return {line[4:].split("#")[0].strip() for line in section.splitlines() if line.startswith("  - ") and not line.rstrip().endswith(":")}
+
+
+def test_environment_yml_lists_the_packages_and_limits_of_pyproject():
+    listed = conda_packages((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    wanted = {*PROJECT["dependencies"], *EXTRAS["test"], f"python{PROJECT['requires-python']}", "pip"}
+    assert listed == wanted
+
+
+def test_the_parity_check_sees_a_missing_line_and_a_changed_limit():
+    text = "name: x\ndependencies:\n  - python>=3.11\n  - numpy>=2.0 # why\n  - pip:\n      - -e .\n"
+    assert conda_packages(text) == {"python>=3.11", "numpy>=2.0"}
+
+
+@pytest.mark.parametrize("requirement", [*PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra)])
+def test_a_requirement_has_one_lower_limit_and_nothing_else(requirement):
+    """The doctor and the parity test read them without a requirements parser."""
+    assert re.fullmatch(r"[a-z][a-z0-9-]*>=\d+(\.\d+)*", requirement)
+
+
+def imported_packages() -> set[str]:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files(PACKAGE, ".py"))
+    return set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M))
+
+
+def test_every_foreign_package_that_is_imported_is_declared():
+    import sys
+
+    with_jupyterlab = {"IPython", "ipykernel", "jupyter_client", "nbformat", "traitlets"}  # come with JupyterLab and ipywidgets
+    with_multiprocess = {"dill"}
+    declared = {re.split(">=", line)[0] for line in [*PROJECT["dependencies"], *EXTRAS["mpi"]]}
+    foreign = {name for name in imported_packages() if name not in sys.stdlib_module_names and name not in {"parallel_lab", "__future__"}}
+    assert foreign - declared - with_jupyterlab - with_multiprocess == set()
+
+
+def test_the_licence_is_apache_2_in_full():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert all(f"\n   {number}. " in text for number in range(1, 10))
+
+
+def test_the_readme_and_the_build_script_name_the_same_test_command():
+    assert TEST_COMMAND in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert TEST_COMMAND in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_build_script_is_executable_bash_without_errors():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", str(script)], capture_output=True, timeout=30).returncode == 0

@@ -1,0 +1,167 @@
+"""What stands in the files: docstrings, sizes, names, paths, what is forbidden."""
+
+import ast
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import PACKAGE, ROOT, files, short, tree
+
+HARD_LIMIT, COMFORTABLE = 700, 400  # lines per file: more than the first is two subjects
+TOP_LEVEL = {"parallel_lab", "notebooks", "tests", "data", "environment.yml", "README.md", "pyproject.toml", "LICENSE"}
+CODE = files(PACKAGE, ".py")
+TESTS = files(ROOT / "tests", ".py")
+NOTEBOOKS = files(ROOT / "notebooks", ".ipynb") if (ROOT / "notebooks").is_dir() else []
+# functions shipped to workers are dill bytes between two processes of one user; nothing else may unpickle
+MAY_UNPICKLE = ("parallel_lab/run/shm/",)
+UNPICKLERS = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
+
+each_code_file = pytest.mark.parametrize("path", CODE, ids=short)
+each_test_file = pytest.mark.parametrize("path", TESTS, ids=short)
+
+
+def tracked() -> list[Path]:
+    """Files of the repository: what git knows or would add; without git, everything that is not hidden."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True, timeout=60
+        ).stdout
+        paths = [ROOT / name for name in listed.decode().split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        paths = [path for path in ROOT.rglob("*") if not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)]
+    return sorted(path for path in paths if path.is_file())
+
+
+def public(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_")
+
+
+def without_docstring(path: Path) -> list[str]:
+    """Public functions and classes of a module, and public methods longer than three lines, that lack a docstring."""
+    missing = [] if ast.get_docstring(tree(path)) or not tree(path).body else ["the module itself"]
+    for node in filter(public, tree(path).body):
+        if not ast.get_docstring(node) and not any("overload" in ast.dump(mark) for mark in node.decorator_list):
+            missing.append(f"{node.name} (line {node.lineno})")
+        if isinstance(node, ast.ClassDef):
+            for method in filter(public, node.body):
+                inherits = bool(node.bases)  # an override is described where it is first declared
+                if not ast.get_docstring(method) and not inherits and method.end_lineno - method.lineno > 3:
+                    missing.append(f"{node.name}.{method.name} (line {method.lineno})")
+    return missing
+
+
+@each_code_file
+def test_public_names_have_docstrings(path):
+    assert not without_docstring(path)
+
+
+@pytest.mark.parametrize("path", [*CODE, *TESTS, *files(PACKAGE, ".js")], ids=short)
+def test_a_file_has_one_subject(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if lines > COMFORTABLE:
+        print(f"{short(path)}: {lines} lines, comfortable are {COMFORTABLE}")
+    assert lines <= HARD_LIMIT, f"{lines} lines: two subjects, two files"
+
+
+@each_test_file
+def test_no_test_hides_another_of_the_same_name(path):
+    twice = []
+    for scope in ast.walk(tree(path)):
+        if isinstance(scope, ast.Module | ast.ClassDef):
+            names = Counter(node.name for node in scope.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef))
+            twice += [name for name, count in names.items() if count > 1]
+    assert not twice
+
+
+def _checks(function: ast.FunctionDef, helpers: set[str]) -> bool:
+    """Whether a function asserts, expects an error or warning, or calls one of `helpers` or something named like a check."""
+    named = re.compile(r"assert|check|verify|raises|warns|fail|expect|compare|agree|same|equal", re.I)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return True
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in helpers or named.search(name):
+                return True
+    return False
+
+
+@each_test_file
+def test_no_test_is_without_a_check(path):
+    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
+    helpers = {node.name for node in functions if _checks(node, set())}
+    assert [node.name for node in functions if node.name.startswith("test_") and not _checks(node, helpers)] == []
+
+
+def test_the_top_level_holds_only_what_the_design_names():
+    names = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert {name for name in names if not name.startswith(".")} - TOP_LEVEL == set()
+
+
+def test_no_file_names_a_place_on_somebodys_machine():
+    # a home folder, a mounted workplace, a scratch folder that is not the system's plain /tmp
+    place = re.compile(r"(?<![\w.~/:-])/(?:work|root|home/(?!jenkins|miniconda3|me\b|you\b|user\b)\w+|Users/\w+|tmp/dev|opt/\w+|mnt/\w+)(?:/|\b)")
+    found = []
+    for path in tracked():
+        if path.suffix in {".py", ".js", ".md", ".toml", ".yml", ".ipynb", ".json", ".html", ".css", ""} and short(path) != short(Path(__file__)):
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+                if hit := place.search(line):
+                    found.append(f"{short(path)}:{number}: {hit.group()}")
+    assert not found, "\n".join(found)
+
+
+def forbidden(path: Path) -> list[str]:
+    """Places in a module that run foreign data as code: unpickling, eval, exec, numpy files that may hold pickles."""
+    found = []
+    for node in ast.walk(tree(path)):
+        what = ""
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            hit = {name.split(".")[0] for name in names} & UNPICKLERS
+            if hit and not short(path).startswith(MAY_UNPICKLE):
+                what = f"imports {', '.join(sorted(hit))}"
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}:
+                what = f"calls {node.func.id}"
+            if any(keyword.arg == "allow_pickle" and getattr(keyword.value, "value", True) for keyword in node.keywords):
+                what = "sets allow_pickle"
+        if what:
+            found.append(f"{path.name}:{node.lineno} {what}")
+    return found
+
+
+@each_code_file
+def test_no_module_runs_foreign_data(path):
+    assert not forbidden(path)
+
+
+def test_the_search_for_forbidden_things_finds_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.house.source.ROOT", tmp_path)
+    path = tmp_path / "bad.py"
+    path.write_text(
+        "import dill\nfrom pickle import loads\nx = eval('1')\nnp.load(p, allow_pickle=True)\nnp.load(p, allow_pickle=False)\nliteral_eval('1')\n"
+    )
+    assert [text.split()[0] for text in forbidden(path)] == ["bad.py:1", "bad.py:2", "bad.py:3", "bad.py:4"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=short)
+def test_a_notebook_is_stored_without_outputs(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    stored = [number for number, cell in enumerate(cells) if cell["cell_type"] == "code" and (cell["outputs"] or cell["execution_count"])]
+    assert not stored, f"cells {stored} hold outputs: clear them before committing"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=short)
+def test_a_notebook_holds_no_helper_longer_than_ten_lines(path):
+    long = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            lines = [line for line in "".join(cell["source"]).splitlines() if not line.lstrip().startswith(("%", "!"))]
+            for node in ast.walk(ast.parse("\n".join(lines))):
+                if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 10:
+                    long.append(node.name)
+    assert not long, f"{long}: longer than ten lines belong in the package"
