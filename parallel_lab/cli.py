@@ -33,7 +33,7 @@ examples:
   parallel-lab                          open the notebooks in JupyterLab
   parallel-lab --no-browser --port 8899 only start the server, on that port, and print its address
   parallel-lab --folder ~/lessons       work on copies in that folder; notebooks you edited are never written over
-  parallel-lab -- --ip=0.0.0.0          what follows -- goes to JupyterLab as it is
+  parallel-lab -- --log-level=WARN      what follows -- goes to JupyterLab as it is
   parallel-lab doctor                   check this machine
 """
 

@@ -67,9 +67,7 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     graph, parameters, constants = trace_network(traced, specs, type(network).__name__ if isinstance(network, Cell) else network.__name__)
     draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
-    chosen = PASSES if passes is None else tuple(passes)
-    if loss is None:
-        chosen = tuple(p for p in chosen if p[0] != "differentiate")
+    chosen = tuple(p for p in PASSES if loss is not None or p[0] != "differentiate") if passes is None else tuple(passes)
     if optimizer is not None:
         chosen = (*chosen, ("update", lambda d: update_parameters(d, optimizer, parameters)))
     steps += run_passes(draft, chosen)

@@ -90,7 +90,7 @@ class Plan:
     stages       programs per pipeline stage
     values       (name, Value): global shape, dtype and layout of everything the programs name
     states       optimizer states; assignments: (target, source) after the update
-    gradients    (parameter, value that holds its synchronised gradient)
+    gradients    (parameter, value that holds its synchronised gradient); value_gradients: (forward value, its gradient as the ranks hold it)
     outputs      values the forward program returns, the loss first
     constants    (name, dtype, shape, base64 of the bytes): arrays the network held
     notes        (pass, what it did)
@@ -103,6 +103,7 @@ class Plan:
     states: tuple[State, ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
+    value_gradients: tuple[tuple[str, str], ...] = ()
     outputs: tuple[str, ...] = ()
     constants: tuple[tuple[str, str, tuple[int, ...], str], ...] = ()
     notes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
@@ -245,6 +246,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
         states=tuple(State(*s) for s in draft.states),
         assignments=draft.assignments,
         gradients=draft.gradients,
+        value_gradients=draft.value_gradients,
         outputs=draft.outputs,
         constants=tuple((n, str(a.dtype), a.shape, base64.b64encode(np.ascontiguousarray(a).tobytes()).decode()) for n, a in constants.items()),
         notes=draft.notes,

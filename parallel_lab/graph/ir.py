@@ -197,10 +197,10 @@ class Draft:
     graph       the traced network, with strategies once chosen
     values      name -> Value
     programs    "forward", "backward", "update" -> instructions
-    parameters  names in order of use; `gradients` maps a parameter to the value that holds its synchronised gradient
+    gradients   a parameter -> the value that holds its synchronised gradient
+    value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     assignments (target, source): after the update, parameter or state `target` takes the value `source`
-    states      optimizer states: (name, parameter, state name, shape, dtype, initial value or None)
-    aliases     graph values that are another program value (views resolve where they are used)
+    states      optimizer states: (name, parameter or "", the optimizer's name for it)
     notes       one (pass, text) per pass that ran
     """
 
@@ -209,6 +209,7 @@ class Draft:
     values: tuple[tuple[str, Value], ...] = ()
     programs: tuple[tuple[str, tuple[Instr, ...]], ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
+    value_gradients: tuple[tuple[str, str], ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
     states: tuple[tuple[str, str, str], ...] = ()
     outputs: tuple[str, ...] = ()

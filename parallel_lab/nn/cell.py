@@ -12,8 +12,8 @@
 Calling a Cell runs `construct` at once. While a network is traced, the tracer is told of every Cell that is entered and left, which gives operators
 their scope ("_backbone-Net/d1-Dense").
 
-Names follow MindSpore (nn.Cell, update_parameters_name): a Parameter of the outermost Cell keeps its own name, or takes its attribute's if it has none;
-one in a Cell that was assigned to another Cell is named by its path of attributes, "blocks.0.w".
+Names follow MindSpore (nn.Cell, update_parameters_name): a Parameter of the outermost Cell keeps its own name, or takes its attribute's if it has
+none; one in a Cell that was assigned to another Cell is named by its path of attributes, "blocks.0.w".
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class Cell:
         return self
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Accepted for scripts that call it: here gradients are asked for by function (`value_and_grad`), and a Cell needs no preparation. Returns self."""
+        """Accepted for scripts that call it: gradients are asked for by function (`value_and_grad`), a Cell needs no preparation. Returns self."""
         if not isinstance(requires_grad, bool):
             raise ArgumentTypeError(message(f"requires_grad={shorten(requires_grad)}", where="set_grad", allowed="True or False"))
         return self

@@ -151,14 +151,14 @@ class _He(Initializer):
 
 
 class HeNormal(_He):
-    __doc__ = f"Normal distribution around 0. {_He.__doc__}"
+    """Normal distribution around 0 with variance gain^2 / fan; arguments as above (He et al. 2015)."""
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return generator.normal(0, self.deviation(shape), shape)
 
 
 class HeUniform(_He):
-    __doc__ = f"Uniform distribution around 0. {_He.__doc__}"
+    """Uniform distribution around 0 with variance gain^2 / fan; arguments as above (He et al. 2015)."""
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         bound = math.sqrt(3) * self.deviation(shape)

@@ -109,7 +109,8 @@ class OpDef:
 
     def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
         """The numpy computation itself: arrays in, array out."""
-        return np.asarray(self.fn(*arrays, **attrs))
+        # by name: a static parameter may stand between two tensors (one_hot's depth)
+        return np.asarray(self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs))
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Split call arguments into tensor operands and attributes; attributes at their default are kept too."""

@@ -56,13 +56,14 @@ def rank_step(
     *,
     phases: Iterable[str] | None = None,
     ticks: bool = False,
-    observe: Callable[[str, Instr, float, float], None] | None = None,
+    observe: Callable[[str, Instr, float, float, int], None] | None = None,
 ) -> Generator[Request | Tick, np.ndarray | None, Env]:
     """Run the programs of one step on `rank`, in the order of its stage's actions; `env` is changed in place and returned.
 
     phases   run only these programs
     ticks    also yield a Tick after every instruction (answered with None)
-    observe  called with (phase, instruction, start, end) in perf_counter seconds after every instruction
+    observe  called after every instruction with (phase, instruction, start, end, bytes): perf_counter seconds, and the bytes of the array handed over
+             to a message (0 for local work)
 
     Values that nothing reads any more are dropped at once, so memory follows the plan.
     """
@@ -74,13 +75,15 @@ def rank_step(
             continue
         dead = plan.last_uses[phase]
         for position, instr in enumerate(stage.program(phase)):
-            start = time.perf_counter()
+            start, handed_over = time.perf_counter(), 0
             if instr.is_communication:
-                env[instr.out] = yield request_of(instr, rank, env)
+                request = request_of(instr, rank, env)
+                handed_over = request.value.nbytes
+                env[instr.out] = yield request
             else:
                 env[instr.out] = _local(instr, rank, env)
             if observe is not None:
-                observe(phase, instr, start, time.perf_counter())
+                observe(phase, instr, start, time.perf_counter(), handed_over)
             if ticks:
                 yield Tick(phase, position, instr)
             else:

@@ -13,7 +13,7 @@ const KIND_OF_MEMORY = ["params", "grads", "optimizer", "activations"];
 
 class Raw { constructor(text) { this.text = text; } }
 const escape = (v) => String(v).replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
-const put = (v) => (v instanceof Raw ? v.text : Array.isArray(v) ? v.map(put).join("") : v == null || v === false ? "" : escape(v));
+const put = (v) => (v instanceof Raw ? v.text : Array.isArray(v) ? v.map(put).join("") : v == null ? "" : escape(v));
 const html = (parts, ...values) => new Raw(parts.map((part, i) => part + (i < values.length ? put(values[i]) : "")).join(""));
 const flag = (name, on) => new Raw(on ? ` ${name}` : "");
 

@@ -247,3 +247,4 @@ class StrategyLabWidget(anywidget.AnyWidget):
         if unsubscribe is not None:
             unsubscribe()
         super().close()
+        self.layout.close()  # ipywidgets makes one per widget and leaves it

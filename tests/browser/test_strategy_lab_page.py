@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
+import parallel_lab
 from parallel_lab.lab.static_page import static_page
+from tests.widgets.fake_lab import FakeLab
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from widgets.fake_lab import FakeLab  # the same stand-in as the headless tests
-
+FRONT_END = Path(parallel_lab.__file__).parent / "widgets"
 CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -67,6 +67,7 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
     page = show(trained().snapshot())
     cards = page.locator(".pl-cards [role=radio]")
     names = [cards.nth(i).get_attribute("aria-label") for i in range(cards.count())]
+    assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == ["true" if r == 5 else "false" for r in range(8)]
     assert names == [
         f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial: addend {r % 4 + 1} of 4, no replica"
         for r in range(8)
@@ -217,3 +218,108 @@ def test_motion_stops_where_the_reader_asks_for_it(show):
 def test_without_scripts_the_words_are_there(show):
     page = show(trained().snapshot(), java_script_enabled=False)
     assert "rank  coordinates" in page.locator("#words pre").inner_text()
+
+
+# ---- the same script as a widget: a model that only records stands in for the kernel ----
+
+LIVE = """<!doctype html><meta charset="utf-8"><style>%s</style><div id="lab"></div><script type="module">
+%s
+const heard = {}, values = %s;
+window.sent = [];
+window.tell = (name, ...given) => (heard[name] ?? []).forEach((f) => f(...given));
+window.put = (name, value) => { values[name] = value; tell(`change:${name}`); };
+const on = (n, f) => (heard[n] ??= []).push(f), off = (n, f) => { heard[n] = heard[n].filter((g) => g !== f); };
+const model = { get: (n) => values[n], send: (m) => sent.push(m), on, off };
+window.leave = render({ model, el: document.getElementById("lab") });
+window.left = () => Object.values(heard).flat().length;
+</script>"""
+
+
+@pytest.fixture
+def live(browser, tmp_path):
+    """A live view of a fake lab that runs, and the fake: (page, lab)."""
+    lab = trained()
+    snapshot = lab.snapshot()
+    values = {"snapshot": snapshot, "progress": {"run": snapshot["run"], "loss": snapshot["loss"]}, "last_error": None}
+    file = tmp_path / "live.html"
+    file.write_text(
+        LIVE % ((FRONT_END / "strategy_lab.css").read_text(), (FRONT_END / "strategy_lab.js").read_text(), json.dumps(values)), encoding="utf-8"
+    )
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    broken = []
+    page.on("pageerror", lambda e: broken.append(str(e)))
+    page.goto(file.as_uri())
+    page.wait_for_selector(".pl-card")
+    yield page, lab
+    page.close()
+    assert not broken
+
+
+def last_command(page):
+    message = page.evaluate("sent.filter(m => m.command).at(-1)")
+    return message and (message["command"], message["arguments"])
+
+
+def test_a_strategy_is_chosen_from_the_list_by_keyboard(live):
+    page, lab = live
+    box = page.get_by_role("combobox", name="relu")
+    box.focus()
+    page.keyboard.press("ArrowDown")
+    expect(box).to_have_attribute("aria-expanded", "true")
+    options = page.locator(f"#{box.get_attribute('aria-controls')} [role=option]")
+    assert options.all_inner_texts() == lab.choices("relu")
+    page.keyboard.press("ArrowDown")  # from ((2, 4),), which is in force, to the next
+    expect(page.locator(f"[id='{box.get_attribute('aria-activedescendant')}']")).to_have_text("((4, 2),)")
+    page.keyboard.press("Enter")
+    assert last_command(page) == ("set_strategy", ["relu", "((4, 2),)"])
+    expect(box).to_have_attribute("aria-expanded", "false")
+
+
+def test_a_typed_strategy_is_sent_once_and_escape_takes_it_back(live):
+    page, _ = live
+    box = page.get_by_role("combobox", name="matmul", exact=True)
+    box.fill("((2, 4), (2, 1))")
+    page.keyboard.press("Escape")
+    expect(box).to_have_value("((2, 4), (4, 1))")
+    assert last_command(page) is None
+    box.fill("((2, 4), (2, 1))")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("sent.filter(m => m.command).map(m => m.arguments)") == [["matmul", "((2, 4), (2, 1))"]]
+
+
+def test_typing_survives_a_step_of_training(live):
+    page, lab = live
+    box = page.get_by_role("combobox", name="matmul2")
+    box.fill("((8")
+    lab.step()
+    snapshot = lab.snapshot()
+    page.evaluate("(p) => put('progress', p)", {"run": snapshot["run"], "loss": snapshot["loss"]})
+    expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "38")
+    expect(box).to_have_value("((8")
+    expect(box).to_be_focused()
+
+
+def test_a_refused_choice_goes_back_to_what_is_in_force(live):
+    page, _ = live
+    page.select_option("select[data-key=net]", "dense3")
+    assert last_command(page) == ("set_net", ["dense3"])
+    page.evaluate("put('last_error', 'no such net <b>here</b>'); tell('msg:custom', {kind: 'answered', number: 1}, [])")
+    expect(page.locator("select[data-key=net]")).to_have_value("quickstart")
+    expect(page.get_by_role("alert")).to_contain_text("no such net <b>here</b>")
+
+
+def test_losses_that_went_missing_are_asked_for(live):
+    page, _ = live
+    page.evaluate(
+        "tell('msg:custom', {kind: 'loss', since: 40, names: ['parallel', 'single']}, [1, 2].map(() => new DataView(new ArrayBuffer(9), 1, 8)))"
+    )
+    assert page.evaluate("sent.at(-1)") == {"want_loss_since": 0}
+
+
+def test_stop_is_one_press_away_and_leaving_leaves_no_listener(live):
+    page, _ = live
+    page.get_by_role("button", name="Stop").press("Enter")
+    assert last_command(page) == ("stop", [])
+    page.evaluate("leave()")
+    assert page.evaluate("left()") == 0

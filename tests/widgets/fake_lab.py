@@ -182,7 +182,8 @@ class FakeLab:
         if op == "MatMul" and strategy[0][1] != strategy[1][0]:
             raise StrategyError(
                 f"{op} '{operator}' ({where}): strategy {strategy} splits dim 0 of input 1 ('k') {strategy[1][0]} ways, but input 0 splits 'k' "
-                f"{strategy[0][1]} ways. Both inputs must split the contracted dim equally: try (({strategy[0][0]}, {strategy[0][1]}), ({strategy[0][1]}, 1))."
+                f"{strategy[0][1]} ways. Both inputs must split the contracted dim "
+                f"equally: try (({strategy[0][0]}, {strategy[0][1]}), ({strategy[0][1]}, 1))."
             )
         raise StrategyError(f"{op} '{operator}' ({where}): strategy {strategy} does not fit {self.devices} devices. Try {self.choices(operator)[0]}.")
 
@@ -229,10 +230,22 @@ class FakeLab:
         def add(phase, operator, kind, collective, group, size, reason, tensor):
             time_s = None if len(group) < 2 else 2 * (len(group) - 1) * (ALPHA_S + BETA_S_PER_BYTE * size / len(group))
             found.append(
-                {"number": len(found) + 1, "phase": phase, "operator": operator, "kind": kind, "collective": collective, "group": list(group),
-                 "bytes_predicted": 0 if len(group) < 2 else size, "bytes_counted": None, "time_predicted_s": time_s, "time_measured_s": None,
-                 "reason": reason, "origin": OPERATORS[operator][3], "tensor": tensor}
-            )  # fmt: skip
+                {
+                    "number": len(found) + 1,
+                    "phase": phase,
+                    "operator": operator,
+                    "kind": kind,
+                    "collective": collective,
+                    "group": list(group),
+                    "bytes_predicted": 0 if len(group) < 2 else size,
+                    "bytes_counted": None,
+                    "time_predicted_s": time_s,
+                    "time_measured_s": None,
+                    "reason": reason,
+                    "origin": OPERATORS[operator][3],
+                    "tensor": tensor,
+                }
+            )
 
         for i, name in enumerate(names):
             out = self.layouts(name)[-1]
@@ -287,10 +300,17 @@ class FakeLab:
             group = layout.partial_group(rank)
             partial = layout.is_partial
             found.append(
-                {"rank": rank, "coordinates": list(layout.coordinates(rank)), "block": [[s.start, s.stop] for s in index], "slice": order.index(layout.slice_numbers(rank)),
-                 "addend": group.index(rank) + 1 if partial else None, "addends": len(group) if partial else 1, "text": slice_text(index, shape),
-                 "replicas": list(layout.replicas(rank))}
-            )  # fmt: skip
+                {
+                    "rank": rank,
+                    "coordinates": list(layout.coordinates(rank)),
+                    "block": [[s.start, s.stop] for s in index],
+                    "slice": order.index(layout.slice_numbers(rank)),
+                    "addend": group.index(rank) + 1 if partial else None,
+                    "addends": len(group) if partial else 1,
+                    "text": slice_text(index, shape),
+                    "replicas": list(layout.replicas(rank)),
+                }
+            )
         return found
 
     def detail(self) -> dict:
@@ -318,7 +338,7 @@ class FakeLab:
         params = size["w"] + size["w2"]
         activations = sum(size.values()) - params
         memory = {"params": params, "grads": params, "optimizer": params, "activations": activations}
-        layout, axes = self.layout(self.tensor)
+        layout, _ = self.layout(self.tensor)
         groups = []
         if layout.is_partial:
             groups.append({"label": "k", "ranks": list(layout.partial_group(self.rank)), "use": "adds up the addends of out"})
@@ -338,8 +358,19 @@ class FakeLab:
         for name, (op, _, inputs, _) in OPERATORS.items():
             typed, error = self.refused.get(name, (None, None))
             formula = f"{' x '.join(str(SHAPES[i]) for i in inputs)} -> {SHAPES[name]}"
-            operators.append({"name": name, "op": op, "strategy": self.strategy(name), "source": "user" if self.strategies[name] else "default",
-                              "choices": self.choices(name), "error": error, "typed": typed, "formula": formula, "tensor": name})  # fmt: skip
+            operators.append(
+                {
+                    "name": name,
+                    "op": op,
+                    "strategy": self.strategy(name),
+                    "source": "user" if self.strategies[name] else "default",
+                    "choices": self.choices(name),
+                    "error": error,
+                    "typed": typed,
+                    "formula": formula,
+                    "tensor": name,
+                }
+            )
         count = len(layout.partial_group(0))
         partial = {"axes": ["k"], "count": count, "reduce": "sum"} if layout.is_partial else None
         slices = math.prod(layout.splits)
@@ -374,27 +405,62 @@ class FakeLab:
             else f"; each slice is held by {copies} rank{'s' if copies > 1 else ''}."
         )
         return {
-            "version": 1, "title": "Strategy Lab",
-            "net": {"value": self.net, "choices": [{"value": "quickstart", "label": "quickstart"}, {"value": "dense3", "label": "three dense layers"}]},
+            "version": 1,
+            "title": "Strategy Lab",
+            "net": {
+                "value": self.net,
+                "choices": [{"value": "quickstart", "label": "quickstart"}, {"value": "dense3", "label": "three dense layers"}],
+            },
             "devices": {"value": self.devices, "choices": [1, 2, 4, 8]},
             "data": {"value": self.data, "choices": [{"value": "seed", "label": "seed"}, {"value": "digits", "label": "digits"}]},
             "operators": operators,
-            "graph": {"nodes": [{"id": i, "label": i, "kind": k, "column": c, "row": r} for i, k, c, r in NODES],
-                      "edges": [{"from": a, "to": b, "tensor": t,
-                                 "messages": [m["number"] for m in messages if m["tensor"] == t]} for a, b, t in EDGES]},
+            "graph": {
+                "nodes": [{"id": i, "label": i, "kind": k, "column": c, "row": r} for i, k, c, r in NODES],
+                "edges": [{"from": a, "to": b, "tensor": t, "messages": [m["number"] for m in messages if m["tensor"] == t]} for a, b, t in EDGES],
+            },
             "tensors": [{"id": t, "label": LABELS[t], "shape": list(s), "dtype": "float32"} for t, s in SHAPES.items()],
-            "tensor": self.tensor, "phase": self.phase, "phases": ["forward", "backward"],
-            "picture": {"shape": list(SHAPES[self.tensor]), "device_matrix": list(layout.device_matrix), "axis_names": list(axes), "partial": partial, "slices": slices,
-                        "label": label, "note": "as it leaves the operator" if self.tensor in OPERATORS else "as the operator reads it"},
-            "cards": cards, "rank": self.rank, "rank_detail": self.detail(), "messages": messages,
-            "message_totals": {"bytes_predicted": sum(m["bytes_predicted"] for m in messages), "bytes_counted": None,
-                               "time_predicted_s": sum(m["time_predicted_s"] for m in sent), "time_measured_s": None},
-            "run": {"state": self.state, "step": n, "steps": STEPS, "seconds_left": (STEPS - n) * 0.3 if active else None,
-                    "can": {"run": not active, "pause": active, "stop": active, "reset": n > 0},
-                    "text": f"step {n}/{STEPS}" + (f", {(STEPS - n) * 0.3:.0f} s left" if active else ""), "error": None},
-            "loss": {"steps": n, "parallel": self.parallel[:n].tolist(), "single": self.single[:n].tolist(), "largest_difference": float(difference.max()) if n else None,
-                     "at_step": int(difference.argmax()) + 1 if n else None, "bound": 1e-6,
-                     "label_parallel": f"{self.devices} processes (measured)", "label_single": "one device (measured)"},
+            "tensor": self.tensor,
+            "phase": self.phase,
+            "phases": ["forward", "backward"],
+            "picture": {
+                "shape": list(SHAPES[self.tensor]),
+                "device_matrix": list(layout.device_matrix),
+                "axis_names": list(axes),
+                "partial": partial,
+                "slices": slices,
+                "label": label,
+                "note": "as it leaves the operator" if self.tensor in OPERATORS else "as the operator reads it",
+            },
+            "cards": cards,
+            "rank": self.rank,
+            "rank_detail": self.detail(),
+            "messages": messages,
+            "message_totals": {
+                "bytes_predicted": sum(m["bytes_predicted"] for m in messages),
+                "bytes_counted": None,
+                "time_predicted_s": sum(m["time_predicted_s"] for m in sent),
+                "time_measured_s": None,
+            },
+            "run": {
+                "state": self.state,
+                "step": n,
+                "steps": STEPS,
+                "seconds_left": (STEPS - n) * 0.3 if active else None,
+                "can": {"run": not active, "pause": active, "stop": active, "reset": n > 0},
+                "text": f"step {n}/{STEPS}" + (f", {(STEPS - n) * 0.3:.0f} s left" if active else ""),
+                "error": None,
+            },
+            "loss": {
+                "steps": n,
+                "parallel": self.parallel[:n].tolist(),
+                "single": self.single[:n].tolist(),
+                "largest_difference": float(difference.max()) if n else None,
+                "at_step": int(difference.argmax()) + 1 if n else None,
+                "bound": 1e-6,
+                "label_parallel": f"{self.devices} processes (measured)",
+                "label_single": "one device (measured)",
+            },
             "timeline": {"source": "predicted", "unit": "us", "end": max(b["bars"][-1]["end"] for b in bars), "lanes": bars},
-            "status": status, "last_error": self.last_error,
-        }  # fmt: skip
+            "status": status,
+            "last_error": self.last_error,
+        }

@@ -103,6 +103,7 @@ class _Backward:
         self.forward = draft.program("forward")
         self.rec = LocalRecorder(self.values, {})
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
+        self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
         trainable = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
         self.live = set(trainable)
@@ -129,6 +130,7 @@ class _Backward:
         made = self.values[name]
         if made.layout is not None:
             self.values[total.name] = Value(made.shape, made.dtype, gradient_layout(made.layout))
+        self.taken[name] = total.name
         return total
 
     def array(self, gradient: TracedValue | _Uniform) -> TracedValue:
@@ -291,7 +293,9 @@ def differentiate(draft: Draft) -> Draft:
     gradients = tuple((name, value) for name, value in found if value is not None)
     instrs = _needed(back.rec.instrs, {value for _, value in gradients})
     messages = sum(i.is_communication for i in instrs)
-    done = draft.with_program("backward", instrs, back.values, gradients=gradients)
+    made = {i.out for i in instrs}
+    of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
+    done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
     return done.noted("differentiate", f"{len(instrs)} instructions, {messages} messages, {len(gradients)} gradients")
 
 

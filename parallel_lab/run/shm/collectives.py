@@ -71,6 +71,8 @@ class Collectives:
 
     def run(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray | None:
         """This rank's reply. Raises on every member when one does not take part."""
+        if request.kind == "barrier":  # touches no buffer
+            return self.meeting.meet(group.peers, check, loose)
         if self.last is not group:
             # others may still read my buffers for the last group; they have all they need, so this wait is short
             self.meeting.wait_released(self.marks)
@@ -80,9 +82,6 @@ class Collectives:
         sequence = self.meeting.sequence
         self.marks = [(peer, sequence[peer]) for peer in group.peers]
         return reply
-
-    def _barrier(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> None:
-        self.meeting.meet(group.peers, check, loose)
 
     def _steps(self, group: Group, count: int, itemsize: int, parts: int, check: int, loose: tuple[int, int] | None, head_bytes: int = 0):
         """Cut `count` elements into ranges that fit a buffer holding `parts` of each; yields (start, stop, meet).

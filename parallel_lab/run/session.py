@@ -1,0 +1,332 @@
+"""`Session`: a plan at work. Parameters and optimizer states live on the ranks, simulated or real; steps are taken; results are put together.
+
+    with Session(plan, net, optimizer, executor="processes") as session:
+        losses = session.train([(x, label)], steps=20)
+        session.parameters()["w"]            # the full tensor, from the ranks' slices
+
+Both executors run the same interpreter on the same plan: losses and parameters are equal bit for bit. Two sessions can be compared step by step
+(`single_device` gives the plan of the undivided computation).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import PlanError, ShapeError, message
+from ..events import Event
+from ..graph.ir import Instr
+from ..plan import Plan
+from ..tensor import Tensor
+from .interpreter import Env, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
+from .simulator import Simulator
+
+__all__ = ["EXECUTORS", "Run", "Session", "initial_values"]
+
+EXECUTORS = ("simulator", "processes")
+REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
+
+Batch = Sequence[Any]
+_keys = itertools.count()
+
+
+def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[str, np.ndarray]:
+    """Full tensors by value name for step 1: the parameters' present values and the optimizer's initial states.
+
+    parameters  a Cell, or a mapping from parameter name to Tensor or array
+    Raises PlanError naming a parameter or state the plan needs and does not get.
+    """
+    table: Mapping[str, Any] = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
+    values: dict[str, np.ndarray] = {}
+    for given in plan.parameters:
+        if given.name not in table:
+            raise PlanError(message(f"parameter {given.name!r} is missing", where="Session", allowed=f"Parameters given: {', '.join(table) or 'none'}"))
+        values[given.name] = _array(table[given.name])
+    if plan.states and optimizer is None:
+        raise PlanError(message("the plan updates parameters, but no optimizer is given", where="Session", hint="Give the optimizer it was compiled with"))
+    for state in plan.states:
+        dtype = plan.value(state.name).dtype
+        if state.parameter:
+            values[state.name] = np.asarray(optimizer.initial_state(table[state.parameter])[state.kind], dtype)
+        elif state.kind == "learning_rate":
+            values[state.name] = np.asarray(optimizer.learning_rate, dtype)
+        else:
+            values[state.name] = np.asarray(optimizer.scalar_state()[state.kind], dtype)
+    return values
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+class Session:
+    """A plan on an executor.
+
+    plan        what to run
+    parameters  a Cell or a mapping: initial values
+    optimizer   the one the plan was compiled with (None for plans without update)
+    executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared memory
+    pool        workers to use; default: this process's shared pool of that size
+
+    A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
+    """
+
+    def __init__(self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None) -> None:
+        if executor not in EXECUTORS:
+            raise PlanError(message(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}"))
+        self.plan, self.executor = plan, executor
+        self.step = 0
+        self.events: list[Event] = []
+        self._key = f"session-{next(_keys)}"
+        self._closed = False
+        values = initial_values(plan, parameters, optimizer)
+        if executor == "simulator":
+            self._simulator = Simulator(plan, values)
+        else:
+            from .shm import get_pool
+
+            self._pool = pool if pool is not None else get_pool(plan.device_num)
+            if self._pool.world_size != plan.device_num:
+                raise PlanError(message(f"the pool has {self._pool.world_size} workers", where="Session", allowed=f"The plan needs {plan.device_num}"))
+            envs = [{n: slice_value(plan, n, v, r) for n, v in values.items()} for r in range(plan.device_num)]
+            self._pool.run_each(_load, [(self._key, plan, env) for env in envs])
+
+    # ---- training ----
+
+    def train(self, batches: Iterable[Batch], steps: int, *, record: int = 0, phases: Sequence[str] | None = None) -> list[float]:
+        """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
+
+        record  keep the events of the last `record` steps in `self.events` (measured; in the simulator they are that of one process)
+        """
+        if self.executor == "processes":
+            return self.start(batches, steps, record=record, phases=phases).result()
+        batches = _checked(self.plan, batches)
+        losses, start = [], self.step
+        for step in range(start, start + steps):
+            events: list[Event] = []
+            seen = _observer(self.plan, step, events) if record and step >= start + steps - record else None
+            observe = None if seen is None else (lambda rank, *what, seen=seen: seen(rank, *what))
+            losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, observe=seen).reshape(-1)[0]))
+            self.step = step + 1
+            if seen is not None:
+                self.events = [e for e in self.events if e.step > step - record] + events
+        return losses
+
+    def start(
+        self,
+        batches: Iterable[Batch],
+        steps: int,
+        *,
+        record: int = 0,
+        phases: Sequence[str] | None = None,
+        on_losses: Callable[[int, list[float]], None] | None = None,
+    ) -> Run:
+        """As `train`, on processes and in the background: returns a `Run` at once.
+
+        on_losses  called in a helper thread with (first step, losses) about 60 times a second at most
+        """
+        if self.executor != "processes":
+            raise PlanError(message("a simulated session cannot run in the background", where="Session.start", hint="Use train(), or executor='processes'"))
+        self._check_open()
+        batches = _checked(self.plan, batches)
+        per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
+        self._pool.run_each(_feed, [(self._key, mine) for mine in per_rank])
+        return Run(self, steps, record, phases, on_losses)
+
+    # ---- looking ----
+
+    def values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Full tensors by value name, put together from the ranks' slices."""
+        names = list(names)
+        self._check_open()
+        if self.executor == "simulator":
+            return {n: self._simulator.full(n) for n in names}
+        slices = self._pool.run(_collect, self._key, names)
+        return {n: gather_value(self.plan, n, [s[n] for s in slices]) for n in names}
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Every parameter in full, as it is now."""
+        return self.values(p.name for p in self.plan.parameters)
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Every parameter's gradient of the last step, in full."""
+        found = self.values(value for _, value in self.plan.gradients)
+        return {name: found[value] for name, value in self.plan.gradients}
+
+    def slices(self, name: str) -> list[np.ndarray]:
+        """What each rank holds of `name`, in rank order."""
+        self._check_open()
+        if self.executor == "simulator":
+            return [self._simulator.value(name, r) for r in range(self.plan.device_num)]
+        return [s[name] for s in self._pool.run(_collect, self._key, [name])]
+
+    def close(self) -> None:
+        """Free the ranks' arrays. Called again, does nothing."""
+        if not self._closed:
+            self._closed = True
+            if self.executor == "processes" and self._pool.alive:
+                self._pool.run(_drop, self._key)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PlanError(message("the session was closed", where="Session"))
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Run:
+    """Training in the background. `result()` waits and returns the losses; `pause()`, `resume()`, `stop()` act at the next step border.
+
+    losses  losses so far (grows while it runs);  started_s  perf_counter at the start
+    """
+
+    def __init__(self, session: Session, steps: int, record: int, phases: Sequence[str] | None, on_losses: Callable | None) -> None:
+        self.session, self.steps = session, steps
+        self.losses: list[float] = []
+        self.started_s = time.perf_counter()
+        self._on_losses = on_losses
+        self._first = session.step
+        self._taken = False
+        self._job = session._pool.submit(_train, session._key, self._first, steps, record, phases, on_message=self._receive)
+
+    def _receive(self, message_: tuple[int, Any]) -> None:
+        _, losses = message_
+        first = self._first + len(self.losses)
+        self.losses.extend(losses)
+        if self._on_losses is not None:
+            self._on_losses(first, losses)
+
+    @property
+    def state(self) -> str:
+        return self._job.state
+
+    def done(self) -> bool:
+        return self._job.done()
+
+    def pause(self) -> None:
+        self._job.pause()
+
+    def resume(self) -> None:
+        self._job.resume()
+
+    def stop(self) -> None:
+        """Ask all ranks to end after the same step; `result()` then returns the losses up to it."""
+        self._job.stop()
+
+    def result(self, timeout: float | None = None) -> list[float]:
+        """Wait for the end; the losses of the steps taken. Raises what ended the run badly (RankDied, CollectiveTimeout, ...)."""
+        results = self._job.result(timeout)
+        if not self._taken:
+            self._taken = True
+            self.losses[:] = results[0][0]
+            self.session.step = self._first + len(self.losses)
+            self.session.events = [Event(**e) for _, events in results for e in events]
+        return list(self.losses)
+
+
+def _checked(plan: Plan, batches: Iterable[Batch]) -> list[Batch]:
+    batches = list(batches)
+    if not batches:
+        raise ShapeError(message("no batches were given", where="Session", hint="Give a list with at least one tuple of inputs"))
+    return batches
+
+
+def _observer(step: int, events: list) -> Callable[[int, str, Instr, float, float, int], None]:
+    """A function that turns what the interpreter did into measured events."""
+
+    def seen(rank: int, phase: str, instr: Instr, start_s: float, end_s: float, handed_over: int) -> None:
+        communication = instr.is_communication
+        events.append(
+            Event(
+                rank=rank,
+                step=step,
+                phase=phase,
+                kind="communication" if communication else "compute",
+                name=instr.out,
+                op=instr.op_class or instr.kind,
+                start_s=start_s,
+                end_s=end_s,
+                group=instr.group(rank) if communication else (),
+                bytes=handed_over,
+                source="measured",
+            )
+        )
+
+    return seen
+
+
+# ---- what the workers run ----
+
+
+def _load(comm: Any, key: str, plan: Plan, env: Env) -> None:
+    comm.state[key] = {"plan": plan, "env": env, "batches": []}
+
+
+def _feed(comm: Any, key: str, batches: list[Env]) -> None:
+    comm.state[key]["batches"] = batches
+
+
+def _drop(comm: Any, key: str) -> None:
+    comm.state.pop(key, None)
+
+
+def _collect(comm: Any, key: str, names: list[str]) -> dict[str, np.ndarray]:
+    env = comm.state[key]["env"]
+    missing = [n for n in names if n not in env]
+    if missing:
+        raise PlanError(message(f"rank {comm.rank} does not hold {missing[0]!r} now", where="Session", hint="Take a step first"))
+    return {n: env[n] for n in names}
+
+
+def _train(comm: Any, key: str, first: int, steps: int, record: int, phases: Sequence[str] | None) -> tuple[list[float], list[dict]]:
+    """One rank's training loop; every rank takes the same number of steps, also when stopped."""
+    session = comm.state[key]
+    plan, env, batches = session["plan"], session["env"], session["batches"]
+    losses: list[float] = []
+    reported, last_report = 0, time.perf_counter()
+    events: list[Event] = []
+    with one_blas_thread():
+        for step in range(first, first + steps):
+            if not comm.agree_to_continue(step):
+                break
+            env.update(batches[step % len(batches)])
+            mine: list[Event] = []
+            seen = _counting_observer(step, mine, comm) if record and step >= first + steps - record else None
+            drive(rank_step(plan, comm.rank, env, phases=phases, observe=seen), comm.answer)
+            losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
+            events = [e for e in events if e.step > step - record] + mine if record else events
+            now = time.perf_counter()
+            if comm.rank == 0 and now - last_report >= REPORT_INTERVAL_S:
+                comm.report(losses[reported:])
+                reported, last_report = len(losses), now
+    if comm.rank == 0 and reported < len(losses):
+        comm.report(losses[reported:])
+    return losses, [_event_fields(e) for e in events]
+
+
+def drive(program: Any, answer: Callable[[Any], Any]) -> Any:
+    """Run one rank's generator, answering each of its requests."""
+    reply = None
+    while True:
+        try:
+            request = program.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = answer(request)
+
+
+def _counting_observer(step: int, events: list[Event], comm: Any) -> Callable[..., None]:
+    seen = _observer(step, events)
+    return lambda *what: seen(comm.rank, *what)
+
+
+def _event_fields(event: Event) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__dataclass_fields__}

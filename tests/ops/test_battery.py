@@ -1,0 +1,174 @@
+"""The battery: every registered operator, every legal strategy on 8 simulated ranks, forward and gradient, with no test written per operator.
+
+Expected values are those of the undivided computation: numpy forward, and the eager tape (itself checked against finite differences in test_eager.py).
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import StrategyError, Tensor, compile, nn, ops
+from parallel_lab.autograd import gradients
+from parallel_lab.graph.passes import PASSES
+from parallel_lab.ops.registry import OPS, PRIMITIVES, check_strategy_value
+from parallel_lab.ops.sharding import legal_strategies, sharding_rule, strategy_operands
+from parallel_lab.run.simulator import Simulator
+from parallel_lab.tensor import Parameter
+
+DEVICES = 8
+CASES = [(name, i) for name, op in sorted(OPS.items()) for i, _ in enumerate(op.cases)]
+IDS = [f"{name}-{i}" for name, i in CASES]
+
+
+def operands_of(op, case, seed=0):
+    rng = np.random.default_rng(seed)
+    ints = dict(case.ints)
+    return [
+        rng.integers(0, ints[i], shape).astype(np.int32) if i in ints else rng.uniform(case.low, case.high, shape) for i, shape in enumerate(case.shapes)
+    ]
+
+
+class OneOperator(nn.Cell):
+    """sum(op(operands) * weight): one number that depends on every element of the result differently."""
+
+    def __init__(self, op, case, arrays, strategy, weighted):
+        super().__init__()
+        attrs = dict(case.attrs)
+        self.prim = PRIMITIVES[op.class_name](**{k: v for k, v in attrs.items() if k in op.options})
+        if strategy is not None:
+            self.prim.shard(strategy)
+        self.positional = {k: v for k, v in attrs.items() if k not in op.options}
+        self.op_def, self.weighted = op, weighted
+        self.operands = [Parameter(a, name=f"operand{i}", requires_grad=a.dtype.kind == "f") for i, a in enumerate(arrays)]
+        for p in self.operands:
+            self.insert_param_to_cell(p.name, p)
+
+    def construct(self, weight):
+        arrays = iter(self.operands)
+        given = [next(arrays) if n in self.op_def.tensors else self.positional.get(n, self.op_def.defaults.get(n)) for n in self.op_def.positional]
+        out = self.prim(*given)
+        return ops.reduce_sum(ops.mul(out, weight)) if self.weighted else out
+
+
+def forward(op, case, arrays):
+    return op.compute(*arrays, **{**op.defaults, **op.options, **dict(case.attrs)})
+
+
+@pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
+def test_every_strategy_equals_one_device(name, number):
+    op = OPS[name]
+    case = op.cases[number]
+    attrs = {**op.defaults, **op.options, **dict(case.attrs)}
+    arrays = operands_of(op, case)
+    expected = forward(op, case, arrays)
+    differentiable = op.vjp_fn is not None and expected.dtype.kind == "f"
+    weight = np.random.default_rng(1).uniform(0.5, 1.5, expected.shape)
+    strategies = legal_strategies(op, case.shapes, attrs, DEVICES)
+    assert len(strategies) > 1, "the example's shapes leave nothing to cut"
+    if differentiable:
+        cell = OneOperator(op, case, arrays, None, weighted=True)
+        loss = cell(Tensor(weight))
+        wanted = gradients(loss, cell.operands)
+    for strategy in strategies:
+        if not differentiable:
+            cell = OneOperator(op, case, arrays, strategy, weighted=False)
+            plan = compile(cell, Tensor(weight), device_num=DEVICES, dataset_strategy="full_batch")
+            sim = Simulator(plan, {p.name: p.data for p in cell.operands})
+            np.testing.assert_array_equal(sim.run_step(weight), expected, err_msg=str(strategy))
+            continue
+        cell = OneOperator(op, case, arrays, strategy, weighted=True)
+        plan = compile(cell, Tensor(weight), device_num=DEVICES, dataset_strategy="full_batch", passes=PASSES)
+        sim = Simulator(plan, {p.name: p.data for p in cell.operands})
+        assert math.isclose(float(sim.run_step(weight)), loss.item(), rel_tol=1e-10), strategy
+        for parameter, want in zip(cell.operands, wanted, strict=True):
+            if parameter.requires_grad and parameter.name in dict(plan.gradients):
+                got = sim.full(dict(plan.gradients)[parameter.name])
+                np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10, err_msg=f"{strategy} {parameter.name}")
+
+
+@pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
+def test_illegal_strategies_are_refused_with_reason_and_a_legal_suggestion(name, number):
+    op = OPS[name]
+    case = op.cases[number]
+    attrs = {**op.defaults, **op.options, **dict(case.attrs)}
+    signature = op.signature_for(case.shapes, attrs)
+    sizes = op.label_sizes(signature, case.shapes, attrs)
+    labels = strategy_operands(op, signature)
+    ones = [[1] * len(t) for t in labels]
+    legal = set(legal_strategies(op, case.shapes, attrs, DEVICES))
+
+    def changed(position, dim, value):
+        new = [list(t) for t in ones]
+        new[position][dim] = value
+        return tuple(tuple(t) for t in new)
+
+    whole = op.whole_labels(signature, case.shapes, attrs)
+    wrong = [((1,),) * (len(labels) + 1), tuple((1,) * (len(t) + 1) for t in labels)]
+    for position, dim in ((p, d) for p, t in enumerate(labels) for d in range(len(t))):
+        label = labels[position][dim]
+        size = 1 if label == "1" else sizes[label]
+        too_many = 2 << (size & -size).bit_length() - 1
+        wrong.append(changed(position, dim, too_many))
+        shared = sum(label in t for t in labels) > 1
+        if label == "1" or label in whole or shared and size % 2 == 0:
+            wrong.append(changed(position, dim, 2))
+    for strategy in wrong:
+        if strategy in legal:
+            continue
+        with pytest.raises(StrategyError) as caught:
+            sharding_rule(op, case.shapes, attrs, strategy, DEVICES, "here.py:1")
+        text = str(caught.value)
+        assert text.startswith("here.py:1: strategy "), text
+        assert "input" in text and any(ch.isdigit() for ch in text), text
+        suggestion = eval(text.rpartition("Try ")[2].rstrip("."))
+        assert suggestion in legal, text
+
+
+@pytest.mark.parametrize("value", [0, -1, 3, 6, 10**12, -(10**12)])
+def test_counts_that_are_no_powers_of_two_are_refused_in_shard(value):
+    with pytest.raises(StrategyError, match=r"MatMul shard \(test_battery.py:\d+\).*dim 1 of input 0"):
+        ops.MatMul().shard(((1, value), (1, 1)))
+
+
+@pytest.mark.parametrize("value", [[[2, 4], [4, 1]], (2, 4), ((2.0, 4), (4, 1)), ((True, 4), (4, 1)), "((2,4),(4,1))", 3, {}])
+def test_wrong_types_are_refused_in_shard(value):
+    with pytest.raises(TypeError, match="MatMul shard"):
+        ops.MatMul().shard(value)
+
+
+def test_more_slices_than_devices_is_refused_with_both_numbers():
+    shapes, attrs = ((16, 32), (32, 16)), {"transpose_a": False, "transpose_b": False}
+    with pytest.raises(StrategyError, match="makes 32 slices, but there are 8 devices"):
+        sharding_rule(OPS["matmul"], shapes, attrs, ((8, 4), (4, 1)), 8)
+
+
+def test_reshape_takes_no_strategy():
+    with pytest.raises(StrategyError, match="Reshape takes no strategy"):
+        ops.Reshape().shard(((2, 1),))
+
+
+def test_every_public_operator_is_in_the_battery():
+    missing = [o.name for o in OPS.values() if not o.internal and not o.cases and not o.view]
+    assert not missing
+
+
+def test_docstrings_give_shapes():
+    for op in OPS.values():
+        assert op.__doc__ and "->" in op.__doc__, op.name
+
+
+def test_enumeration_matches_brute_force():
+    """Every tuple of powers of two is either enumerated or refused."""
+    op, shapes, attrs = OPS["matmul"], ((8, 4), (4, 2)), {"transpose_a": False, "transpose_b": False}
+    legal = set(legal_strategies(op, shapes, attrs, 8))
+    for a, b, c, d in itertools.product((1, 2, 4, 8), repeat=4):
+        strategy = ((a, b), (c, d))
+        try:
+            check_strategy_value(strategy, "x")
+            sharding_rule(op, shapes, attrs, strategy, 8)
+            ok = True
+        except StrategyError:
+            ok = False
+        assert ok == (strategy in legal), strategy

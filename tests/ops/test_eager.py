@@ -1,0 +1,113 @@
+"""Every operator, run at once: result against inference, gradient against finite differences. Generated from the operators' own examples."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from parallel_lab.autograd import gradients
+from parallel_lab.ops import OPS
+from parallel_lab.ops.registry import OpDef, case
+from parallel_lab.tensor import Parameter, Tensor
+
+# Operators whose declaration has no example, because no strategy applies to them, and that no gradient rule below uses.
+EXTRA = defaultdict(
+    tuple,
+    reshape=(case((16, 8), shape=(4, -1)), case((4, 6), shape=(2, 3, 4))),
+    divide_by=(case((4, 6), count=8),),
+    strided_slice_grad=(case((4, 6), shape=(16, 6), dim=0),),
+    fill=(case(shape=(3, 4), value=2.5, dtype="float32"), case(shape=(), value=1, dtype="int64")),
+)
+CASES = [pytest.param(op, c, id=f"{op.name}-{i}") for op in OPS.values() for i, c in enumerate([*op.cases, *EXTRA[op.name]])]
+WITH_GRADIENT = [p for p in CASES if p.values[0].vjp_fn is not None]
+
+
+def operands(case_, rng, dtype):
+    """Arrays for the tensors of a case."""
+    ints = dict(case_.ints)
+    return [
+        rng.integers(0, ints[i], shape).astype(np.int32) if i in ints else np.asarray(rng.uniform(case_.low, case_.high, shape), dtype)
+        for i, shape in enumerate(case_.shapes)
+    ]
+
+
+def run(op, values, case_):
+    return op(**dict(zip(op.tensors, values, strict=True)), **dict(case_.attrs))
+
+
+def watched(arrays):
+    """Float arrays as Parameters, integers as Tensors."""
+    return [Parameter(Tensor(a)) if a.dtype.kind == "f" else Tensor(a) for a in arrays]
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Names of the operators that ran; each result is compared with what inference says about it."""
+    seen = set()
+    compute = OpDef.compute
+
+    def checked(self, *arrays, **attrs):
+        out = compute(self, *arrays, **attrs)
+        arrays = [np.asarray(a, out.dtype if isinstance(a, float) else None) for a in arrays]
+        shape, dtype = self.infer(tuple(a.shape for a in arrays), tuple(str(a.dtype) for a in arrays), attrs)
+        assert (out.shape, str(out.dtype)) == (shape, dtype), f"{self.name} of {[(a.shape, a.dtype) for a in arrays]}"
+        seen.add(self.name)
+        return out
+
+    monkeypatch.setattr(OpDef, "compute", checked)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("op", "case_"), CASES)
+def test_result_has_the_inferred_shape_and_dtype(op, case_, dtype, rng, computed):
+    arrays = operands(case_, rng, dtype)
+    out = run(op, [Tensor(a) for a in arrays], case_) if arrays else run(op, arrays, case_)
+    assert op.name in computed
+    assert np.asarray(out).size > 0
+
+
+@pytest.mark.parametrize(("op", "case_"), CASES)
+def test_arrays_and_tensors_give_the_same_result(op, case_, rng):
+    arrays = operands(case_, rng, "float32")
+    on_arrays = run(op, arrays, case_)
+    on_tensors = run(op, [Tensor(a) for a in arrays], case_)
+    np.testing.assert_array_equal(on_arrays, np.asarray(on_tensors))
+
+
+@pytest.mark.parametrize(("op", "case_"), WITH_GRADIENT)
+def test_gradient_equals_the_finite_difference_along_a_random_direction(op, case_, rng):
+    arrays = operands(case_, rng, "float64")
+    tensors = watched(arrays)
+    out = run(op, tensors, case_)
+    seed = rng.normal(size=out.shape)
+    directions = [rng.normal(size=a.shape) if a.dtype.kind == "f" else np.zeros(a.shape, a.dtype) for a in arrays]
+    step = 1e-5  # central difference: error about step^2 from the third derivative, 1e-16 / step from rounding
+    up = run(op, [a + step * d if a.dtype.kind == "f" else a for a, d in zip(arrays, directions, strict=True)], case_)
+    down = run(op, [a - step * d if a.dtype.kind == "f" else a for a, d in zip(arrays, directions, strict=True)], case_)
+    slopes = seed * (up - down) / (2 * step)
+    along = [g * d for g, d in zip(gradients(out, tensors, seed), directions, strict=True)]
+    assert sum(a.sum() for a in along) == pytest.approx(slopes.sum(), abs=1e-8 * (1 + np.abs(slopes).sum()))
+    assert np.abs(slopes).sum() > 0
+
+
+@pytest.mark.parametrize(("op", "case_"), WITH_GRADIENT)
+def test_gradients_have_shape_and_dtype_of_their_operands(op, case_, rng, computed):
+    tensors = watched(operands(case_, rng, "float32"))
+    out = run(op, tensors, case_)
+    found = gradients(out, tensors, np.ones(out.shape, out.dtype))
+    assert [(g.shape, g.dtype) for g in found] == [(t.shape, t.dtype) for t in tensors]
+
+
+def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, computed):
+    for op, case_ in (p.values for p in CASES):
+        tensors = watched(operands(case_, rng, "float64"))
+        out = run(op, tensors, case_)
+        if op.vjp_fn is not None:
+            gradients(out, tensors)
+    assert computed == set(OPS), "give the operator an example, here or in its declaration"
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if not op.internal], ids=lambda op: op.name)
+def test_docstring_tells_the_shapes(op):
+    assert "->" in op.__doc__

@@ -1,0 +1,322 @@
+"""Collectives of real worker processes give the bits of `communicator.answer`, for every kind, group, dtype and size."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+
+import numpy as np
+import pytest
+
+from parallel_lab.errors import CollectiveMismatch, RankRaised, ShapeError
+from parallel_lab.run.communicator import COLLECTIVES, Request, answer
+from parallel_lab.run.shm import WorkerPool
+
+SEED = 20261121
+DTYPES = ("float16", "float32", "float64", "int8", "int32", "uint64", "bool", "complex64")
+WORLDS = (2, 4, 8)
+
+
+@pytest.fixture(autouse=True)
+def watchdog():
+    def bark(*_):
+        raise TimeoutError("the test took longer than 40 s")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.alarm(40)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def small_pool(request):
+    """Buffers of one page: nearly every value passes in many steps."""
+    with WorkerPool(request.param, arena_bytes=1 << 16) as pool:
+        assert pool._arena.map.buffer_bytes <= 8192
+        yield pool
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def pool(request):
+    with WorkerPool(request.param) as pool:
+        yield pool
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Values whose sums depend on their order (floats of very different size) or overflow (ints)."""
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return np.asarray(rng.random(shape) < 0.3)
+    if kind in "iu":
+        info = np.iinfo(dtype)
+        return np.asarray(rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True))
+    scale = 10.0 ** rng.integers(-3, 4, shape)
+    return np.asarray(rng.standard_normal(shape) * scale).astype(dtype)
+
+
+def groups_of(world: int) -> list[tuple[int, ...]]:
+    groups = [tuple(range(world)), (world - 1,)]
+    if world > 2:
+        groups += [tuple(range(0, world, 2)), (0, world - 1), tuple(range(1, world))]
+    return groups
+
+
+def fields_and_shape(kind: str, n: int, root: int, big: bool) -> list[tuple[dict, tuple[int, ...]]]:
+    """Per case: fields of the Request, shape of each member's value. n: group size."""
+    if kind == "barrier":
+        return [({}, ())]
+    if kind in ("all_reduce", "reduce"):
+        shapes = [(), (0,), (3, 5), (1031, 3) if big else (7,)]
+        extra = {"root": root} if kind == "reduce" else {}
+        return [({"reduce": r, **extra}, s) for r, s in itertools.product(("sum", "max", "min"), shapes)]
+    if kind == "broadcast":
+        return [({"root": root}, s) for s in ((), (0, 4), (3, 5), (1031, 3) if big else (7,))]
+    rows = 171 if big else 3
+    shapes = [(2 * n, 3 * n, rows), (0, n, n)]
+    if kind == "all_to_all":
+        return [({"split_dim": a, "concat_dim": b}, s) for s in shapes for a in (0, 1) for b in (0, 1, 2)]
+    extra = {"root": root} if kind in ("gather", "scatter") else {}
+    return [({"dim": d, **extra}, s) for s in shapes for d in (0, 1, -2)]
+
+
+def off_root(request: Request) -> Request:
+    """The request of a member that has no value: it says what will arrive."""
+    shape = request.value.shape
+    if request.kind == "scatter":
+        d = request.dim % len(shape)
+        shape = (*shape[:d], shape[d] // len(request.group), *shape[d + 1 :])
+    return Request(request.kind, request.group, root=request.root, dim=request.dim, shape=shape, dtype=str(request.value.dtype))
+
+
+def cases(kind: str, world: int, dtypes, big: bool) -> list[dict[int, Request]]:
+    rng = np.random.default_rng([SEED, world, COLLECTIVES.index(kind)])
+    made = []
+    for group, dtype in itertools.product(groups_of(world), dtypes):
+        for fields, shape in fields_and_shape(kind, len(group), group[-1], big):
+            requests = {}
+            for rank in group:
+                value = None if kind == "barrier" else draw(rng, shape, dtype)
+                request = Request(kind, group, value, **fields)
+                requests[rank] = off_root(request) if kind in ("broadcast", "scatter") and rank != request.root else request
+            made.append(requests)
+    return made
+
+
+def normal_dims(request: Request) -> Request:
+    """`answer` reads dims counted from the front when it compares shapes of scatter parts."""
+    from dataclasses import replace
+
+    if request.kind == "scatter" and request.dim < 0 and request.value is not None:
+        return replace(request, dim=request.dim % request.value.ndim)
+    if request.kind == "scatter" and request.dim < 0:
+        return replace(request, dim=request.dim % len(request.shape))
+    return request
+
+
+def answer_all(comm, requests):
+    return [None if r is None else comm.answer(r) for r in requests]
+
+
+def assert_same_bits(pool: WorkerPool, made: list[dict[int, Request]]) -> None:
+    per_rank = [([case.get(rank) for case in made],) for rank in range(pool.world_size)]
+    replies = pool.run_each(answer_all, per_rank)
+    for index, case in enumerate(made):
+        group = next(iter(case.values())).group
+        expected = answer([normal_dims(case[rank]) for rank in group])
+        for rank, want in zip(group, expected, strict=True):
+            got = replies[rank][index]
+            label = f"rank {rank}, case {index}: {case[rank].kind} group {group} {None if want is None else (want.dtype, want.shape)}"
+            if want is None:
+                assert got is None, label
+                continue
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), label
+            assert got.tobytes() == want.tobytes(), label
+            assert got.flags.c_contiguous and got.flags.writeable, label
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_every_group_and_dtype_in_many_steps_equals_answer(small_pool, kind):
+    dtypes = DTYPES
+    if kind in ("all_reduce", "reduce", "reduce_scatter"):
+        dtypes = tuple(d for d in DTYPES if d != "complex64")  # max and min of complex numbers are not defined in all numpy versions
+    assert_same_bits(small_pool, cases(kind, small_pool.world_size, dtypes, big=small_pool.world_size < 8))
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_every_group_through_the_default_arena_equals_answer(pool, kind):
+    assert_same_bits(pool, cases(kind, pool.world_size, ("float32",), big=True))
+
+
+def test_value_larger_than_all_buffers_equals_answer(pool):
+    rng = np.random.default_rng(SEED)
+    n = pool.world_size
+    values = [rng.standard_normal((1_000_003,)).astype("f4") for _ in range(n)]  # 4 MB, a prime: no step border divides it
+    requests = [Request("all_reduce", tuple(range(n)), v) for v in values]
+    replies = pool.run_each(lambda comm, r: comm.answer(r), [(r,) for r in requests])
+    want = answer(requests)[0].tobytes()
+    assert [reply.tobytes() == want for reply in replies] == [True] * n
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_foreign_byte_order_equals_answer(pool, kind):
+    """Compared inside the workers: pickled arrays come back in the machine's byte order."""
+
+    def program(comm):
+        n = comm.world_size
+        values = [(np.arange(2.0 * n) * (r + 0.1)).astype(">f4") for r in range(n)]
+        requests = [Request(kind, tuple(range(n)), v) for v in values]
+        got, want = comm.answer(requests[comm.rank]), answer(requests)[comm.rank]
+        return requests[0].value.dtype.str, got.dtype.str == want.dtype.str, got.tobytes() == want.tobytes()
+
+    assert pool.run(program) == [(">f4", True, True)] * pool.world_size
+
+
+def test_replies_own_their_memory(pool):
+    """A reply that looked into the arena would change under the user's hands with the next collective."""
+
+    def program(comm):
+        first = comm.all_gather(np.full(2, comm.rank))
+        kept = first.copy()
+        for _ in range(4):
+            comm.all_gather(np.full(2, -1))
+        one = comm.all_reduce(np.ones(2))
+        return bool((first == kept).all()), first.flags.owndata, one.flags.owndata
+
+    assert pool.run(program) == [(True, True, True)] * pool.world_size
+
+
+def test_value_that_is_not_contiguous_is_read_as_it_looks(pool):
+    def program(comm):
+        x = np.arange(12.0).reshape(3, 4).T * (comm.rank + 1)
+        return comm.answer(Request("all_reduce", tuple(range(comm.world_size)), x))
+
+    n = pool.world_size
+    for reply in pool.run(program):
+        np.testing.assert_array_equal(reply, np.arange(12.0).reshape(3, 4).T * n * (n + 1) / 2)
+
+
+def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
+    """Buffers are used again by the next group while slow members of the last one still read."""
+    rng = np.random.default_rng([SEED, 7])
+    n, made = small_pool.world_size, []
+    for _ in range(150):
+        size = int(rng.integers(2, n + 1))
+        group = tuple(sorted(int(r) for r in rng.choice(n, size, replace=False)))
+        kind = str(rng.choice(["all_reduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter", "barrier"]))
+        shape = (size * int(rng.choice([1, 40, 700])),)
+        root = group[int(rng.integers(size))] if kind == "broadcast" else None
+        case = {}
+        for rank in group:
+            request = Request(kind, group, None if kind == "barrier" else draw(rng, shape, "float32"), root=root)
+            case[rank] = off_root(request) if kind == "broadcast" and rank != root else request
+        made.append(case)
+    assert_same_bits(small_pool, made)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (40_000,)])
+def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(small_pool, shape):
+    def program(comm, x):
+        comm.send(x + comm.rank, (comm.rank + 1) % comm.world_size)
+        source = (comm.rank - 1) % comm.world_size
+        return comm.recv(source, shape=x.shape, dtype=x.dtype), source
+
+    x = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape)
+    for got, source in small_pool.run(program, x):
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, x + source)
+
+
+def test_sender_may_change_its_array_after_send(small_pool):
+    def program(comm):
+        if comm.rank == 0:
+            x = np.ones(50_000)
+            comm.send(x, 1)
+            x[:] = -1
+        if comm.rank == 1:
+            return float(comm.recv(0).sum())
+
+    assert small_pool.run(program)[1] == 50_000.0
+
+
+def test_messages_of_one_channel_arrive_in_order_and_both_ways(small_pool):
+    def program(comm):
+        if comm.rank > 1:
+            return None
+        other = 1 - comm.rank
+        for i in range(50):
+            comm.answer(Request("send", (comm.rank, other), np.full(i * 30, i)))
+        return [int(comm.answer(Request("recv", (other, comm.rank), shape=(i * 30,), dtype="int64")).sum()) for i in range(50)]
+
+    assert small_pool.run(program)[:2] == [[i * i * 30 for i in range(50)]] * 2
+
+
+def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
+    def program(comm):
+        n = comm.world_size
+        x = np.arange(6.0 * n).reshape(3, 2 * n) if comm.rank == n - 1 else None
+        return comm.broadcast(x, root=n - 1), comm.scatter(x, dim=1, root=n - 1)
+
+    n = pool.world_size
+    full = np.arange(6.0 * n).reshape(3, 2 * n)
+    for rank, (whole, part) in enumerate(pool.run(program)):
+        np.testing.assert_array_equal(whole, full)
+        np.testing.assert_array_equal(part, full[:, 2 * rank : 2 * rank + 2])
+
+
+def test_named_methods_equal_the_formulas(pool):
+    def program(comm):
+        n, r = comm.world_size, comm.rank
+        x = np.arange(2.0 * n) + 100 * r
+        return (
+            *(comm.all_reduce(x, "max"), comm.all_gather(x[:2]), comm.reduce_scatter(x), comm.all_to_all(x)),
+            *(comm.reduce(x, root=1), comm.gather(x[:1], root=1), comm.barrier()),
+        )
+
+    n = pool.world_size
+    x = np.arange(2.0 * n)
+    for r, (top, gathered, piece, exchanged, reduced, collected, nothing) in enumerate(pool.run(program)):
+        np.testing.assert_array_equal(top, x + 100 * (n - 1))
+        np.testing.assert_array_equal(gathered, np.concatenate([[100 * i, 100 * i + 1] for i in range(n)]))
+        np.testing.assert_array_equal(piece, (n * x + 100 * n * (n - 1) / 2)[2 * r : 2 * r + 2])
+        np.testing.assert_array_equal(exchanged, np.concatenate([x[2 * r : 2 * r + 2] + 100 * i for i in range(n)]))
+        assert nothing is None and (reduced is None) == (r != 1) and (collected is None) == (r != 1)
+        if r == 1:
+            np.testing.assert_array_equal(reduced, n * x + 100 * n * (n - 1) / 2)
+            np.testing.assert_array_equal(collected, 100.0 * np.arange(n))
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
+        (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
+        (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
+        (lambda comm: comm.all_reduce(np.ones(1), "mean"), CollectiveMismatch),
+        (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
+        (lambda comm: comm.barrier(group=(0, 99)), CollectiveMismatch),
+        (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
+    ],
+    ids=["0-d gather", "uneven pieces", "objects", "unknown reduce", "root outside", "group outside", "send to itself"],
+)
+def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):
+    with pytest.raises(RankRaised, match=r"rank \d+ \(pid \d+\) raised") as caught:
+        pool.run(call)
+    assert isinstance(caught.value.__cause__, cause)
+    assert pool.run(lambda comm: comm.rank) == list(range(pool.world_size))
+
+
+def test_records_hold_index_kind_times_and_bytes(pool):
+    def program(comm):
+        comm.recording = True
+        comm.all_reduce(np.ones(1000))
+        comm.all_gather(np.ones(10, "f4"))
+        comm.barrier()
+        comm.recording = False
+        return comm.records
+
+    n = pool.world_size
+    for records in pool.run(program):
+        assert [(r[0], r[1], r[4]) for r in records] == [(0, "all_reduce", 2 * (n - 1) * 8000 // n), (1, "all_gather", (n - 1) * 40), (2, "barrier", 0)]
+        times = [t for r in records for t in r[2:4]]
+        assert times == sorted(times)

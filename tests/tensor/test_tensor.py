@@ -1,0 +1,148 @@
+"""Tensor and Parameter: data, arithmetic, lazily drawn values, texts."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import ops
+from parallel_lab.context import get_seed, set_seed
+from parallel_lab.errors import ParallelLabError, ShapeError
+from parallel_lab.nn.initializer import Normal, initializer
+from parallel_lab.tensor import Parameter, ParameterTuple, Tensor
+
+A = np.array([[1.5, -2.0, 3.0], [0.5, 4.0, -1.0]], np.float32)
+B = np.array([2.0, 4.0, 8.0], np.float32)
+
+
+@pytest.fixture
+def seed():
+    before = get_seed()
+    yield set_seed
+    set_seed(before)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [([1.0, 2.0], "float32"), (1.0, "float32"), ([1, 2], "int64"), (True, "bool"), (np.zeros(2), "float64"), (Tensor([1.0]), "float32")],
+)
+def test_dtype_of_the_data_is_kept_and_python_floats_become_float32(given, dtype):
+    assert str(Tensor(given).dtype) == dtype
+
+
+def test_a_given_dtype_wins():
+    assert Tensor([1, 2], np.float32).dtype == np.float32
+
+
+def test_ragged_data_is_refused():
+    with pytest.raises(ValueError, match="inhomogeneous|rectangular"):
+        Tensor([[1, 2], [3]])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda a, b: a + b,
+        lambda a, b: b - a,
+        lambda a, b: a * b,
+        lambda a, b: a / b,
+        lambda a, b: b**2.0,
+        lambda a, b: -a,
+        lambda a, b: 2.0 + a,
+        lambda a, b: 2 - a,
+        lambda a, b: 3.0 * a,
+        lambda a, b: 1 / b,
+        lambda a, b: a @ a.T,
+        lambda a, b: a.reshape(3, -1),
+        lambda a, b: a.reshape((6,)),
+        lambda a, b: a.transpose(1, 0),
+        lambda a, b: a.sum(),
+        lambda a, b: a.mean(0),
+        lambda a, b: a.max(-1),
+        lambda a, b: a.min(1),
+        lambda a, b: a.astype("float64"),
+    ],
+)
+def test_arithmetic_is_numpys(compute):
+    ours, numpys = compute(Tensor(A), Tensor(B)), compute(A, B)
+    assert isinstance(ours, Tensor)
+    np.testing.assert_allclose(ours.asnumpy(), numpys, rtol=1e-7)
+    assert ours.dtype == numpys.dtype
+
+
+def test_an_array_on_the_left_leaves_the_work_to_the_tensor():
+    result = A + Tensor(B)
+    assert isinstance(result, Tensor)
+    np.testing.assert_array_equal(result.asnumpy(), A + B)
+
+
+@pytest.mark.parametrize("compute", [ops.div, ops.power, ops.maximum, ops.add], ids=lambda op: op.name)
+def test_operators_take_a_number_beside_an_array(compute):
+    result = compute(B, 2.0)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, compute(B, np.float32(2.0)))
+
+
+def test_scalars_convert_and_vectors_have_a_length():
+    assert (float(Tensor(2.5)), int(Tensor(3)), bool(Tensor(0.0)), len(Tensor(A))) == (2.5, 3, False, 2)
+    with pytest.raises(ShapeError, match="no length"):
+        len(Tensor(1.0))
+
+
+def test_shapes_that_do_not_fit_are_refused_with_operator_and_sizes():
+    with pytest.raises(ShapeError, match=r"MatMul: operand 1 has 2 elements in dim 0 \('k'\), but 'k' is already 3"):
+        Tensor(A) @ Tensor(A)
+
+
+# ---- Parameter ----
+
+
+def test_a_parameter_copies_its_data():
+    data = A.copy()
+    parameter = Parameter(Tensor(data), name="w")
+    data[:] = 0
+    np.testing.assert_array_equal(parameter.asnumpy(), A)
+
+
+def test_values_depend_on_seed_and_name_alone(seed):
+    seed(3)
+    first = Parameter(initializer("normal", [4, 5]), "w").asnumpy()
+    Parameter(initializer("normal", [4, 5]), "other").asnumpy()
+    again = Parameter(initializer("normal", [4, 5]), "w").asnumpy()
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - Parameter(initializer("normal", [4, 5]), "v").asnumpy()).min() > 0
+    seed(4)
+    assert np.abs(first - Parameter(initializer("normal", [4, 5]), "w").asnumpy()).min() > 0
+
+
+def test_shape_and_dtype_are_known_before_values_are_drawn():
+    parameter = Parameter(initializer("ones", [4, 5], np.float64), "w")
+    parameter.name = "renamed"
+    assert (parameter.shape, parameter.dtype, "renamed" in repr(parameter)) == ((4, 5), np.float64, True)
+    np.testing.assert_array_equal(parameter.asnumpy(), np.ones((4, 5)))
+
+
+def test_set_data_keeps_dtype_and_shape():
+    parameter = Parameter(Tensor(A), name="w")
+    parameter.set_data(np.ones((2, 3)))
+    assert parameter.dtype == np.float32
+    with pytest.raises(ShapeError, match=r"'w': data of shape \(3, 2\)\. Shape \(2, 3\)"):
+        parameter.set_data(np.ones((3, 2)))
+
+
+def test_set_data_takes_initial_values():
+    parameter = Parameter(Tensor(np.zeros((300, 200), np.float32)), name="w")
+    parameter.set_data(initializer(Normal(0.5), [300, 200], np.float64))
+    assert parameter.dtype == np.float32
+    assert parameter.asnumpy().std() == pytest.approx(0.5, rel=0.02)  # 60000 draws: deviation of the estimate 0.3 %
+    with pytest.raises(ShapeError, match="data of shape"):
+        parameter.set_data(initializer("ones", [2, 2]))
+
+
+@pytest.mark.parametrize("name", ["", 3, ["w"]])
+def test_names_that_are_no_text_are_refused(name):
+    with pytest.raises(ParallelLabError, match="A non-empty str"):
+        Parameter(Tensor(A), name=name)
+
+
+def test_a_parameter_tuple_holds_parameters_only():
+    with pytest.raises(ShapeError, match="Parameters only"):
+        ParameterTuple([Parameter(Tensor(A), "w"), Tensor(A)])
