@@ -157,32 +157,34 @@ class Cluster:
         return replace(self, name=f"{self.name} x{node_count}", node_count=node_count, node_link=node_link or self.node_link)
 
 
-# Measured with eight ranks on a laptop-like machine of 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026. Eight ranks share two cores, so
-# each gets a quarter of one; the rates below are therefore for eight ranks that work at once. On 4 cores computing is up to twice as fast.
+# Measured with eight ranks on a laptop-like machine of 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026. Eight ranks share two
+# cores, so each gets a quarter of one; the rates below are those of eight ranks that work at once. On 4 cores computing is up to twice as fast.
 _SHARE = 2 / 8  # cores per rank
 
 LAPTOP = Cluster(
     name="laptop",
     device=Device(
-        # an MLP 784-1024-1024-10, batch 256: 2.45e9 floating-point operations per step (forward, weight gradients, input gradients but the first) in 21.7 ms
+        # an MLP 784-1024-1024-10, batch 256, on one core: 2.45e9 operations per step (forward, weight gradients, input gradients but the first)
+        # in 21.7 ms
         flops_per_s=1.13e11 * _SHARE,
         memory_bytes=1_000_000_000,  # a choice: an eighth of the 8 GB that are free on a laptop of 16 GB
-        # a copy of 16 MiB runs at 25 GB/s on one process and on two: the memory, not the cores, is shared by eight; a copied byte is read and written
+        # a copy of 16 MiB runs at 25 GB/s on one process and on two: the memory, not a core, is the limit, and eight ranks share it; a copied byte is
+        # read and written
         memory_bandwidth_bytes_per_s=2 * 25e9 / 8,
         overhead_s=2.5e-6 / _SHARE,  # the interpreter on a 4x4 ReLU: 2.5 us when it has a core for itself
     ),
-    # Fit to all_reduce (4 KiB to 64 MiB), all_gather and reduce_scatter (64 KiB to 64 MiB) of eight ranks through shared memory: within a factor 1.8
-    # of each. Broadcast comes out up to 2.3 times too slow when large and 2 times too fast when small, all_to_all 2 to 5 times too fast: the ranks share one
-    # memory, and no single line fits.
+    # Chosen by hand near the least squares of log(time) over all_reduce (4 KiB to 64 MiB), all_gather and reduce_scatter (64 KiB to 64 MiB) of eight
+    # ranks through shared memory: within a factor 1.8 of each. Broadcast comes out 2 times too fast at 4 KiB and 2.3 times too slow at 64 MiB,
+    # all_to_all 2 to 5 times too fast: the ranks share one memory, and no single line fits.
     link=Link(alpha_s=2e-6, beta_s_per_byte=0.25e-9),
     devices_per_node=8,
 )
 
-# Eight accelerators of about an A100: 140e12 half-precision operations per second are what one of 312e12 peak reaches in large models (Narayanan et al.,
-# SC21, table 1: 135 to 163); 80 GB at 2.0e12 bytes per second (data sheet); 5 us to launch a kernel is the usual figure.
+# Eight accelerators of about an A100. 140e12 half-precision operations per second are what one of 312e12 peak reaches in large models (Narayanan et
+# al., SC21, table 1: 135 to 163e12); 80 GB at 2.0e12 bytes per second: data sheet; 5 us per instruction: a choice, the order of a kernel launch.
 _ACCELERATOR = Device(flops_per_s=140e12, memory_bytes=80_000_000_000, memory_bandwidth_bytes_per_s=2.0e12, overhead_s=5e-6)
-# PyTorch DTensor's cost model (tensor/_collective_utils.py): 6.6 us + 0.6 us per hop, 87.7 GiB/s; between hosts 2.7 us per hop and 0.22 of that bandwidth.
-# The 6.6 us are spread over the hops of one ring: 7 hops of 8 ranks, 15 of 16.
+# PyTorch DTensor's cost model (tensor/_collective_utils.py): 6.6 us + 0.6 us per hop, 87.7 GiB/s; between hosts 2.7 us per hop and 0.22 of that
+# bandwidth. The 6.6 us are spread over the hops of one ring: 7 hops of 8 ranks, 15 of 16.
 _NVLINK = Link(alpha_s=(6.6e-6 + 7 * 0.6e-6) / 7, beta_s_per_byte=1 / (87.7 * 2**30))
 _BETWEEN_NODES = Link(alpha_s=(6.6e-6 + 15 * 2.7e-6) / 15, beta_s_per_byte=1 / (0.22 * 87.7 * 2**30))
 
@@ -193,12 +195,14 @@ CLUSTERS: tuple[Cluster, ...] = (LAPTOP, GPU_NODE, TWO_NODES)
 
 
 def get_cluster(name: str) -> Cluster:
-    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that). Raises ArgumentError for another name."""
+    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that).
+
+    Raises ArgumentError, with the nearest name, for another one.
+    """
     for cluster in CLUSTERS:
         if cluster.name == name:
             return cluster
     names = [c.name for c in CLUSTERS]
     near = difflib.get_close_matches(str(name), names, 1)
-    raise ArgumentError(
-        message(f"{shorten(name)} is not known", where="get_cluster", allowed=f"One of {', '.join(names)}", hint=f"Did you mean {near[0]!r}?" if near else "")
-    )
+    hint = f"Did you mean {near[0]!r}?" if near else ""
+    raise ArgumentError(message(f"{shorten(name)} is not known", where="get_cluster", allowed=f"One of {', '.join(names)}", hint=hint))

@@ -97,9 +97,12 @@ class Tensor(Arithmetic):
     def __init__(self, input_data: Any, dtype: Any = None) -> None:
         if isinstance(input_data, Tensor):
             input_data = input_data.asnumpy()
-        data = np.asarray(input_data, dtype)
-        if data.dtype == object:
-            raise ShapeError(message(f"data {shorten(input_data)}", where="Tensor", allowed="Numbers in a rectangular shape"))
+        try:
+            data = np.asarray(input_data, dtype)
+        except (ValueError, TypeError) as error:  # rows of different lengths; text where a number should be
+            raise _no_numbers(input_data) from error
+        if data.dtype.kind not in "biuf":
+            raise _no_numbers(input_data)
         if dtype is None and data.dtype == np.float64 and not isinstance(input_data, (np.ndarray, np.generic)):
             data = data.astype(np.float32)
         self._data: np.ndarray = data
@@ -154,6 +157,10 @@ class Tensor(Arithmetic):
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
             out.node = Node(op, tuple(tensors), attrs)
         return out
+
+
+def _no_numbers(data: Any) -> ShapeError:
+    return ShapeError(message(f"data {shorten(data)}", where="Tensor", allowed="Numbers in a rectangular shape"))
 
 
 def as_array(value: Any, operands: list[Any]) -> np.ndarray:

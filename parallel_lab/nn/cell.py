@@ -141,10 +141,10 @@ class Cell:
         """Forget what was registered under `name`, so that `value` can take its place."""
         old = self.__dict__.get(name)
         for kind, registry in ((Parameter, self._params), (Cell, self._cells), (Primitive, self._primitives)):
-            if name not in registry:
-                continue
-            fits = isinstance(value, kind) or (kind is not Parameter and callable(value)) or kind is Primitive
-            if value is not None and not fits:
+            if name not in registry or isinstance(value, kind):
+                continue  # one of the same kind takes the place of the old one, at its position
+            fits = value is None or kind is Primitive or (kind is Cell and callable(value))
+            if not fits:
                 allowed = f"{name!r} is a {kind.__name__}; it can be replaced by another one, or by None"
                 hint = f"Change its values with {name}.set_data(...)" if kind is Parameter else ""
                 raise ArgumentTypeError(message(f"{shorten(value)} assigned to {name!r}", where=self._where(), allowed=allowed, hint=hint))
@@ -160,11 +160,12 @@ class Cell:
             raise ArgumentError(
                 message(f"the Cell assigned to {name!r} contains this Cell", where=self._where(), hint="A Cell cannot be inside itself")
             )
-        if not any(c is cell for c in self._cells.values()):
+        others = [c for n, c in self._cells.items() if n != name]
+        if not any(c is cell for c in others):
             cell.__dict__["cell_name"] = name
             cell.__dict__["_holder"] = None if self._is_called else self
         if self._auto_prefix:
-            owned = {id(p) for _, p in self._paths()}
+            owned = {id(p) for p in self._params.values()} | {id(p) for c in others for _, p in c._paths()}
             prefix = f"{self._prefix}{name}."
             for path, part in list(cell.cells_and_names()):
                 part.__dict__["_prefix"] = f"{prefix}{path}." if path else prefix
@@ -174,7 +175,8 @@ class Cell:
         self._cells[name] = cell
 
     def _add_parameter(self, name: str, parameter: Parameter) -> None:
-        self._refuse_collision(name, parameter)
+        if self.__dict__.get(name) is not self._params.get(name):  # the name was given by a ParameterTuple
+            self._refuse_collision(name, parameter)
         # A Cell that already has its place gives new Parameters their path; a dot means that another Cell has named this one.
         if parameter.name == UNNAMED or (self._prefix and "." not in parameter.name):
             parameter.name = self._prefix + name

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import PlanError, ShapeError, message
-from ..events import Event
-from ..graph.ir import Instr
+from ..cluster import get_cluster
+from ..events import Event, from_dicts, to_dicts
 from ..plan import Plan
 from ..tensor import Tensor
+from .clock import Ran, virtual_clock
 from .interpreter import Env, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
 from .simulator import Simulator
 
@@ -71,15 +73,17 @@ class Session:
     optimizer   the one the plan was compiled with (None for plans without update)
     executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared memory
     pool        workers to use; default: this process's shared pool of that size
+    cluster     name of the machine profile that simulated times are for
 
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
 
-    def __init__(self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None) -> None:
+    def __init__(self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None, cluster: str = "laptop") -> None:
         if executor not in EXECUTORS:
             raise PlanError(message(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}"))
         self.plan, self.executor = plan, executor
         self.step = 0
+        self.cluster = get_cluster(cluster)
         self.events: list[Event] = []
         self._key = f"session-{next(_keys)}"
         self._closed = False
@@ -100,20 +104,24 @@ class Session:
     def train(self, batches: Iterable[Batch], steps: int, *, record: int = 0, phases: Sequence[str] | None = None) -> list[float]:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
 
-        record  keep the events of the last `record` steps in `self.events` (measured; in the simulator they are that of one process)
+        record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank has
+                a core of its own (its numpy work as timed here) and messages take what `cluster` says.
         """
         if self.executor == "processes":
             return self.start(batches, steps, record=record, phases=phases).result()
         batches = _checked(self.plan, batches)
-        losses, start = [], self.step
-        for step in range(start, start + steps):
-            events: list[Event] = []
-            seen = _observer(self.plan, step, events) if record and step >= start + steps - record else None
-            observe = None if seen is None else (lambda rank, *what, seen=seen: seen(rank, *what))
+        losses = []
+        recorded: deque[list[Event]] = deque(maxlen=record)
+        for step in range(self.step, self.step + steps):
+            ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
+            seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
             losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, observe=seen).reshape(-1)[0]))
             self.step = step + 1
-            if seen is not None:
-                self.events = [e for e in self.events if e.step > step - record] + events
+            if record:
+                clock = virtual_clock(ran, self.cluster)
+                recorded.append([e for rank, mine in enumerate(clock) for e in _events(rank, step, mine, "simulated")])
+        if record:
+            self.events = [e for events in recorded for e in events]
         return losses
 
     def start(
@@ -193,6 +201,7 @@ class Run:
         self.losses: list[float] = []
         self.started_s = time.perf_counter()
         self._on_losses = on_losses
+        self._record = record
         self._first = session.step
         self._taken = False
         self._job = session._pool.submit(_train, session._key, self._first, steps, record, phases, on_message=self._receive)
@@ -228,7 +237,8 @@ class Run:
             self._taken = True
             self.losses[:] = results[0][0]
             self.session.step = self._first + len(self.losses)
-            self.session.events = [Event(**e) for _, events in results for e in events]
+            if self._record:
+                self.session.events = [e for _, events in results for e in from_dicts(events)]
         return list(self.losses)
 
 
@@ -239,28 +249,23 @@ def _checked(plan: Plan, batches: Iterable[Batch]) -> list[Batch]:
     return batches
 
 
-def _observer(step: int, events: list) -> Callable[[int, str, Instr, float, float, int], None]:
-    """A function that turns what the interpreter did into measured events."""
-
-    def seen(rank: int, phase: str, instr: Instr, start_s: float, end_s: float, handed_over: int) -> None:
-        communication = instr.is_communication
-        events.append(
-            Event(
-                rank=rank,
-                step=step,
-                phase=phase,
-                kind="communication" if communication else "compute",
-                name=instr.out,
-                op=instr.op_class or instr.kind,
-                start_s=start_s,
-                end_s=end_s,
-                group=instr.group(rank) if communication else (),
-                bytes=handed_over,
-                source="measured",
-            )
+def _events(rank: int, step: int, ran: Iterable[Ran], source: str) -> list[Event]:
+    return [
+        Event(
+            rank=rank,
+            step=step,
+            phase=phase,
+            kind="communication" if instr.is_communication else "compute",
+            name=instr.out,
+            op=instr.op_class or instr.kind,
+            start_s=start_s,
+            end_s=end_s,
+            group=instr.group(rank) if instr.is_communication else (),
+            bytes=handed_over,
+            source=source,
         )
-
-    return seen
+        for phase, instr, start_s, end_s, handed_over in ran
+    ]
 
 
 # ---- what the workers run ----
@@ -292,24 +297,24 @@ def _train(comm: Any, key: str, first: int, steps: int, record: int, phases: Seq
     plan, env, batches = session["plan"], session["env"], session["batches"]
     losses: list[float] = []
     reported, last_report = 0, time.perf_counter()
-    events: list[Event] = []
+    recorded: deque[tuple[int, list[Ran]]] = deque(maxlen=record)
     with one_blas_thread():
         for step in range(first, first + steps):
             if not comm.agree_to_continue(step):
                 break
             env.update(batches[step % len(batches)])
-            mine: list[Event] = []
-            seen = _counting_observer(step, mine, comm) if record and step >= first + steps - record else None
+            ran: list[Ran] = []
+            seen = (lambda *what, ran=ran: ran.append(what)) if record else None
             drive(rank_step(plan, comm.rank, env, phases=phases, observe=seen), comm.answer)
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
-            events = [e for e in events if e.step > step - record] + mine if record else events
+            recorded.append((step, ran))
             now = time.perf_counter()
             if comm.rank == 0 and now - last_report >= REPORT_INTERVAL_S:
                 comm.report(losses[reported:])
                 reported, last_report = len(losses), now
     if comm.rank == 0 and reported < len(losses):
         comm.report(losses[reported:])
-    return losses, [_event_fields(e) for e in events]
+    return losses, to_dicts(e for step, ran in recorded for e in _events(comm.rank, step, ran, "measured"))
 
 
 def drive(program: Any, answer: Callable[[Any], Any]) -> Any:
@@ -321,12 +326,3 @@ def drive(program: Any, answer: Callable[[Any], Any]) -> Any:
         except StopIteration as end:
             return end.value
         reply = answer(request)
-
-
-def _counting_observer(step: int, events: list[Event], comm: Any) -> Callable[..., None]:
-    seen = _observer(step, events)
-    return lambda *what: seen(comm.rank, *what)
-
-
-def _event_fields(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in event.__dataclass_fields__}

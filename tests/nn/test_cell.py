@@ -150,7 +150,7 @@ def test_a_primitive_takes_the_name_of_its_attribute_unless_it_has_one():
 def test_a_parameter_can_be_replaced_by_another_or_removed():
     net = Outer(a=weight(), b=weight())
     new = net.a = weight("new")
-    assert names(net) == ["b", "new"]
+    assert names(net) == ["new", "b"]
     assert net.a is new
     net.b = None
     assert names(net) == ["new"]
@@ -169,7 +169,27 @@ def test_replacing_a_tuple_forgets_its_parameters():
 def test_a_cell_can_be_replaced():
     net = nets.Mlp(4, 6, 2)
     net.d2 = nn.Dense(6, 6, has_bias=False)
-    assert names(net) == ["d1.weight", "d1.bias", "d3.weight", "d3.bias", "d2.weight"]
+    assert names(net) == ["d1.weight", "d1.bias", "d2.weight", "d3.weight", "d3.bias"]
+
+
+def test_a_cell_can_be_wrapped_in_its_place():
+    net = nets.Mlp(4, 6, 2)
+    net.d2 = nn.SequentialCell(net.d2, nn.ReLU())
+    assert names(net) == ["d1.weight", "d1.bias", "d2.0.weight", "d2.0.bias", "d3.weight", "d3.bias"]
+
+
+def test_a_cell_gives_way_to_a_primitive_or_a_function_but_not_to_a_number():
+    net = nets.Mlp(4, 6, 2)
+    net.d1.activation = ops.ReLU()
+    net.d2.activation = abs
+    assert [name for name, _ in net.cells_and_names()] == ["", "d1", "d2", "d3"]
+    with pytest.raises(TypeError, match="'d3' is a Cell"):
+        net.d3 = 4
+
+
+def test_a_parameter_does_not_take_the_name_of_one_in_a_tuple():
+    with pytest.raises(ArgumentError, match="two Parameters are registered as 'a'"):
+        Outer(ws=ParameterTuple([weight("a"), weight("b")]), a=weight())
 
 
 @pytest.mark.parametrize("value", [np.ones((2, 3)), Tensor(np.ones((2, 3))), 3], ids=["array", "tensor", "number"])

@@ -26,7 +26,8 @@ def operands_of(op, case, seed=0):
     rng = np.random.default_rng(seed)
     ints = dict(case.ints)
     return [
-        rng.integers(0, ints[i], shape).astype(np.int32) if i in ints else rng.uniform(case.low, case.high, shape) for i, shape in enumerate(case.shapes)
+        rng.integers(0, ints[i], shape).astype(np.int32) if i in ints else rng.uniform(case.low, case.high, shape)
+        for i, shape in enumerate(case.shapes)
     ]
 
 

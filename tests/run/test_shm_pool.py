@@ -24,10 +24,10 @@ ROOT = str(Path(parallel_lab.__file__).parents[1])
 @pytest.fixture(autouse=True)
 def watchdog():
     def bark(*_):
-        raise TimeoutError("the test took longer than 40 s")
+        raise TimeoutError("the test took longer than 20 s")
 
     before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(40)
+    signal.alarm(20)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -115,10 +115,11 @@ def test_workers_use_one_blas_thread(pool):
     assert pool.run(threads) == [({1}, "1")] * 4
 
 
-def test_environment_of_the_notebook_is_not_changed(pool):
-    with WorkerPool(2):
-        pass
-    code = f"import sys, os; sys.path.insert(0, {ROOT!r}); from parallel_lab.run.shm import WorkerPool; b = dict(os.environ); WorkerPool(1).close(); print(b == dict(os.environ))"
+def test_environment_of_the_notebook_is_not_changed():
+    code = (
+        f"import sys, os; sys.path.insert(0, {ROOT!r}); from parallel_lab.run.shm import WorkerPool; "
+        "b = dict(os.environ); WorkerPool(1).close(); print(b == dict(os.environ))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30).stdout == "True\n"
 
 
@@ -138,21 +139,45 @@ def train(comm, steps, nap_s=0.0):
             break
         time.sleep(nap_s * (1 + comm.rank))  # ranks at different speeds
         done += 1
+        if step == 0:
+            comm.report("first step")
     comm.state["done"] = done
     return done
 
 
-def test_stop_is_taken_by_all_ranks_at_the_same_step(pool):
-    job = pool.submit(train, 10**9, 0.001)
-    assert job.wait_for_change(5)
-    time.sleep(0.15)
+def wait_for_messages(job, count: int) -> None:
+    """Workers import this file for the first function of it that they run: only a message tells that they are at work."""
+    end = time.monotonic() + 10
+    while len(job.messages) < count and time.monotonic() < end:
+        job.wait_for_change(0.1)
+    assert len(job.messages) >= count, job
+
+
+@pytest.fixture
+def submit(pool):
+    """`pool.submit`, with the job stopped when the test is over, however it ends."""
+    jobs = []
+
+    def start(*args, **options):
+        jobs.append(pool.submit(*args, **options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.stop()
+
+
+def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
+    job = submit(train, 10**9, 0.001)
+    wait_for_messages(job, 4)
+    time.sleep(0.1)
     job.stop()
     results = job.result(timeout=5)
     assert len(set(results)) == 1 and 1 < results[0] < 10**9
     assert job.state == "done"
 
 
-def test_pause_holds_all_ranks_and_resume_goes_on(pool):
+def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     def count(comm):
         step = 0
         while comm.agree_to_continue(step):
@@ -162,9 +187,8 @@ def test_pause_holds_all_ranks_and_resume_goes_on(pool):
             time.sleep(0.002)
         return step
 
-    job = pool.submit(count)
-    assert job.wait_for_change(5)
-    time.sleep(0.1)
+    job = submit(count)
+    wait_for_messages(job, 5)
     job.pause()
     assert job.state == "paused"
     time.sleep(0.15)
@@ -181,7 +205,7 @@ def test_pause_holds_all_ranks_and_resume_goes_on(pool):
 def test_pause_does_not_count_as_waiting():
     with WorkerPool(2, timeout_s=0.4, warn_after_s=0.2) as pool:
         job = pool.submit(train, 10**9, 0.001)
-        time.sleep(0.2)
+        wait_for_messages(job, 2)
         job.pause()
         time.sleep(1.2)
         job.resume()
@@ -259,7 +283,7 @@ try:
 except KeyboardInterrupt as e:
     print("INTERRUPTED", time.monotonic(), flush=True)
     print("TEXT", e, flush=True)
-print(get_pool(4).run(lambda comm: (comm.state.get("kept", False), comm.all_reduce(np.ones(1))[0] == 4)), flush=True)
+print(get_pool(4).run(lambda comm: (comm.state.get("kept", False), bool(comm.all_reduce(np.ones(1))[0] == 4))), flush=True)
 """
     # a new session: the interrupt goes to the whole group, as from a terminal or Jupyter
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -1,0 +1,33 @@
+"""What a plan costs: seconds, bytes and a timeline, from shapes alone; no arrays, any number of devices.
+
+cluster = get_cluster("laptop")
+step_time_s(plan, cluster).total_s
+predict_memory(plan).peak_bytes
+predict_timeline(plan, cluster, ranks=(0, 1)).log
+"""
+
+from ..cluster import CLUSTERS, Cluster, Device, Link, get_cluster
+from .memory import MEMORY_KINDS, MemoryPoint, MemoryReport, predict_memory
+from .time import PhaseTime, StepTime, instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
+from .timeline import Timeline, predict_timeline
+
+__all__ = [
+    "CLUSTERS",
+    "MEMORY_KINDS",
+    "Cluster",
+    "Device",
+    "Link",
+    "MemoryPoint",
+    "MemoryReport",
+    "PhaseTime",
+    "StepTime",
+    "Timeline",
+    "get_cluster",
+    "instr_time_s",
+    "message_bytes",
+    "message_time_s",
+    "predict_memory",
+    "predict_timeline",
+    "sent_bytes",
+    "step_time_s",
+]

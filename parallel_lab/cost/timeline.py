@@ -1,0 +1,132 @@
+"""The predicted timeline of one step: a clock per rank, moved by the plan's program.
+
+    rank 0  |matmul    |wait      |all_reduce      |relu  |
+    rank 1  |matmul (slower rank) |all_reduce      |relu  |
+
+Local work moves a rank's own clock. A message starts for all members of its group when the last of them arrives (those before it wait) and ends for
+all of them together. Ranks run one program on equal slices, so their clocks only part where groups use different links or where a rank is
+slowed down on purpose; while nothing of this kind is there, one clock stands for all, and 4096 ranks cost what one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..cluster import Cluster
+from ..errors import ArgumentError, message
+from ..events import Event, EventLog
+from ..graph.ir import Instr
+from ..plan import Plan
+from .time import local_time_s, message_bytes, message_time_s, single_stage
+
+__all__ = ["Timeline", "predict_timeline"]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A predicted step.
+
+    log         events of the ranks that were asked for, rank by rank in order of time
+    end_s       when the last rank is done, all ranks of the plan considered
+    symmetric   whether every rank's lane is the same
+    """
+
+    log: EventLog
+    end_s: float
+    symmetric: bool
+
+
+def predict_timeline(
+    plan: Plan,
+    cluster: Cluster,
+    ranks: Iterable[int] | None = None,
+    *,
+    step: int = 0,
+    slowdown: Mapping[int, float] | None = None,
+) -> Timeline:
+    """Predicted events of one step, which starts at 0 on every rank.
+
+    ranks     whose events to return; default: all
+    step      step number the events carry
+    slowdown  {rank: factor}: local work takes `factor` times as long there (a straggler)
+
+    Raises ArgumentError if the cluster is too small or a factor is not a positive number, PlanError for a pipeline and for ranks that do not exist.
+    """
+    cluster.check_device_num(plan.device_num)
+    stage = single_stage(plan)
+    shown = tuple(range(plan.device_num)) if ranks is None else tuple(sorted(set(ranks)))
+    factors = _factors(plan, slowdown or {})
+    for rank in shown:
+        plan.stage_of(rank)
+    symmetric = factors is None and all(
+        len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for _, i in plan.instructions() if i.is_communication
+    )
+    # one clock stands for all ranks while they are alike
+    clocks = np.zeros(1 if symmetric else plan.device_num)
+    lanes: dict[int, list[Event]] = {rank: [] for rank in shown}
+    for action in stage.actions:
+        for instr in stage.program(action.program):
+            if instr.is_communication:
+                starts, ends, size_bytes = *_message(plan, instr, cluster, clocks), message_bytes(plan, instr)
+            else:
+                work_s = local_time_s(plan, instr, cluster.device)
+                starts, ends, size_bytes = clocks, clocks + (work_s if factors is None else work_s * factors), 0
+            for rank, lane in lanes.items():
+                at = 0 if symmetric else rank
+                group = instr.group(rank) if instr.is_communication else ()
+                common = {"rank": rank, "step": step, "phase": action.program, "name": instr.out, "op": instr.op_class or instr.kind, "group": group}
+                arrived_s, start_s, end_s = float(clocks[at]), float(starts[at]), float(ends[at])
+                if start_s > arrived_s:
+                    lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))
+                kind = "communication" if instr.is_communication else "compute"
+                lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, bytes=size_bytes, source="predicted", **common))
+            clocks = ends
+    return Timeline(EventLog(tuple(e for lane in lanes.values() for e in lane)), float(clocks.max()), symmetric)
+
+
+def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
+    """One factor per rank, or None if no rank differs."""
+    factors = np.ones(plan.device_num)
+    for rank, factor in slowdown.items():
+        plan.stage_of(rank)
+        if not (math.isfinite(factor) and factor > 0):
+            raise ArgumentError(
+                message(f"slowdown of rank {rank} is {factor}", where="predict_timeline", allowed="A finite number above 0; 2 is half speed")
+            )
+        factors[rank] = factor
+    return None if (factors == factors[0]).all() and factors[0] == 1 else factors
+
+
+def _message(plan: Plan, instr: Instr, cluster: Cluster, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When a message starts and ends: for every rank, or once for all where there is one clock."""
+    spans = _spans(instr.device_matrix, instr.axes, cluster.devices_per_node)
+    size_bytes, gamma = message_bytes(plan, instr), cluster.device.gamma_s_per_byte
+
+    def seconds(across: bool) -> float:
+        return message_time_s(instr.kind, size_bytes, instr.group_size, cluster.link_over(spans=across), gamma)
+
+    if len(clocks) == 1:
+        return clocks, clocks + seconds(bool(spans[0]))
+    members = tuple(-1 - axis for axis in instr.axes)
+    last = clocks.reshape(instr.device_matrix).max(axis=members, keepdims=True)
+    starts = np.broadcast_to(last, instr.device_matrix).reshape(-1)
+    durations = np.zeros(len(clocks))
+    for across in set(spans.tolist()):
+        durations[spans == across] = seconds(across)
+    return starts, starts + durations
+
+
+@lru_cache(maxsize=256)
+def _spans(device_matrix: tuple[int, ...], axes: tuple[int, ...], devices_per_node: int) -> np.ndarray:
+    """For every rank, whether its group along `axes` has members on different nodes."""
+    nodes = (np.arange(math.prod(device_matrix)) // devices_per_node).reshape(device_matrix)
+    members = tuple(-1 - axis for axis in axes)
+    spans = nodes.max(axis=members, keepdims=True) != nodes.min(axis=members, keepdims=True)
+    found = np.broadcast_to(spans, device_matrix).reshape(-1)
+    found.flags.writeable = False  # the cache hands the same array to everyone
+    return found

@@ -1,0 +1,134 @@
+"""Initial values: distributions, defaults, fans, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab.errors import ParallelLabError, ShapeError
+from parallel_lab.nn import initializer as module
+from parallel_lab.nn.initializer import Constant, HeNormal, HeUniform, Normal, One, TruncatedNormal, Uniform, XavierUniform, Zero, fans, initializer
+from parallel_lab.tensor import Initial, Parameter, Tensor
+
+SHAPE = (300, 200)  # 60000 values: the deviation of an estimated standard deviation is 0.3 % or less
+
+
+def values(init, shape=SHAPE):
+    return Parameter(initializer(init, shape), "w").asnumpy()
+
+
+# Standard deviation of a normal cut at +-2, by integration: 1 - 2 * 2 * pdf(2) / (cdf(2) - cdf(-2))
+CUT_AT_TWO = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
+
+
+@pytest.mark.parametrize(
+    ("init", "deviation", "bound"),
+    [
+        ("normal", 0.01, math.inf),
+        (Normal(0.3, 0.0), 0.3, math.inf),
+        ("uniform", 0.07 / math.sqrt(3), 0.07),
+        (Uniform(0.5), 0.5 / math.sqrt(3), 0.5),
+        ("xavier_uniform", math.sqrt(2 / 500), math.sqrt(6 / 500)),
+        (XavierUniform(2.0), 2 * math.sqrt(2 / 500), 2 * math.sqrt(6 / 500)),
+        ("he_normal", math.sqrt(2 / 200), math.inf),
+        (HeNormal(mode="fan_out"), math.sqrt(2 / 300), math.inf),
+        (HeNormal(0.5), math.sqrt(2 / 1.25 / 200), math.inf),
+        (HeNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(200), math.inf),
+        ("he_uniform", math.sqrt(2 / 200), math.sqrt(6 / 200)),
+        (HeUniform(math.sqrt(5)), 1 / math.sqrt(3 * 200), 1 / math.sqrt(200)),
+        (HeUniform(nonlinearity="linear"), 1 / math.sqrt(200), math.sqrt(3 / 200)),
+        ("truncatednormal", 0.01 * CUT_AT_TWO, 0.02),
+        (TruncatedNormal(0.5), 0.5 * CUT_AT_TWO, 1.0),
+    ],
+    ids=str,
+)
+def test_draws_have_the_stated_deviation_and_bound(init, deviation, bound):
+    drawn = values(init)
+    assert drawn.dtype == np.float32
+    assert drawn.std() == pytest.approx(deviation, rel=0.02)
+    assert abs(drawn.mean()) < 5 * deviation / math.sqrt(drawn.size)
+    assert np.abs(drawn).max() <= bound * (1 + 1e-6)
+    if math.isfinite(bound):
+        assert np.abs(drawn).max() > 0.98 * bound
+
+
+def test_a_mean_moves_the_draws():
+    assert values(Normal(0.1, 3.0)).mean() == pytest.approx(3.0, abs=0.005)
+    cut = values(TruncatedNormal(0.1, 3.0, -1.0, 0.5))
+    assert cut.min() == pytest.approx(2.9, abs=1e-3)
+    assert cut.max() == pytest.approx(3.05, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("init", "expected"),
+    [("zeros", 0), ("ones", 1), (Zero(), 0), (One(), 1), (2.5, 2.5), (3, 3), (Constant(-1), -1), ("ONES", 1)],
+    ids=str,
+)
+def test_constants(init, expected):
+    np.testing.assert_array_equal(values(init, (2, 3)), np.full((2, 3), expected, np.float32))
+
+
+@pytest.mark.parametrize("kind", [Tensor, np.array])
+def test_values_can_be_given(kind):
+    given = kind([[1.0, 2.0]])
+    made = initializer(given)
+    assert isinstance(made, Initial)
+    assert made.shape == (1, 2)
+    np.testing.assert_array_equal(Parameter(made, "w").asnumpy(), [[1.0, 2.0]])
+    with pytest.raises(ShapeError, match=r"values of shape \(1, 2\)\. Shape \(2, 1\)"):
+        initializer(given, [2, 1])
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((3, 5), (5, 3)), ((3, 5, 2, 4), (40, 24)), ([3, 5], (5, 3))])
+def test_fans_count_dims_after_the_second_on_both_sides(shape, expected):
+    assert fans(tuple(shape)) == expected
+
+
+@pytest.mark.parametrize("name", ["xavier_uniform", "he_normal", "he_uniform"])
+def test_rules_with_fans_need_two_dims(name):
+    with pytest.raises(ShapeError, match=r"shape \(4,\) has 1 dims. At least 2 dims"):
+        initializer(name, [4])
+
+
+@pytest.mark.parametrize(("shape", "expected"), [(4, (4,)), ([2, 3], (2, 3)), ((2, 3), (2, 3)), ((), ()), ([np.int64(2)], (2,))])
+def test_shapes_may_be_ints_lists_and_tuples(shape, expected):
+    assert initializer("normal", shape).shape == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: initializer("norml", [2]), ValueError, "'norml' is not known. Names: normal, zeros"),
+        (lambda: initializer(None, [2]), TypeError, "init=None"),
+        (lambda: initializer(True, [2]), TypeError, "init=True"),
+        (lambda: initializer(Normal, [2]), TypeError, r"Write Normal\(\)"),
+        (lambda: initializer("normal"), ValueError, "no shape is given"),
+        (lambda: initializer("normal", [2, 0]), ValueError, "at least 1"),
+        (lambda: initializer("normal", [-1]), ValueError, "at least 1"),
+        (lambda: initializer("normal", [2.0]), TypeError, "An int, or a list or tuple of ints"),
+        (lambda: initializer("normal", [True]), TypeError, "An int, or a list or tuple of ints"),
+        (lambda: initializer("normal", "23"), TypeError, "An int, or a list or tuple of ints"),
+        (lambda: Normal(-0.1), ValueError, "sigma=-0.1.*at least 0"),
+        (lambda: Normal(math.nan), ValueError, "A finite number"),
+        (lambda: Normal("0.1"), TypeError, "sigma='0.1'"),
+        (lambda: Uniform(None), TypeError, "scale=None"),
+        (lambda: TruncatedNormal(a=2.0, b=-2.0), ValueError, "with a < b"),
+        (lambda: TruncatedNormal(a=6.0, b=8.0), ValueError, "At least 1 %"),
+        (lambda: HeNormal(mode="fan"), ValueError, "'fan_in' or 'fan_out'"),
+        (lambda: HeUniform(nonlinearity="gelu"), ValueError, "One of leaky_relu, relu"),
+    ],
+)
+def test_unfit_rules_and_shapes_are_refused(call, error, text):
+    with pytest.raises(error, match=text) as caught:
+        call()
+    assert isinstance(caught.value, ParallelLabError)
+
+
+def test_an_initializer_of_ones_own_is_taken():
+    class Counting(module.Initializer):
+        """0, 1, 2, ..."""
+
+        def draw(self, generator, shape):
+            return np.arange(math.prod(shape)).reshape(shape)
+
+    np.testing.assert_array_equal(values(Counting(), (2, 3)), [[0, 1, 2], [3, 4, 5]])

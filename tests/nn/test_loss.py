@@ -1,0 +1,134 @@
+"""Losses against their formulas, reductions, and gradients."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import nn
+from parallel_lab.autograd import grad
+from parallel_lab.errors import ParallelLabError, ShapeError
+from parallel_lab.tensor import Tensor
+from tests.recorded import nets
+
+RNG = np.random.default_rng(11)
+LOGITS = RNG.normal(size=(6, 5)) * 3
+WEIGHTS = RNG.dirichlet(np.ones(5), size=6)
+CLASSES = np.array([0, 4, 2, 2, 1, 3], np.int32)
+LOG_SOFTMAX = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
+SOFTMAX = np.exp(LOG_SOFTMAX)
+ONE_HOT = np.eye(5)[CLASSES]
+REDUCE = {"mean": np.mean, "sum": np.sum, "none": lambda x: x}
+# gradient of the reduced loss for each sample's value
+SHARE = {"mean": 1 / 6, "sum": 1.0}
+
+
+@pytest.mark.parametrize("reduction", REDUCE)
+def test_mean_squared_error(reduction):
+    expected = REDUCE[reduction]((LOGITS - WEIGHTS) ** 2)
+    np.testing.assert_allclose(nn.MSELoss(reduction)(Tensor(LOGITS), Tensor(WEIGHTS)).asnumpy(), expected)
+
+
+def test_mean_squared_error_is_made_of_three_operators_that_can_be_sharded():
+    loss = nn.MSELoss()
+    loss.sub.shard(((2, 4), (2, 4)))
+    loss.square.shard(((2, 4),))
+    loss.reduce_mean.shard(((2, 4),))
+    assert [p.name for p in (loss.sub, loss.square, loss.reduce_mean)] == ["Sub", "Square", "ReduceMean"]
+    assert loss.reduce_mean.instance_name == "reduce_mean"
+
+
+@pytest.mark.parametrize("reduction", REDUCE)
+@pytest.mark.parametrize(
+    ("make", "labels", "weights"),
+    [
+        (lambda r: nn.CrossEntropyLoss(reduction=r), CLASSES, ONE_HOT),
+        (lambda r: nn.CrossEntropyLoss(reduction=r), WEIGHTS, WEIGHTS),
+        (lambda r: nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction=r), CLASSES, ONE_HOT),
+        (lambda r: nn.SoftmaxCrossEntropyWithLogits(reduction=r), WEIGHTS, WEIGHTS),
+    ],
+    ids=["classes", "weights", "sparse", "dense"],
+)
+def test_cross_entropy(make, labels, weights, reduction):
+    expected = REDUCE[reduction](-(weights * LOG_SOFTMAX).sum(1))
+    np.testing.assert_allclose(make(reduction)(Tensor(LOGITS), Tensor(labels)).asnumpy(), expected)
+
+
+@pytest.mark.parametrize("reduction", SHARE)
+@pytest.mark.parametrize(("labels", "weights"), [(CLASSES, ONE_HOT), (WEIGHTS, WEIGHTS)], ids=["classes", "weights"])
+def test_gradient_of_cross_entropy_is_softmax_minus_labels(labels, weights, reduction):
+    loss = nn.CrossEntropyLoss(reduction=reduction)
+    of_logits = grad(lambda x: loss(x, Tensor(labels)))(Tensor(LOGITS))
+    np.testing.assert_allclose(of_logits.asnumpy(), SHARE[reduction] * (SOFTMAX - weights), atol=1e-15)
+
+
+def test_softmax_cross_entropy_reduces_nothing_by_default():
+    assert nn.SoftmaxCrossEntropyWithLogits()(Tensor(LOGITS), Tensor(WEIGHTS)).shape == (6,)
+
+
+@pytest.mark.parametrize(("sparse", "labels"), [(True, CLASSES), (False, WEIGHTS)], ids=["classes", "weights"])
+def test_expanded_cross_entropy_equals_the_fused_one_with_its_gradient(sparse, labels):
+    expanded, fused = nn.SoftmaxCrossEntropyExpand(sparse=sparse), nn.CrossEntropyLoss()
+    x, y = Tensor(LOGITS), Tensor(labels)
+    assert expanded(x, y).item() == pytest.approx(fused(x, y).item(), rel=1e-12)
+    of_expanded, of_fused = (grad(lambda x, loss=loss: loss(x, y))(x).asnumpy() for loss in (expanded, fused))
+    np.testing.assert_allclose(of_expanded, of_fused, atol=1e-15)
+
+
+def test_expanded_cross_entropy_of_equal_largest_logits_has_the_same_gradient():
+    x, y = Tensor(np.array([[2.0, 2.0, 0.0], [1.0, 1.0, 1.0]])), Tensor(np.array([0, 2]))
+    of_expanded, of_fused = (
+        grad(lambda x, loss=loss: loss(x, y))(x).asnumpy() for loss in (nn.SoftmaxCrossEntropyExpand(True), nn.CrossEntropyLoss())
+    )
+    np.testing.assert_allclose(of_expanded, of_fused, atol=1e-15)
+
+
+def test_expanded_cross_entropy_is_float32_on_float32():
+    loss = nn.SoftmaxCrossEntropyExpand(sparse=True)(Tensor(LOGITS.astype(np.float32)), Tensor(CLASSES))
+    assert (loss.dtype, loss.shape) == (np.float32, ())
+    assert loss.item() == pytest.approx(-(ONE_HOT * LOG_SOFTMAX).sum(1).mean(), rel=1e-5)
+
+
+def test_large_logits_do_not_overflow():
+    loss = nn.CrossEntropyLoss()(Tensor(np.array([[1e4, -1e4], [-1e4, 1e4]])), Tensor(np.array([0, 0])))
+    assert loss.item() == pytest.approx(1e4)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [((6, 5), np.zeros((6, 5), np.int32)), ((6, 5), np.zeros(6)), ((6, 5), np.zeros(4, np.int32)), ((5,), np.int32(2)), ((6, 5), np.zeros((4, 5)))],
+    ids=["int matrix", "float vector", "other count", "one sample", "other rows"],
+)
+def test_cross_entropy_refuses_labels_that_do_not_fit(logits, labels):
+    with pytest.raises(ShapeError, match=r"Logits \(a, c\) with int labels \(a,\), or with float labels \(a, c\)"):
+        nn.CrossEntropyLoss()(Tensor(np.zeros(logits)), Tensor(labels))
+
+
+@pytest.mark.parametrize("label", [-1, 5])
+def test_class_numbers_out_of_range_are_refused(label):
+    with pytest.raises(ValueError, match=f"a label is {label}.*from 0 to 4"):
+        nn.CrossEntropyLoss()(Tensor(LOGITS), Tensor(np.full(6, label)))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: nn.MSELoss("average"), ValueError, "'average'. 'mean', 'sum' or 'none'"),
+        (lambda: nn.CrossEntropyLoss(reduction=None), ValueError, "reduction=None"),
+        (lambda: nn.SoftmaxCrossEntropyWithLogits(sparse=1), TypeError, "sparse=1"),
+        (lambda: nn.SoftmaxCrossEntropyExpand("yes"), TypeError, "sparse='yes'"),
+        (lambda: nn.WithLossCell(nets.Quick(2, 2, 2), "mse"), TypeError, "loss_fn='mse'"),
+    ],
+)
+def test_unfit_arguments_are_refused(make, error, text):
+    with pytest.raises(error, match=text) as caught:
+        make()
+    assert isinstance(caught.value, ParallelLabError)
+
+
+@pytest.mark.parametrize("loss_fn", [nn.MSELoss(), lambda a, b: ((a - b) ** 2.0).mean()], ids=["cell", "function"])
+def test_with_loss_cell_joins_network_and_loss(loss_fn):
+    net = nets.Quick(5, 4, 3)
+    joined = nn.WithLossCell(net, loss_fn)
+    x, y = Tensor(LOGITS.astype(np.float32)), Tensor(np.ones((6, 3), np.float32))
+    assert joined.backbone_network is net
+    assert net.cell_name == "_backbone"
+    assert joined(x, y).item() == pytest.approx(((net(x).asnumpy() - 1) ** 2).mean(), rel=1e-6)

@@ -1,0 +1,381 @@
+"""Optimizers against closed formulas in float64, and what the rules promise: purity, slices, dtypes, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import nn
+from parallel_lab.context import current_tracer
+from parallel_lab.errors import ParallelLabError, ShapeError, TraceError
+from parallel_lab.graph.trace import TracedValue, Tracer
+from parallel_lab.nn.initializer import initializer
+from parallel_lab.tensor import Parameter, Tensor
+from tests.recorded import nets
+
+RATE, STEPS, SHAPE = 0.05, 6, (4, 3)
+RNG = np.random.default_rng(5)
+START = RNG.normal(size=SHAPE)
+GRADS = RNG.normal(size=(STEPS, *SHAPE))
+
+
+def steps(make, start=START, grads=GRADS):
+    """Values after each eager step, and the optimizer."""
+    parameter = Parameter(Tensor(start), "w")
+    optimizer = make([parameter])
+    values = []
+    for g in grads:
+        optimizer([g])
+        values.append(parameter.asnumpy().copy())
+    return np.array(values), optimizer
+
+
+def powers(base, t):
+    """base^(t-1), ..., base, 1: what the gradients of steps 1 ... t weigh in a running sum, shaped for them."""
+    return (base ** np.arange(t - 1, -1, -1.0)).reshape(-1, 1, 1)
+
+
+def path(directions):
+    """START minus the running sum of RATE times the directions."""
+    return START - RATE * np.cumsum(directions, axis=0)
+
+
+# ---- closed formulas ----
+
+
+def momentum_sums(mu, dampening=0.0):
+    """v_t as a weighted sum of the gradients; all but the first are dampened."""
+    kept = np.array([1.0] + [1 - dampening] * (STEPS - 1)).reshape(-1, 1, 1)
+    return np.array([(powers(mu, t) * kept[:t] * GRADS[:t]).sum(0) for t in range(1, STEPS + 1)])
+
+
+def adam_means(b1=0.9, b2=0.999):
+    """m_t and v_t as weighted sums."""
+    m = np.array([(1 - b1) * (powers(b1, t) * GRADS[:t]).sum(0) for t in range(1, STEPS + 1)])
+    v = np.array([(1 - b2) * (powers(b2, t) * GRADS[:t] ** 2).sum(0) for t in range(1, STEPS + 1)])
+    return m, v
+
+
+def adam_directions(b1=0.9, b2=0.999, eps=1e-8, nesterov=False):
+    m, v = adam_means(b1, b2)
+    t = np.arange(1, STEPS + 1.0).reshape(-1, 1, 1)
+    top = b1 * m + (1 - b1) * GRADS if nesterov else m
+    return np.sqrt(1 - b2**t) / (1 - b1**t) * top / (np.sqrt(v) + eps)
+
+
+def decoupled_path(decay, eps=1e-6):
+    """AdamWeightDecay: each step shrinks the parameter by the factor 1 - RATE * decay, earlier directions with it."""
+    m, v = adam_means()
+    shrink, directions = 1 - RATE * decay, m / (np.sqrt(v) + eps)
+    return np.array([shrink**t * START - RATE * (powers(shrink, t) * directions[:t]).sum(0) for t in range(1, STEPS + 1)])
+
+
+def decayed_sgd_path(decay, scale):
+    """SGD with weight decay: the same shrinking, on unscaled gradients."""
+    shrink = 1 - RATE * decay
+    return np.array([shrink**t * START - RATE * (powers(shrink, t) * GRADS[:t] / scale).sum(0) for t in range(1, STEPS + 1)])
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda p: nn.SGD(p, RATE), lambda: path(GRADS)),
+        (lambda p: nn.SGD(p, RATE, momentum=0.9), lambda: path(momentum_sums(0.9))),
+        (lambda p: nn.SGD(p, RATE, momentum=0.9, dampening=0.4), lambda: path(momentum_sums(0.9, 0.4))),
+        (lambda p: nn.SGD(p, RATE, momentum=0.9, nesterov=True), lambda: path(GRADS + 0.9 * momentum_sums(0.9))),
+        (lambda p: nn.SGD(p, RATE, weight_decay=0.3, loss_scale=4.0), lambda: decayed_sgd_path(0.3, 4.0)),
+        (lambda p: nn.Momentum(p, RATE, 0.8), lambda: path(momentum_sums(0.8))),
+        (lambda p: nn.Momentum(p, RATE, 0), lambda: path(GRADS)),
+        (lambda p: nn.Momentum(p, RATE, 0.8, use_nesterov=True), lambda: path(GRADS + 0.8 * momentum_sums(0.8))),
+        (lambda p: nn.Momentum(p, RATE, 0.8, loss_scale=8.0), lambda: path(momentum_sums(0.8) / 8)),
+        (lambda p: nn.Adam(p, RATE), lambda: path(adam_directions())),
+        (lambda p: nn.Adam(p, RATE, 0.7, 0.8, 1e-3), lambda: path(adam_directions(0.7, 0.8, 1e-3))),
+        (lambda p: nn.Adam(p, RATE, use_nesterov=True), lambda: path(adam_directions(nesterov=True))),
+        (lambda p: nn.AdamWeightDecay(p, RATE), lambda: decoupled_path(0.0)),
+        (lambda p: nn.AdamWeightDecay(p, RATE, weight_decay=0.3), lambda: decoupled_path(0.3)),
+    ],
+    ids=[
+        "sgd",
+        "sgd momentum",
+        "sgd dampening",
+        "sgd nesterov",
+        "sgd decay and scale",
+        "momentum",
+        "momentum 0",
+        "momentum nesterov",
+        "momentum scale",
+        "adam",
+        "adam betas",
+        "adam nesterov",
+        "adam weight decay 0",
+        "adam weight decay",
+    ],
+)
+def test_steps_follow_the_closed_formula(make, expected):
+    values, _ = steps(make)
+    np.testing.assert_allclose(values, expected(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda p, **k: nn.SGD(p, RATE, 0.9, **k), lambda p, **k: nn.Momentum(p, RATE, 0.9, **k), lambda p, **k: nn.Adam(p, RATE, **k)],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_weight_decay_adds_the_parameter_to_the_unscaled_gradient(make):
+    with_decay, plain = Parameter(Tensor(START), "w"), Parameter(Tensor(START), "w")
+    decaying, other = make([with_decay], weight_decay=0.3, loss_scale=2.0), make([plain])
+    for g in GRADS:
+        other([g / 2 + 0.3 * plain.asnumpy()])
+        decaying([g])
+    np.testing.assert_allclose(with_decay.asnumpy(), plain.asnumpy(), rtol=1e-12)
+
+
+def test_defaults_are_mindspores():
+    w = [Parameter(Tensor(START), "w")]
+    assert repr(nn.SGD(w)) == "SGD(1 parameters, learning_rate=0.1, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, loss_scale=1.0)"
+    adam, decoupled = nn.Adam(w), nn.AdamWeightDecay(w)
+    assert (adam.learning_rate, adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (1e-3, 0.9, 0.999, 1e-8, 0.0)
+    assert (decoupled.learning_rate, decoupled.beta1, decoupled.beta2, decoupled.eps, decoupled.weight_decay) == (1e-3, 0.9, 0.999, 1e-6, 0.0)
+
+
+# ---- what every rule promises ----
+
+RULES = {
+    "sgd": lambda p: nn.SGD(p, RATE),
+    "sgd-dampened": lambda p: nn.SGD(p, RATE, 0.9, 0.4, 0.1),
+    "sgd-nesterov": lambda p: nn.SGD(p, RATE, 0.9, nesterov=True),
+    "momentum": lambda p: nn.Momentum(p, RATE, 0.9, 0.1, 2.0),
+    "momentum-nesterov": lambda p: nn.Momentum(p, RATE, 0.9, use_nesterov=True),
+    "adam": lambda p: nn.Adam(p, RATE, weight_decay=0.1),
+    "adam-nesterov": lambda p: nn.Adam(p, RATE, use_nesterov=True),
+    "adam-weight-decay": lambda p: nn.AdamWeightDecay(p, RATE, weight_decay=0.1),
+}
+each_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
+
+
+def inputs(optimizer, dtype, wrap=lambda a: a):
+    """Arguments of `update` in the middle of a training, as arrays of `dtype` put through `wrap`."""
+    parameter = Parameter(Tensor(START.astype(dtype)), "w")
+    state = {s: wrap(np.abs(a + GRADS[i].astype(dtype))) for i, (s, a) in enumerate(optimizer.initial_state(parameter).items())}
+    scalars = {s: wrap(np.asarray(v, dtype)) for s, v in optimizer.scalar_state().items()}
+    return wrap(START.astype(dtype)), wrap(GRADS[0].astype(dtype)), state, scalars, wrap(np.asarray(RATE, dtype))
+
+
+def updated(optimizer, parameter, gradient, state, scalars, rate):
+    return optimizer.update(parameter, gradient, state, optimizer.update_scalars(scalars), rate)
+
+
+@pytest.fixture
+def optimizer(make):
+    return make([Parameter(Tensor(START), "w")])
+
+
+@each_rule
+def test_a_slice_of_the_update_is_the_update_of_the_slice(optimizer):
+    parameter, gradient, state, scalars, rate = inputs(optimizer, np.float32)
+    whole, whole_state = updated(optimizer, parameter, gradient, state, scalars, rate)
+    rows, cut = slice(1, 3), {s: a[1:3] for s, a in state.items()}
+    part, part_state = updated(optimizer, parameter[rows], gradient[rows], cut, scalars, rate)
+    np.testing.assert_array_equal(part, whole[rows])
+    assert set(whole_state) == set(optimizer.state_names)
+    for name, array in part_state.items():
+        np.testing.assert_array_equal(array, whole_state[name][rows])
+
+
+@each_rule
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arrays_and_tensors_give_the_same_bits_and_dtype(optimizer, dtype):
+    on_arrays, states = updated(optimizer, *inputs(optimizer, dtype))
+    on_tensors, tensor_states = updated(optimizer, *inputs(optimizer, dtype, Tensor))
+    assert isinstance(on_tensors, Tensor)
+    assert on_arrays.dtype == on_tensors.dtype == dtype
+    np.testing.assert_array_equal(on_arrays, on_tensors.asnumpy())
+    for name in optimizer.state_names:
+        assert states[name].dtype == dtype
+        np.testing.assert_array_equal(states[name], tensor_states[name].asnumpy())
+
+
+@each_rule
+def test_the_rule_can_be_traced(optimizer):
+    tracer = Tracer()
+    token = current_tracer.set(tracer)
+    try:
+        new, state = updated(optimizer, *inputs(optimizer, np.float32, lambda a: tracer.data("x", a.shape, "float32")))
+    finally:
+        current_tracer.reset(token)
+    assert [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())] == [(TracedValue, SHAPE, "float32")] * (1 + len(state))
+    assert set(state) == set(optimizer.state_names)
+    assert len(tracer.nodes) >= 2
+
+
+@each_rule
+def test_update_changes_nothing_it_was_given(optimizer):
+    given = inputs(optimizer, np.float64)
+    updated(optimizer, *given)
+    again = inputs(optimizer, np.float64)
+    for before, after in ((given[0], again[0]), (given[1], again[1]), *((given[2][s], again[2][s]) for s in given[2])):
+        np.testing.assert_array_equal(before, after)
+
+
+@each_rule
+def test_states_start_at_zero_with_the_shape_and_dtype_of_the_parameter(optimizer):
+    state = optimizer.initial_state(Parameter(initializer("ones", [2, 5]), "w"))
+    assert tuple(state) == tuple(optimizer.state_names)
+    assert all(a.shape == (2, 5) and a.dtype == np.float32 and not a.any() for a in state.values())
+
+
+@each_rule
+def test_the_mean_of_a_square_is_brought_down(make):
+    values, _ = steps(make, grads=())
+    assert values.size == 0
+    parameter = Parameter(Tensor(START), "w")
+    optimizer = make([parameter])
+    for _ in range(300):
+        optimizer([2 * parameter.asnumpy()])
+    assert np.abs(parameter.asnumpy()).max() < 0.05 * np.abs(START).max()
+
+
+# ---- eager steps ----
+
+
+def test_parameters_of_different_dtypes_are_updated_in_their_own():
+    a, b = Parameter(Tensor(START.astype(np.float32)), "a"), Parameter(Tensor(START), "b")
+    optimizer = nn.Adam([a, b], RATE)
+    for g in GRADS:
+        optimizer([g.astype(np.float32), Tensor(g)])
+    assert (a.dtype, b.dtype) == (np.float32, np.float64)
+    np.testing.assert_allclose(b.asnumpy(), path(adam_directions())[-1], rtol=1e-12)
+    np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4)
+
+
+def test_states_and_scalars_can_be_read():
+    _, optimizer = steps(lambda p: nn.Adam(p, RATE))
+    m, v = adam_means()
+    np.testing.assert_allclose(optimizer.states["w"]["moment1"], m[-1], rtol=1e-12)
+    np.testing.assert_allclose(optimizer.states["w"]["moment2"], v[-1], rtol=1e-12)
+    assert optimizer.scalars == pytest.approx({"beta1_power": 0.9**STEPS, "beta2_power": 0.999**STEPS})
+
+
+def test_the_learning_rate_can_change_between_steps():
+    parameter = Parameter(Tensor(START), "w")
+    optimizer = nn.SGD([parameter], 0.5)
+    optimizer([GRADS[0]])
+    optimizer.learning_rate = 0.25
+    optimizer([GRADS[1]])
+    np.testing.assert_allclose(parameter.asnumpy(), START - 0.5 * GRADS[0] - 0.25 * GRADS[1])
+    with pytest.raises(ValueError, match="learning_rate=-1"):
+        optimizer.learning_rate = -1
+
+
+def test_frozen_parameters_are_left_out_and_left_alone():
+    net = nets.Quick(4, 6, 2)
+    net.weight2.requires_grad = False
+    optimizer = nn.SGD(net.get_parameters(), 0.1, weight_decay=0.5)
+    assert [p.name for p in optimizer.parameters] == ["w"]
+    net.weight.requires_grad = False
+    before = net.weight.asnumpy().copy()
+    optimizer([np.ones((4, 6))])
+    np.testing.assert_array_equal(net.weight.asnumpy(), before)
+
+
+def test_parameters_may_come_from_a_filter():
+    net = nets.Mlp(4, 6, 2)
+    optimizer = nn.Momentum(filter(lambda p: p.requires_grad, net.get_parameters()), 0.01, 0.9)
+    assert optimizer.parameters == net.trainable_params()
+
+
+@pytest.mark.parametrize(
+    ("grads", "error", "text"),
+    [
+        ([np.ones(SHAPE)] * 2, ValueError, "got 2 gradients. 1, one per parameter"),
+        ([np.ones((3, 4))], ShapeError, r"the gradient of 'w' has shape \(3, 4\). Shape \(4, 3\)"),
+        (np.ones((1, *SHAPE)), TypeError, "A list or tuple with one gradient per parameter"),
+        (None, TypeError, "A list or tuple"),
+    ],
+    ids=["count", "shape", "one array", "none"],
+)
+def test_gradients_that_do_not_fit_are_refused_and_change_nothing(grads, error, text):
+    parameter = Parameter(Tensor(START), "w")
+    optimizer = nn.Adam([parameter], RATE)
+    with pytest.raises(error, match=text) as caught:
+        optimizer(grads)
+    assert isinstance(caught.value, ParallelLabError)
+    np.testing.assert_array_equal(parameter.asnumpy(), START)
+    assert optimizer.scalars == {"beta1_power": 1.0, "beta2_power": 1.0}
+
+
+def test_an_optimizer_is_not_called_inside_a_trace():
+    optimizer = nn.SGD([Parameter(Tensor(START), "w")], RATE)
+    token = current_tracer.set(Tracer())
+    try:
+        with pytest.raises(TraceError, match="while a network is traced"):
+            optimizer([GRADS[0]])
+    finally:
+        current_tracer.reset(token)
+
+
+# ---- refusals ----
+
+
+def w(name="w", dtype=np.float32):
+    return Parameter(Tensor(np.zeros(3, dtype)), name)
+
+
+SAME = w()
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "text"),
+    [
+        ([], ValueError, "params is empty"),
+        ([Parameter(Tensor(START), "w", requires_grad=False)], ValueError, "there is nothing to train"),
+        ([w(), w()], ValueError, "'w' is the name of two parameters"),
+        ([SAME, SAME], ValueError, "'w' is given twice"),
+        ([Tensor(START)], TypeError, r"params\[0\] is Tensor"),
+        ([{"params": [SAME]}], TypeError, "one optimizer per group"),
+        (SAME, TypeError, "A list of Parameters"),
+        (3, TypeError, "A list of Parameters"),
+        ([w(dtype=np.int32)], TypeError, "dtype int32"),
+    ],
+    ids=["empty", "frozen", "names", "twice", "tensor", "groups", "single", "number", "ints"],
+)
+def test_unfit_parameters_are_refused(params, error, text):
+    with pytest.raises(error, match=text) as caught:
+        nn.SGD(params)
+    assert isinstance(caught.value, ParallelLabError)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda p: nn.SGD(p, -0.1), ValueError, "learning_rate=-0.1.*at least 0"),
+        (lambda p: nn.SGD(p, math.nan), ValueError, "A finite number"),
+        (lambda p: nn.SGD(p, "0.1"), TypeError, "learning_rate='0.1'"),
+        (lambda p: nn.SGD(p, True), TypeError, "learning_rate=True"),
+        (lambda p: nn.SGD(p, [0.1, 0.2]), TypeError, "learning_rate="),
+        (lambda p: nn.SGD(p, momentum=-1), ValueError, "momentum=-1"),
+        (lambda p: nn.SGD(p, dampening=-0.1), ValueError, "dampening=-0.1"),
+        (lambda p: nn.SGD(p, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
+        (lambda p: nn.SGD(p, momentum=0.9, dampening=0.1, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
+        (lambda p: nn.SGD(p, momentum=0.9, nesterov=1), TypeError, "nesterov=1"),
+        (lambda p: nn.Momentum(p, 0.1, -0.5), ValueError, "momentum=-0.5"),
+        (lambda p: nn.Momentum(p, 0.1, "0.9"), TypeError, "momentum='0.9'"),
+        (lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=-1.0), ValueError, "weight_decay=-1.0"),
+        (lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=0), ValueError, "loss_scale=0.*above 0"),
+        (lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=None), TypeError, "use_nesterov=None"),
+        (lambda p: nn.Adam(p, beta1=1.0), ValueError, "beta1=1.0.*above 0 and below 1"),
+        (lambda p: nn.Adam(p, beta2=0.0), ValueError, "beta2=0.0"),
+        (lambda p: nn.Adam(p, eps=0.0), ValueError, "eps=0.0"),
+        (lambda p: nn.AdamWeightDecay(p, beta1=-0.1), ValueError, "beta1=-0.1"),
+        (lambda p: nn.AdamWeightDecay(p, weight_decay=math.inf), ValueError, "weight_decay=inf"),
+    ],
+)
+def test_unfit_hyper_parameters_are_refused(make, error, text):
+    with pytest.raises(error, match=text) as caught:
+        make([w()])
+    assert isinstance(caught.value, ParallelLabError)
+
+
+def test_a_learning_rate_may_be_a_tensor_of_one_number():
+    assert nn.SGD([w()], Tensor(0.5)).learning_rate == 0.5
+    assert nn.SGD([w()], np.float32(0.5)).learning_rate == 0.5

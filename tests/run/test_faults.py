@@ -1,0 +1,641 @@
+"""Faults of real workers: every one ends in an error that names its cause, on every member and in the notebook, and nothing hangs or stays behind.
+
+The deadlines are promises (an error within 1 s of a death); they are asserted with a bound of 5 s and their medians are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import parallel_lab
+from parallel_lab.errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised
+from parallel_lab.run.communicator import Request
+from parallel_lab.run.shm import WorkerPool
+
+ROOT = str(Path(parallel_lab.__file__).parents[1])
+SEED = 20261121
+PROMISE_BOUND_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def watchdog():
+    def bark(*_):
+        raise TimeoutError("the test took longer than 40 s")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.alarm(40)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Three ranks; kept through all faults that must not cost the workers."""
+    with WorkerPool(3, timeout_s=20) as pool:
+        pool.pids_at_start = pool.pids
+        yield pool
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def gone(pids, limit_s: float) -> float | None:
+    """Seconds until none of `pids` lives; None when some still do after limit_s."""
+    start = time.monotonic()
+    while any(state_of(pid) != "Z" for pid in pids):
+        if time.monotonic() - start > limit_s:
+            return None
+        time.sleep(0.002)
+    return time.monotonic() - start
+
+
+def quick_errors(comm, body):
+    """Run `body`; give back what it raised, so that a test sees the error of every rank."""
+    try:
+        body(comm)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+# ---- a rank dies ----
+
+
+def endless(comm):
+    x = np.ones(200 + 20_000 * (comm.world_size % 2))
+    comm.report("at work")
+    while True:
+        comm.all_reduce(x)
+        comm.barrier()
+        comm.all_gather(x[:100])
+
+
+def test_hundred_random_kills_each_end_in_rank_died():
+    rng = np.random.default_rng(SEED)
+    print(f"seed {SEED}")
+    taken = []
+    for _ in range(100):
+        world = int(rng.integers(2, 5))
+        victim = int(rng.integers(world))
+        with WorkerPool(world) as pool:
+            pids = pool.pids
+            job = pool.submit(endless)
+            end = time.monotonic() + 10
+            while len(job.messages) < world and time.monotonic() < end:
+                job.wait_for_change(0.1)
+            time.sleep(float(rng.uniform(0, 0.01)))
+            start = time.monotonic()
+            os.kill(pids[victim], signal.SIGKILL)
+            with pytest.raises(RankDied) as caught:
+                job.result(timeout=10)
+            taken.append(time.monotonic() - start)
+        error = caught.value
+        assert (error.rank, error.pid, error.exit_code, error.signal_name) == (victim, pids[victim], -9, "SIGKILL")
+        assert re.search(rf"rank {victim} \(pid {pids[victim]}\) was killed by SIGKILL \(signal 9\) (in|after) (all_reduce|barrier|all_gather) #\d+", str(error))
+        assert "test_faults.py:" in str(error)
+        assert gone(pids, 5) is not None
+    print(f"RankDied after median {statistics.median(taken) * 1e3:.0f} ms, max {max(taken) * 1e3:.0f} ms, n=100")
+    assert max(taken) < PROMISE_BOUND_S
+
+
+def test_survivors_raise_rank_died_too_with_what_they_were_in(tmp_path):
+    def program(comm, folder):
+        try:
+            if comm.rank == 1:
+                comm.barrier(group=(1, 2))
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if comm.rank == 2:
+                comm.barrier(group=(1, 2))
+            comm.all_reduce(np.ones(5, "f4"))
+        except RankDied as error:
+            Path(folder, str(comm.rank)).write_text(str(error))
+            raise
+
+    with WorkerPool(3) as pool:
+        with pytest.raises(RankDied, match="SIGSEGV") as caught:
+            pool.run(program, str(tmp_path))
+        assert not pool.alive
+        flight = pool.flight_record()
+    for rank in (0, 2):
+        text = (tmp_path / str(rank)).read_text()
+        assert "rank 1" in text and "SIGSEGV" in text
+        assert re.search(rf"Rank {rank} was stopped in all_reduce #0 float32 \(5,\) sum of group \(0, 1, 2\) at test_faults.py:\d+", text)
+    assert "Ranks 0, 2 stopped in all_reduce #0" in str(caught.value)
+    assert [e.kind for e in flight[1]] == ["barrier"] and flight[0][-1].end_s is None and flight[0][-1].shape == (5,)
+
+
+@pytest.mark.parametrize(("end", "code"), [(lambda: os._exit(7), 7), (lambda: os.abort(), -6)], ids=["exit 7", "abort"])
+def test_exit_codes_are_named(end, code):
+    def program(comm):
+        if comm.rank == 1:
+            end()
+        comm.barrier()
+
+    with WorkerPool(2) as pool, pytest.raises(RankDied, match=r"exit code 7" if code == 7 else "SIGABRT") as caught:
+        pool.run(program)
+    assert (caught.value.rank, caught.value.exit_code) == (1, code)
+
+
+def test_death_while_the_others_compute_is_told_at_once():
+    def program(comm):
+        if comm.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(30)
+
+    start = time.monotonic()
+    with WorkerPool(2) as pool, pytest.raises(RankDied, match="rank 0"):
+        pool.run(program)
+    assert time.monotonic() - start < PROMISE_BOUND_S
+
+
+def test_two_deaths_at_once():
+    with WorkerPool(4) as pool:
+        pids = pool.pids
+        job = pool.submit(endless)
+        while len(job.messages) < 4:
+            job.wait_for_change(1)
+        os.kill(pids[1], signal.SIGKILL)
+        os.kill(pids[2], signal.SIGKILL)
+        with pytest.raises(RankDied) as caught:
+            job.result(timeout=10)
+        assert caught.value.rank in (1, 2)
+    assert gone(pids, 5) is not None
+
+
+# ---- a rank raises ----
+
+
+class Odd(Exception):
+    """Cannot be pickled, nor shown."""
+
+    def __init__(self):
+        super().__init__("odd")
+        self.lock = threading.Lock()
+
+    def __reduce__(self):
+        raise TypeError("no")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("mute")
+
+
+def test_exception_names_rank_and_line_and_is_the_cause(pool):
+    def inner(x):
+        return {}[x]
+
+    def program(comm):
+        comm.barrier()
+        if comm.rank == 1:
+            inner("layer 7")
+        comm.all_reduce(np.ones(2))
+
+    start = time.monotonic()
+    with pytest.raises(RankRaised) as caught:
+        pool.run(program)
+    took = time.monotonic() - start
+    error, text = caught.value, str(caught.value)
+    assert isinstance(error.__cause__, KeyError) and error.__cause__.args == ("layer 7",)
+    assert error.rank == 1 and "rank 1 (pid" in text and "KeyError: 'layer 7'" in text
+    assert [f.name for f in error.frames] == ["program", "inner"]
+    assert "return {}[x]" in text and "worker_main" not in text
+    assert "Ranks 0, 2 stopped in all_reduce #1 (test_faults.py:" in text
+    assert took < PROMISE_BOUND_S and pool.pids == pool.pids_at_start and pool.alive
+
+
+def test_same_exception_on_all_ranks_is_shown_once(pool):
+    with pytest.raises(RankRaised, match="raised the same") as caught:
+        pool.run(lambda comm: [1, 2][5])
+    assert str(caught.value).count("list index out of range") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (lambda: Odd(), "Odd: odd"),
+        (lambda: Mute(), "Mute: <str() of it raised RuntimeError>"),
+        (lambda: ValueError("x" * 2**20), r"ValueError: xxxxx"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+        (lambda: MemoryError(), "MemoryError: "),
+        (lambda: KeyboardInterrupt(), "KeyboardInterrupt: "),
+    ],
+    ids=["unpicklable", "str raises", "1 MiB of text", "SystemExit", "MemoryError", "KeyboardInterrupt"],
+)
+def test_every_kind_of_exception_is_reported(pool, make, shown):
+    def program(comm):
+        if comm.rank == 2:
+            raise make()
+        comm.barrier()
+
+    with pytest.raises(RankRaised) as caught:
+        pool.run(program)
+    assert caught.value.rank == 2 and shown in str(caught.value)
+    assert len(str(caught.value)) < 8000
+    assert pool.run(lambda comm: comm.rank) == [0, 1, 2] and pool.pids == pool.pids_at_start
+
+
+def test_long_text_is_whole_in_the_cause(pool):
+    def program(comm):
+        raise ValueError("x" * 2**20)
+
+    with pytest.raises(RankRaised) as caught:
+        pool.run(program)
+    assert len(str(caught.value.__cause__)) == 2**20
+
+
+def test_result_that_cannot_be_sent_is_an_error_not_a_hang(pool):
+    with pytest.raises(RankRaised, match="pickle"):
+        pool.run(lambda comm: (i for i in range(3)))
+
+
+def test_rank_that_does_not_come_back_after_a_fault_costs_the_pool_and_is_named():
+    def program(comm):
+        if comm.rank == 0:
+            raise ValueError("first")
+        while True:
+            pass
+
+    with WorkerPool(2) as pool:
+        pids = pool.pids
+        start = time.monotonic()
+        with pytest.raises(RankRaised, match="first.*[Rr]ank 1 did not come back and the workers were ended"):
+            pool.run(program)
+        assert time.monotonic() - start < PROMISE_BOUND_S
+        assert not pool.alive and gone(pids, 5) is not None
+
+
+# ---- ranks that disagree ----
+
+N = (0, 1, 2)
+
+
+def ask(kind, value=None, group=N, **fields):
+    return lambda comm: comm.answer(Request(kind, group, value, **fields))
+
+
+def swapped(comm):
+    a, b = np.ones(3), np.zeros(3)
+    names = [("a", a), ("b", b)]
+    for name, x in names[::-1] if comm.rank == 1 else names:
+        comm.all_reduce(x, tag=name)
+
+
+def swapped_broadcasts(comm):
+    for name in ("b", "a") if comm.rank == 1 else ("a", "b"):
+        comm.answer(Request("broadcast", N, np.ones(3) if comm.rank == 0 else None, root=0, shape=(3,), dtype="float64", origin=name))
+
+
+def two_lines(comm):
+    if comm.rank == 1:
+        comm.all_reduce(np.ones(3))
+    else:
+        comm.all_reduce(np.ones(3))
+
+
+def leaves_early(comm):
+    for _ in range(2 if comm.rank == 1 else 3):
+        comm.all_reduce(np.ones(3))
+
+
+MISMATCHES = {
+    "kind": ("all_reduce", "all_gather", ask("all_reduce", np.ones(4)), ask("all_gather", np.ones(4))),
+    "shape": ("(8,)", "(4,)", ask("all_reduce", np.ones(8)), ask("all_reduce", np.ones(4))),
+    "large shape": ("(256000,)", "(128000,)", ask("all_reduce", np.ones(256_000)), ask("all_reduce", np.ones(128_000))),
+    "dtype": ("float32", "float64", ask("all_reduce", np.ones(4, "f4")), ask("all_reduce", np.ones(4))),
+    "dtype of equal size": ("float32", "int32", ask("all_reduce", np.ones(4, "f4")), ask("all_reduce", np.ones(4, "i4"))),
+    "reduce": ("sum", "max", ask("all_reduce", np.ones(4)), ask("all_reduce", np.ones(4), reduce="max")),
+    "dim": ("dim 0", "dim 1", ask("all_gather", np.ones((2, 2))), ask("all_gather", np.ones((2, 2)), dim=1)),
+    "root": ("root 0", "root 1", ask("reduce", np.ones(4), root=0), ask("reduce", np.ones(4), root=1)),
+    "group": ("group (0, 1, 2)", "group (1, 2)", ask("all_reduce", np.ones(4)), ask("all_reduce", np.ones(4), group=(1, 2))),
+    "step": ("step 4", "step 5", lambda comm: comm.agree_to_continue(4), lambda comm: comm.agree_to_continue(5)),
+}
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(pool, tmp_path, name):
+    here, there, others, odd = MISMATCHES[name]
+
+    def program(comm, folder):
+        try:
+            (odd if comm.rank == 1 else others)(comm)
+        except CollectiveMismatch as error:
+            Path(folder, str(comm.rank)).write_text(str(error))
+            raise
+
+    start = time.monotonic()
+    with pytest.raises(CollectiveMismatch) as caught:
+        pool.run(program, str(tmp_path))
+    assert time.monotonic() - start < PROMISE_BOUND_S
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+    for text in [str(caught.value), *(p.read_text() for p in tmp_path.iterdir())]:
+        assert here in text and there in text and "rank 1 called" in text, text
+        assert text.count("test_faults.py:") >= 2 or name == "step", text
+    assert pool.pids == pool.pids_at_start and pool.run(lambda comm: comm.all_reduce(np.ones(1))[0]) == [3.0] * 3
+
+
+@pytest.mark.parametrize("program", [swapped, swapped_broadcasts, two_lines])
+def test_calls_in_swapped_order_or_from_different_lines_are_a_mismatch(pool, program):
+    with pytest.raises(CollectiveMismatch, match="differ in origin"):
+        pool.run(program)
+
+
+def test_rank_that_returns_early_is_named(pool):
+    with pytest.raises(CollectiveMismatch, match=r"rank 1 has returned while rank \d waits for it in all_reduce #2.*its last call was all_reduce #1"):
+        pool.run(leaves_early)
+
+
+def test_broadcast_root_and_shape_mismatch(pool):
+    def roots(comm):
+        comm.broadcast(np.ones(4), root=1 if comm.rank == 1 else 0)
+
+    def shapes(comm):
+        comm.answer(Request("broadcast", N, np.ones(8) if comm.rank == 0 else None, root=0, shape=(4,) if comm.rank == 1 else (8,), dtype="float64"))
+
+    with pytest.raises(CollectiveMismatch, match="root 0.*root 1"):
+        pool.run(roots)
+    with pytest.raises(CollectiveMismatch, match=r"\(8,\).*\(4,\)"):
+        pool.run(shapes)
+
+
+def test_matching_calls_from_different_lines_raise_no_false_alarm(pool):
+    """The root of a broadcast, gather or reduce often stands on its own line; a tag lets two lines of an all_reduce meet."""
+
+    def program(comm):
+        if comm.rank == 0:
+            comm.broadcast(np.ones(3))
+            comm.gather(np.ones(3))
+            comm.reduce(np.ones(3))
+            comm.barrier()
+            return comm.all_reduce(np.ones(1), tag="sum")[0]
+        comm.broadcast()
+        comm.gather(np.ones(3))
+        comm.reduce(np.ones(3))
+        comm.barrier()
+        return comm.all_reduce(np.ones(1), tag="sum")[0]
+
+    assert pool.run(program) == [3.0] * 3
+
+
+def test_send_and_recv_that_disagree(pool):
+    def shape(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(3), 1)
+        if comm.rank == 1:
+            comm.recv(0, shape=(4,), dtype="float64")
+
+    def unread(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(3), 1)
+
+    def unread_large(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(3_000_000), 1)
+
+    with pytest.raises(CollectiveMismatch, match=r"rank 1 expects float64 \(4,\) from rank 0, which sent float64 \(3,\)"):
+        pool.run(shape)
+    with pytest.raises(CollectiveMismatch, match="rank 0 sent 1 message to rank 1, which received 0"):
+        pool.run(unread)
+    with pytest.raises(CollectiveMismatch, match=r"rank 1 has returned while rank 0|rank 0 sent 1 message"):
+        pool.run(unread_large)
+
+
+def circle_of_groups(comm):
+    comm.barrier(group=[(0, 1), (1, 2), (0, 2)][comm.rank])
+
+
+def circle_of_recvs(comm):
+    comm.recv((comm.rank + 1) % 3)
+
+
+def recv_against_collective(comm):
+    if comm.rank == 0:
+        comm.recv(1)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("program", [circle_of_groups, circle_of_recvs, recv_against_collective])
+def test_ranks_that_wait_for_each_other_are_a_deadlock_long_before_the_time_limit(pool, program):
+    start = time.monotonic()
+    with pytest.raises(DeadlockError, match=r"rank \d waits for rank \d in"):
+        pool.run(program)
+    assert time.monotonic() - start < PROMISE_BOUND_S
+    assert pool.run(lambda comm: comm.rank) == [0, 1, 2]
+
+
+# ---- a rank is late ----
+
+
+def late(comm):
+    comm.report("at work")
+    comm.barrier()
+    while comm.rank != 1 or not comm.stop_requested:
+        comm.all_reduce(np.ones(4))
+
+
+def test_stopped_rank_is_warned_about_then_named_and_ended():
+    with WorkerPool(3, timeout_s=0.8, warn_after_s=0.2) as pool:
+        pids = pool.pids
+        job = pool.submit(late)
+        while len(job.messages) < 3:
+            job.wait_for_change(1)
+        time.sleep(0.05)
+        os.kill(pids[1], signal.SIGSTOP)
+        with warnings.catch_warnings(record=True) as seen, pytest.raises(CollectiveTimeout) as caught:
+            warnings.simplefilter("always")
+            job.result(timeout=10)
+    pattern = rf"rank 1 \(pid {pids[1]}, stopped by a signal; last call all_reduce #\d+ .*\) keeps ranks 0, 2 waiting in all_reduce #\d+"
+    assert re.search(pattern, str(caught.value)) and caught.value.ranks == [1]
+    assert len(seen) == 1 and re.search(pattern, str(seen[0].message))
+    assert gone(pids, 5) is not None
+
+
+def test_rank_that_comes_late_but_in_time_is_only_warned_about():
+    def program(comm):
+        if comm.rank == 0:
+            time.sleep(0.7)
+        return comm.all_reduce(np.ones(1))[0]
+
+    with WorkerPool(2, timeout_s=5, warn_after_s=0.2) as pool:
+        with pytest.warns(RuntimeWarning, match=r"rank 0 .*no call yet\) keeps rank 1 waiting"):
+            assert pool.run(program) == [2.0, 2.0]
+        assert pool.alive
+
+
+def test_stop_and_continue_of_a_process_changes_nothing():
+    with WorkerPool(2, timeout_s=10, warn_after_s=5) as pool:
+        job = pool.submit(lambda comm: [comm.report(0)] + [comm.all_reduce(np.ones(1))[0] for _ in range(3000)])
+        job.wait_for_change(5)
+        os.kill(pool.pids[1], signal.SIGSTOP)
+        time.sleep(0.3)
+        os.kill(pool.pids[1], signal.SIGCONT)
+        assert [set(r[1:]) for r in job.result(timeout=20)] == [{2.0}, {2.0}]
+
+
+# ---- the flight recorder ----
+
+
+def test_flight_recorder_keeps_the_last_64_requests(pool):
+    def program(comm):
+        for _ in range(100):
+            comm.all_reduce(np.ones((2, 3), "f4"), "max")
+        comm.barrier(group=(0, 2)) if comm.rank != 1 else None
+
+    pool.run(program)
+    record = pool.flight_record()
+    assert [len(record[r]) for r in N] == [64] * 3
+    assert [e.index for e in record[1]] == list(range(36, 100)) and [e.number for e in record[1]] == list(range(36, 100))
+    entry = record[1][-1]
+    assert (entry.kind, entry.group, entry.dtype, entry.shape, entry.detail) == ("all_reduce", N, "float32", (2, 3), "max")
+    assert entry.origin.startswith("test_faults.py:") and entry.start_s < entry.end_s
+    assert (record[0][-1].kind, record[0][-1].group, record[0][-1].number) == ("barrier", (0, 2), 0)
+
+
+# ---- the notebook is gone ----
+
+CHILD = f"""
+import sys, time, os; sys.path.insert(0, {ROOT!r})
+import numpy as np
+from parallel_lab.run.shm import WorkerPool
+pools = [WorkerPool(3), WorkerPool(2)]
+def work(comm, how):
+    comm.report("at work")
+    if how == "stuck": pow(3, 10**9)  # in C, holding the GIL
+    while how == "busy": comm.all_reduce(np.ones(10))
+jobs = [p.submit(work, sys.argv[1]) for p in pools] if sys.argv[1] != "idle" else []
+for job in jobs:
+    while len(job.messages) < job._pool.world_size: job.wait_for_change(1)
+print("PIDS", *[pid for p in pools for pid in p.pids], flush=True)
+time.sleep(60)
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    found, waiting = [], [pid]
+    while waiting:
+        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                children = [int(w) for w in path.read_text().split()]
+            except OSError:
+                continue
+            found += children
+            waiting += children
+    return found
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["alone", "with its group"])
+@pytest.mark.parametrize("how", ["idle", "busy", "stuck"])
+def test_kill_of_the_notebook_ends_all_workers_the_stopped_one_too(tmp_path, how, whole_group):
+    names = set(os.listdir("/dev/shm"))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen([sys.executable, "-c", CHILD, how], stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment)
+    try:
+        line = child.stdout.readline()
+        assert line.startswith("PIDS"), line
+        pids = [int(w) for w in line.split()[1:]]
+        everything = descendants(child.pid)
+        assert set(pids) <= set(everything)
+        os.kill(pids[1], signal.SIGSTOP)
+        time.sleep(0.1)
+        (os.killpg if whole_group else os.kill)(child.pid, signal.SIGKILL)
+        took, helpers = gone(pids, PROMISE_BOUND_S), gone(everything, PROMISE_BOUND_S)
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        for pid in descendants(child.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert took is not None and helpers is not None
+    print(f"{how}: workers gone after {took * 1e3:.0f} ms, helpers after {helpers * 1e3:.0f} ms")
+    assert not [n for n in set(os.listdir("/dev/shm")) - names if n.startswith(("psm_", "sem.mp", "parallel_lab"))]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_orderly_end_of_the_notebook_with_a_running_job(tmp_path):
+    code = CHILD.replace("time.sleep(60)", "sys.exit(0)")
+    done = subprocess.run([sys.executable, "-c", code, "busy"], capture_output=True, text=True, timeout=20, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert gone([int(w) for w in done.stdout.split()[1:]], PROMISE_BOUND_S) is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- in a real kernel ----
+
+
+def test_in_a_kernel_interrupt_keeps_the_workers_and_kill_ends_them():
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", stderr=subprocess.DEVNULL)
+
+    def run(code: str) -> str:
+        out = []
+
+        def hook(m):
+            content = m["content"]
+            out.append(content.get("text", "") if m["msg_type"] == "stream" else f"{content['ename']}: {content['evalue']}\n" if m["msg_type"] == "error" else "")
+
+        client.execute_interactive(code, output_hook=hook, timeout=20, stop_on_error=False)
+        return "".join(out)
+
+    try:
+        setup = f"""
+import sys; sys.path.insert(0, {ROOT!r})
+import numpy as np
+from parallel_lab.run.shm import get_pool
+def helper(x): return float(np.tanh(x).sum())
+class Model:
+    def step(self): return helper(np.zeros(2))
+def train(comm, steps):
+    for step in range(steps):
+        if not comm.agree_to_continue(step): break
+        Model().step()
+    return comm.rank
+def broken(comm):
+    if comm.rank == 1:
+        return 1 / 0
+    comm.barrier()
+pool = get_pool(4)
+print(pool.run(train, 3)); print("PIDS", *pool.pids)"""
+        first = run(setup)
+        assert "[0, 1, 2, 3]" in first, first
+        pids = [int(w) for w in first.split("PIDS")[1].split()]
+        failed = run("pool.run(broken)")
+        assert "RankRaised" in failed and "return 1 / 0" in failed and "In[" in failed, failed
+        client.execute("pool.run(train, 10**9)", stop_on_error=False)
+        time.sleep(0.7)
+        start = time.monotonic()
+        manager.interrupt_kernel()
+        again = run("print('again', pool.run(train, 5))")
+        print(f"next cell done {time.monotonic() - start:.2f} s after the interrupt")
+        assert "again [0, 1, 2, 3]" in again, again
+        assert time.monotonic() - start < PROMISE_BOUND_S and all(state_of(pid) != "Z" for pid in pids)
+        client.execute("pool.run(train, 10**9)", stop_on_error=False)
+        time.sleep(0.3)
+        os.kill(pids[2], signal.SIGSTOP)
+        manager.autorestart = False
+        kernel = manager.provisioner.process.pid
+        everything = descendants(kernel)
+        os.kill(kernel, signal.SIGKILL)
+        took = gone(everything, PROMISE_BOUND_S)
+        assert took is not None
+        print(f"all gone {took * 1e3:.0f} ms after kill -9 of the kernel")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
