@@ -17,8 +17,10 @@ __version__ = "0.1.0"
 
 from . import nn, ops
 from .autograd import grad, value_and_grad
-from .compiler import compile_network as compile  # noqa: A004 - the public name; inside the package it is compile_network
-from .compiler import compile_steps
+from .compiler import (
+    compile_network as compile,
+    compile_steps,
+)
 from .context import get_auto_parallel_context, get_seed, reset_auto_parallel_context, set_auto_parallel_context, set_seed
 from .errors import (
     CollectiveMismatch,

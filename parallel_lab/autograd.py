@@ -60,7 +60,9 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
     return [found.get(id(t), np.zeros(t.shape, t.dtype)) for t in wrt]
 
 
-def value_and_grad(fn: Callable, grad_position: int | tuple[int, ...] | None = 0, weights: Sequence[Parameter] | None = None, has_aux: bool = False) -> Callable:
+def value_and_grad(
+    fn: Callable, grad_position: int | tuple[int, ...] | None = 0, weights: Sequence[Parameter] | None = None, has_aux: bool = False
+) -> Callable:
     """A function that returns (fn's value, gradients).
 
     grad_position  which positional arguments to differentiate for; None: none of them
@@ -90,7 +92,9 @@ def value_and_grad(fn: Callable, grad_position: int | tuple[int, ...] | None = 0
     return run
 
 
-def grad(fn: Callable, grad_position: int | tuple[int, ...] | None = 0, weights: Sequence[Parameter] | None = None, has_aux: bool = False) -> Callable:
+def grad(
+    fn: Callable, grad_position: int | tuple[int, ...] | None = 0, weights: Sequence[Parameter] | None = None, has_aux: bool = False
+) -> Callable:
     """As `value_and_grad`, without the value (with has_aux: gradients and the rest)."""
     both = value_and_grad(fn, grad_position, weights, has_aux)
 

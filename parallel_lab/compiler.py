@@ -53,7 +53,9 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
     config = _config(options)
     if not inputs:
-        raise ShapeError(message("no inputs were given", where="compile", hint="Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)"))
+        raise ShapeError(
+            message("no inputs were given", where="compile", hint="Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)")
+        )
     if optimizer is not None and loss is None:
         raise TraceError(message("an optimizer is given without a loss", where="compile", hint="Give loss=... too"))
     check_device_num(config.device_num)
@@ -84,4 +86,10 @@ def _config(options: dict[str, Any]) -> ParallelConfig:
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        raise TraceError(message(str(error).rpartition("got an ")[2], where="compile", allowed="loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig")) from error
+        raise TraceError(
+            message(
+                str(error).rpartition("got an ")[2],
+                where="compile",
+                allowed="loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig",
+            )
+        ) from error

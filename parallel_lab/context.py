@@ -125,7 +125,9 @@ def set_auto_parallel_context(**settings: Any) -> None:
         settings.setdefault("dataset_strategy", "full_batch" if full else "data_parallel")
     unknown = sorted(set(settings) - set(_CHECKS))
     if unknown:
-        raise ContextError(message(f"key {unknown[0]!r} is not known", where="set_auto_parallel_context", allowed=f"Keys: {', '.join(sorted(_CHECKS))}"))
+        raise ContextError(
+            message(f"key {unknown[0]!r} is not known", where="set_auto_parallel_context", allowed=f"Keys: {', '.join(sorted(_CHECKS))}")
+        )
     _state = dataclasses.replace(_state, **settings)
 
 

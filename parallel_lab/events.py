@@ -211,7 +211,7 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
     events = tuple(events)
     origin = {source: EventLog(tuple(e for e in events if e.source == source)).start_s for source in SOURCES}
     bars = [_bar(e, origin[e.source]) for e in events]
-    # of two bars that start together the shorter comes first: it has no length, or the log has two clocks on one rank
+    # of two bars of a rank that start together one has no length and comes first
     bars.sort(key=lambda bar: (bar["ts"], bar["pid"], bar["tid"], bar["dur"]))
     names: list[dict[str, Any]] = []
     for pid, source in enumerate(SOURCES):
@@ -225,8 +225,8 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
     return {"traceEvents": names + bars, "displayTimeUnit": "ms"}
 
 
-def _metadata(name: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
+def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
 def _bar(event: Event, origin_s: float) -> dict[str, Any]:

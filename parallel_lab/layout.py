@@ -68,7 +68,7 @@ def slice_text(index: tuple[slice, ...], shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(parts) + "]"
 
 
-def _axes_of(entry: int | None | Iterable[int]) -> tuple[int, ...]:
+def _axes_of(entry: int | Iterable[int] | None) -> tuple[int, ...]:
     if entry is None or entry == -1:
         return ()
     return (entry,) if isinstance(entry, int) else tuple(entry)
@@ -187,7 +187,9 @@ class TensorLayout:
         """Raise LayoutError unless this layout cuts `shape` into equal slices."""
         if len(shape) != self.ndim:
             raise LayoutError(
-                message(f"tensor_map {self.tensor_map} has {self.ndim} entries, but the tensor of shape {tuple(shape)} has {len(shape)} dims", where=where)
+                message(
+                    f"tensor_map {self.tensor_map} has {self.ndim} entries, but the tensor of shape {tuple(shape)} has {len(shape)} dims", where=where
+                )
             )
         for dim, (size, cut) in enumerate(zip(shape, self.splits, strict=True)):
             if size % cut:
@@ -269,7 +271,7 @@ class TensorLayout:
         for dim, axes in enumerate(self.tensor_map):
             cut = [a for a in axes if self.axis_size(a) > 1]
             follows.update(itertools.pairwise(cut))
-            role.update({a: ("dim", dim) for a in cut})
+            role.update(dict.fromkeys(cut, ("dim", dim)))
         runs: list[list[int]] = []
         for axis in keep:
             previous = runs[-1][-1] if runs else None

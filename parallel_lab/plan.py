@@ -191,7 +191,9 @@ class Plan:
     def from_dict(cls, data: dict[str, Any]) -> Plan:
         """The plan that `to_dict()` wrote. Raises PlanError for another version or malformed data."""
         if not isinstance(data, dict) or data.get("version") != VERSION:
-            raise PlanError(message(f"version {data.get('version') if isinstance(data, dict) else None!r}", where="Plan.from_dict", allowed=f"Version {VERSION}"))
+            raise PlanError(
+                message(f"version {data.get('version') if isinstance(data, dict) else None!r}", where="Plan.from_dict", allowed=f"Version {VERSION}")
+            )
         try:
             plan = _decode(data["plan"])
         except (KeyError, TypeError, ValueError) as error:

@@ -48,7 +48,9 @@ def verify_plan(plan) -> None:
     for target, source in plan.assignments:
         a, b = plan.value(target), plan.value(source)
         if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
-            raise PlanError(message(f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})", where="plan update"))
+            raise PlanError(
+                message(f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})", where="plan update")
+            )
     for name in plan.outputs:
         if name not in known:
             raise PlanError(message(f"output {name!r} is never made", where="plan"))

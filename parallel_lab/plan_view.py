@@ -77,7 +77,10 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
             elif instr.is_communication or instr.kind == "slice":
                 comm.append(_comm_entry(instr, ins, out, phase, rank))
     views = [_view_entry(plan, node) for node in plan.graph.nodes if node.opdef.view]
-    described = {role: [_input_entry(plan, i, rank) for i in plan.graph.inputs if i.role == role and i.name in plan.value_table] for role in ("parameter", "data")}
+    described = {
+        role: [_input_entry(plan, i, rank) for i in plan.graph.inputs if i.role == role and i.name in plan.value_table]
+        for role in ("parameter", "data")
+    }
     return {
         "rank": rank,
         "device_num": plan.device_num,

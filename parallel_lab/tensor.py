@@ -70,7 +70,7 @@ class Arithmetic:
         return ops.transpose(self, tuple(perm) or tuple(reversed(range(self.ndim))))
 
     @property
-    def T(self):  # noqa: N802 - numpy's and MindSpore's name
+    def T(self):
         """Dims reversed."""
         return self.transpose()
 

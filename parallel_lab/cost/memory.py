@@ -4,9 +4,9 @@
     inputs        slices of data and constants         activations   forward results that the backward program still reads
     grads         synchronised parameter gradients     workspace     everything else: operands on their way, new parameter values
 
-A value lives from the instruction that makes it to its last use (`Plan.last_uses`); a reshape is a view of its operand and takes no bytes; while an
-instruction runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a collective and the
-allocator's rounding are not counted.
+A value lives from the instruction that makes it to its last use (`Plan.last_uses`); a reshape is a view of its operand and takes no bytes; while
+an instruction runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a collective
+and the allocator's rounding are not counted.
 
     report = predict_memory(plan)
     report.parts              {"params": 512, "grads": 512, "optimizer": 516, "activations": 640}

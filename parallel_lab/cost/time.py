@@ -78,8 +78,8 @@ def all_gather_time_s(size_bytes: float, group_size: int, link: Link) -> float:
 def reduce_scatter_time_s(size_bytes: float, group_size: int, link: Link, gamma_s_per_byte: float = 0.0) -> float:
     """Seconds for one ring reduce_scatter; `size_bytes` is what each rank hands over.
 
-    >>> reduce_scatter_time_s(8_000, 4, Link(alpha_s=1e-6, beta_s_per_byte=1e-9), gamma_s_per_byte=5e-10)
-    1.2e-05
+    >>> reduce_scatter_time_s(8_000, 4, Link(alpha_s=1e-6, beta_s_per_byte=1e-9), gamma_s_per_byte=1e-9)
+    1.5e-05
     """
     return (group_size - 1) * link.alpha_s + _share(size_bytes, group_size) * (link.beta_s_per_byte + gamma_s_per_byte)
 
@@ -96,8 +96,8 @@ def all_to_all_time_s(size_bytes: float, group_size: int, link: Link) -> float:
 def broadcast_time_s(size_bytes: float, group_size: int, link: Link) -> float:
     """Seconds for one binomial broadcast of `size_bytes`.
 
-    >>> broadcast_time_s(8_000, 8, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
-    2.7e-05
+    >>> broadcast_time_s(8_000, 4, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
+    1.8e-05
     """
     _share(size_bytes, group_size)
     return _rounds(group_size) * link.time_s(size_bytes)

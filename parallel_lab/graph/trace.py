@@ -110,7 +110,9 @@ class Tracer:
         """Anything an operator may be given, as a traced value."""
         if isinstance(value, TracedValue):
             if value.tracer is not self:
-                raise TraceError(message(f"{value.name!r} belongs to another trace", where=caller().place, hint="Do not keep tensors of a compiled call"))
+                raise TraceError(
+                    message(f"{value.name!r} belongs to another trace", where=caller().place, hint="Do not keep tensors of a compiled call")
+                )
             return value
         if isinstance(value, Parameter):
             return self._parameter(value)
@@ -127,7 +129,9 @@ class Tracer:
             name = parameter.name
             if name in self.inputs:
                 raise TraceError(
-                    message(f"two parameters are named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')")
+                    message(
+                        f"two parameters are named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')"
+                    )
                 )
             self.used[name] = 1
             self.parameters[id(parameter)] = name
@@ -233,7 +237,9 @@ def trace_network(
 def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
     """An example input of `compile` as (name, shape, dtype)."""
     if isinstance(value, TracedValue) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        raise ShapeError(message(f"input {position} is {shorten(value)}", where="compile", allowed="A Tensor or numpy array with the shape to compile for"))
+        raise ShapeError(
+            message(f"input {position} is {shorten(value)}", where="compile", allowed="A Tensor or numpy array with the shape to compile for")
+        )
     dtype = np.dtype(str(value.dtype))
     if dtype == np.float64 and not isinstance(value, Tensor):
         dtype = np.dtype(np.float64)

@@ -8,7 +8,6 @@ from .registry import OPS, PRIMITIVES, Primitive
 from .shape import *  # noqa: F403
 
 
-
 def shape(x):
     """The shape of x as a tuple of ints; in a trace the global shape."""
     return tuple(x.shape)
@@ -21,7 +20,7 @@ def scalar_to_array(value):
 
 globals().update(PRIMITIVES)
 
-__all__ = [*(name for name, o in OPS.items() if not o.internal), *PRIMITIVES, "OPS", "PRIMITIVES", "Primitive", "scalar_to_array", "shape"]  # noqa: F405
+__all__ = [*(name for name, o in OPS.items() if not o.internal), *PRIMITIVES, "OPS", "PRIMITIVES", "Primitive", "scalar_to_array", "shape"]
 
 
 def __getattr__(name):

@@ -77,7 +77,9 @@ def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
     The strategy's first tuple cuts the result; the other two are (). A rank that holds classes offset..offset+depth sees indices outside as "elsewhere".
     No gradient for the indices.
     """
-    hit = np.expand_dims(indices, axis) - offset == np.arange(depth).reshape([-1 if i == axis % (indices.ndim + 1) else 1 for i in range(indices.ndim + 1)])
+    hit = np.expand_dims(indices, axis) - offset == np.arange(depth).reshape(
+        [-1 if i == axis % (indices.ndim + 1) else 1 for i in range(indices.ndim + 1)]
+    )
     return np.where(hit, on_value, off_value)
 
 

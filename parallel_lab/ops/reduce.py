@@ -39,7 +39,13 @@ def _summed(dtypes, **_):
     return "int64" if dtypes[0] == "bool" else dtypes[0]
 
 
-_CASES = (case((16, 8)), case((16, 8), axis=-1), case((16, 8), axis=0, keep_dims=True), case((4, 8, 2), axis=(0, 2)), case((4, 8, 2), axis=(1,), keep_dims=True))
+_CASES = (
+    case((16, 8)),
+    case((16, 8), axis=-1),
+    case((16, 8), axis=0, keep_dims=True),
+    case((4, 8, 2), axis=(0, 2)),
+    case((4, 8, 2), axis=(1,), keep_dims=True),
+)
 
 
 @op(infer_fn=lambda shapes, *, shape, axis: shape)

@@ -270,7 +270,7 @@ def op(
         if made.name in OPS:
             raise ValueError(f"operator {made.name!r} is declared twice")
         OPS[made.name] = made
-        for class_name in ((name, *aliases) if name else ()):
+        for class_name in (name, *aliases) if name else ():
             PRIMITIVES[class_name] = type(class_name, (Primitive,), {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"})
         return made
 
@@ -335,7 +335,9 @@ class Primitive:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         unknown = [k for k in given if k not in names]
         if unknown:
-            raise ShapeError(message(f"unknown attribute {unknown[0]!r}", where=type(self).__name__, allowed=f"Attributes: {', '.join(names) or 'none'}"))
+            raise ShapeError(
+                message(f"unknown attribute {unknown[0]!r}", where=type(self).__name__, allowed=f"Attributes: {', '.join(names) or 'none'}")
+            )
         self.attrs = given
         self.instance_name = ""
         self.in_strategy: Strategy | None = None

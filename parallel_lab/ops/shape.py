@@ -59,7 +59,9 @@ def _(g, out, x):
 def _permuted(shapes, *, perm):
     names = letters(len(shapes[0]))
     if sorted(p % len(names) for p in perm) != list(range(len(names))):
-        raise ShapeError(message(f"perm {perm} for a tensor of shape {shapes[0]}", where="Transpose", allowed=f"A permutation of 0..{len(names) - 1}"))
+        raise ShapeError(
+            message(f"perm {perm} for a tensor of shape {shapes[0]}", where="Transpose", allowed=f"A permutation of 0..{len(names) - 1}")
+        )
     return f"{names}->{''.join(names[p] for p in perm)}"
 
 

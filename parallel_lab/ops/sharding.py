@@ -85,7 +85,10 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
     seen: dict[str, tuple[int, int]] = {}
     for position, (labels, counts) in enumerate(zip(operands, strategy, strict=True)):
         if len(labels) != len(counts):
-            return f"has {len(counts)} counts for input {position}, which has {len(labels)} dims (shape {_shape_text(labels, sizes)})", "One count per dim"
+            return (
+                f"has {len(counts)} counts for input {position}, which has {len(labels)} dims (shape {_shape_text(labels, sizes)})",
+                "One count per dim",
+            )
         for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
             spot = f"dim {dim} of input {position}"
             if label == "1":
@@ -98,7 +101,9 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
                 return f"cuts {spot} ('{label}') {count} ways, but it has {sizes[label]} elements", "Every slice must have the same size"
             if cuts.setdefault(label, count) != count:
                 i, j = seen[label]
-                rule = "Both inputs must split the contracted dim equally" if label in signature.reduced else f"All inputs must split '{label}' equally"
+                rule = (
+                    "Both inputs must split the contracted dim equally" if label in signature.reduced else f"All inputs must split '{label}' equally"
+                )
                 return f"splits {spot} ('{label}') {count} ways, but input {i} splits '{label}' (its dim {j}) {cuts[label]} ways", rule
             seen.setdefault(label, (position, dim))
     names = _axis_labels(op, signature)
@@ -130,7 +135,9 @@ def _shape_text(labels: str, sizes: dict[str, int]) -> str:
     return str(shape)
 
 
-def legal_strategies(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int, *, fully_use_devices: bool = False) -> tuple[Strategy, ...]:
+def legal_strategies(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int, *, fully_use_devices: bool = False
+) -> tuple[Strategy, ...]:
     """Every legal strategy: powers of two that divide their dims, with a product that divides `device_num`.
 
     fully_use_devices  only those with a product of `device_num`

@@ -1,13 +1,13 @@
 """Labelled dimensions: what `"mk,kn->mn"` says about an operator, for given operand shapes.
 
-    letter   one dim; equal letters have equal sizes and are cut equally
-    ...      the remaining leading dims, aligned on the right and broadcast like numpy
-    1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never cut
+letter   one dim; equal letters have equal sizes and are cut equally
+...      the remaining leading dims, aligned on the right and broadcast like numpy
+1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never cut
 
-    >>> resolve("...,...->...", ((16, 64), (64,)))
-    Signature(ins=('AB', 'B'), out='AB')
-    >>> resolve("...mk,...kn->...mn", ((8, 4, 6), (6, 5))).sizes(((8, 4, 6), (6, 5)))
-    {'A': 8, 'm': 4, 'k': 6, 'n': 5}
+>>> resolve("...,...->...", ((16, 64), (64,)))
+Signature(ins=('AB', 'B'), out='AB')
+>>> resolve("...mk,...kn->...mn", ((8, 4, 6), (6, 5))).sizes(((8, 4, 6), (6, 5)))
+{'A': 8, 'm': 4, 'k': 6, 'n': 5}
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
     left, out = text.split("->")
     ins = left.split(",")
     if len(ins) != len(shapes):
-        raise ShapeError(message(f"got {len(shapes)} operands of shapes {shapes}", where=where, allowed=f"{len(ins)} operands, one per part of '{left}'"))
+        raise ShapeError(
+            message(f"got {len(shapes)} operands of shapes {shapes}", where=where, allowed=f"{len(ins)} operands, one per part of '{left}'")
+        )
     spare = [c for c in _SPARE if c not in text]
     free = [len(shape) - len(labels.replace("...", "")) for labels, shape in zip(ins, shapes, strict=True) if "..." in labels]
     depth = max(free, default=0)
@@ -73,7 +75,9 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
         named = len(labels.replace("...", ""))
         if "..." not in labels and named != len(shape) or len(shape) < named:
             least = "at least " if "..." in labels else ""
-            raise ShapeError(message(f"operand {ins.index(labels)} has shape {shape}", where=where, allowed=f"{least}{named} dims, labelled '{labels}'"))
+            raise ShapeError(
+                message(f"operand {ins.index(labels)} has shape {shape}", where=where, allowed=f"{least}{named} dims, labelled '{labels}'")
+            )
         if "..." in labels:
             start = labels.index("...")
             for i, n in enumerate(reversed(shape[start : len(shape) - (named - start)])):

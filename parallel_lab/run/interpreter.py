@@ -155,7 +155,9 @@ def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
     given = [np.asarray(x.asnumpy() if hasattr(x, "asnumpy") else x) for x in inputs]
     expected = plan.data_inputs
     if len(given) != len(expected):
-        raise ShapeError(message(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=f"{len(expected)}: {', '.join(i.name for i in expected)}"))
+        raise ShapeError(
+            message(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=f"{len(expected)}: {', '.join(i.name for i in expected)}")
+        )
     return {i.name: slice_value(plan, i.name, x, rank) for i, x in zip(expected, given, strict=True)} | {
         name: slice_value(plan, name, array, rank) for name, array in plan.constant_arrays.items()
     }

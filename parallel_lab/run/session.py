@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PlanError, ShapeError, message
 from ..cluster import get_cluster
+from ..errors import PlanError, ShapeError, message
 from ..events import Event, from_dicts, to_dicts
 from ..plan import Plan
 from ..tensor import Tensor
@@ -46,10 +46,14 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
     values: dict[str, np.ndarray] = {}
     for given in plan.parameters:
         if given.name not in table:
-            raise PlanError(message(f"parameter {given.name!r} is missing", where="Session", allowed=f"Parameters given: {', '.join(table) or 'none'}"))
+            raise PlanError(
+                message(f"parameter {given.name!r} is missing", where="Session", allowed=f"Parameters given: {', '.join(table) or 'none'}")
+            )
         values[given.name] = _array(table[given.name])
     if plan.states and optimizer is None:
-        raise PlanError(message("the plan updates parameters, but no optimizer is given", where="Session", hint="Give the optimizer it was compiled with"))
+        raise PlanError(
+            message("the plan updates parameters, but no optimizer is given", where="Session", hint="Give the optimizer it was compiled with")
+        )
     for state in plan.states:
         dtype = plan.value(state.name).dtype
         if state.parameter:
@@ -78,7 +82,9 @@ class Session:
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
 
-    def __init__(self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None, cluster: str = "laptop") -> None:
+    def __init__(
+        self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None, cluster: str = "laptop"
+    ) -> None:
         if executor not in EXECUTORS:
             raise PlanError(message(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}"))
         self.plan, self.executor = plan, executor
@@ -95,7 +101,9 @@ class Session:
 
             self._pool = pool if pool is not None else get_pool(plan.device_num)
             if self._pool.world_size != plan.device_num:
-                raise PlanError(message(f"the pool has {self._pool.world_size} workers", where="Session", allowed=f"The plan needs {plan.device_num}"))
+                raise PlanError(
+                    message(f"the pool has {self._pool.world_size} workers", where="Session", allowed=f"The plan needs {plan.device_num}")
+                )
             envs = [{n: slice_value(plan, n, v, r) for n, v in values.items()} for r in range(plan.device_num)]
             self._pool.run_each(_load, [(self._key, plan, env) for env in envs])
 
@@ -138,7 +146,9 @@ class Session:
         on_losses  called in a helper thread with (first step, losses) about 60 times a second at most
         """
         if self.executor != "processes":
-            raise PlanError(message("a simulated session cannot run in the background", where="Session.start", hint="Use train(), or executor='processes'"))
+            raise PlanError(
+                message("a simulated session cannot run in the background", where="Session.start", hint="Use train(), or executor='processes'")
+            )
         self._check_open()
         batches = _checked(self.plan, batches)
         per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]

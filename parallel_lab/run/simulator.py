@@ -58,7 +58,9 @@ class _Engine:
                 continue
             request = self.waiting[rank]
             if rank not in request.group:
-                raise CollectiveMismatch(message(f"rank {rank} called {describe(request)} for group {request.group}", allowed="A rank calls for its own groups"))
+                raise CollectiveMismatch(
+                    message(f"rank {rank} called {describe(request)} for group {request.group}", allowed="A rank calls for its own groups")
+                )
             members = [self.waiting.get(r) for r in request.group]
             if any(m is None for m in members):
                 continue
@@ -77,7 +79,9 @@ class _Engine:
         lines = [f"rank {r} waits in its call {self.counts[r]}, {describe(q)}, with {q.group}" for r, q in sorted(self.waiting.items())]
         ended = sorted(self.results)
         rest = f"; ranks {ended} have ended" if ended else ""
-        return DeadlockError(message("; ".join(lines) + rest, where="deadlock", hint="All members of a group must make the same calls in the same order"))
+        return DeadlockError(
+            message("; ".join(lines) + rest, where="deadlock", hint="All members of a group must make the same calls in the same order")
+        )
 
 
 def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> list[Any]:
@@ -168,7 +172,9 @@ class Simulator:
         """The array called `name` on `rank` now. Raises PlanError if the rank does not hold it (yet, or any more)."""
         if name not in self.envs[rank]:
             self.plan.value(name)
-            raise PlanError(message(f"rank {rank} does not hold {name!r} now", where="Simulator", hint="Values live from the instruction that makes them"))
+            raise PlanError(
+                message(f"rank {rank} does not hold {name!r} now", where="Simulator", hint="Values live from the instruction that makes them")
+            )
         return self.envs[rank][name]
 
     def full(self, name: str) -> np.ndarray:

@@ -248,6 +248,19 @@ def test_parameters_of_different_dtypes_are_updated_in_their_own():
     np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4)
 
 
+@each_rule
+def test_an_eager_step_is_the_rule_in_the_dtype_of_the_parameter(make):
+    parameter = Parameter(Tensor(START.astype(np.float32)), "w")
+    eager = make([parameter])
+    value, state = START.astype(np.float32), eager.initial_state(parameter)
+    scalars = {s: np.asarray(v, np.float32) for s, v in eager.scalar_state().items()}
+    for g in GRADS.astype(np.float32):
+        eager([g])
+        scalars = eager.update_scalars(scalars)
+        value, state = eager.update(value, g, state, scalars, np.float32(RATE))
+        np.testing.assert_array_equal(parameter.asnumpy(), value)
+
+
 def test_states_and_scalars_can_be_read():
     _, optimizer = steps(lambda p: nn.Adam(p, RATE))
     m, v = adam_means()

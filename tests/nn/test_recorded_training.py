@@ -29,8 +29,9 @@ RUNS = {
     "quick_sgd": (lambda: nets.Quick(32, 16, 16), nn.MSELoss, lambda p: nn.SGD(p, 0.1)),
     "dense3_ce_adam": (Dense3, nn.CrossEntropyLoss, lambda p: nn.Adam(p, 0.01)),
 }
-# Largest difference over largest value: 16 float32 roundings (6e-8 each). Both sides sum the same numbers, in an order of their own.
-BOUND = 1e-6
+# Largest difference over largest value: 50 float32 roundings (6e-8 each). Both sides sum the same numbers, in an order of their own that depends on
+# the BLAS; measured 6e-7 at most. Taking 1 - beta exactly where MindSpore rounds it is 1e-5 off.
+BOUND = 3e-6
 
 
 @pytest.fixture(scope="module", params=RUNS)

@@ -16,7 +16,7 @@ import pytest
 
 import parallel_lab
 from parallel_lab.errors import RankDied, RankRaised, SharedMemoryTooSmall, WorkersClosed
-from parallel_lab.run.shm import WorkerPool, close_all, get_pool
+from parallel_lab.run.shm import WorkerPool, arena, close_all, get_pool
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 
@@ -305,6 +305,33 @@ print(get_pool(4).run(lambda comm: (comm.state.get("kept", False), bool(comm.all
     assert len(err.splitlines()) <= 5
 
 
+def test_second_interrupt_does_not_wait_for_a_stuck_worker():
+    script = f"""
+import sys, os, time; sys.path.insert(0, {ROOT!r})
+from parallel_lab.run.shm import WorkerPool
+pool = WorkerPool(2)
+def stuck(comm):
+    comm.report(0)
+    while True: pass
+print("READY", flush=True)
+try:
+    pool.run(stuck)
+except KeyboardInterrupt as e:
+    print("INTERRUPTED", e, pool.alive, flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert child.stdout.readline() == "READY\n"
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert out.startswith("INTERRUPTED the run was interrupted: a second interrupt; all workers were ended") and out.endswith("False\n"), (out, err)
+
+
 # ---- ends ----
 
 
@@ -402,6 +429,22 @@ def test_memory_that_cannot_be_given_is_a_named_error():
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
         assert "SharedMemoryTooSmall" in done.stderr, done.stderr
         raise SharedMemoryTooSmall(done.stderr)
+
+
+def test_one_rank_alone_answers_itself():
+    def program(comm):
+        going = comm.agree_to_continue(0)
+        return going, comm.all_reduce(np.arange(3.0)).tolist(), comm.all_gather(np.ones(2)).shape, comm.broadcast(np.ones(1)).shape, comm.barrier()
+
+    with WorkerPool(1) as pool:
+        assert pool.run(program) == [(True, [0.0, 1.0, 2.0], (2,), (1,), None)]
+
+
+def test_fence_for_machines_with_weak_memory_order_can_be_called_again_and_again(monkeypatch):
+    """x86 needs none, so the tests would never run it: at least it must not block."""
+    monkeypatch.setattr(arena, "_NEEDS_FENCE", True)
+    fence = arena._make_fence()
+    assert [fence() for _ in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "4"])

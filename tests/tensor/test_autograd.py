@@ -73,3 +73,18 @@ def test_asking_for_nothing_is_refused():
 def test_a_function_must_return_a_tensor():
     with pytest.raises(TraceError, match="A Tensor to differentiate"):
         value_and_grad(lambda x: 3.0)(Tensor(X))
+
+
+@pytest.mark.parametrize(("reduce", "sign"), [(ops.reduce_max, 1), (ops.reduce_min, -1)], ids=["max", "min"])
+def test_equal_extremes_share_the_gradient_equally(reduce, sign):
+    x = Parameter(Tensor(sign * np.array([[2.0, 2.0, 1.0], [3.0, 0.0, 1.0], [4.0, 4.0, 4.0]])))
+    of_x = gradients(ops.reduce_sum(reduce(x, -1)), [x])[0]
+    np.testing.assert_allclose(of_x, [[1 / 2, 1 / 2, 0], [1, 0, 0], [1 / 3, 1 / 3, 1 / 3]])
+
+
+@pytest.mark.parametrize(("choose", "expected"), [(ops.maximum, [1.0, 1.0, 0.0]), (ops.minimum, [0.0, 1.0, 1.0])], ids=["maximum", "minimum"])
+def test_of_two_equal_elements_the_first_gets_the_gradient(choose, expected):
+    x, y = Parameter(Tensor(np.array([2.0, 1.0, 0.0]))), Parameter(Tensor(np.ones(3)))
+    of_x, of_y = gradients(ops.reduce_sum(choose(x, y)), [x, y])
+    np.testing.assert_array_equal(of_x, expected)
+    np.testing.assert_array_equal(of_y, 1 - np.array(expected))

@@ -73,7 +73,9 @@ class LocalRecorder:
         shape, dtype = op.infer(tuple(t.shape for t in traced), tuple(str(t.dtype) for t in traced), attrs, self.name)
         if op.view:
             attrs = {**attrs, "shape": shape}
-        return self.emit("compute", Value(shape, dtype, None), tuple(t.name for t in traced), op=op.name, op_class=op.class_name, attrs=attr_pairs(attrs))
+        return self.emit(
+            "compute", Value(shape, dtype, None), tuple(t.name for t in traced), op=op.name, op_class=op.class_name, attrs=attr_pairs(attrs)
+        )
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
         if not isinstance(x, (bool, int, float)):
@@ -200,7 +202,9 @@ class _Backward:
         if isinstance(gradient, _Uniform):
             self.give(instr.ins[0], _Uniform(gradient.number * instr.group_size, gradient.shape, gradient.dtype))
             return
-        reason = f"backward of the all_reduce of {instr.name!r}: the gradient of its replicated result lies in addends on its {instr.group_size} holders"
+        reason = (
+            f"backward of the all_reduce of {instr.name!r}: the gradient of its replicated result lies in addends on its {instr.group_size} holders"
+        )
         value = Value(self.values[instr.out].shape, self.values[instr.out].dtype, self.values[instr.out].layout)
         layout = gradient_layout(value.layout)
         rest = TensorLayout(layout.device_matrix, layout.tensor_map, tuple(a for a in layout.partial if a not in instr.axes))
@@ -275,7 +279,13 @@ class _Backward:
             )
             if self.draft.config.gradients_mean:
                 gradient = self.rec.emit(
-                    "compute", whole, (gradient.name,), f"{name}.grad.mean", op="divide_by", op_class="Mul", attrs=attr_pairs({"count": layout.replica_count})
+                    "compute",
+                    whole,
+                    (gradient.name,),
+                    f"{name}.grad.mean",
+                    op="divide_by",
+                    op_class="Mul",
+                    attrs=attr_pairs({"count": layout.replica_count}),
                 )
         else:
             self.values[gradient.name] = whole
@@ -286,7 +296,9 @@ def differentiate(draft: Draft) -> Draft:
     """Add the backward program: gradients of the outputs' sum for every trainable parameter that was used."""
     back = _Backward(draft)
     if not any(name in back.live for name in draft.outputs):
-        raise TraceError(message("no trainable parameter was used", where="differentiate", hint="A parameter needs requires_grad=True and a place in construct"))
+        raise TraceError(
+            message("no trainable parameter was used", where="differentiate", hint="A parameter needs requires_grad=True and a place in construct")
+        )
     with back.rec:
         back.run()
         found = [(name, back.mirror(name)) for name in sorted(back.live & {i.name for i in draft.graph.inputs}, key=_order(draft))]

@@ -34,12 +34,20 @@ def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) ->
         return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
     if len(strategy) != len(shapes):
         raise ShapeError(
-            message(f"dataset_strategy {strategy} has {len(strategy)} tuples", where="compile", allowed=f"One tuple per input; there are {len(shapes)} inputs")
+            message(
+                f"dataset_strategy {strategy} has {len(strategy)} tuples",
+                where="compile",
+                allowed=f"One tuple per input; there are {len(shapes)} inputs",
+            )
         )
     for position, (cuts, shape) in enumerate(zip(strategy, shapes, strict=True)):
         if len(cuts) != len(shape):
             raise ShapeError(
-                message(f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}", where="compile", allowed="One count per dim")
+                message(
+                    f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}",
+                    where="compile",
+                    allowed="One count per dim",
+                )
             )
     return strategy
 
@@ -198,7 +206,9 @@ class _Builder:
         origin = node.origin.made("parallelize")
         axes = tuple(sorted(rule.out.partial, reverse=True))
         attrs = attr_pairs({"reduce": rule.out.reduce, "fusion": 0})
-        instr = Instr("all_reduce", name, (label,), node.name, attrs=attrs, axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin)
+        instr = Instr(
+            "all_reduce", name, (label,), node.name, attrs=attrs, axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin
+        )
         self.add(instr, Value(node.shape, node.dtype, whole))
         if node.opdef.mean:
             divide = Instr("compute", node.name, (name,), node.name, "divide_by", "RealDiv", attr_pairs({"count": count}), origin=origin)
@@ -245,7 +255,9 @@ def parallelize(draft: Draft) -> Draft:
             layout = TensorLayout.from_strategy(cuts, config.device_num)
             layout.check_shape(given.shape)
         except LayoutError as error:
-            raise ShapeError(message(f"dataset_strategy cuts input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile")) from error
+            raise ShapeError(
+                message(f"dataset_strategy cuts input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile")
+            ) from error
         build.values[given.name] = Value(given.shape, given.dtype, layout)
     for given in graph.inputs:
         if given.role in ("constant", "scalar"):

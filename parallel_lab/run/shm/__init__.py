@@ -1,9 +1,9 @@
 """Real worker processes with collectives through nameless shared memory.
 
-    arena        the shared block: words, flight recorder, buffers        pool, job      the notebook's side: run, submit, stop, errors
-    barrier      meeting the members of a group, the one wait loop        watch          who waits for whom: warnings, time limits, cycles
-    collectives, channels   moving the data                              launch, worker_main   starting processes, and how they end
-    comm         what a rank's function receives                          outcome        one error from many reports
+arena        the shared block: words, flight recorder, buffers        pool, job      the notebook's side: run, submit, stop, errors
+barrier      meeting the members of a group, the one wait loop        watch          who waits for whom: warnings, time limits, cycles
+collectives, channels   moving the data                              launch, worker_main   starting processes, and how they end
+comm         what a rank's function receives                          outcome        one error from many reports
 """
 
 from .arena import FlightEntry

@@ -18,6 +18,7 @@ Windows a mapping with a random tag, which vanishes with its last handle. So not
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -115,10 +116,8 @@ class SharedBlock:
 
     def close(self) -> None:
         """Give the memory back. Views of it that still live keep the mapping, not the descriptor."""
-        try:
+        with contextlib.suppress(BufferError):  # an array still looks at it; the system frees the pages with the last view
             self.map.close()
-        except BufferError:
-            pass  # an array of a caller still looks at it; the system frees the pages with the last view
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -262,7 +261,8 @@ class Arena:
 
     def ring(self, source: int, to: int) -> np.ndarray:
         """One channel as (ring_bytes,) uint8."""
-        return np.frombuffer(self.bytes, np.uint8, self.map.ring_bytes, self.map.ring_start + (source * self.map.world_size + to) * self.map.ring_bytes)
+        start = self.map.ring_start + (source * self.map.world_size + to) * self.map.ring_bytes
+        return np.frombuffer(self.bytes, np.uint8, self.map.ring_bytes, start)
 
     def begin_run(self, run: int) -> None:
         """Parent, with all workers idle: forget arrivals, channels, waits and faults of the last run."""
@@ -286,8 +286,9 @@ class Arena:
         for index in range(max(0, count - FLIGHT_RECORDS), count):
             at = self.flight_offset(rank, index)
             stored, number, start_s, end_s, size = FLIGHT_HEAD.unpack_from(self.bytes, at)
+            body = at + FLIGHT_HEAD.size
             try:
-                kind, group, ranged, dtype, shape, detail, origin = json.loads(bytes(self.bytes[at + FLIGHT_HEAD.size : at + FLIGHT_HEAD.size + size]))
+                kind, group, ranged, dtype, shape, detail, origin = json.loads(bytes(self.bytes[body : body + size]))
             except (ValueError, TypeError):
                 continue
             if stored != index:
@@ -328,9 +329,8 @@ class Arena:
         return code - 1, json.loads(bytes(self.bytes[at + 8 : at + 8 + size]))
 
     def close(self) -> None:
-        try:
+        """Give the block back; the arena cannot be used afterwards."""
+        with contextlib.suppress(BufferError):  # arrays over the buffers still live; see SharedBlock.close
             self.words.release()
             self.bytes.release()
-        except BufferError:
-            pass  # arrays over the buffers still live; see SharedBlock.close
         self.block.close()

@@ -9,7 +9,7 @@ a time limit. A group meets when each member has seen every other member's word 
     end:      write (k + 1, 0), which nobody waits for: "I have read all I need", so that the buffers behind it may be used again
 
 Waiting is adaptive: a few looks with sched_yield (another rank on the same core may be the one that is missing), then sleeps that grow with the
-time already waited, at most 1/8 of it and at most 1 ms (5 ms after the first second). Yielding for longer would take the core from the rank that computes.
+time already waited, 1/8 of it and at most 1 ms (5 ms after the first second). Yielding for longer would take the core from the rank that computes.
 Each look reads the abort word, so no wait outlives a fault.
 """
 
@@ -26,7 +26,7 @@ from .arena import ABORT, FINISHED, LOOSE_ORIGIN, LOOSE_SHAPE, RUN, WAIT_INDEX, 
 __all__ = ["FAULT_ERRORS", "Meeting", "RunInterrupted", "digest"]
 
 LOOKS = 16  # sched_yield calls before the clock is read for the first time
-SPIN_S = 100e-6  # how long a rank keeps yielding; about one time slice switch between 8 ranks on 2 cores
+SPIN_S = 300e-6  # how long a rank keeps yielding: a few turns of 8 ranks on 2 cores (100 us slept too early there, 1 ms was no better)
 MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 1e-3, 1.0, 5e-3
 
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -196,7 +196,8 @@ class Meeting:
             differing = [n for n in names if getattr(first, n) != getattr(second, n)]
             if first.kind == second.kind and "number" in differing and len(differing) > 1:
                 differing.remove("number")
-            what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {', '.join(differing) or 'the number of calls'}"
+            different = ", ".join(differing) or "the number of calls"
+            what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
         allowed = "All members of a group must make the same calls in the same order"
         hint = "If two source lines are meant to meet, give both calls the same tag=..." if what.endswith("differ in origin") else ""
         self.raise_fault("CollectiveMismatch", message(what, allowed=allowed, hint=hint), ranks=sorted((self.rank, peer)))

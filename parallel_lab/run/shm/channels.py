@@ -1,7 +1,7 @@
 """send and recv: one byte ring per ordered pair of ranks.
 
-A send never waits for its receiver: what does not fit the ring is copied and pushed on at this rank's next request, wait or end of run. So
-two ranks that both send first do not block each other (a 1F1B pipeline does that), and any size fits. A message is a head of 256 bytes, then the data.
+A send never waits for its receiver: what does not fit the ring is copied and pushed on at this rank's next request, wait or end of run. So two
+ranks that both send first do not block each other (a 1F1B pipeline does that), and any size fits. A message is a head of 256 bytes, then the data.
 
     source: sent += 1, ring[written % size] = bytes, written += n        receiver: waits for written, copies out, read += n; at the end received += 1
 """

@@ -90,9 +90,8 @@ class Collectives:
         """
         room = (self.capacity - head_bytes) // (max(itemsize, 1) * parts)
         if room < 1:
-            raise ShapeError(
-                message(f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}", hint="Give a larger arena_bytes")
-            )
+            what = f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}"
+            raise ShapeError(message(what, hint="Give a larger arena_bytes"))
 
         def meet() -> None:
             self.meeting.meet(group.peers, check, loose)
@@ -165,7 +164,8 @@ class Collectives:
         dtype, shape = unpack_head(group.buffers[group.parity][root][:HEAD_BYTES].tobytes())
         wanted = (shape if request.shape is None else tuple(request.shape), dtype if request.dtype is None else np.dtype(request.dtype))
         if wanted != (shape, dtype):
-            what = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from {request.kind} #{group.number - 1}, rank {request.root} gave {dtype} {shape}"
+            mine = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from {request.kind} #{group.number - 1}"
+            what = f"{mine}, rank {request.root} gave {dtype} {shape}"
             self.meeting.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, request.root)))
         out = np.empty(shape, dtype)
         flat, first = out.reshape(-1), True

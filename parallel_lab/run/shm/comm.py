@@ -40,7 +40,7 @@ _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number
 
 
 class Communicator:
-    """One rank's side of the pool.
+    """One rank's side of the pool. For one thread at a time, `report` excepted.
 
     rank, world_size
     state       a dict that lives as long as the worker: parameters and the like, kept between runs
@@ -71,8 +71,8 @@ class Communicator:
     def answer(self, request: Request) -> np.ndarray | None:
         """This rank's reply to `request`; blocks until the group has answered.
 
-        Bit-identical to `communicator.answer`. The reply is C-contiguous and owns its memory; None for barrier, send, and off the root of reduce and gather.
-        A send returns when the value is copied; a recv waits for it.
+        Bit-identical to `communicator.answer`. The reply is C-contiguous and owns its memory; None for barrier, send, and off the root of reduce
+        and gather. A send returns when the value is copied; a recv waits for it.
 
         Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised on every member, never waits for ever.
         """
@@ -80,8 +80,8 @@ class Communicator:
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         value = request.value
-        if not request.origin or (isinstance(value, np.ndarray) and not value.flags.c_contiguous):
-            value = np.asarray(value, order="C") if isinstance(value, np.ndarray) else value
+        if not request.origin or (value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)):
+            value = None if value is None else np.asarray(value, order="C")
             request = dataclasses.replace(request, value=value, origin=request.origin or _caller(2))
         self._meeting.check_abort()
         check, loose, text = self._call(request, explicit)
@@ -257,7 +257,8 @@ class Communicator:
             for step in range(steps):
                 if not comm.agree_to_continue(step): break
 
-        Rank 0 decides and its decision travels in a broadcast, so no rank leaves a step before its peers. Ranks at different steps raise CollectiveMismatch.
+        Rank 0 decides and its decision travels in a broadcast, so no rank leaves a step before its peers. Ranks at different steps raise
+        CollectiveMismatch.
         """
         decision = None
         if self.rank == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -53,13 +52,12 @@ def settle(arena: Arena, world_size: int, job: Job, dead: dict[int, int], pids: 
     errors = {rank: body for rank, (kind, body) in reports.items() if kind == "error"}
     first_hand = {rank: body for rank, body in errors.items() if not body["secondary"]}
     fault = arena.read_fault()
-    if dead:
-        # a rank may have raised before another died: the earlier event is the cause, unless the fault note says it was the death
-        if not (fault and fault[1]["kind"] == "RankRaised" and first_hand):
-            rank, code = next(iter(dead.items()))
-            error = RankDied(_sentences(death_text(rank, pids[rank], code, arena.last_entry(rank)), _consequences(arena, world_size, set(dead), job)))
-            _set(error, rank=rank, pid=pids[rank], exit_code=code, signal_name=_signal_name(code), entry=arena.last_entry(rank))
-            return None, error
+    # a rank may have raised before another died: the fault note, which keeps the first fault, tells which came first
+    if dead and not (fault and fault[1]["kind"] == "RankRaised" and first_hand):
+        rank, code = next(iter(dead.items()))
+        entry = arena.last_entry(rank)
+        error = RankDied(_sentences(death_text(rank, pids[rank], code, entry), _consequences(arena, world_size, set(dead), job)))
+        return None, _set(error, rank=rank, pid=pids[rank], exit_code=code, signal_name=_signal_name(code), entry=entry)
     if job._interrupted_at is not None:
         return None, KeyboardInterrupt("the run was interrupted")
     if first_hand:

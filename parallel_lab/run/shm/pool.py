@@ -4,26 +4,27 @@
     pool.run(lambda comm, x: comm.all_reduce(x), np.ones(3))        # -> four times [4., 4., 4.]
     job = pool.submit(train, 100); job.pause(); job.resume(); job.stop(); job.result()
 
-Three kinds of threads, all asleep while nothing happens: one supervisor (deaths, time limits, grace periods), one receiver per worker (a worker stopped
-in the middle of a message must not stop the supervisor), one for callbacks once there are any. Idle workers block on their pipe.
+Three kinds of threads, all asleep while nothing happens: one supervisor (deaths, time limits, grace periods), one receiver per worker (a worker
+stopped in the middle of a message must not stop the supervisor), one for callbacks once there are any. Idle workers block on their pipe.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocess import connection
 
 import dill
+from multiprocess import connection
 
 from ...errors import ParallelLabError, RankDied, WorkersClosed, message
 from . import outcome
-from .arena import PID, Arena, ArenaMap, FlightEntry, SharedBlock
+from .arena import Arena, ArenaMap, FlightEntry, SharedBlock
 from .comm import CONTROLS
 from .job import Job
 from .launch import context, start_processes
@@ -76,7 +77,7 @@ class WorkerPool:
         layout = ArenaMap.for_budget(world_size, arena_bytes)
         self._arena = Arena(SharedBlock(layout.size_bytes), layout)
         self._watch = Watch(self._arena, timeout_s, warn_after_s)
-        self._processes, self._pipes, self._receivers = [], [], []
+        self._processes, self._pids, self._pipes, self._receivers = [], [], [], []
         self._ready: set[int] = set()
         self._all_ready = threading.Condition(self._lock)
         self._life_read, self._life_write = context().Pipe(duplex=False)
@@ -107,6 +108,7 @@ class WorkerPool:
             process.start()
             there.close()
             self._processes.append(process)
+            self._pids.append(process.pid)
         for rank in range(self.world_size):
             thread = threading.Thread(target=self._receive, args=(rank,), daemon=True, name=f"receive rank {rank}")
             self._receivers.append(thread)
@@ -126,8 +128,9 @@ class WorkerPool:
     def run(self, fn: Callable, *args: object) -> list:
         """fn(comm, *args) on every rank; returns the results by rank.
 
-        Ctrl-C (the notebook's interrupt button) asks the ranks to stop: at the next `agree_to_continue`, shortly after at any collective. KeyboardInterrupt
-        follows within a second and the workers stay usable, unless one of them does not come back: then all are ended, and the error says so.
+        Ctrl-C (the notebook's interrupt button) asks the ranks to stop: at the next `agree_to_continue`, shortly after at any collective.
+        KeyboardInterrupt follows within a second and the workers stay usable, unless one of them does not come back: then all are ended, and
+        the error says so.
         """
         return self._attend(self._job([self._pack(fn, args)] * self.world_size, None))
 
@@ -224,7 +227,7 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """Process id per rank."""
-        return [process.pid for process in self._processes]
+        return list(self._pids)
 
     def flight_record(self) -> dict[int, list[FlightEntry]]:
         """The last 64 requests of each rank in the current or last run, oldest first; also of ranks that died."""
@@ -235,29 +238,42 @@ class WorkerPool:
 
     def _death_text(self) -> str:
         rank, code = next(iter(self._dead.items()))
-        return outcome.death_text(rank, self._processes[rank].pid, code)
+        return outcome.death_text(rank, self._pids[rank], code)
 
     # threads
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # closed meanwhile: there is nobody to wake
             self._wake_write.send_bytes(b"w")
-        except OSError:
-            pass  # closed meanwhile: there is nobody to wake
 
     def _supervise(self) -> None:
+        try:
+            self._supervise_until_closed()
+        except Exception as defect:  # ours; without a supervisor a death would go unnoticed, so the pool ends here
+            self.kill(f"the supervisor failed: {defect!r}")
+        finally:
+            self._release_processes()
+
+    def _supervise_until_closed(self) -> None:
         sentinels = {process.sentinel: rank for rank, process in enumerate(self._processes)}
         while not self._closed:
             with self._lock:
                 wait_s = self._tend()
             for ready in connection.wait([*sentinels, self._wake_read], wait_s):
+                if self._closed:
+                    return
                 if ready is self._wake_read:
-                    try:
-                        self._wake_read.recv_bytes()
-                    except (EOFError, OSError):
-                        return
-                elif not self._closed:
+                    self._wake_read.recv_bytes()
+                else:
                     self._note_death(sentinels.pop(ready))
+
+    def _release_processes(self) -> None:
+        """Give back the descriptors the supervisor waited on; last, so that none is used again while it waits."""
+        with self._lock:
+            self._wake_read.close()
+            for process in self._processes:
+                with contextlib.suppress(ValueError):  # not ended yet: closed when it is forgotten
+                    process.close()
 
     def _tend(self) -> float | None:
         """Start a job, look at the running one, end what must end; returns how long to sleep (None: until something happens)."""
@@ -285,7 +301,7 @@ class WorkerPool:
                 self._end_missing(job, f"did not stop within {job._grace_s:g} s")
             return LOOK_S / 2
         if job._control != "pause":
-            waiting = self._watch.look(now, job._resumed_at, set(job._reports))
+            waiting = self._watch.look(now, job._resumed_at)
             for text in waiting:
                 job.warnings.append(text)
                 job._notify()
@@ -314,10 +330,8 @@ class WorkerPool:
 
     @staticmethod
     def _send(pipe, payload: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the worker is gone; its sentinel tells
             pipe.send_bytes(payload)
-        except OSError:
-            pass  # the worker is gone; its sentinel tells
 
     def _receive(self, rank: int) -> None:
         pipe = self._pipes[rank]
@@ -392,7 +406,7 @@ class WorkerPool:
                     self._complete_if_over(job)
                 return
             entry = self._arena.last_entry(rank)
-            text = outcome.death_text(rank, self._processes[rank].pid, code, entry)
+            text = outcome.death_text(rank, self._pids[rank], code, entry)
             self._arena.write_fault(self.world_size, "RankDied", text + ".", rank=rank)
             job._fault_at, job._grace_s = time.monotonic(), DEATH_GRACE_S
             self._complete_if_over(job)
@@ -415,8 +429,10 @@ class WorkerPool:
     def _complete(self, job: Job) -> None:
         """All ranks have reported or are gone: settle the job, and end a pool that has lost a rank."""
         dead = {rank: code for rank, code in self._dead.items() if rank not in job._ended_by_force}
-        pids = {rank: self._processes[rank].pid for rank in range(self.world_size)}
-        results, error = outcome.settle(self._arena, self.world_size, job, dead, pids)
+        try:
+            results, error = outcome.settle(self._arena, self.world_size, job, dead, dict(enumerate(self._pids)))
+        except Exception as defect:  # ours, but the caller must not wait for ever for it
+            results, error = None, ParallelLabError(f"the outcome of the job cannot be told: {defect!r}")
         self._current = None
         if self._dead:
             self._reason = self._reason or self._death_text()
@@ -438,6 +454,8 @@ class WorkerPool:
             return
         with self._lock:
             self._shut_down()
+        if self._supervisor.ident is None:
+            self._release_processes()
         for thread in (self._supervisor, *self._receivers):
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(1.0)

@@ -1,12 +1,13 @@
 """Imported once in the fork server, before any worker exists: the modules workers need, and two arrangements that only a server needs.
 
-Nothing else imports it. The process group of its own keeps a kill of the notebook's whole group (Jupyter's "restart now") from the server, so that it lives
-the moment it takes to notice and to remove its socket folder: the notebook, which made the folder, can no longer do it.
+Nothing else imports it. The process group of its own keeps a kill of the notebook's whole group (Jupyter's "restart now") from the server, so that
+it lives the moment it takes to notice and to remove its socket folder: the notebook, which made the folder, can no longer do it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 
 import dill  # noqa: F401
@@ -23,10 +24,8 @@ def _remove_socket() -> None:
     address = getattr(forkserver._forkserver, "_forkserver_address", None)
     if isinstance(address, str) and address.startswith(os.sep):
         for remove, path in ((os.unlink, address), (os.rmdir, os.path.dirname(address))):
-            try:
+            with contextlib.suppress(OSError):  # the notebook ended in order and was quicker, or keeps other files there
                 remove(path)
-            except OSError:
-                pass  # the notebook ended in order and was quicker, or keeps other files there
 
 
 os.setpgid(0, 0)

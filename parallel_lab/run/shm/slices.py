@@ -19,7 +19,8 @@ __all__ = ["as_pieces", "copy_in", "copy_out", "dtype_from_text", "dtype_text", 
 def positive_dim(dim: int, ndim: int, what: str) -> int:
     """`dim` counted from the front. Raises ShapeError when a value of `ndim` dims has no such dim."""
     if not -ndim <= dim < ndim:
-        raise ShapeError(message(f"dim {dim} of a value with {ndim} dims", where=what, allowed=f"{-ndim} to {ndim - 1}" if ndim else "A value with dims"))
+        allowed = f"{-ndim} to {ndim - 1}" if ndim else "A value with dims"
+        raise ShapeError(message(f"dim {dim} of a value with {ndim} dims", where=what, allowed=allowed))
     return dim % ndim
 
 
@@ -30,7 +31,8 @@ def as_pieces(value: np.ndarray, dim: int, parts: int, what: str) -> np.ndarray:
     """
     size = value.shape[dim]
     if size % parts:
-        raise ShapeError(message(f"dim {dim} of size {size} cannot be cut into {parts} equal parts", where=what, hint="Pad the value, or use another dim"))
+        text = f"dim {dim} of size {size} cannot be cut into {parts} equal parts"
+        raise ShapeError(message(text, where=what, hint="Pad the value, or use another dim"))
     return value.reshape(math.prod(value.shape[:dim]), parts, (size // parts) * math.prod(value.shape[dim + 1 :]))
 
 

@@ -9,7 +9,6 @@ therefore real, without stopping anybody.
 
 from __future__ import annotations
 
-import os
 import sys
 
 from ...errors import message
@@ -46,8 +45,11 @@ class Watch:
         self.last_edges: dict[int, Edge] = {}
         self.warned: set[tuple[int, ...]] = set()
 
-    def look(self, now_s: float, resumed_at_s: float, reported: set[int]) -> list[str]:
-        """Write a fault where one is due; returns new warnings. `reported` ranks have returned."""
+    def look(self, now_s: float, resumed_at_s: float) -> list[str]:
+        """Write a fault where one is due; returns new warnings.
+
+        now_s, resumed_at_s   time.monotonic() now, and when the job started or last went on after a pause: no wait counts from before
+        """
         arena, words = self.arena, self.arena.words
         edges: dict[int, Edge] = {}
         oldest = 0.0

@@ -1,6 +1,6 @@
 """The process of one rank: start, run what the notebook sends, report, and end with the notebook.
 
-Importable on purpose: the fork server and spawned processes find it by name, and the user's function travels as bytes (`dill`, with the globals it uses).
+Importable on purpose: the fork server and spawned processes find it by name; the user's function travels as bytes (`dill`, with the globals it uses).
 
 Ways to end: an empty message or end of file on the job pipe (idle), end of file on the life pipe or the death of the notebook process (a thread
 watches both), and on Linux the parent-death signal, which also ends a stopped worker and one stuck in C code. The worker's parent is the fork server,
@@ -16,10 +16,10 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from multiprocess import connection
 
 import dill
 import threadpoolctl
+from multiprocess import connection
 
 from .arena import ABORT, FINISHED, PID, RUN, Arena, ArenaMap, SharedBlock
 from .barrier import RunInterrupted
@@ -129,7 +129,7 @@ def _report_error(comm: Communicator, arena: Arena, error: BaseException) -> byt
     own_fault = getattr(error, "secondary", None)
     text = _text_of(error)
     if own_fault is None:
-        stopped = arena.words[ABORT] not in (0, comm.rank + 1)
+        stopped = _follows_fault(error)
         arena.write_fault(comm.rank, "RankRaised", f"rank {comm.rank} raised {type(error).__name__}: {text[:500]}.")
     else:
         stopped = own_fault
@@ -143,6 +143,17 @@ def _report_error(comm: Communicator, arena: Arena, error: BaseException) -> byt
         "cause": _carried(error) if own_fault is None else None,
     }
     return dill.dumps(report)
+
+
+def _follows_fault(error: BaseException) -> bool:
+    """True for an exception raised while one of ours was handled: a consequence of what stopped the run, whatever its type."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if getattr(error, "secondary", False):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _text_of(error: BaseException) -> str:

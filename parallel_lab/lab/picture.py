@@ -1,0 +1,344 @@
+"""What a plan looks like: pure functions from a plan (and an event log) to the plain data that views draw.
+
+    entries = tensor_entries(plan)                      tensors one can look at
+    picture, cards = tensor_picture(plan, entry, "forward")
+    message_table(plan, rank, events)                   every message, with its reason
+    rank_detail(plan, rank)                             what a rank holds, its groups, its memory
+
+Colour is the slice, position is the rank: a card names the block its rank holds and the number of the slice; partial values say which addend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..cluster import get_cluster
+from ..cost.memory import predict_memory
+from ..cost.time import instr_time_s
+from ..cost.timeline import predict_timeline
+from ..events import Event
+from ..graph.ir import Instr, Node, Value
+from ..layout import TensorLayout, slice_text
+from ..ops.sharding import sharding_rule, strategy_operands
+from ..plan import Plan
+from ..plan_view import CLASS_NAMES
+
+__all__ = ["LOSS", "TensorEntry", "graph_strip", "message_table", "rank_detail", "tensor_entries", "tensor_picture", "timeline_lanes"]
+
+LOSS = "loss_fn."
+COPIES = "copies"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor one can look at.
+
+    value   its name in the plan;  source: the graph value it is a form of ("matmul" for "matmul.for.relu")
+    owner   the operator whose strategy gave it its layout; "" for data as it is fed
+    """
+
+    value: str
+    label: str
+    source: str
+    owner: str
+    note: str
+
+
+# ---- tensors ----
+
+
+def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
+    """Data, parameters and what the network's operators make and read, in the order in which the step meets them.
+
+    Left out: single numbers, the loss function's inner values, and stations of a tensor on its way to its consumer.
+    """
+    found: dict[str, TensorEntry] = {}
+    roles = {i.name: i.role for i in plan.graph.inputs}
+
+    def add(name: str, label: str, source: str, owner: str, note: str) -> None:
+        value = plan.value_table.get(name)
+        if name not in found and value is not None and value.layout is not None and value.shape:
+            found[name] = TensorEntry(name, label, source, owner, note)
+
+    for given in plan.data_inputs:
+        add(given.name, given.name, given.name, "", "as every rank is fed it")
+    for _, instr in plan.instructions("forward"):
+        source = form_of(plan, instr.out)
+        consumer = instr.name if instr.name != source else ""
+        spoken = source if source in roles else f"out of {source}"
+        if instr.name.startswith(LOSS):
+            if consumer and not source.startswith(LOSS) and instr.out.startswith(f"{source}.for."):
+                add(instr.out, f"{spoken} for the loss", source, consumer, "as the loss function reads it")
+            continue
+        for name in instr.ins:
+            if roles.get(name) == "parameter":
+                add(name, name, name, instr.name, "as long as the training runs")
+        if consumer == "":
+            partial = instr.out.endswith(".partial")
+            combined = f"{source}.partial" in plan.value_table
+            note = f"as it leaves {source}, before its all_reduce" if partial else "after its all_reduce" if combined else "as it leaves the operator"
+            add(instr.out, spoken + (", addends" if partial else ""), source, source, note)
+        elif instr.out.startswith(f"{source}.for."):
+            add(instr.out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
+    return tuple(found.values())
+
+
+def form_of(plan: Plan, name: str) -> str:
+    """The graph value that a forward value is a form of: "matmul" for "matmul.partial" and "matmul.for.relu"."""
+    known = {i.name for i in plan.graph.inputs} | {n.name for n in plan.graph.nodes}
+    parts = name.split(".")
+    candidates = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((c for c in candidates if c in known), name)
+
+
+def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
+    """Names of the device-matrix axes of an entry's layout, from the left: the labels of the operator that wanted it."""
+    layout = plan.value(entry.value).layout
+    node = plan.graph.node(entry.owner) if entry.owner else None
+    if node is None or node.strategy is None:
+        names = ["rows" if i == 0 else f"dim {i}" for i in range(layout.ndim)]
+        return (names + [COPIES])[: len(layout.device_matrix)] if len(layout.device_matrix) > layout.ndim else names
+    shapes = plan.graph.shapes()
+    operand_shapes = tuple(shapes[i] for i in node.ins)
+    rule = sharding_rule(node.opdef, operand_shapes, dict(node.attrs), node.strategy, plan.device_num)
+    return [label_name(node, operand_shapes, label) for label in rule.labels]
+
+
+def label_name(node: Node, shapes: tuple[tuple[int, ...], ...], label: str) -> str:
+    """A label in words: declared labels as they are, dealt-out ones by their dim, the spare axis as "copies"."""
+    if label == "":
+        return COPIES
+    if node.opdef.axes is not None or isinstance(node.opdef.signature, str) and label in node.opdef.signature:
+        return label
+    for labels in strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs))):
+        if label in labels:
+            return f"dim {labels.index(label)}"
+    return label
+
+
+def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The picture of one tensor (or, in phase "backward", of its gradient) and one card per rank."""
+    value, label, note = plan.value(entry.value), entry.label, entry.note
+    if phase == "backward":
+        gradient = dict(plan.value_gradients).get(entry.value)
+        if gradient is None:
+            note = "nothing is trained through it, so it has no gradient; shown as in forward"
+        else:
+            value, label, note = plan.value(gradient), f"gradient of {entry.label}", "its addends lie on the ranks that hold the same slice"
+            if not value.layout.is_partial:
+                note = "complete on every rank"
+    layout, names = value.layout, axis_names(plan, entry)
+    partial = None
+    if layout.is_partial:
+        axes = [a for a in layout.partial if layout.axis_size(a) > 1]
+        count = len(layout.partial_group(0))
+        named = [names[len(layout.device_matrix) - 1 - a] if len(names) == len(layout.device_matrix) else f"axis {a}" for a in axes]
+        partial = {"axes": named, "count": count, "reduce": layout.reduce}
+    order = {numbers: i for i, numbers in enumerate(layout.distinct_slices())}
+    cards = []
+    for rank in range(plan.device_num):
+        index, group = layout.slice_index(value.shape, rank), layout.partial_group(rank)
+        cards.append(
+            {
+                "rank": rank,
+                "coordinates": list(layout.coordinates(rank)),
+                "block": [[s.start, s.stop] for s in index],
+                "slice": order[layout.slice_numbers(rank)],
+                "addend": group.index(rank) + 1 if partial else None,
+                "addends": len(group) if partial else 1,
+                "text": slice_text(index, value.shape),
+                "replicas": list(layout.replicas(rank)),
+            }
+        )
+    picture = {
+        "shape": list(value.shape),
+        "device_matrix": list(layout.device_matrix),
+        "axis_names": names,
+        "partial": partial,
+        "slices": len(order),
+        "label": label,
+        "note": note,
+    }
+    return picture, cards
+
+
+# ---- messages ----
+
+
+def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: str = "laptop") -> list[dict[str, Any]]:
+    """Messages of one step as `rank` sees them, and the slices the compiler inserted, in the order in which they run.
+
+    events  what was measured: bytes and times of this rank's instructions are taken from it where it has them
+    """
+    profile = get_cluster(cluster)
+    measured = {(e.phase, e.name): e for e in events if e.rank == rank}
+    entries = {e.value for e in tensor_entries(plan)}
+    found = []
+    for phase, instr in plan.instructions():
+        if not (instr.is_communication or instr.kind == "slice"):
+            continue
+        event = measured.get((phase, instr.out))
+        source = _forward_source(plan, instr)
+        tensor = next((n for n in (instr.ins[0], source, f"{source}.partial") if n in entries), None)
+        found.append(
+            {
+                "number": len(found) + 1,
+                "phase": phase,
+                "operator": instr.name,
+                "kind": instr.kind,
+                "collective": CLASS_NAMES[instr.kind],
+                "group": list(instr.group(rank)) if instr.is_communication else [],
+                "bytes_predicted": plan.value(instr.ins[0]).slice_bytes if instr.is_communication else 0,
+                "bytes_counted": event.bytes if event is not None else None,
+                "time_predicted_s": instr_time_s(plan, instr, profile, rank=rank),
+                "time_measured_s": event.duration_s if event is not None else None,
+                "reason": instr.reason,
+                "origin": instr.origin.place,
+                "tensor": tensor,
+                "source": source,
+            }
+        )
+    return found
+
+
+def totals(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums of the message table's numbers; None where a column has no numbers."""
+
+    def total(key: str) -> Any:
+        known = [m[key] for m in messages if m[key] is not None]
+        return sum(known) if known else None
+
+    return {key: total(key) for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s")}
+
+
+def _forward_source(plan: Plan, instr: Instr) -> str:
+    """The graph value that an instruction, forward or backward, moves (a form of)."""
+    return form_of(plan, instr.out.split(".grad")[0])
+
+
+# ---- a rank ----
+
+
+def rank_detail(plan: Plan, rank: int) -> dict[str, Any]:
+    """What a rank holds, the groups it communicates in, and its memory (predicted)."""
+    holds = []
+    for entry in tensor_entries(plan):
+        if ".for." in entry.value:
+            continue
+        value = plan.value(entry.value)
+        holds.append(
+            {
+                "tensor": entry.label,
+                "text": slice_text(value.layout.slice_index(value.shape, rank), value.shape),
+                "shape": list(value.slice_shape),
+                "bytes": value.slice_bytes,
+                "note": _holding(value),
+            }
+        )
+    report = predict_memory(plan)
+    return {
+        "holds": holds,
+        "groups": _groups(plan, rank),
+        "memory": [{"kind": kind, "bytes": size} for kind, size in report.parts.items()],
+        "memory_total": sum(report.parts.values()),
+    }
+
+
+def _holding(value: Value) -> str:
+    layout: TensorLayout = value.layout
+    if layout.is_partial:
+        return f"1 of {len(layout.partial_group(0))} addends"
+    return f"{layout.replica_count} copies" if layout.replica_count > 1 else ""
+
+
+def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
+    found: dict[tuple[int, ...], list[str]] = {}
+    for phase, instr in plan.instructions():
+        if instr.is_communication:
+            what = f"gradient of {instr.name}" if instr.out.endswith(".mirror") else instr.name if phase == "forward" else f"{instr.name}, backward"
+            uses = found.setdefault(instr.group(rank), [])
+            text = f"{CLASS_NAMES[instr.kind]} ({what})"
+            if text not in uses:
+                uses.append(text)
+    return [
+        {"label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks", "ranks": list(ranks), "use": ", ".join(uses)}
+        for ranks, uses in found.items()
+    ]
+
+
+# ---- the graph and the timeline ----
+
+
+def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Nodes and edges of the network in columns: data and operators in one row, parameters below; the loss function is one node."""
+    entries = {e.value: e for e in tensor_entries(plan)}
+    nodes: list[dict[str, Any]] = []
+    column: dict[str, int] = {}
+    edges: list[dict[str, Any]] = []
+
+    def node(name: str, label: str, kind: str, at: int, row: int) -> None:
+        column[name] = at
+        nodes.append({"id": name, "label": label, "kind": kind, "column": at, "row": row})
+
+    def edge(source: str, target: str) -> None:
+        shown = next((n for n in (f"{source}.partial", source) if n in entries), source)
+        numbers = [m["number"] for m in messages if m["source"] == source and _on_edge(m, source, target)]
+        edges.append({"from": source, "to": target, "tensor": shown, "messages": numbers})
+
+    roles = {i.name: i.role for i in plan.graph.inputs}
+    into_loss = [i for n in plan.graph.nodes if n.name.startswith(LOSS) for i in n.ins if not i.startswith(LOSS)]
+    for operator in plan.graph.nodes:
+        if operator.name.startswith(LOSS):
+            continue
+        data = [i for i in operator.ins if roles.get(i) not in ("parameter", "scalar", "constant")]
+        for name in data:
+            if name not in column:
+                node(name, name, "input", 0, sum(n["kind"] == "input" for n in nodes))
+        at = 1 + max((column[name] for name in data), default=0)
+        for name in operator.ins:
+            if roles.get(name) == "parameter" and name not in column:
+                row = 1 + sum(n["column"] == at - 1 and n["row"] > 0 for n in nodes)
+                node(name, name, "parameter", at - 1, row)
+        node(operator.name, operator.name, "operator", at, 0)
+        for name in operator.ins:
+            if roles.get(name) not in ("scalar", "constant"):
+                edge(name, operator.name)
+    if into_loss:
+        operands = list(dict.fromkeys(n for n in into_loss if roles.get(n) not in ("scalar", "constant")))
+        at = 1 + max((column[n] for n in operands if n in column), default=0)
+        for name in operands:
+            if name not in column:
+                node(name, name, "input", at - 1, 1 + sum(n["column"] == at - 1 and n["row"] > 0 for n in nodes))
+        node("loss", "loss", "loss", at, 0)
+        for name in operands:
+            edge(name, "loss")
+    return {"nodes": nodes, "edges": edges}
+
+
+def _on_edge(message: dict[str, Any], source: str, target: str) -> bool:
+    """Whether a message of `source` belongs to its edge to `target`: its own all_reduce lies on all its edges, a redistribution on its consumer's."""
+    operator = message["operator"]
+    return operator in (source, target) or target == "loss" and operator.startswith(LOSS)
+
+
+def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "laptop") -> dict[str, Any]:
+    """One lane of bars per rank, in microseconds: the last recorded step if there is one, else the predicted step."""
+    events = list(events)
+    if events:
+        last = max(e.step for e in events)
+        events = [e for e in events if e.step == last]
+    else:
+        events = list(predict_timeline(plan, get_cluster(cluster)).log)
+    start = min(e.start_s for e in events)
+    lanes: dict[int, list[dict[str, Any]]] = {}
+    for e in sorted(events, key=lambda e: (e.rank, e.start_s)):
+        bar = {"start": (e.start_s - start) * 1e6, "end": (e.end_s - start) * 1e6, "kind": e.kind, "label": f"{e.op} ({e.name})"}
+        lanes.setdefault(e.rank, []).append(bar)
+    return {
+        "source": events[0].source,
+        "unit": "us",
+        "end": max((e.end_s - start) * 1e6 for e in events),
+        "lanes": [{"rank": rank, "bars": bars} for rank, bars in sorted(lanes.items())],
+    }

@@ -1,0 +1,531 @@
+"""`StrategyLab`: the headless model behind the Strategy Lab widget.
+
+    lab = StrategyLab(devices=8)
+    lab.set_strategy("matmul", "((2, 4), (4, 1))")
+    lab.select_rank(5)
+    lab.run(); lab.wait()
+    print(lab.to_text())
+
+State, commands, `snapshot()`. Every control of the widget is one of these method calls. A command that is refused raises a ParallelLabError and changes
+nothing, except `set_strategy`: a strategy that is refused is kept beside its operator with the reason, and the picture stays at the last good one.
+Training runs in worker processes under a helper thread; no command waits for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..compiler import compile_network
+from ..errors import ArgumentError, ParallelLabError, message, shorten
+from ..events import Event
+from ..ops.sharding import legal_strategies
+from ..plan import Plan
+from ..run.session import Run, Session
+from .networks import NETWORKS, PROBLEMS, apply_strategies, get_problem, operator_primitives
+from .picture import LOSS, graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
+from .words import to_text
+
+__all__ = ["DEVICES", "StrategyLab"]
+
+DEVICES = (1, 2, 4, 8)
+PHASES = ("forward", "backward")
+BUSY = ("starting", "running", "paused", "stopping")
+LARGEST_TEXT = 200  # characters of a typed strategy
+
+
+@dataclass
+class _Training:
+    """One training run and what is known of it."""
+
+    steps: int
+    state: str = "idle"
+    parallel: list[float] = field(default_factory=list)
+    single: list[float] = field(default_factory=list)
+    events: tuple[Event, ...] = ()
+    error: str | None = None
+    run: Run | None = None
+    thread: threading.Thread | None = None
+    stop_asked: bool = False
+    seconds_per_step: float | None = None
+
+
+class StrategyLab:
+    """A small network, its strategies, and a training run to watch.
+
+    net      "quickstart", "megatron" or "dense"
+    devices  1, 2, 4 or 8
+    data     "seed" (the fixed batch of the quickstart) or "digits"
+    steps    training steps of one run
+
+    `close()` ends a running training and forgets all listeners.
+    """
+
+    def __init__(self, net: str = "quickstart", devices: int = 8, data: str = "seed", steps: int = 100) -> None:
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[str], None]] = []
+        self._net, self._devices, self._data, self._steps = self._checked_net(net), self._checked_devices(devices), self._checked_data(data), steps
+        self._training = _Training(steps)
+        self._typed: dict[str, tuple[str, str]] = {}
+        self._phase = "forward"
+        self._rank = min(5, devices - 1)
+        self._strategies = self._preset()
+        self._plan = self._compile(self._strategies)
+        self._tensor = self._first_tensor()
+
+    # ---- listening ----
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Call `callback("picture" | "run" | "loss")` after every change; returns a function that ends it. Calls may come from a helper thread."""
+        self._listeners.append(callback)
+
+        def unsubscribe() -> None:
+            with suppress(ValueError):
+                self._listeners.remove(callback)
+
+        return unsubscribe
+
+    def _changed(self, kind: str) -> None:
+        for callback in list(self._listeners):
+            callback(kind)
+
+    # ---- choosing ----
+
+    def set_net(self, name: str) -> None:
+        """Another network, with its preset strategies. Raises ArgumentError; ends a run."""
+        self._choose(net=self._checked_net(name))
+
+    def set_devices(self, n: int) -> None:
+        """Another number of ranks, with the preset strategies for it."""
+        self._choose(devices=self._checked_devices(n))
+
+    def set_data(self, name: str) -> None:
+        """Other data: "seed" or "digits"."""
+        self._choose(data=self._checked_data(name))
+
+    def _choose(self, **changes: Any) -> None:
+        with self._lock:
+            self._end_training()
+            before = (self._net, self._devices, self._data)
+            self._net, self._devices, self._data = (changes.get(k, v) for k, v in zip(("net", "devices", "data"), before, strict=True))
+            self._typed = {}
+            self._strategies = self._preset()
+            self._plan = self._compile(self._strategies)
+            self._rank = min(self._rank, self._devices - 1)
+            if self._tensor not in {e.value for e in tensor_entries(self._plan)}:
+                self._tensor = self._first_tensor()
+        self._changed("picture")
+
+    def set_strategy(self, operator: str, text: str | tuple | None) -> None:
+        """Give an operator a strategy: as text such as "((2, 4), (4, 1))", as a tuple, or None for the default.
+
+        A refused one does not raise: the operator shows the text and the reason, and the picture stays. An unknown operator raises ArgumentError.
+        """
+        with self._lock:
+            if operator not in self._strategies:
+                raise ArgumentError(message(f"operator {shorten(operator)}", where="set_strategy", allowed=f"One of {', '.join(self._strategies)}"))
+            before = self._tensor
+            try:
+                wanted = {**self._strategies, operator: _parse(text)}
+                plan = self._compile(wanted)
+            except ParallelLabError as error:
+                self._typed[operator] = (str(text), str(error))
+            else:
+                self._typed.pop(operator, None)
+                changed = wanted != self._strategies
+                self._strategies, self._plan = wanted, plan
+                if changed:
+                    self._end_training()
+                known = {e.value: e for e in tensor_entries(plan)}
+                if before not in known:
+                    self._tensor = self._same_source(before, known)
+        self._changed("picture")
+
+    def select_tensor(self, tensor: str) -> None:
+        """The tensor to look at, by its id in the snapshot."""
+        with self._lock:
+            known = [e.value for e in tensor_entries(self._plan)]
+            if tensor not in known:
+                raise ArgumentError(message(f"tensor {shorten(tensor)}", where="select_tensor", allowed=f"One of {', '.join(known)}"))
+            self._tensor = tensor
+        self._changed("picture")
+
+    def select_phase(self, phase: str) -> None:
+        """Look at the tensor ("forward") or at its gradient ("backward")."""
+        if phase not in PHASES:
+            raise ArgumentError(message(f"phase {shorten(phase)}", where="select_phase", allowed=f"One of {PHASES}"))
+        with self._lock:
+            self._phase = phase
+        self._changed("picture")
+
+    def select_rank(self, rank: int) -> None:
+        """The rank whose holdings, groups and messages are shown."""
+        with self._lock:
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self._devices:
+                raise ArgumentError(message(f"rank {shorten(rank)}", where="select_rank", allowed=f"Ranks run from 0 to {self._devices - 1}"))
+            self._rank = rank
+        self._changed("picture")
+
+    # ---- training ----
+
+    def run(self) -> None:
+        """Train from the initial parameters, on one worker process per rank. Returns at once; does nothing while a run goes on."""
+        with self._lock:
+            if self._training.state in BUSY:
+                return
+            training = self._training = _Training(self._steps, state="starting")
+            plan, net, optimizer, batches = self._plan, *self._job()
+            training.thread = threading.Thread(target=self._train, args=(training, plan, net, optimizer, batches), name="strategy-lab", daemon=True)
+            training.thread.start()
+        self._changed("run")
+
+    def pause(self) -> None:
+        """Halt after the present step."""
+        self._steer("running", "paused", "pause")
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._steer("paused", "running", "resume")
+
+    def _steer(self, state: str, then: str, what: str) -> None:
+        with self._lock:
+            training = self._training
+            if training.state != state or training.run is None:
+                return
+            getattr(training.run, what)()
+            training.state = then
+        self._changed("run")
+
+    def stop(self) -> None:
+        """End the run after the present step; what was measured stays."""
+        with self._lock:
+            training = self._training
+            if training.state not in BUSY:
+                return
+            training.stop_asked = True
+            training.state = "stopping"
+            if training.run is not None:
+                training.run.stop()
+        self._changed("run")
+
+    def reset(self) -> None:
+        """Forget the run: curves, counts and times."""
+        with self._lock:
+            self._end_training()
+        self._changed("run")
+        self._changed("picture")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
+        thread = self._training.thread
+        if thread is not None:
+            thread.join(timeout)
+        return self._training.state not in BUSY
+
+    def close(self) -> None:
+        """End a running training and forget the listeners."""
+        self._listeners.clear()
+        with self._lock:
+            self._end_training()
+
+    def _end_training(self) -> None:
+        """Detach the present run, so that its thread changes nothing any more, and ask it to end."""
+        training, self._training = self._training, _Training(self._steps)
+        training.stop_asked = True
+        if training.run is not None:
+            training.run.stop()
+
+    def _train(self, training: _Training, plan: Plan, net: Any, optimizer: Any, batches: list) -> None:
+        """The helper thread: one-device losses, then the run on processes, then what was measured."""
+        try:
+            with Session(plan, net, optimizer, executor="processes") as session:
+                if training.stop_asked:
+                    self._finish(training, "done")
+                    return
+                single = Session(self._compile(self._strategies_without(), devices=1), net, optimizer)
+                started = time.perf_counter()
+
+                def on_losses(first: int, losses: list[float]) -> None:
+                    training.single.extend(single.train(batches, len(losses)))
+                    training.parallel.extend(losses)
+                    training.seconds_per_step = (time.perf_counter() - started) / len(training.parallel)
+                    self._report(training, "loss")
+
+                with self._lock:
+                    training.run = session.start(batches, training.steps, record=1, on_losses=on_losses)
+                    if training.stop_asked:
+                        training.run.stop()
+                    elif training.state == "starting":
+                        training.state = "running"
+                self._report(training, "run")
+                losses = training.run.result()
+                missing = losses[len(training.single) :]
+                training.single.extend(single.train(batches, len(missing)))
+                training.parallel[:] = losses
+                training.events = tuple(session.events)
+            self._finish(training, "done")
+        except ParallelLabError as error:
+            training.error = str(error)
+            self._finish(training, "failed")
+
+    def _strategies_without(self) -> dict[str, None]:
+        return dict.fromkeys(self._strategies)
+
+    def _finish(self, training: _Training, state: str) -> None:
+        with self._lock:
+            training.state = state
+        self._report(training, "run")
+        self._report(training, "picture")
+
+    def _report(self, training: _Training, kind: str) -> None:
+        if training is self._training:
+            self._changed(kind)
+
+    # ---- compiling ----
+
+    @property
+    def plan(self) -> Plan:
+        """The plan behind the picture."""
+        return self._plan
+
+    def _job(self, strategies: dict[str, Any] | None = None) -> tuple[Any, Any, list]:
+        problem = get_problem(self._data)
+        net = NETWORKS[self._net].factory(problem)
+        apply_strategies(net, self._strategies if strategies is None else strategies)
+        return net, problem.optimizer(net.trainable_params()), list(problem.batches)
+
+    def _compile(self, strategies: dict[str, Any], devices: int | None = None) -> Plan:
+        problem = get_problem(self._data)
+        net, optimizer, batches = self._job(strategies)
+        return compile_network(
+            net, *batches[0], loss=problem.loss(), optimizer=optimizer, device_num=devices or self._devices, dataset_strategy="full_batch"
+        )
+
+    def _preset(self) -> dict[str, Any]:
+        """The network's own strategies for this number of devices, as far as they fit the data; None (default) elsewhere."""
+        names = operator_primitives(NETWORKS[self._net].factory(get_problem(self._data)))
+        chosen: dict[str, Any] = dict.fromkeys(names)
+        for operator, strategy in NETWORKS[self._net].preset(self._devices).items():
+            try:
+                self._compile({**chosen, operator: strategy})
+            except ParallelLabError:
+                continue
+            chosen[operator] = strategy
+        return chosen
+
+    def _first_tensor(self) -> str:
+        known = [e.value for e in tensor_entries(self._plan)]
+        made = [v for v in known if v.endswith(".partial")] or [n.name for n in self._plan.graph.nodes if n.name in known]
+        return made[0] if made else known[0]
+
+    @staticmethod
+    def _same_source(before: str, known: dict[str, Any]) -> str:
+        source = before.removesuffix(".partial").partition(".for.")[0]
+        return next((v for v in (f"{source}.partial", source) if v in known), next(iter(known)))
+
+    def _checked_net(self, name: str) -> str:
+        if name not in NETWORKS:
+            raise ArgumentError(message(f"net {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(NETWORKS)}"))
+        return name
+
+    def _checked_devices(self, n: int) -> int:
+        if isinstance(n, bool) or n not in DEVICES:
+            raise ArgumentError(message(f"devices {shorten(n)}", where="StrategyLab", allowed=f"One of {', '.join(map(str, DEVICES))}"))
+        return n
+
+    def _checked_data(self, name: str) -> str:
+        if name not in PROBLEMS:
+            raise ArgumentError(message(f"data {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(PROBLEMS)}"))
+        return name
+
+    # ---- looking ----
+
+    def snapshot(self, *, frames: bool = False) -> dict[str, Any]:
+        """Everything the views show, as plain data.
+
+        frames  add the pictures of every tensor, phase and rank, for a page without a kernel
+        """
+        with self._lock:
+            plan, training = self._plan, self._training
+            entries = tensor_entries(plan)
+            entry = next(e for e in entries if e.value == self._tensor)
+            picture, cards = tensor_picture(plan, entry, self._phase)
+            messages = message_table(plan, self._rank, training.events)
+            shot = {
+                "version": 1,
+                "title": "Strategy Lab",
+                "net": {"value": self._net, "choices": [{"value": n, "label": NETWORKS[n].label} for n in NETWORKS]},
+                "devices": {"value": self._devices, "choices": list(DEVICES)},
+                "data": {"value": self._data, "choices": [{"value": n, "label": get_problem(n).label} for n in PROBLEMS]},
+                "operators": [self._operator(name) for name in self._strategies],
+                "graph": graph_strip(plan, messages),
+                "tensors": [
+                    {"id": e.value, "label": e.label, "shape": list(plan.value(e.value).shape), "dtype": plan.value(e.value).dtype} for e in entries
+                ],
+                "tensor": self._tensor,
+                "phase": self._phase,
+                "phases": list(PHASES),
+                "picture": picture,
+                "cards": cards,
+                "rank": self._rank,
+                "rank_detail": rank_detail(plan, self._rank),
+                "messages": messages,
+                "message_totals": totals(messages),
+                "run": self._run_state(),
+                "loss": self._loss(),
+                "timeline": timeline_lanes(plan, training.events),
+                "status": self._status(picture, messages),
+                "last_error": None,
+            }
+            if frames:
+                shot["frames"] = self._frames(entries, training.events)
+        return shot
+
+    def _operator(self, name: str) -> dict[str, Any]:
+        node = self._plan.graph.node(name)
+        shapes = self._plan.graph.shapes()
+        operands = tuple(shapes[i] for i in node.ins)
+        typed, error = self._typed.get(name, (None, None))
+        choices = legal_strategies(node.opdef, operands, dict(node.attrs), self._devices)
+        outs = {e.value for e in tensor_entries(self._plan)}
+        return {
+            "name": name,
+            "op": node.op_class,
+            "strategy": str(node.strategy),
+            "source": node.strategy_source,
+            "choices": [str(c) for c in choices],
+            "error": error,
+            "typed": typed,
+            "formula": f"{' x '.join(str(s) for s in operands)} -> {node.shape}",
+            "tensor": f"{name}.partial" if f"{name}.partial" in outs else name,
+        }
+
+    def _run_state(self) -> dict[str, Any]:
+        training = self._training
+        step, state = len(training.parallel), training.state
+        left = None
+        if state in BUSY and training.seconds_per_step is not None:
+            left = (training.steps - step) * training.seconds_per_step
+        text = {
+            "idle": f"not run yet, {training.steps} steps",
+            "starting": f"starting {self._devices} processes",
+            "failed": f"ended badly at step {step}",
+        }.get(state, f"step {step}/{training.steps}")
+        if left is not None and state == "running":
+            text += f", {left:.0f} s left" if left >= 1 else ", under 1 s left"
+        if state in ("paused", "stopping"):
+            text += f", {state}"
+        return {
+            "state": state,
+            "step": step,
+            "steps": training.steps,
+            "seconds_left": left,
+            "can": {
+                "run": state not in BUSY,
+                "pause": state in ("running", "paused"),
+                "stop": state in ("starting", "running", "paused"),
+                "reset": state not in ("idle",),
+            },
+            "text": text,
+            "error": training.error,
+        }
+
+    def _loss(self) -> dict[str, Any]:
+        parallel, single = self._training.parallel, self._training.single
+        n = min(len(parallel), len(single))
+        difference = np.abs(np.subtract(parallel[:n], single[:n], dtype=np.float64))
+        return {
+            "steps": self._training.steps,
+            "parallel": list(parallel[:n]),
+            "single": list(single[:n]),
+            "largest_difference": float(difference.max()) if n else None,
+            "at_step": int(difference.argmax()) + 1 if n else None,
+            "bound": loss_bound(self._plan, single[:n]) if n else None,
+            "label_parallel": f"{self._devices} process{'es' if self._devices > 1 else ''} (measured)",
+            "label_single": "one device (computed here)",
+        }
+
+    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
+        """Losses from step `since` on, as float32: "parallel" and "single"."""
+        n = min(len(self._training.parallel), len(self._training.single))
+        return {
+            "parallel": np.asarray(self._training.parallel[since:n], np.float32),
+            "single": np.asarray(self._training.single[since:n], np.float32),
+        }
+
+    def _status(self, picture: dict[str, Any], messages: list[dict[str, Any]]) -> str:
+        shape, slices, partial = tuple(picture["shape"]), picture["slices"], picture["partial"]
+        cut = "whole on every rank" if slices == 1 else f"cut into {slices} slices on {self._devices} ranks"
+        if self._devices == 1:
+            return f"{picture['label']}: {shape}, whole on the only rank. One device sends no messages."
+        copies = self._devices // slices // (partial["count"] if partial else 1)
+        if partial:
+            held = f"; each slice is a sum of {partial['count']} addends that lie on different ranks"
+        elif slices > 1:
+            held = f", each held by {copies} rank{'s' if copies > 1 else ''}"
+        else:
+            held = ""
+        sent = [m for m in messages if m["group"]]
+        count = sum(m["bytes_predicted"] for m in sent)
+        return f"{picture['label']}: {shape} {cut}{held}. One step sends {len(sent)} messages; rank {self._rank} hands over {count:,} bytes."
+
+    def _frames(self, entries: tuple, events: tuple[Event, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for rank in range(self._devices):
+            messages = message_table(self._plan, rank, events)
+            detail = {"rank_detail": rank_detail(self._plan, rank), "messages": messages, "message_totals": totals(messages), "rank": rank}
+            for e in entries:
+                for phase in PHASES:
+                    if rank == 0:
+                        picture, cards = tensor_picture(self._plan, e, phase)
+                        found[f"{e.value}|{phase}"] = {"picture": picture, "cards": cards, "status": self._status(picture, messages)}
+                    found[f"{e.value}|{phase}|{rank}"] = detail
+        return found
+
+    def to_text(self) -> str:
+        """The whole picture in words and tables."""
+        return to_text(self.snapshot())
+
+
+def loss_bound(plan: Plan, losses: list[float]) -> float:
+    """How far the losses of a split and an undivided float32 run may lie apart by rounding alone, to first order.
+
+    Summing n numbers in another order changes the sum by at most (n - 1) eps times the sum of magnitudes (Higham 2002, section 4.2); n is the longest sum
+    of the step. Steps carry their differences on: the bound grows with their number.
+    """
+    longest = max((_sum_length(plan, n) for n in plan.graph.nodes), default=1)
+    return float(np.finfo(np.float32).eps) * longest * len(losses) * max(abs(x) for x in losses)
+
+
+def _sum_length(plan: Plan, node: Any) -> int:
+    shapes = plan.graph.shapes()
+    operands = tuple(shapes[i] for i in node.ins)
+    if node.opdef.view or node.opdef.infer_fn is not None:
+        return 1
+    signature = node.opdef.signature_for(operands, dict(node.attrs))
+    sizes = node.opdef.label_sizes(signature, operands, dict(node.attrs))
+    return int(np.prod([sizes[c] for c in signature.reduced], dtype=np.int64)) if signature.reduced else 1
+
+
+def _parse(text: Any) -> tuple | None:
+    """A typed strategy as a value; anything that is not a Python literal is refused with an example."""
+    if text is None or isinstance(text, tuple):
+        return text
+    text = str(text).strip()
+    example = "Type counts per dim for each input, such as ((2, 4), (4, 1))"
+    if len(text) > LARGEST_TEXT:
+        raise ArgumentError(message(f"{len(text)} characters", where="strategy", allowed=f"At most {LARGEST_TEXT}", hint=example))
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ArgumentError(message(f"{shorten(text)} cannot be read", where="strategy", hint=example)) from None
+
+
+assert LOSS
