@@ -176,6 +176,7 @@ LAPTOP = Cluster(
     # Chosen by hand near the least squares of log(time) over all_reduce (4 KiB to 64 MiB), all_gather and reduce_scatter (64 KiB to 64 MiB) of eight
     # ranks through shared memory: within a factor 1.8 of each. Broadcast comes out 2 times too fast at 4 KiB and 2.3 times too slow at 64 MiB,
     # all_to_all 2 to 5 times too fast: the ranks share one memory, and no single line fits.
+    # All of it on a quiet machine: with other work on the cores ranks wait for time slices, and short messages take ten times as long and more.
     link=Link(alpha_s=2e-6, beta_s_per_byte=0.25e-9),
     devices_per_node=8,
 )

@@ -127,6 +127,7 @@ class Plan:
         return found
 
     def stage_of(self, rank: int) -> Stage:
+        """The stage that `rank` belongs to. Raises PlanError for a rank that does not exist."""
         for stage in self.stages:
             if rank in stage.ranks:
                 return stage

@@ -11,7 +11,7 @@ One program serves all ranks: an `Instr` never mentions a rank, only axes of a d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..layout import TensorLayout, ranks_along
 from ..ops.registry import OPS, OpDef, Strategy
 from ..origin import Origin
 
-__all__ = ["COMMUNICATION", "KINDS", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs"]
+__all__ = ["COMMUNICATION", "KINDS", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs", "fresh_name"]
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[str, Any], ...]
@@ -34,6 +34,19 @@ KINDS = ("compute", *COMMUNICATION, "slice", "split", "concat", "reshape", "prin
 def attr_pairs(attrs: dict[str, Any]) -> Pairs:
     """Attributes as a sorted, hashable tuple."""
     return tuple(sorted(attrs.items()))
+
+
+def fresh_name(base: str, taken: Container[str]) -> str:
+    """`base`, or `base_1`, `base_2`, ... if it is taken.
+
+    >>> fresh_name("w.grad", {"w.grad", "w.grad_1"})
+    'w.grad_2'
+    """
+    name, n = base, 0
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    return name
 
 
 @dataclass(frozen=True)

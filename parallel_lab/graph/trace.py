@@ -17,9 +17,9 @@ import numpy as np
 from ..context import current_tracer
 from ..errors import ShapeError, TraceError, message, shorten
 from ..ops.registry import OpDef, Primitive, scalar_operand
-from ..origin import Origin, caller
+from ..origin import caller
 from ..tensor import Arithmetic, Parameter, Tensor
-from .ir import Graph, GraphInput, Node, attr_pairs
+from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
 
 __all__ = ["TracedValue", "Tracer", "input_names", "trace_network"]
 
@@ -73,7 +73,7 @@ class Tracer:
         self.constant_names: dict[int, str] = {}
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
-        self.used: dict[str, int] = {}
+        self.used: set[str] = set()
 
     # ---- Cell borders, called by Cell.__call__ ----
 
@@ -96,13 +96,14 @@ class Tracer:
 
     # ---- values ----
 
-    def unique(self, name: str) -> str:
-        count = self.used.get(name, 0)
-        self.used[name] = count + 1
-        return name if not count else self.unique(f"{name}_{count}")
+    def named(self, base: str) -> str:
+        """A name of its own for a new value."""
+        name = fresh_name(base, self.used)
+        self.used.add(name)
+        return name
 
     def data(self, name: str, shape: tuple[int, ...], dtype: str) -> TracedValue:
-        name = self.unique(name)
+        name = self.named(name)
         self.inputs[name] = GraphInput(name, "data", tuple(shape), dtype)
         return TracedValue(name, shape, dtype, self)
 
@@ -133,7 +134,7 @@ class Tracer:
                         f"two parameters are named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')"
                     )
                 )
-            self.used[name] = 1
+            self.used.add(name)
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
             self.inputs[name] = GraphInput(
@@ -147,7 +148,7 @@ class Tracer:
             return self._scalar(array)
         name = self.constant_names.get(id(value))
         if name is None:
-            name = self.constant_names[id(value)] = self.unique("constant")
+            name = self.constant_names[id(value)] = self.named("constant")
             self.kept.append(value)
             self.constants[name] = np.array(array)
             self.inputs[name] = GraphInput(name, "constant", array.shape, str(array.dtype))
@@ -174,7 +175,7 @@ class Tracer:
         if op.view:
             attrs = {**attrs, "shape": shape}
         node = Node(
-            name=self.unique(base),
+            name=self.named(base),
             op=op.name,
             op_class=op_class,
             ins=tuple(v.name for v in values),
@@ -240,17 +241,5 @@ def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, .
         raise ShapeError(
             message(f"input {position} is {shorten(value)}", where="compile", allowed="A Tensor or numpy array with the shape to compile for")
         )
-    dtype = np.dtype(str(value.dtype))
-    if dtype == np.float64 and not isinstance(value, Tensor):
-        dtype = np.dtype(np.float64)
-    return name, tuple(int(n) for n in value.shape), str(dtype)
+    return name, tuple(int(n) for n in value.shape), str(np.dtype(str(value.dtype)))
 
-
-def origin_of(network: Callable) -> Origin:
-    """Where a network's construct is written."""
-    construct = getattr(network, "construct", network)
-    try:
-        lines, first = inspect.getsourcelines(construct)
-        return Origin(inspect.getsourcefile(construct) or "", first, lines[0].strip())
-    except (OSError, TypeError):
-        return Origin()

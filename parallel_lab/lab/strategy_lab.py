@@ -30,7 +30,7 @@ from ..ops.sharding import legal_strategies
 from ..plan import Plan
 from ..run.session import Run, Session
 from .networks import NETWORKS, PROBLEMS, apply_strategies, get_problem, operator_primitives
-from .picture import LOSS, graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
+from .picture import graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
 from .words import to_text
 
 __all__ = ["DEVICES", "StrategyLab"]
@@ -309,15 +309,18 @@ class StrategyLab:
         )
 
     def _preset(self) -> dict[str, Any]:
-        """The network's own strategies for this number of devices, as far as they fit the data; None (default) elsewhere."""
-        names = operator_primitives(NETWORKS[self._net].factory(get_problem(self._data)))
+        """The network's own strategies for this number of devices, as far as they fit the data; None (default) elsewhere. In the order of the network."""
+        given = NETWORKS[self._net].preset(self._devices)
+        primitives = operator_primitives(NETWORKS[self._net].factory(get_problem(self._data)))
+        names = [n.name for n in self._compile({}).graph.nodes if n.name in primitives]
         chosen: dict[str, Any] = dict.fromkeys(names)
-        for operator, strategy in NETWORKS[self._net].preset(self._devices).items():
-            try:
+        with suppress(ParallelLabError):
+            self._compile({**chosen, **given})
+            return {**chosen, **given}
+        for operator, strategy in given.items():
+            with suppress(ParallelLabError):
                 self._compile({**chosen, operator: strategy})
-            except ParallelLabError:
-                continue
-            chosen[operator] = strategy
+                chosen[operator] = strategy
         return chosen
 
     def _first_tensor(self) -> str:
@@ -527,5 +530,3 @@ def _parse(text: Any) -> tuple | None:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         raise ArgumentError(message(f"{shorten(text)} cannot be read", where="strategy", hint=example)) from None
 
-
-assert LOSS

@@ -52,7 +52,7 @@ _CASES = (
 def spread(x, *, shape, axis):
     """Undo a reduction's shape: repeat x along the dims that were reduced.  x: (...) -> `shape`. axis: the reduced dims."""
     kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
-    return np.ascontiguousarray(np.broadcast_to(x.reshape(kept), shape))
+    return np.array(np.broadcast_to(x.reshape(kept), shape), order="C")  # ascontiguousarray would give a 0-d array a dim
 
 
 def _spread(value, x, axis):

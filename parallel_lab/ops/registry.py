@@ -164,6 +164,7 @@ class OpDef:
         return shape, self.result_dtype(dtypes, attrs)
 
     def result_dtype(self, dtypes: tuple[str, ...], attrs: dict[str, Any]) -> str:
+        """Name of the result's dtype for operands of these dtypes."""
         if callable(self.dtype):
             return str(np.dtype(self.dtype(dtypes, **attrs)))
         if self.dtype is not None:

@@ -68,7 +68,7 @@ def _permuted(shapes, *, perm):
 @op(_permuted, name="Transpose", static=("perm",), flops=lambda s: 0, example=(case((16, 8), perm=(1, 0)), case((4, 8, 2), perm=(2, 0, 1))))
 def transpose(x, perm):
     """Dims in the order `perm`.  x: (...) -> (...), dim i of the result is dim perm[i] of x."""
-    return np.ascontiguousarray(np.transpose(x, perm))
+    return np.array(np.transpose(x, perm), order="C")  # ascontiguousarray would give a 0-d array a dim
 
 
 @transpose.vjp

@@ -11,15 +11,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import CollectiveMismatch, DeadlockError, PlanError, message
-from ..graph.ir import Instr
-from ..plan import PHASES, Plan
+from ..plan import Plan
 from .communicator import Request, answer, describe
 from .interpreter import Env, Tick, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
 
@@ -117,7 +115,6 @@ class Simulator:
         self.ranks = range(plan.device_num)
         self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in values.items() if n in plan.value_table} for r in self.ranks]
         self._engine: _Engine | None = None
-        self._clock: list[tuple[int, str, Instr, float, float]] = []
 
     def run_step(self, *inputs: Any, phases: Sequence[str] | None = None, observe: Callable[..., None] | None = None) -> np.ndarray:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
@@ -181,12 +178,3 @@ class Simulator:
         """The full tensor, put together from the ranks' slices."""
         return gather_value(self.plan, name, [self.value(name, r) for r in self.ranks])
 
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """A call's result and its wall time in seconds."""
-    start = time.perf_counter()
-    result = call()
-    return result, time.perf_counter() - start
-
-
-assert PHASES

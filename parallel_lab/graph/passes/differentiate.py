@@ -21,7 +21,7 @@ from ...errors import TraceError, message
 from ...layout import TensorLayout
 from ...ops.registry import OPS, OpDef, scalar_operand
 from ...origin import Origin
-from ..ir import Draft, Instr, Value, attr_pairs
+from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
 from ..trace import TracedValue
 
 __all__ = ["LocalRecorder", "differentiate"]
@@ -56,16 +56,9 @@ class LocalRecorder:
         current_tracer.reset(self._token)
 
     def value(self, name: str) -> TracedValue:
+        """A value of the program, as rules see it: with the shape of one rank's slice."""
         made = self.values[name]
         return TracedValue(name, made.slice_shape, made.dtype, self)
-
-    def fresh(self, base: str) -> str:
-        if base not in self.values:
-            return base
-        n = 1
-        while f"{base}_{n}" in self.values:
-            n += 1
-        return f"{base}_{n}"
 
     def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> TracedValue:
         """One operator on slices."""
@@ -87,7 +80,8 @@ class LocalRecorder:
         return TracedValue(name, (), str(array.dtype), self)
 
     def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
-        out = self.fresh(out or f"{self.name}{self.suffix}")
+        """Append an instruction that makes `value`; `fields` are further fields of Instr. Returns its result."""
+        out = fresh_name(out or f"{self.name}{self.suffix}", self.values)
         self.instrs.append(Instr(kind, out, ins, fields.pop("name", self.name), origin=self.origin, **fields))
         self.values[out] = value
         return TracedValue(out, value.slice_shape, value.dtype, self)
@@ -131,7 +125,11 @@ class _Backward:
             total = total + self.array(part)
         made = self.values[name]
         if made.layout is not None:
-            self.values[total.name] = Value(made.shape, made.dtype, gradient_layout(made.layout))
+            wanted, known = self.gradient_value(name), self.values[total.name]
+            if known.layout is not None and (known.shape != wanted.shape or not known.layout.same_placement(wanted.layout)):
+                # a rule passed one array on as the gradient of two values (x + b on slices of equal shape); each needs a name with its own layout
+                total = self.rec.emit("reshape", wanted, (total.name,), f"{name}.grad", attrs=attr_pairs({"shape": wanted.slice_shape}))
+            self.values[total.name] = wanted
         self.taken[name] = total.name
         return total
 

@@ -17,7 +17,7 @@ from ...errors import LayoutError, ShapeError, StrategyError, message
 from ...layout import TensorLayout
 from ...ops.sharding import ShardingRule, sharding_rule
 from ...redistribution import Step, apply, plan_redistribution
-from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs
+from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
 
 __all__ = ["dataset_cuts", "parallelize"]
 
@@ -77,14 +77,6 @@ class _Builder:
         self.values[instr.out] = value
         return instr.out
 
-    def fresh(self, base: str) -> str:
-        if base not in self.values:
-            return base
-        n = 1
-        while f"{base}_{n}" in self.values:
-            n += 1
-        return f"{base}_{n}"
-
     # ---- operands ----
 
     def operand(self, name: str, want: TensorLayout, node: Node, position: int) -> str:
@@ -134,13 +126,17 @@ class _Builder:
         steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
         wanted = f"{node.name!r} wants slices {want.slice_shape(target)} of {'it' if through is None else repr(name)} (strategy {node.strategy}, input {position})"
-        layout, current = have, source
-        for number, step in enumerate(steps):
+        folded: list[tuple[Step, TensorLayout]] = []
+        layout = have
+        for step in steps:
             layout = apply(step, layout)
-            if step.kind == "reshape" and step.in_shape == step.out_shape:
-                continue
-            last = number == len(steps) - 1
-            label = self.fresh(f"{name}.for.{node.name}" if last else f"{name}.{step.kind}.{node.name}")
+            # a reshape of a slice to its own shape moves nothing; it only changes how the placement is described
+            if step.kind != "reshape" or step.in_shape != step.out_shape:
+                folded.append((step, layout))
+        current = source
+        for number, (step, layout) in enumerate(folded):
+            last = number == len(folded) - 1
+            label = fresh_name(f"{name}.for.{node.name}" if last else f"{name}.{step.kind}.{node.name}", self.values)
             instr = step_instr(step, label, current, node, f"{maker}; {wanted}")
             final = want if last else layout
             self.values[label] = value = Value(_global_shape(step.out_shape, final), self.values[source].dtype, final)
@@ -151,7 +147,7 @@ class _Builder:
         return current
 
     def alias(self, source: str, want: TensorLayout, shape: tuple[int, ...], name: str, node: Node) -> str:
-        label = self.fresh(f"{name}.for.{node.name}")
+        label = fresh_name(f"{name}.for.{node.name}", self.values)
         made = Value(shape, self.values[source].dtype, want)
         instr = Instr("reshape", label, (source,), node.name, attrs=attr_pairs({"shape": made.slice_shape}), origin=node.origin.made("parallelize"))
         return self.add(instr, made)
@@ -168,7 +164,7 @@ class _Builder:
         if op.offset is not None and parts[op.offset] > 1:
             axes = (len(rule.out.device_matrix) - 1 - rule.labels.index(op.offset),)
         partial = rule.out.is_partial
-        label = self.fresh(f"{node.name}.partial") if partial else node.name
+        label = fresh_name(f"{node.name}.partial", self.values) if partial else node.name
         instr = Instr(
             "compute",
             label,
@@ -196,7 +192,7 @@ class _Builder:
         count = 1
         for a in rule.out.partial:
             count *= rule.out.axis_size(a)
-        name = self.fresh(f"{node.name}.sum") if node.opdef.mean else node.name
+        name = fresh_name(f"{node.name}.sum", self.values) if node.opdef.mean else node.name
         does, what = {
             "sum": ("averages" if node.opdef.mean else "sums", "addends"),
             "max": ("takes the maximum", "candidates"),

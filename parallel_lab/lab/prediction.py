@@ -1,0 +1,132 @@
+"""Predict first: what a learner expects of a plan, kept before the reveal, then laid beside what the plan says and what was counted.
+
+    guess = Prediction(slice_of_w=(8, 16), group_of_rank_5=(4, 5, 6, 7), messages=7, bytes=2820)
+    guess.compare(lab.plan, lab.events)
+
+A wrong answer that is a known misconception is answered with the reason, not only with the right number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ArgumentError, escape, message, shorten
+from ..events import Event
+from ..plan import Plan
+from .picture import message_table
+
+__all__ = ["Comparison", "Prediction"]
+
+RANK = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Answers before the run; None = not answered.
+
+    slice_of_w        shape of the slice of `w` that rank 5 holds
+    group_of_rank_5   ranks whose addends of the first MatMul's result rank 5 needs, itself included
+    messages          messages that rank 5 takes part in during one training step (an inserted slice is none)
+    bytes             bytes of all arrays that rank 5 hands to these messages
+    """
+
+    slice_of_w: tuple[int, ...] | None = None
+    group_of_rank_5: tuple[int, ...] | None = None
+    messages: int | None = None
+    bytes: int | None = None
+
+    def compare(self, plan: Plan, events: Iterable[Event] = ()) -> Comparison:
+        """The answers beside the plan (predicted) and, where there is a recorded run, the count (measured).
+
+        Raises ArgumentError for a plan without rank 5, `w` or a message after the first operator.
+        """
+        if plan.device_num <= RANK or "w" not in plan.value_table:
+            raise ArgumentError(
+                message(f"plan {plan.graph.name!r} on {plan.device_num} devices", where="Prediction", allowed="The quickstart network on 8 devices")
+            )
+        table = [m for m in message_table(plan, RANK, events) if m["group"]]
+        first = plan.graph.nodes[0].name
+        adding = next((tuple(m["group"]) for m in table if m["operator"] == first and m["phase"] == "forward"), (RANK,))
+        counted = [m["bytes_counted"] for m in table if m["bytes_counted"] is not None]
+        slice_of_w = plan.value("w").slice_shape
+        size = sum(m["bytes_predicted"] for m in table)
+        rows = (
+            ("slice of w on rank 5", self.slice_of_w, slice_of_w, None, self._about_slice(plan, slice_of_w)),
+            ("ranks that add up with rank 5", self.group_of_rank_5, adding, None, self._about_group(adding)),
+            ("messages of rank 5 in one step", self.messages, len(table), len(counted) or None, self._about_messages(table)),
+            ("bytes rank 5 hands over in one step", self.bytes, size, sum(counted) if counted else None, self._about_bytes(table)),
+        )
+        return Comparison(tuple((q, _plain(yours), _plain(plan_says), count, hint) for q, yours, plan_says, count, hint in rows))
+
+    # ---- known misconceptions ----
+
+    def _about_slice(self, plan: Plan, right: tuple[int, ...]) -> str:
+        whole = plan.value("w").shape
+        given = _plain(self.slice_of_w)
+        if given == whole:
+            return "That is the whole of w: the second tuple of the strategy cuts it."
+        if given == tuple(reversed(right)):
+            return "The counts are per dim, in order: (4, 1) cuts the rows (height) 4 ways and leaves the columns whole."
+        return f"w is {whole}; each dim is divided by its count."
+
+    def _about_group(self, right: tuple[int, ...]) -> str:
+        if self.group_of_rank_5 is not None and set(_plain(self.group_of_rank_5)) == {1, 5}:
+            return "1 and 5 hold the same slice of w: they meet in backward. In forward those add up that hold the same rows of x."
+        return "The last axis of the device matrix runs fastest: 4 neighbours share the rows of x and split the sum over k."
+
+    def _about_messages(self, table: list[dict[str, Any]]) -> str:
+        forward = sum(m["phase"] == "forward" for m in table)
+        if self.messages == forward:
+            return f"{forward} is forward alone: every all_reduce forward has one backward, and gradients of replicated parameters are added up."
+        return f"{forward} forward, {len(table) - forward} backward; the loss itself takes one."
+
+    def _about_bytes(self, table: list[dict[str, Any]]) -> str:
+        if self.bytes is not None and self.bytes * 4 == sum(m["bytes_predicted"] for m in table):
+            return "Those are elements: a float32 has 4 bytes."
+        return " + ".join(str(m["bytes_predicted"]) for m in table) + " bytes, in the order of the messages."
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of (question, your answer, what the plan says, what was counted, hint). Prints as a table, in a notebook too."""
+
+    rows: tuple[tuple[str, Any, Any, Any, str], ...]
+
+    @staticmethod
+    def verdict(yours: Any, right: Any) -> str:
+        """ "no answer", "right" or "not yet"."""
+        return "no answer" if yours is None else "right" if yours == right else "not yet"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        found = []
+        for question, yours, plan_says, counted, hint in self.rows:
+            verdict = self.verdict(yours, plan_says)
+            found.append((question, _text(yours), _text(plan_says), _text(counted), verdict, "" if verdict == "right" else hint))
+        return found
+
+    def __str__(self) -> str:
+        head = ("", "you", "plan (predicted)", "run (counted)", "verdict", "")
+        lines = [head, *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(5)]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th scope='col' style='text-align:left'>{escape(h)}</th>" for h in ("question", "you", "plan (predicted)", "run (counted)", "verdict", ""))
+        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>" for cells in self._cells())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, so that [8, 16] is as good an answer as (8, 16)."""
+    if value is None or isinstance(value, int):
+        return value
+    try:
+        return tuple(int(n) for n in value)
+    except (TypeError, ValueError):
+        raise ArgumentError(message(f"answer {shorten(value)}", where="Prediction", allowed="A number, or several in a tuple")) from None
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,347 @@
+"""Random networks: a seeded generator of programs of 3-10 operators with random legal strategies, and their comparison with one device.
+
+    draw = draw_net(seed, devices=8)
+    compare(draw)                        # loss, every forward value, every gradient against the eager tape
+
+The same seed always draws the same net, so a failing one can be had again from its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parallel_lab import StrategyError, Tensor, compile, nn, ops
+from parallel_lab.autograd import gradients
+from parallel_lab.context import current_tracer
+from parallel_lab.graph.passes import PASSES
+from parallel_lab.ops.sharding import legal_strategies
+from parallel_lab.run.simulator import Simulator
+from parallel_lab.tensor import Parameter
+
+DIMS = (1, 2, 3, 4, 6, 8, 12, 16)
+UNARY = ("ReLU", "GeLU", "Tanh", "Sigmoid", "Square", "Neg", "Exp", "Abs")
+BINARY = ("Add", "Mul", "Sub", "Maximum", "Minimum")
+REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
+
+
+@dataclass
+class Step:
+    """One operator of a program: `operands` are value numbers, Parameters, Tensors and plain arguments in the order of the call."""
+
+    primitive: Any
+    operands: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value that step `number` makes; -1, -2, ...: the inputs."""
+
+    number: int
+
+
+class Program(nn.Cell):
+    """Runs its steps and returns the last value. Outside a trace, `seen` keeps what every step made."""
+
+    def __init__(self, steps, parameters):
+        super().__init__()
+        self.steps, self.seen = steps, []
+        for parameter in parameters:
+            self.insert_param_to_cell(parameter.name, parameter)
+
+    def construct(self, *inputs):
+        values = []
+        for step in self.steps:
+            given = [(values[o.number] if o.number >= 0 else inputs[-1 - o.number]) if isinstance(o, Ref) else o for o in step.operands]
+            values.append(step.primitive(*given))
+        if current_tracer.get() is None:
+            self.seen = values
+        return values[-1]
+
+
+@dataclass
+class Draw:
+    """A drawn net with everything needed to compile it."""
+
+    seed: int
+    net: Program
+    inputs: tuple[np.ndarray, ...]
+    dataset_strategy: Any
+    device_num: int
+    alltoall: bool
+    text: str
+
+
+class _Drawer:
+    def __init__(self, seed: int, device_num: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.device_num = device_num
+        self.steps: list[Step] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.bits: set[int] = set()
+        self.parameters: list[Parameter] = []
+        self.lines: list[str] = []
+        self.inputs: list[np.ndarray] = []
+
+    # ---- small draws ----
+
+    def pick(self, options):
+        return options[int(self.rng.integers(len(options)))]
+
+    def chance(self, probability):
+        return self.rng.random() < probability
+
+    def shape(self, ndim):
+        return tuple(self.pick(DIMS) for _ in range(ndim))
+
+    def parameter(self, shape):
+        old = [p for p in self.parameters if p.shape == shape]
+        if old and self.chance(0.3):
+            return self.pick(old)
+        made = Parameter(self.rng.uniform(-1, 1, shape), name=f"p{len(self.parameters)}", requires_grad=not self.chance(0.1))
+        self.parameters.append(made)
+        return made
+
+    def shape_of(self, ref):
+        return self.shapes[ref.number] if ref.number >= 0 else self.inputs[-1 - ref.number].shape
+
+    def value(self, ndim=None):
+        """A value to go on from: mostly the last one."""
+        refs = [Ref(i) for i in range(len(self.shapes)) if i not in self.bits] + [Ref(-1)]
+        if ndim is not None:
+            refs = [r for r in refs if len(self.shape_of(r)) == ndim]
+        if not refs:
+            return None
+        last = Ref(len(self.shapes) - 1) if self.shapes else Ref(-1)
+        return last if last in refs and self.chance(0.65) else self.pick(refs)
+
+    # ---- operators ----
+
+    def add(self, name, *operands, attrs=None, shapes, extra=None):
+        """Append operator `name`; `shapes` are those of its tensor operands, `extra` its arguments that are no tensors."""
+        primitive = getattr(ops, name)(**(attrs or {}))
+        op = primitive.op
+        known = {**op.defaults, **op.options, **(attrs or {}), **(extra or {})}
+        chosen = None
+        if not op.view and self.chance(0.8):
+            chosen = self.pick(legal_strategies(op, shapes, known, self.device_num))
+            primitive.shard(chosen)
+        self.steps.append(Step(primitive, operands))
+        shape, _ = op.infer(shapes, ("float64",) * len(shapes), known)
+        self.shapes.append(shape)
+        shown = ", ".join(f"v{o.number}" if isinstance(o, Ref) else o.name if isinstance(o, Parameter) else "const" if isinstance(o, Tensor) else repr(o) for o in operands)
+        self.lines.append(f"v{len(self.shapes) - 1} = {name}({shown}) {attrs or ''} strategy {chosen} {shapes} -> {shape}")
+        return Ref(len(self.shapes) - 1)
+
+    def matmul(self):
+        x = self.value()
+        shape = self.shape_of(x)
+        if len(shape) < 2:
+            return
+        ta, tb = self.chance(0.2), self.chance(0.3)
+        k, n = shape[-2] if ta else shape[-1], self.pick(DIMS)
+        w = (n, k) if tb else (k, n)
+        if len(shape) > 2 and self.chance(0.5):
+            w = (shape[0], *w) if len(shape) == 3 else w
+        p = self.parameter(w)
+        self.add("MatMul", x, p, attrs={"transpose_a": ta, "transpose_b": tb}, shapes=(shape, w))
+
+    def product_of_values(self):
+        x = self.value(2)
+        if x is None:
+            return
+        shape = self.shape_of(x)
+        # x x^T: one value read twice, in two layouts
+        self.add("MatMul", x, x, attrs={"transpose_b": True}, shapes=(shape, shape))
+
+    def bias_add(self):
+        x = self.value(2)
+        if x is not None:
+            shape = self.shape_of(x)
+            self.add("BiasAdd", x, self.parameter(shape[1:]), shapes=(shape, shape[1:]))
+
+    def binary(self):
+        x = self.value()
+        shape = self.shape_of(x)
+        name = self.pick(BINARY)
+        same = [Ref(i) for i in range(len(self.shapes)) if self.shapes[i] == shape and i not in self.bits]
+        if same and self.chance(0.35):
+            other, other_shape = self.pick(same), shape
+        else:
+            cut = int(self.rng.integers(len(shape) + 1))
+            other_shape = tuple(1 if self.chance(0.3) else n for n in shape[cut:])
+            kept = self.chance(0.2)
+            other = Tensor(self.rng.uniform(-1, 1, other_shape)) if kept and other_shape else self.parameter(other_shape)
+        if self.chance(0.1):
+            other, other_shape = 0.5, ()
+        pair = [(x, shape), (other, other_shape)]
+        if self.chance(0.4):
+            pair.reverse()
+        self.add(name, pair[0][0], pair[1][0], shapes=(pair[0][1], pair[1][1]))
+
+    def unary(self):
+        x = self.value()
+        self.add(self.pick(UNARY), x, shapes=(self.shape_of(x),))
+
+    def reshape(self):
+        x = self.value()
+        shape = self.shape_of(x)
+        left, parts = int(np.prod(shape)), []
+        for _ in range(int(self.rng.integers(3))):
+            divisors = [d for d in range(1, left + 1) if left % d == 0]
+            parts.append(self.pick(divisors))
+            left //= parts[-1]
+        target = (*parts, left)
+        self.add("Reshape", x, target, shapes=(shape,), extra={"shape": target})
+
+    def transpose(self):
+        x = self.value()
+        shape = self.shape_of(x)
+        perm = tuple(int(i) for i in self.rng.permutation(len(shape)))
+        if perm:
+            self.add("Transpose", x, perm, shapes=(shape,), extra={"perm": perm})
+
+    def flatten(self):
+        x = self.value()
+        if len(self.shape_of(x)) >= 2:
+            self.add("Flatten", x, shapes=(self.shape_of(x),))
+
+    def reduce(self):
+        x = self.value()
+        shape = self.shape_of(x)
+        if not shape:
+            return
+        axis = int(self.rng.integers(len(shape))) - (len(shape) if self.chance(0.5) else 0)
+        keep = self.chance(0.6)
+        out = self.add(self.pick(REDUCTIONS), x, axis, attrs={"keep_dims": keep}, shapes=(shape,), extra={"axis": axis})
+        if keep and self.chance(0.7):
+            self.add(self.pick(("Sub", "Mul", "Add")), x, out, shapes=(shape, self.shape_of(out)))
+
+    def softmax(self):
+        x = self.value()
+        if self.shape_of(x):
+            self.add("Softmax", x, attrs={"axis": self.pick((-1, 0))}, shapes=(self.shape_of(x),))
+
+    def mask(self):
+        """A comparison, which has no gradient, turned into numbers."""
+        x = self.value()
+        shape = self.shape_of(x)
+        p = self.parameter(shape)
+        bits = self.add("GreaterEqual", x, p, shapes=(shape, shape))
+        self.bits.add(bits.number)
+        mask = self.add("Cast", bits, "float64", shapes=(shape,), extra={"dtype": "float64"})
+        self.add("Mul", x, mask, shapes=(shape, shape))
+
+    def cross_entropy(self):
+        """The expanded cross-entropy of a 2-d value, its classes cut or not, with class numbers as the second input."""
+        x = self.value(2)
+        if x is None or len(self.inputs) > 1:
+            return
+        rows, classes = shape = self.shape_of(x)
+        self.inputs.append(self.rng.integers(0, classes, rows).astype(np.int32))
+        kept = (rows, 1)
+        top = self.add("ReduceMax", x, -1, attrs={"keep_dims": True}, shapes=(shape,), extra={"axis": -1})
+        powers = self.add("Exp", self.add("Sub", x, top, shapes=(shape, kept)), shapes=(shape,))
+        total = self.add("ReduceSum", powers, -1, attrs={"keep_dims": True}, shapes=(shape,), extra={"axis": -1})
+        share = self.add("Div", powers, total, shapes=(shape, kept))
+        on, off = Tensor(1.0, np.float64), Tensor(0.0, np.float64)
+        hot = self.add("OneHot", Ref(-2), classes, on, off, shapes=((rows,), (), ()), extra={"depth": classes})
+        logs = self.add("Log", share, shapes=(shape,))
+        self.add("ReduceSum", self.add("Mul", logs, hot, shapes=(shape, shape)), -1, shapes=(shape,), extra={"axis": -1})
+
+    def draw(self) -> Draw:
+        self.inputs.append(self.rng.uniform(-1, 1, self.shape(int(self.rng.integers(1, 4)))))
+        kinds = (self.matmul, self.matmul, self.bias_add, self.binary, self.binary, self.unary, self.reshape, self.transpose, self.reduce, self.softmax, self.flatten,
+                 self.product_of_values, self.mask, self.cross_entropy)  # fmt: skip
+        wanted = int(self.rng.integers(3, 11))
+        for _ in range(100):
+            if len(self.steps) >= wanted:
+                break
+            self.pick(kinds)()
+        last = Ref(len(self.shapes) - 1)
+        shape = self.shape_of(last)
+        # one number that depends on every element of the result differently
+        weight = Parameter(self.rng.uniform(0.5, 1.5, shape), name=f"p{len(self.parameters)}")
+        self.parameters.append(weight)
+        last = self.add("Mul", last, weight, shapes=(shape, shape))
+        self.add(self.pick(("ReduceSum", "ReduceMean")), last, shapes=(shape,), extra={"axis": None})
+        used = {id(o) for s in self.steps for o in s.operands}
+        cuts = "full_batch"
+        if self.chance(0.5):
+            cuts = tuple(self.cuts(x.shape) for x in self.inputs)
+        alltoall = self.chance(0.5)
+        net = Program(self.steps, [p for p in self.parameters if id(p) in used])
+        self.lines.append(f"inputs {[x.shape for x in self.inputs]} dataset_strategy {cuts} devices {self.device_num} alltoall {alltoall}")
+        return Draw(-1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines))
+
+    def cuts(self, shape):
+        cuts, left = [], self.device_num
+        for n in shape:
+            allowed = [c for c in (1, 2, 4, 8) if n % c == 0 and c <= left]
+            cuts.append(self.pick(allowed))
+            left //= cuts[-1]
+        return tuple(cuts)
+
+
+def draw_net(seed: int, device_num: int) -> Draw:
+    """The net number `seed` for `device_num` ranks."""
+    made = _Drawer(seed, device_num).draw()
+    made.seed = seed
+    return made
+
+
+def compiled(draw: Draw):
+    """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about it (which is refused)."""
+    fed = draw.inputs
+    if isinstance(draw.dataset_strategy, tuple):
+        fed = tuple(np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype) for x, cuts in zip(fed, draw.dataset_strategy, strict=True))
+    try:
+        return compile(draw.net, *fed, device_num=draw.device_num, dataset_strategy=draw.dataset_strategy, enable_alltoall=draw.alltoall, passes=PASSES)
+    except StrategyError as error:
+        if "has two layouts" not in str(error):
+            raise
+        return None
+
+
+def compare(draw: Draw, bound: float = 1e-10) -> bool:
+    """Compare a drawn net on its simulated ranks with one device; False if it was refused.
+
+    Compared: the loss, the forward value of every operator, the gradient of every parameter and of every forward value that the plan names one for.
+    bound  largest difference, relative to the largest element (at least 1)
+    """
+    plan = compiled(draw)
+    if plan is None:
+        return False
+    net = draw.net
+    loss = net(*(Tensor(x) for x in draw.inputs))
+    sim = Simulator(plan, {n: p.asnumpy() for n, p in net.parameters_dict().items()})
+    sim.begin(*draw.inputs)
+    while sim.next_instruction() is not None:
+        pass
+    names = [n.name for n in plan.graph.nodes]
+    eager = dict(zip(names, net.seen, strict=True))
+
+    def check(what, got, want):
+        want = np.asarray(want)
+        assert got.shape == want.shape, f"{what}: shape {got.shape}, one device {want.shape}"
+        if want.size:
+            far = np.abs(np.subtract(got, want, dtype=np.float64)).max() / max(1.0, np.abs(want).max())
+            assert far <= bound, f"{what} is {far:.3g} off"
+
+    for name, tensor in eager.items():
+        if name in plan.value_table:
+            check(f"forward {name}", sim.full(name), tensor.asnumpy())
+    check("loss", sim.full(plan.outputs[0]), loss.asnumpy())
+    wanted = [p for n, p in net.parameters_dict().items() if p.requires_grad]
+    by_name = dict(plan.gradients)
+    for parameter, want in zip(wanted, gradients(loss, wanted), strict=True):
+        if parameter.name in by_name:
+            check(f"gradient of {parameter.name}", sim.full(by_name[parameter.name]), want)
+        else:
+            assert not np.any(want), f"{parameter.name} has no gradient in the plan"
+    held = [(v, g) for v, g in plan.value_gradients if v in eager and eager[v].requires_grad]
+    for (value, gradient), want in zip(held, gradients(loss, [eager[v] for v, _ in held]), strict=True):
+        check(f"gradient of value {value}", sim.full(gradient), want)
+    return True
