@@ -38,7 +38,8 @@ def compile_network(
     device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
     dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global ones are shape x cuts
     passes            another list of passes than `graph.passes.PASSES`
-    settings          further fields of `ParallelConfig`: gradients_mean, loss_repeated_mean, enable_alltoall
+    settings          further fields of `ParallelConfig`: gradients_mean, loss_repeated_mean, enable_alltoall, parallel_mode; with
+                      parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network carries
 
     Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything runs.
     """
@@ -79,6 +80,8 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
 
 def _config(options: dict[str, Any]) -> ParallelConfig:
     given = {k: v for k, v in options.items() if v is not None}
+    if given.get("parallel_mode") == "stand_alone":
+        given["device_num"] = 1
     if get_auto_parallel_context("parallel_mode") == "stand_alone":
         given.setdefault("parallel_mode", "semi_auto_parallel")
     try:

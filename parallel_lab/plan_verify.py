@@ -3,9 +3,10 @@
     defined       every operand exists when it is read; every value is made once
     kinds         only known kinds; operators are registered
     shapes        an operator's slice shapes give the slice shape of its result; a message's shapes fit its group
-    layouts       folding forward instructions over layouts gives the layout the table says (rules for operators, `redistribution.apply` for steps)
-    groups        axes exist, groups have at least two ranks
-    state         every assignment has source and target of equal slice shape and dtype
+    layouts       forward operators have the layouts of their strategy; every message and slice brings each rank the elements that the table says
+    groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
+    state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and outputs are made
+    stages        every rank belongs to one stage
     schedule      actions name programs that exist, forward before backward before update
 
 A broken rule is a defect of a pass; the error shows the lines around it.
@@ -14,12 +15,12 @@ A broken rule is a defect of a pass; the error shows the lines around it.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
-from .errors import LayoutError, ParallelLabError, PlanError, message
+from .errors import ParallelLabError, PlanError, message
 from .graph.ir import COMMUNICATION, KINDS, Instr, Value
-from .layout import TensorLayout
 from .ops.registry import OPS
 from .ops.sharding import sharding_rule
 
@@ -32,6 +33,9 @@ MOST_RANKS, MOST_ELEMENTS = 16, 16_384
 def verify_plan(plan) -> None:
     """Raise PlanError at the first instruction that breaks a rule."""
     made = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
+    ranks = [r for stage in plan.stages for r in stage.ranks]
+    if ranks != list(range(plan.device_num)):
+        raise PlanError(message(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=f"Ranks 0 to {plan.device_num - 1}, each once"))
     for stage in plan.stages:
         known = set(made)
         order = [a.program for a in stage.actions]
@@ -45,6 +49,9 @@ def verify_plan(plan) -> None:
                 if fault:
                     raise PlanError(message(fault, where=f"plan, {phase} instruction {position}") + "\n" + _around(program, position))
                 known.add(instr.out)
+    for what, name in [("the new value of " + t, s) for t, s in plan.assignments] + [("the gradient of " + p, g) for p, g in plan.gradients]:
+        if name not in known:
+            raise PlanError(message(f"{what}, {name!r}, is never made", where="plan"))
     for target, source in plan.assignments:
         a, b = plan.value(target), plan.value(source)
         if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
@@ -78,15 +85,17 @@ def _fault(plan, instr: Instr, known: set[str], phase: str) -> str:
     size = math.prod(instr.device_matrix)
     if instr.device_matrix and size != plan.device_num:
         return f"device matrix {instr.device_matrix} has {size} ranks, the plan has {plan.device_num}"
-    if any(not 0 <= a < len(instr.device_matrix) for a in instr.axes):
-        return f"axes {instr.axes} do not exist in device matrix {instr.device_matrix}"
+    if any(not 0 <= a < len(instr.device_matrix) for a in instr.axes) or len(set(instr.axes)) < len(instr.axes):
+        return f"axes {instr.axes} are no different axes of device matrix {instr.device_matrix}"
+    if instr.kind != "compute" and len(instr.ins) != 1:
+        return f"{instr.kind} has {len(instr.ins)} operands, and takes one"
     ins = [plan.value(n) for n in instr.ins]
     out = plan.value(instr.out)
     try:
         if instr.kind == "compute":
             return _compute_fault(plan, instr, ins, out, phase)
         return _move_fault(instr, ins[0], out, phase)
-    except LayoutError as error:
+    except ParallelLabError as error:
         return str(error)
 
 
@@ -108,6 +117,8 @@ def _compute_fault(plan, instr: Instr, ins: list[Value], out: Value, phase: str)
         for name, have, want in zip(instr.ins, ins, rule.ins, strict=True):
             if have.layout is not None and have.shape and not have.layout.same_placement(want):
                 return f"%{name} is laid out as {have.layout}, {instr.op_class} with strategy {instr.strategy} wants {want}"
+        if out.layout is None:
+            return f"%{instr.out} has no layout"
         if not out.layout.same_placement(rule.out):
             return f"the result is laid out as {rule.out}, the table says {out.layout}"
     return ""
@@ -137,44 +148,61 @@ def _move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"{instr.kind} of a slice {have} over {n} ranks gives {wanted}, the table says {gives}"
     if instr.kind == "reshape" and math.prod(have) != math.prod(gives):
         return f"reshape of a slice {have} to {gives}"
-    return _layout_fault(instr, source, out) if phase == "forward" else ""
+    if source.layout is not None and source.layout.is_partial and instr.attr("reduce", source.layout.reduce) != source.layout.reduce:
+        return f"{instr.kind} {instr.attr('reduce')} of a value whose parts combine by {source.layout.reduce}"
+    return _layout_fault(instr, source, out, phase)
 
 
-def _layout_fault(instr: Instr, source: Value, out: Value) -> str:
-    """Do one forward move with the elements' numbers in place of the elements, and compare what every rank then holds with the table.
+def _layout_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
+    """Whether one move brings every rank the elements, and the addends, that the table says it then holds; "" if so."""
+    if source.layout is None or out.layout is None:
+        # helper values of gradient rules exist per rank only
+        return f"%{instr.ins[0] if source.layout is None else instr.out} has no layout" if phase == "forward" else ""
+    dims = tuple(instr.attr(name) for name in ("dim", "split_dim", "concat_dim"))
+    return _elements_fault(instr.kind, dims, instr.axes, instr.device_matrix, source, out)
 
-    Exact, but its cost grows with elements and ranks; large tensors have their shapes checked only (the same pass made them by the same rules).
+
+@lru_cache(maxsize=4096)
+def _elements_fault(kind: str, dims: tuple[int | None, ...], axes: tuple[int, ...], device_matrix: tuple[int, ...], source: Value, out: Value) -> str:
+    """Do the move with the elements' numbers in place of the elements, and compare what every rank then holds with the table.
+
+    Exact, but its cost grows with elements and ranks; large tensors have their shapes checked only (the same pass made them by the same rules). Kept,
+    because many plans of one lesson make the same moves.
     """
     ranks = source.layout.device_num
     if ranks > MOST_RANKS or math.prod(source.shape) > MOST_ELEMENTS:
         return ""
     have, want = _numbers(source), _numbers(out)
-    dim = instr.attr("dim", 0)
+    instr = Instr(kind, "", ("",), axes=axes, device_matrix=device_matrix)
+    dim, split_dim, concat_dim = dims
     for rank in range(ranks):
-        parts = [have[r] for r in instr.group(rank)]
         mine = have[rank]
-        if instr.kind == "all_reduce":
-            if any(not np.array_equal(p, mine) for p in parts):
-                return f"all_reduce on rank {rank} combines different slices"
+        if kind == "reshape":
             got = mine
-        elif instr.kind == "all_gather":
-            got = np.concatenate(parts, axis=dim)
-        elif instr.kind == "slice":
+        elif kind == "slice":
             got = np.split(mine, instr.group_size, axis=dim)[instr.position(rank)]
-        elif instr.kind == "all_to_all":
-            position = instr.group(rank).index(rank)
-            pieces = [np.split(p, len(parts), axis=instr.attr("split_dim"))[position] for p in parts]
-            got = np.concatenate(pieces, axis=instr.attr("concat_dim"))
-        elif instr.kind == "reduce_scatter":
-            got = np.split(mine, instr.group_size, axis=dim)[instr.group(rank).index(rank)]
         else:
-            got = mine.reshape(out.slice_shape)
+            group = instr.group(rank)
+            parts = [have[r] for r in group]
+            if kind == "all_reduce":
+                if any(not np.array_equal(p, mine) for p in parts):
+                    return f"all_reduce on rank {rank} combines different slices"
+                got = mine
+            elif kind == "all_gather":
+                got = np.concatenate(parts, axis=dim)
+            elif kind == "all_to_all":
+                position = group.index(rank)
+                got = np.concatenate([np.split(p, len(parts), axis=split_dim)[position] for p in parts], axis=concat_dim)
+            else:
+                got = np.split(mine, len(parts), axis=dim)[group.index(rank)]
         if not np.array_equal(got.reshape(-1), want[rank].reshape(-1)):
-            return f"{instr.kind} gives rank {rank} other elements than {out.layout} says"
-    if instr.kind == "all_reduce" and source.layout.device_matrix == instr.device_matrix:
-        left = tuple(x for x in source.layout.partial if x not in instr.axes)
-        if not TensorLayout(source.layout.device_matrix, source.layout.tensor_map, left, source.layout.reduce).same_placement(out.layout):
-            return f"all_reduce over axes {instr.axes} of {source.layout} does not leave {out.layout}"
+            return f"{kind} gives rank {rank} other elements than {out.layout} says"
+        before, after = set(source.layout.partial_group(rank)), set(out.layout.partial_group(rank))
+        together = set(instr.group(rank)) if kind in ("all_reduce", "reduce_scatter") else {rank}
+        if not together <= before:
+            return f"{kind} combines ranks {sorted(together)}, but rank {rank}'s value has its addends on ranks {sorted(before)} ({source.layout})"
+        if together & after != {rank} or len(together) * len(after) != len(before):
+            return f"{kind} over ranks {sorted(together)} of {source.layout} does not leave {out.layout}"
     return ""
 
 

@@ -96,8 +96,8 @@ def all_to_all_time_s(size_bytes: float, group_size: int, link: Link) -> float:
 def broadcast_time_s(size_bytes: float, group_size: int, link: Link) -> float:
     """Seconds for one binomial broadcast of `size_bytes`.
 
-    >>> broadcast_time_s(1_000, 4, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
-    4e-06
+    >>> broadcast_time_s(4096, 8, Link(alpha_s=1.0, beta_s_per_byte=0.5))
+    6147.0
     """
     _share(size_bytes, group_size)
     return _rounds(group_size) * link.time_s(size_bytes)

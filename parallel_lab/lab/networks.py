@@ -97,7 +97,7 @@ def _digits() -> Problem:
         label="handwritten digits",
         batches=batches,
         loss=nn.CrossEntropyLoss,
-        optimizer=_momentum(0.1, 0.9),
+        optimizer=_momentum(0.1, 0.5),
         in_dim=images.shape[1],
         hidden_dim=64,
         out_dim=10,
@@ -265,4 +265,6 @@ def apply_strategies(net: nn.Cell, strategies: Mapping[str, Strategy | None]) ->
             raise StrategyError(message(f"there is no operator {name!r}", where=type(net).__name__, allowed=f"Operators: {', '.join(primitives)}"))
     for name, strategy in strategies.items():
         primitives[name].shard(strategy)
+        # a later refusal should name the operator's own line in the network, not this one
+        primitives[name].strategy_origin = None
     return net

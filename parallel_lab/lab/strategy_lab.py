@@ -29,6 +29,7 @@ from ..events import Event
 from ..ops.sharding import legal_strategies
 from ..plan import Plan
 from ..run.session import Run, Session
+from .equality import rounding_bound
 from .networks import NETWORKS, PROBLEMS, apply_strategies, get_problem, operator_primitives
 from .picture import graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
 from .words import to_text
@@ -450,7 +451,7 @@ class StrategyLab:
             "single": list(single[:n]),
             "largest_difference": float(difference.max()) if n else None,
             "at_step": int(difference.argmax()) + 1 if n else None,
-            "bound": loss_bound(self._plan, single[:n]) if n else None,
+            "bound": rounding_bound(self._plan, np.asarray(single[:n], np.float32), n) if n else None,
             "label_parallel": f"{self._devices} process{'es' if self._devices > 1 else ''} (measured)",
             "label_single": "one device (computed here)",
         }
@@ -495,26 +496,6 @@ class StrategyLab:
     def to_text(self) -> str:
         """The whole picture in words and tables."""
         return to_text(self.snapshot())
-
-
-def loss_bound(plan: Plan, losses: list[float]) -> float:
-    """How far the losses of a split and an undivided float32 run may lie apart by rounding alone, to first order.
-
-    Summing n numbers in another order changes the sum by at most (n - 1) eps times the sum of magnitudes (Higham 2002, section 4.2); n is the longest sum
-    of the step. Steps carry their differences on: the bound grows with their number.
-    """
-    longest = max((_sum_length(plan, n) for n in plan.graph.nodes), default=1)
-    return float(np.finfo(np.float32).eps) * longest * len(losses) * max(abs(x) for x in losses)
-
-
-def _sum_length(plan: Plan, node: Any) -> int:
-    shapes = plan.graph.shapes()
-    operands = tuple(shapes[i] for i in node.ins)
-    if node.opdef.view or node.opdef.infer_fn is not None:
-        return 1
-    signature = node.opdef.signature_for(operands, dict(node.attrs))
-    sizes = node.opdef.label_sizes(signature, operands, dict(node.attrs))
-    return int(np.prod([sizes[c] for c in signature.reduced], dtype=np.int64)) if signature.reduced else 1
 
 
 def _parse(text: Any) -> tuple | None:

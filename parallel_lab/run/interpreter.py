@@ -115,7 +115,8 @@ def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:
         dim = instr.attr("dim")
         part = arrays[0].shape[dim] // instr.group_size
         start = instr.position(rank) * part
-        return np.ascontiguousarray(arrays[0][(slice(None),) * dim + (slice(start, start + part),)])
+        # a copy: a view would keep the whole operand alive after the plan has dropped it
+        return np.array(arrays[0][(slice(None),) * dim + (slice(start, start + part),)], order="C")
     raise ShapeError(message(f"kind {instr.kind!r} cannot be run", where=f"instruction {instr.out!r}"))
 
 

@@ -33,10 +33,10 @@ PROMISE_BOUND_S = 5.0
 @pytest.fixture(autouse=True)
 def watchdog():
     def bark(*_):
-        raise TimeoutError("the test took longer than 40 s")
+        raise TimeoutError("the test took longer than 90 s")
 
     before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(40)
+    signal.alarm(90)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -287,6 +287,28 @@ def test_rank_that_does_not_come_back_after_a_fault_costs_the_pool_and_is_named(
             pool.run(program)
         assert time.monotonic() - start < PROMISE_BOUND_S
         assert not pool.alive and gone(pids, 5) is not None
+
+
+def test_rank_that_still_loads_the_function_when_another_raises_keeps_its_state():
+    class Slow:
+        """Takes 1.5 s to unpickle on ranks that have not loaded it before."""
+
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def __reduce__(self):
+            return time.sleep, (self.seconds,)
+
+    def program(comm, slow):
+        if comm.rank == 0:
+            raise ValueError("early")
+        comm.state["ran"] = True
+
+    with WorkerPool(2) as pool:
+        pool.run(lambda comm: comm.state.update(kept=True))
+        with pytest.raises(RankRaised, match="early"):
+            pool.run_each(program, [(Slow(0),), (Slow(1.5),)])
+        assert pool.run(lambda comm: dict(comm.state)) == [{"kept": True}] * 2
 
 
 # ---- ranks that disagree ----

@@ -127,8 +127,9 @@ class _Backward:
         if made.layout is not None:
             wanted, known = self.gradient_value(name), self.values[total.name]
             if known.layout is not None and (known.shape != wanted.shape or not known.layout.same_placement(wanted.layout)):
-                # a rule passed one array on as the gradient of two values (x + b on slices of equal shape); each needs a name with its own layout
-                total = self.rec.emit("reshape", wanted, (total.name,), f"{name}.grad", attrs=attr_pairs({"shape": wanted.slice_shape}))
+                # A rule passed one array on as the gradient of two values that are laid out differently: x + b, where b is broadcast, but a rank's
+                # slice of x happens to have b's shape. Each gradient needs a name with its own layout.
+                total = OPS["sum_to"](total, shape=wanted.slice_shape)
             self.values[total.name] = wanted
         self.taken[name] = total.name
         return total

@@ -19,22 +19,25 @@ def check_device_num(device_num: int) -> None:
 
 
 def choose_strategies(draft: Draft) -> Draft:
-    """Fill in `strategy` of every node.
+    """Fill in `strategy` of every node. In stand_alone mode the learner's strategies are ignored, as in MindSpore.
 
     Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) for a strategy that does not fit its operator.
     """
     check_device_num(draft.config.device_num)
     shapes = draft.graph.shapes()
-    nodes = tuple(_chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num) for node in draft.graph.nodes)
+    stand_alone = draft.config.parallel_mode == "stand_alone"
+    nodes = tuple(_chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone) for node in draft.graph.nodes)
     given = sum(n.strategy_source == "user" for n in nodes)
     graph: Graph = replace(draft.graph, nodes=nodes)
     return replace(draft, graph=graph).noted("strategies", f"{given} given, {sum(n.strategy_source == 'default' for n in nodes)} by default")
 
 
-def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int) -> Node:
+def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, stand_alone: bool) -> Node:
     op, attrs = node.opdef, dict(node.attrs)
     if op.view:
         return node
+    if stand_alone:
+        node = replace(node, strategy=None, strategy_source="")
     if op.infer_fn is not None:
         raise StrategyError(message(f"{node.op_class} has no sharding rule", where=node.where, hint="Compose it from operators that have one"))
     if node.strategy is None:

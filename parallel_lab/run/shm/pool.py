@@ -24,7 +24,7 @@ from multiprocess import connection
 
 from ...errors import ParallelLabError, RankDied, WorkersClosed, message
 from . import outcome
-from .arena import Arena, ArenaMap, FlightEntry, SharedBlock
+from .arena import STARTED, Arena, ArenaMap, FlightEntry, SharedBlock
 from .comm import CONTROLS
 from .job import Job
 from .launch import context, start_processes
@@ -37,6 +37,7 @@ DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when fi
 START_LIMIT_S = 60.0
 LOOK_S = 0.05  # how often the supervisor looks at waits while a job runs
 GRACE_S = 1.0  # for ranks to come back after a fault before the pool is ended by force
+LOADING_GRACE_S = 10.0  # the same while a rank still imports what the function needs (1 s was too little on a machine with other work)
 DEATH_GRACE_S = 0.25  # the same after a death, when the pool is lost anyway
 POLITE_STOP_S, INTERRUPT_KILL_S = 0.25, 0.85  # Ctrl-C: stop at an agree point; after the first, at any collective; after the second, by force
 SMALL_PAYLOAD = 32 << 10  # fits the socket buffer of an idle worker, so that sending cannot block
@@ -297,7 +298,8 @@ class WorkerPool:
         if self._arena.words[0] and job._fault_at is None:
             job._fault_at, job._grace_s = now, GRACE_S
         if job._fault_at is not None:
-            if now - job._fault_at >= job._grace_s:
+            grace_s = LOADING_GRACE_S if job._grace_s == GRACE_S and self._loading(job) else job._grace_s
+            if now - job._fault_at >= grace_s:
                 self._end_missing(job, f"did not stop within {job._grace_s:g} s")
             return LOOK_S / 2
         if job._control != "pause":
@@ -306,6 +308,11 @@ class WorkerPool:
                 job.warnings.append(text)
                 job._notify()
         return LOOK_S
+
+    def _loading(self, job: Job) -> bool:
+        """True while a rank that is missing still loads the function: it is not stuck, and will see the fault before it starts."""
+        missing = [rank for rank in range(self.world_size) if rank not in job._reports and rank not in self._dead]
+        return any(self._arena.words[self._arena.map.slot(rank) + STARTED] != self._runs for rank in missing)
 
     def _unusable(self) -> ParallelLabError:
         try:

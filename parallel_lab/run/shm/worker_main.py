@@ -21,7 +21,7 @@ import dill
 import threadpoolctl
 from multiprocess import connection
 
-from .arena import ABORT, FINISHED, PID, RUN, Arena, ArenaMap, SharedBlock
+from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
 from .barrier import RunInterrupted
 from .comm import Communicator
 
@@ -113,6 +113,8 @@ def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes
     slot = arena.map.slot(comm.rank)
     try:
         function, args = dill.loads(payload)
+        arena.words[slot + STARTED] = arena.words[RUN]
+        comm._meeting.check_abort()  # loading may import much; the others may have failed meanwhile
         result = function(comm, *args)
         if not comm.stop_requested and not arena.words[ABORT]:
             comm._channels.flush()

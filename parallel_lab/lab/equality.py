@@ -1,0 +1,142 @@
+"""The proof beside every claim: a split run equals one device, tensor by tensor, to rounding.
+
+    proof = prove_equal(net, batches, loss=nn.MSELoss(), optimizer=opt, device_num=8, steps=20, executor="processes")
+    print(proof)            a table: tensor, largest difference, rounding bound, verdict
+    proof.equal             True or False
+
+Compared are the loss of every step, the gradient of every parameter in the first step, and every parameter after the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..compiler import compile_network
+from ..errors import escape
+from ..plan import Plan
+from ..run.session import Session
+
+__all__ = ["Equality", "EqualityRow", "additions_behind", "compare_sessions", "prove_equal", "rounding_bound"]
+
+
+@dataclass(frozen=True)
+class EqualityRow:
+    """One tensor: where the two runs differ most, by how much, and how much rounding allows."""
+
+    tensor: str
+    largest_difference: float
+    bound: float
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.largest_difference <= self.bound)
+
+    @property
+    def verdict(self) -> str:
+        """"identical", "equal to rounding" or "different"."""
+        return "identical" if self.largest_difference == 0 else "equal to rounding" if self.equal else "different"
+
+
+@dataclass(frozen=True)
+class Equality:
+    """The table. Prints as text, shows as a table in a notebook; `equal` is the verdict on all of it."""
+
+    title: str
+    rows: tuple[EqualityRow, ...]
+
+    @property
+    def equal(self) -> bool:
+        return all(row.equal for row in self.rows)
+
+    @property
+    def worst(self) -> EqualityRow:
+        """The row that uses up most of its bound."""
+        return max(self.rows, key=lambda r: r.largest_difference / r.bound if r.bound else float(r.largest_difference > 0))
+
+    def _cells(self) -> list[tuple[str, str, str, str]]:
+        return [(r.tensor, f"{r.largest_difference:.2e}", f"{r.bound:.2e}", r.verdict) for r in self.rows]
+
+    def __str__(self) -> str:
+        lines = [("tensor", "largest difference", "rounding bound", "verdict"), *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(4)]
+        table = "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+        return f"{self.title}\n{table}\n{'EQUAL' if self.equal else 'DIFFERENT'}: {sum(r.equal for r in self.rows)} of {len(self.rows)} tensors"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th scope='col' style='text-align:left'>{h}</th>" for h in ("tensor", "largest difference", "rounding bound", "verdict"))
+        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>" for cells in self._cells())
+        verdict = f"{'Equal' if self.equal else 'Different'}: {sum(r.equal for r in self.rows)} of {len(self.rows)} tensors."
+        return f"<p>{escape(self.title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p><strong>{verdict}</strong></p>"
+
+
+def additions_behind(plan: Plan) -> int:
+    """Additions behind one element of a gradient, counted once forward and once backward: the lengths of all sums the step contains."""
+    shapes = plan.graph.shapes()
+    total = 0
+    for node in plan.graph.nodes:
+        op, operands, attrs = node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs)
+        if op.view:
+            continue
+        signature = op.signature_for(operands, attrs)
+        sizes = op.label_sizes(signature, operands, attrs)
+        gone = [sizes[c] for c in (*signature.reduced, *op.whole_labels(signature, operands, attrs)) if c in sizes]
+        total += int(np.prod(gone, dtype=np.int64)) if gone else 1
+    rows = max((i.shape[0] for i in plan.data_inputs if i.shape), default=1)
+    return 2 * total + rows
+
+
+def rounding_bound(plan: Plan, value: np.ndarray, steps: int = 1) -> float:
+    """How far two runs that add in different orders may differ in `value`: 4 sqrt(n) eps x steps x largest magnitude, n additions behind one element.
+
+    Rounding errors of a sum of n terms behave like a random walk: with high probability they stay below lambda sqrt(n) eps times the sum of magnitudes,
+    lambda a small constant, here 4 (Higham and Mary 2019, theorem 2.4). The sums of one step follow each other, so their lengths add up; each step starts
+    from the last one's result, so steps add up too. First order, the largest element standing for the terms.
+    """
+    magnitude = float(np.max(np.abs(value))) if value.size else 0.0
+    eps = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
+    return 4 * math.sqrt(additions_behind(plan)) * eps * steps * magnitude
+
+
+def compare_sessions(session: Session, reference: Session, batches: Sequence[Any], steps: int) -> Equality:
+    """Train both for `steps` steps (at least 1) and compare them. Both must be at their first step."""
+    plan = reference.plan
+    losses, wanted_losses = session.train(batches, 1), reference.train(batches, 1)
+    gradients, wanted_gradients = session.gradients(), reference.gradients()
+    if steps > 1:
+        losses += session.train(batches, steps - 1, record=1)
+        wanted_losses += reference.train(batches, steps - 1)
+    parameters, wanted_parameters = session.parameters(), reference.parameters()
+    dtype = plan.value(plan.outputs[0]).dtype
+    rows = [_row(plan, f"loss, {steps} steps", np.asarray(losses, dtype), np.asarray(wanted_losses, dtype), steps)]
+    rows += [_row(plan, f"gradient of {n}, step 1", gradients[n], g, 1) for n, g in wanted_gradients.items()]
+    rows += [_row(plan, f"{n} after step {steps}", parameters[n], p, steps) for n, p in wanted_parameters.items()]
+    where = "worker processes" if session.executor == "processes" else "simulated ranks"
+    return Equality(f"{session.plan.device_num} {where} against one device", tuple(rows))
+
+
+def _row(plan: Plan, name: str, got: np.ndarray, want: np.ndarray, steps: int) -> EqualityRow:
+    difference = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    worst = float(difference.max()) if difference.size else 0.0
+    return EqualityRow(name, worst if np.isfinite(worst) else float("inf"), rounding_bound(plan, want, steps))
+
+
+def prove_equal(
+    network: Any, batches: Sequence[Any], *, loss: Any, optimizer: Any, device_num: int = 8, steps: int = 20, executor: str = "processes"
+) -> Equality:
+    """Compile `network` for `device_num` ranks and for one device, train both from the same parameters, and compare.
+
+    batches  list of tuples of global inputs, labels last
+    Raises what `compile` and the executor raise.
+    """
+    batches = list(batches)
+    plans = [
+        compile_network(network, *batches[0], loss=loss, optimizer=optimizer, dataset_strategy="full_batch", **how)
+        for how in ({"device_num": device_num}, {"parallel_mode": "stand_alone"})
+    ]
+    with Session(plans[0], network, optimizer, executor=executor) as session, Session(plans[1], network, optimizer) as reference:
+        return compare_sessions(session, reference, batches, steps)
