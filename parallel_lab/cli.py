@@ -166,10 +166,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     doctor.set_defaults(run=_doctor)
-    if importlib.util.find_spec("parallel_lab.cli_quickstart") is not None:
-        from .cli_quickstart import add_parser
+    from .cli_quickstart import add_parser
 
-        add_parser(subparsers)
+    add_parser(subparsers)
     return parser
 
 

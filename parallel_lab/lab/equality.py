@@ -67,6 +67,8 @@ class Equality:
         table = "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
         return f"{self.title}\n{table}\n{'EQUAL' if self.equal else 'DIFFERENT'}: {sum(r.equal for r in self.rows)} of {len(self.rows)} tensors"
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         head = "".join(f"<th scope='col' style='text-align:left'>{h}</th>" for h in ("tensor", "largest difference", "rounding bound", "verdict"))
         body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>" for cells in self._cells())

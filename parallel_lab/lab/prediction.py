@@ -112,8 +112,11 @@ class Comparison:
         widths = [max(len(line[i]) for line in lines) for i in range(5)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in lines)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
-        head = "".join(f"<th scope='col' style='text-align:left'>{escape(h)}</th>" for h in ("question", "you", "plan (predicted)", "run (counted)", "verdict", ""))
+        titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "")
+        head = "".join(f"<th scope='col' style='text-align:left'>{escape(t)}</th>" for t in titles)
         body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>" for cells in self._cells())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

@@ -296,6 +296,11 @@ class StrategyLab:
         """The plan behind the picture."""
         return self._plan
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was measured in the last step of the last run; empty before a run has ended."""
+        return self._training.events
+
     def _job(self, strategies: dict[str, Any] | None = None) -> tuple[Any, Any, list]:
         problem = get_problem(self._data)
         net = NETWORKS[self._net].factory(problem)

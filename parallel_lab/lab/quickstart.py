@@ -1,0 +1,464 @@
+"""The quickstart without a notebook: compile a small network for several ranks, train it, count what moved, and compare with one device.
+
+    job = Quickstart(devices=8, data="seed", net="quickstart", strategies={"matmul": ((2, 4), (4, 1))})
+    print(job.text())                # before anything runs: operators, strategies, slices
+    result = job.run()
+    print(result.text())             # training log, messages, equality
+    result.equal                     # True if every tensor agrees with one device within rounding
+
+`report_page(result)` (`report.py`) makes a page of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..cluster import get_cluster
+from ..compiler import compile_network
+from ..errors import ArgumentError, message, shorten
+from ..events import Event
+from ..graph.ir import Instr
+from ..layout import slice_text
+from ..ops.registry import Strategy
+from ..plan import Plan
+from ..run.session import Session
+from .networks import NETWORKS, Network, Problem, apply_strategies, get_problem
+from .picture import message_table
+from .words import bytes_text, time_text
+
+__all__ = ["DEFAULT_EPOCHS", "Difference", "Message", "Quickstart", "QuickstartResult", "parse_strategy", "rounding_count"]
+
+DEVICES = (1, 2, 4, 8)
+DEFAULT_EPOCHS = {"seed": 5, "digits": 2}  # 5: the quickstart's epoch_size; 2 of the digits are enough to see the loss fall
+CLUSTER = "laptop"
+RECORDED_STEPS = 5  # at the end of the training: their median hides a rank that had to wait for a core once
+CHUNK_STEPS = 10  # steps of the simulator between two reports of progress
+LOG_LINES = 40  # longer logs are thinned out, unless all of it is asked for
+LARGEST_TEXT = 200  # characters of a strategy
+
+Progress = Callable[[int, int], None]
+
+
+def parse_strategy(text: str) -> tuple[str, Strategy]:
+    """An operator and its strategy from one word of the command line. Raises ArgumentError; what a strategy may be is the operator's business.
+
+    >>> parse_strategy("matmul=((2,4),(4,1))")
+    ('matmul', ((2, 4), (4, 1)))
+    """
+    example = 'For example --strategy "matmul=((2,4),(4,1))"'
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip() or not value.strip():
+        raise ArgumentError(message(f"{shorten(text)} is not OPERATOR=STRATEGY", where="--strategy", hint=example))
+    if len(value) > LARGEST_TEXT:
+        what = f"{len(value)} characters for {name.strip()!r}"
+        raise ArgumentError(message(what, where="--strategy", allowed=f"At most {LARGEST_TEXT}", hint=example))
+    try:
+        return name.strip(), ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        what, allowed = f"{shorten(value)} cannot be read", "A tuple with one tuple of counts per input"
+        raise ArgumentError(message(what, where=f"--strategy {name.strip()}", allowed=allowed, hint=example)) from error
+
+
+# ---- what comes out ----
+
+
+@dataclass(frozen=True)
+class Message:
+    """One communication instruction, or inserted slice, of the step.
+
+    group, groups     rank 0's group, and all groups that run it side by side; both empty for a slice, which moves nothing
+    bytes_predicted, bytes_counted      operand that one rank hands over: from the plan's shapes, and from the arrays in the run
+    time_predicted_s, time_measured_s   cost model; median over ranks and the recorded steps, waiting for the others included
+    """
+
+    number: int
+    phase: str
+    operator: str
+    collective: str
+    group: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    bytes_predicted: int
+    bytes_counted: int | None
+    time_predicted_s: float
+    time_measured_s: float | None
+    reason: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one tensor of the parallel run lies from the same tensor on one device.
+
+    largest   largest absolute difference of an element
+    size      largest absolute element on one device
+    bound     how much rounding can explain (see `rounding_count`)
+    """
+
+    name: str
+    largest: float
+    size: float
+    bound: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether rounding explains the difference; a difference that is not a number is never explained."""
+        return self.largest <= self.bound
+
+
+@dataclass(frozen=True, eq=False)
+class QuickstartResult:
+    """One finished run.
+
+    losses, single_losses   one per step, of the parallel run and of one device
+    train_s                 seconds of all steps but the first;  start_s: from nothing to the end of the first step
+    events                  of the last steps, measured on processes, simulated in the simulator
+    environment             (what, value) pairs: versions, cores
+    """
+
+    problem: Problem
+    net: str
+    plan: Plan
+    executor: str
+    epochs: int
+    losses: tuple[float, ...]
+    single_losses: tuple[float, ...]
+    start_s: float
+    train_s: float
+    events: tuple[Event, ...]
+    messages: tuple[Message, ...]
+    differences: tuple[Difference, ...]
+    roundings: int
+    environment: tuple[tuple[str, str], ...]
+
+    @property
+    def equal(self) -> bool:
+        return all(d.ok for d in self.differences)
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Steps per second after the first one; None if there was only one."""
+        return (len(self.losses) - 1) / self.train_s if len(self.losses) > 1 else None
+
+    @property
+    def source(self) -> str:
+        """Where the times of the events come from: "measured" or "simulated"."""
+        return "measured" if self.executor == "processes" else "simulated"
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one sentence."""
+        ranks = ranks_text(self.plan.device_num)
+        if self.equal:
+            return f"{ranks} computed what one device computes: {len(self.differences)} of {len(self.differences)} tensors agree within rounding."
+        bad = [d.name for d in self.differences if not d.ok]
+        return f"{ranks} did NOT compute what one device computes: {', '.join(bad)} beyond rounding."
+
+    def text(self, *, full: bool = False) -> str:
+        """Training log, messages and equality. full: every step of a long log, and the plan's program for rank 0."""
+        parts = [self._log(full), self._messages(), self._equality()]
+        if full:
+            parts.append("THE PROGRAM OF RANK 0\n" + self.plan.text(rank=0))
+        return "\n\n".join(parts)
+
+    def _log(self, full: bool) -> str:
+        per_epoch, n = self.problem.steps_per_epoch, len(self.losses)
+        every = 1 if full else math.ceil(n / LOG_LINES)
+        shown = [i for i in range(n) if i % every == 0 or i == n - 1]
+        lines = ["TRAINING" + (f" (every {every}th step; --full-text prints all)" if every > 1 else "")]
+        lines += [f"epoch: {i // per_epoch + 1} step: {i % per_epoch + 1}, loss is {self.losses[i]}" for i in shown]
+        rate = f"; then {n - 1} steps in {time_text(self.train_s)}, {self.steps_per_s:.0f} steps/s" if n > 1 else ""
+        how = "wall time" if self.executor == "processes" else "wall time of this one process, which plays all ranks"
+        lines.append(f"Start and first step took {time_text(self.start_s)}{rate} ({how}).")
+        return "\n".join(lines)
+
+    def _messages(self) -> str:
+        lines = [f"MESSAGES OF ONE STEP (bytes and times per rank; times predicted for the {CLUSTER} profile, {self.source} as a median)"]
+        if not self.messages:
+            return "\n".join([*lines, "  none: every rank already holds what it needs"])
+        head = ("#", "phase", "operator", "collective", "groups", "bytes predicted", "counted", "time predicted", self.source)
+        rows = [
+            (
+                f"#{m.number}",
+                m.phase,
+                m.operator,
+                m.collective,
+                groups_text(m.groups),
+                bytes_text(m.bytes_predicted),
+                bytes_text(m.bytes_counted),
+                time_text(m.time_predicted_s),
+                time_text(m.time_measured_s),
+            )
+            for m in self.messages
+        ]
+        lines += table(head, rows, right=(5, 6, 7, 8))
+        lines += [f"  #{m.number} {m.reason}" + (f" ({m.origin})" if m.origin else "") for m in self.messages]
+        return "\n".join(lines)
+
+    def _equality(self) -> str:
+        lines = ["EQUALITY WITH ONE DEVICE (same network, same data, same start)"]
+        rows = [(d.name, f"{d.largest:.2g}", f"{d.bound:.2g}", "equal within rounding" if d.ok else "DIFFERENT") for d in self.differences]
+        lines += table(("tensor", "largest difference", "rounding bound", "verdict"), rows, right=(1, 2))
+        lines += ["  " + self.bound_text, self.verdict]
+        return "\n".join(lines)
+
+    @property
+    def bound_text(self) -> str:
+        """Where the rounding bounds come from, in a sentence."""
+        return (
+            f"Bound: float32 eps x {self.roundings:,} roundings per step (the lengths of all sums of the step; adding n numbers in another order "
+            "changes the result by up to n - 1 roundings, Higham 2002, section 4.2) x steps so far x largest element."
+        )
+
+
+# ---- the job ----
+
+
+class Quickstart:
+    """A quickstart, compiled and ready to run.
+
+    devices     ranks: 1, 2, 4 or 8
+    data, net   names of a problem and a network of `networks.py`
+    epochs      default: DEFAULT_EPOCHS[data]
+    strategies  {operator: strategy}, over the network's preset
+    executor    "processes" or "simulator"
+
+    Raises ArgumentError for unknown names and numbers out of range, StrategyError for a strategy that cannot be; nothing has run then.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: int = 8,
+        data: str = "seed",
+        net: str = "quickstart",
+        epochs: int | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        executor: str = "processes",
+    ) -> None:
+        if net not in NETWORKS:
+            raise ArgumentError(message(f"network {shorten(net)} is not known", where="quickstart", allowed=f"One of {', '.join(NETWORKS)}"))
+        if devices not in DEVICES:
+            raise ArgumentError(message(f"{shorten(devices)} devices", where="quickstart", allowed=f"One of {', '.join(map(str, DEVICES))}"))
+        self.problem: Problem = get_problem(data)
+        self.epochs = DEFAULT_EPOCHS[data] if epochs is None else epochs
+        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
+            raise ArgumentError(message(f"{shorten(epochs)} epochs", where="quickstart", allowed="An int, at least 1"))
+        self.devices, self.executor, self.net = devices, executor, net
+        self.network: Network = NETWORKS[net]
+        self.strategies = {**self.network.preset(devices), **(strategies or {})}
+        self.plan, self._parts = self._compile(devices, self.strategies)
+        self.single_plan, self._single_parts = self._compile(1, {})
+
+    def _compile(self, devices: int, strategies: Mapping[str, Strategy]) -> tuple[Plan, tuple[Any, Any]]:
+        net = apply_strategies(self.network.factory(self.problem), strategies)
+        optimizer = self.problem.optimizer(net.trainable_params())
+        plan = compile_network(
+            net, *self.problem.batches[0], loss=self.problem.loss(), optimizer=optimizer, device_num=devices, dataset_strategy="full_batch"
+        )
+        return plan, (net, optimizer)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.problem.steps_per_epoch
+
+    def text(self) -> str:
+        """What will run: operators with strategies and shapes, and the slices of every parameter."""
+        p = self.problem
+        where = "real processes on this machine" if self.executor == "processes" else "simulated ranks in this process"
+        head = (
+            f"The network {self.network.label!r} ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim}) on {ranks_text(self.devices)}, {where}.\n"
+            f"Data: {p.label} ({p.note}).\n"
+            f"Training: {self.steps} steps, {self.epochs} epoch{'s' if self.epochs > 1 else ''} of {p.steps_per_epoch}; "
+            f"global batch of {len(p.batches[0][0])}; {type(self._parts[1]).__name__}."
+        )
+        return "\n\n".join([head, operators_text(self.plan), slices_text(self.plan)])
+
+    def run(self, on_progress: Progress | None = None) -> QuickstartResult:
+        """Train on the ranks and on one device. on_progress is called with (steps done, steps), possibly from a helper thread."""
+        progress = on_progress or (lambda done, total: None)
+        batches, began = self.problem.batches, time.perf_counter()
+        with Session(self.plan, *self._parts, executor=self.executor) as session:
+            # the first step on its own: its gradients are compared, and it carries the start of the workers
+            losses = session.train(batches, 1, record=1)
+            start_s = time.perf_counter() - began
+            gradients, began = session.gradients(), time.perf_counter()
+            losses += _train(session, batches, self.steps - 1, progress)
+            train_s = time.perf_counter() - began
+            parameters, events = session.parameters(), tuple(session.events)
+        with Session(self.single_plan, *self._single_parts) as single:
+            single_losses = single.train(batches, 1)
+            single_gradients = single.gradients()
+            single_losses += _train(single, batches, self.steps - 1, lambda done, total: None, record=0)
+            single_parameters = single.parameters()
+        count = rounding_count(self.single_plan)
+        pairs = [("loss, every step", np.array(losses), np.array(single_losses), self.steps)]
+        pairs += [(f"gradient of {n}, step 1", g, single_gradients[n], 1) for n, g in gradients.items()]
+        pairs += [(f"{n} after {self.steps} steps", v, single_parameters[n], self.steps) for n, v in parameters.items()]
+        return QuickstartResult(
+            problem=self.problem,
+            net=self.network.label,
+            plan=self.plan,
+            executor=self.executor,
+            epochs=self.epochs,
+            losses=tuple(losses),
+            single_losses=tuple(single_losses),
+            start_s=start_s,
+            train_s=train_s,
+            events=events,
+            messages=messages_of(self.plan, events),
+            differences=tuple(_difference(name, a, b, count * steps) for name, a, b, steps in pairs),
+            roundings=count,
+            environment=environment(),
+        )
+
+
+def _train(session: Session, batches: Sequence[Any], steps: int, progress: Progress, record: int = RECORDED_STEPS) -> list[float]:
+    """The remaining steps, in one piece on processes, in pieces in the simulator, which cannot report while it runs."""
+    if steps < 1:
+        return []
+    if session.executor == "processes":
+        run = session.start(batches, steps, record=record, on_losses=lambda first, losses: progress(first + len(losses), steps + 1))
+        try:
+            return run.result()
+        except KeyboardInterrupt:
+            run.stop()
+            raise
+    losses: list[float] = []
+    while len(losses) < steps:
+        piece = min(CHUNK_STEPS, steps - len(losses))
+        losses += session.train(batches, piece, record=record)
+        progress(session.step, steps + 1)
+    return losses
+
+
+def _difference(name: str, found: np.ndarray, wanted: np.ndarray, roundings: int) -> Difference:
+    size = float(np.abs(wanted).max())
+    largest = float(np.abs(np.subtract(found, wanted, dtype=np.float64)).max())
+    return Difference(name, largest, size, float(np.finfo(np.float32).eps) * roundings * size)
+
+
+def rounding_count(plan: Plan) -> int:
+    """The lengths of all sums of one step on one device, added up; an instruction that sums nothing counts 1.
+
+    A sum of n terms taken in another order differs by up to (n - 1) eps times the sum of magnitudes (Higham 2002, section 4.2), and to first order
+    the roundings of instructions that follow each other add up.
+    """
+    return sum(_sum_length(plan, instr) for _, instr in plan.instructions() if instr.kind == "compute")
+
+
+def _sum_length(plan: Plan, instr: Instr) -> int:
+    op, shapes = instr.opdef, tuple(plan.value(n).shape for n in instr.ins)
+    if op.view:
+        return 1
+    if op.infer_fn is not None:  # no labels: what goes in, per element that comes out
+        return max(1, max((math.prod(s) for s in shapes), default=1) // max(1, math.prod(plan.value(instr.out).shape)))
+    signature = op.signature_for(shapes, dict(instr.attrs))
+    sizes = op.label_sizes(signature, shapes, dict(instr.attrs))
+    inner = set(signature.reduced) | set(op.whole_labels(signature, shapes, dict(instr.attrs)))  # a softmax sums along its whole label
+    return math.prod(sizes[c] for c in inner)
+
+
+def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
+    """The plan's messages as rank 0 sees them, with what the events say of them."""
+    events = tuple(events)
+    times: dict[tuple[str, str], list[float]] = {}
+    for event in events:
+        times.setdefault((event.phase, event.name), []).append(event.duration_s)
+    moves = [(phase, i) for phase, i in plan.instructions() if i.is_communication or i.kind == "slice"]
+    found = []
+    for row, (phase, instr) in zip(message_table(plan, 0, events, CLUSTER), moves, strict=True):
+        groups = tuple(dict.fromkeys(instr.group(rank) for rank in range(plan.device_num))) if instr.is_communication else ()
+        seconds = times.get((phase, instr.out))
+        found.append(
+            Message(
+                number=row["number"],
+                phase=phase,
+                operator=instr.name,
+                collective=row["collective"],
+                group=tuple(row["group"]),
+                groups=groups,
+                bytes_predicted=row["bytes_predicted"],
+                bytes_counted=row["bytes_counted"],
+                time_predicted_s=row["time_predicted_s"],
+                time_measured_s=statistics.median(seconds) if seconds else None,
+                reason=instr.reason,
+                origin=instr.origin.place,
+            )
+        )
+    return tuple(found)
+
+
+def environment() -> tuple[tuple[str, str], ...]:
+    """What the run ran on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        ("Python", platform.python_version()),
+        ("numpy", np.__version__),
+        ("system", f"{platform.system()} {platform.machine()}"),
+        ("usable cores", str(cores)),
+        ("profile of predicted times", get_cluster(CLUSTER).name),
+    )
+
+
+# ---- text ----
+
+
+def operators_text(plan: Plan) -> str:
+    """The table of operators: strategy, and who chose it, global shapes and slice shapes."""
+    chosen = {n.name: {"user": "given"}.get(n.strategy_source, n.strategy_source) for n in plan.graph.nodes}
+    rows = []
+    for op in plan.to_dict(rank=0)["ops"]:
+        if op["phase"] == "forward":
+            strategy = "-" if op["strategy"] is None else str(tuple(map(tuple, op["strategy"])))
+            in_global, in_slice = (" x ".join(str(tuple(s)) for s in op[key] or ()) or "-" for key in ("in_global", "in_slice"))
+            rows.append((op["name"], op["op"], strategy, chosen.get(op["name"], "") or "-", f"{in_global} -> {tuple(op['out_global'][0])}", in_slice))
+    title = "OPERATORS (a strategy says in how many slices each dim of each input is cut)"
+    return "\n".join([title, *table(("operator", "type", "strategy", "set by", "global shapes", "input slices of one rank"), rows)])
+
+
+def slices_text(plan: Plan) -> str:
+    """Which slice of which parameter lies on which rank."""
+    rows = []
+    for given in plan.parameters:
+        layout = plan.value(given.name).layout
+        held: dict[str, list[int]] = {}
+        for rank in range(plan.device_num):
+            held.setdefault(slice_text(layout.slice_index(given.shape, rank), given.shape), []).append(rank)
+        for i, (index, ranks) in enumerate(held.items()):
+            shape = str(layout.slice_shape(given.shape))
+            rows.append((given.name if not i else "", str(given.shape) if not i else "", index, shape, " ".join(map(str, ranks))))
+    return "\n".join(["SLICES OF THE PARAMETERS", *table(("parameter", "shape", "slice", "slice shape", "held by ranks"), rows)])
+
+
+def ranks_text(devices: int) -> str:
+    """ "1 rank", "8 ranks"."""
+    return f"{devices} rank{'s' if devices > 1 else ''}"
+
+
+def groups_text(groups: Sequence[Sequence[int]]) -> str:
+    """Groups with rank 0's first: "0-1-2-3 | 4-5-6-7"; a slice needs none.
+
+    >>> groups_text(((0, 4), (1, 5)))
+    '0-4 | 1-5'
+    """
+    return " | ".join("-".join(map(str, group)) for group in groups) or "none (local)"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Lines of a table with aligned columns; columns in `right` end at the same place."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = []
+    for row in (head, *rows):
+        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
