@@ -67,7 +67,7 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     traced = WithLossCell(network, loss) if loss is not None else network
     if loss is not None:
         traced.cell_name = "network"
-    graph, parameters, constants = trace_network(traced, specs, type(network).__name__ if isinstance(network, Cell) else network.__name__)
+    graph, parameters, constants = trace_network(traced, specs, getattr(network, "__name__", type(network).__name__))
     draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
     chosen = tuple(p for p in PASSES if loss is not None or p[0] != "differentiate") if passes is None else tuple(passes)

@@ -66,7 +66,7 @@ class ParallelConfig:
 
 
 def _refuse(kind: type[ParallelLabError], key: str, value: object, allowed: str) -> ParallelLabError:
-    return kind(message(f"{key}={shorten(value)}", where="set_auto_parallel_context", allowed=allowed))
+    return kind(message(f"{key}={shorten(value)}", where="parallel setting", allowed=allowed))
 
 
 def _check_bool(key: str, value: object) -> None:

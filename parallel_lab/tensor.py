@@ -53,6 +53,11 @@ class Arithmetic:
     def __pow__(self, other): return ops.power(self, other)
     def __matmul__(self, other): return ops.matmul(self, other)
     def __neg__(self): return ops.neg(self)
+    def __abs__(self): return ops.abs_(self)
+    def __gt__(self, other): return ops.greater(self, other)
+    def __ge__(self, other): return ops.greater_equal(self, other)
+    def __lt__(self, other): return ops.less(self, other)
+    def __le__(self, other): return ops.less_equal(self, other)
     def sum(self, axis=None, keep_dims=False): return ops.reduce_sum(self, axis, keep_dims=keep_dims)
     def mean(self, axis=None, keep_dims=False): return ops.reduce_mean(self, axis, keep_dims=keep_dims)
     def max(self, axis=None, keep_dims=False): return ops.reduce_max(self, axis, keep_dims=keep_dims)
@@ -229,7 +234,7 @@ class Parameter(Tensor):
             if tracer is not None:
                 raise TraceError(message(f"the value of parameter {self.name!r} is read while the network is traced", where=caller().place))
             drawn = self._initial.draw(parameter_generator(self.name), self._initial.shape)
-            self._data = np.ascontiguousarray(drawn, dtype=self._initial.dtype)
+            self._data = np.array(drawn, dtype=self._initial.dtype, order="C")
         return self._data
 
     @property

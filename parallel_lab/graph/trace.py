@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class TracedValue(Arithmetic):
 class Tracer:
     """Receives operators (through `current_tracer`) and Cell borders, and builds the Graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
         self.inputs: dict[str, GraphInput] = {}
         self.nodes: list[Node] = []
         self.parameters: dict[int, str] = {}
@@ -73,7 +73,9 @@ class Tracer:
         self.constant_names: dict[int, str] = {}
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
-        self.used: set[str] = set()
+        # a parameter keeps its own name, also when an input or an operator that comes before it has the same
+        self.reserved = frozenset(reserved)
+        self.used: set[str] = set(self.reserved)
 
     # ---- Cell borders, called by Cell.__call__ ----
 
@@ -128,11 +130,10 @@ class Tracer:
         name = self.parameters.get(id(parameter))
         if name is None:
             name = parameter.name
-            if name in self.inputs:
+            if name in self.inputs or (name in self.used and name not in self.reserved):
+                other = "two parameters are" if name in self.parameters.values() else "a parameter and an input or operator before it are"
                 raise TraceError(
-                    message(
-                        f"two parameters are named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')"
-                    )
+                    message(f"{other} named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')")
                 )
             self.used.add(name)
             self.parameters[id(parameter)] = name
@@ -217,7 +218,7 @@ def trace_network(
 
     Returns the graph, the Parameters it used by name, and the arrays it held as constants. Raises TraceError, ShapeError.
     """
-    tracer = Tracer()
+    tracer = Tracer(p.name for p in network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
     values = [tracer.data(*spec) for spec in inputs]
     token = current_tracer.set(tracer)
     try:

@@ -138,7 +138,7 @@ class SoftmaxCrossEntropyExpand(Cell):
 
 
 class WithLossCell(Cell):
-    """A network and its loss as one Cell: (data, label) -> loss_fn(backbone(data), label). Parameters keep the names they have in the network."""
+    """A network and its loss as one Cell: (data, ..., label) -> loss_fn(backbone(data, ...), label). Parameters keep the names they have in the network."""
 
     def __init__(self, backbone: Cell, loss_fn: Cell | Callable[[Any, Any], Any]) -> None:
         super().__init__(auto_prefix=False)
@@ -148,8 +148,9 @@ class WithLossCell(Cell):
         self._backbone = backbone
         self._loss_fn = loss_fn
 
-    def construct(self, data: Any, label: Any) -> Any:
-        return self._loss_fn(self._backbone(data), label)
+    def construct(self, data: Any, label: Any, *more: Any) -> Any:
+        *data, label = (data, label, *more)  # a backbone may take several inputs; the label is last
+        return self._loss_fn(self._backbone(*data), label)
 
     @property
     def backbone_network(self) -> Cell:

@@ -18,7 +18,10 @@ __all__ = [
     "equal",
     "exp",
     "gelu",
+    "greater",
     "greater_equal",
+    "less",
+    "less_equal",
     "log",
     "maximum",
     "minimum",
@@ -27,6 +30,7 @@ __all__ = [
     "power",
     "relu",
     "sigmoid",
+    "sign",
     "sqrt",
     "square",
     "sub",
@@ -150,6 +154,24 @@ def _(g, out, x, y):
 def equal(x, y):
     """Whether elements are equal.  x, y: (...) -> broadcast (...) bool. No gradient."""
     return np.equal(x, y)
+
+
+@op(BINARY, name="Greater", dtype="bool", example=case((16, 8), (8,)))
+def greater(x, y):
+    """Whether x > y.  x, y: (...) -> broadcast (...) bool. No gradient."""
+    return np.greater(x, y)
+
+
+@op(BINARY, name="Less", dtype="bool", example=case((16, 8), (8,)))
+def less(x, y):
+    """Whether x < y.  x, y: (...) -> broadcast (...) bool. No gradient."""
+    return np.less(x, y)
+
+
+@op(BINARY, name="LessEqual", dtype="bool", example=case((16, 8), (8,)))
+def less_equal(x, y):
+    """Whether x <= y.  x, y: (...) -> broadcast (...) bool. No gradient."""
+    return np.less_equal(x, y)
 
 
 @op(BINARY, name="GreaterEqual", dtype="bool", example=case((16, 8), (8,)))

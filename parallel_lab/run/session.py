@@ -14,18 +14,19 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cluster import get_cluster
 from ..errors import PlanError, ShapeError, message
 from ..events import Event, from_dicts, to_dicts
 from ..plan import Plan
 from ..tensor import Tensor
-from .clock import Ran, virtual_clock
 from .interpreter import Env, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
 from .simulator import Simulator
+
+if TYPE_CHECKING:
+    from .clock import Ran
 
 __all__ = ["EXECUTORS", "Run", "Session", "initial_values"]
 
@@ -89,7 +90,7 @@ class Session:
             raise PlanError(message(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}"))
         self.plan, self.executor = plan, executor
         self.step = 0
-        self.cluster = get_cluster(cluster)
+        self.cluster = cluster
         self.events: list[Event] = []
         self._key = f"session-{next(_keys)}"
         self._closed = False
@@ -117,6 +118,10 @@ class Session:
         """
         if self.executor == "processes":
             return self.start(batches, steps, record=record, phases=phases).result()
+        # the cost model is only needed here: importing parallel_lab stays light
+        from ..cluster import get_cluster
+        from .clock import virtual_clock
+
         batches = _checked(self.plan, batches)
         losses = []
         recorded: deque[list[Event]] = deque(maxlen=record)
@@ -126,7 +131,7 @@ class Session:
             losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, observe=seen).reshape(-1)[0]))
             self.step = step + 1
             if record:
-                clock = virtual_clock(ran, self.cluster)
+                clock = virtual_clock(ran, get_cluster(self.cluster))
                 recorded.append([e for rank, mine in enumerate(clock) for e in _events(rank, step, mine, "simulated")])
         if record:
             self.events = [e for events in recorded for e in events]

@@ -113,9 +113,9 @@ def _consequences(arena: Arena, world_size: int, causes: set[int], job: Job, sam
         kind, body = job._reports.get(rank, ("", None))
         if kind == "stopped" or (kind == "error" and body["secondary"]):
             entry = arena.last_entry(rank)
-            place = f"{entry.kind} #{entry.number}{f' ({entry.origin})' if entry.origin else ''}" if entry else "its own code"
+            place = f"in {entry.kind} #{entry.number}{f' ({entry.origin})' if entry.origin else ''}" if entry else "before the first call"
             places.setdefault(place, []).append(rank)
-    parts += [f"{_ranks(ranks)} stopped in {place}" for place, ranks in places.items()]
+    parts += [f"{_ranks(ranks)} stopped {place}" for place, ranks in places.items()]
     if job._ended_by_force:
         parts.append(f"{_ranks(job._ended_by_force)} did not come back and the workers were ended, their state is lost")
     text = "; ".join(parts)
