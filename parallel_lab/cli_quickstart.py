@@ -49,9 +49,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 class Progress:
-    """Steps done, on `stream`: one line that is written over on a terminal, a line every few seconds elsewhere; silent for the first second.
+    """Steps done, on `stream`: one line that is written over on a terminal, a line every few seconds elsewhere; silent for a second.
 
-    May be called from any thread.
+    May be called from any thread. Time counts from the first call, so that the start of the workers does not spoil the estimate.
     """
 
     QUIET_S, TERMINAL_S, LINE_S = 1.0, 0.2, 5.0
@@ -59,21 +59,23 @@ class Progress:
     def __init__(self, stream: TextIO, clock: Any = time.monotonic) -> None:
         self.stream, self.clock = stream, clock
         self.terminal = stream.isatty()
-        self.started_s, self.shown_s, self.shown = clock(), -self.LINE_S, False
+        self.first: tuple[float, int] | None = None
+        self.shown_s = -float("inf")
 
     def __call__(self, done: int, steps: int) -> None:
         now = self.clock()
-        if now - self.started_s < self.QUIET_S or now - self.shown_s < (self.TERMINAL_S if self.terminal else self.LINE_S):
+        first_s, first_done = self.first = self.first or (now, done)
+        if done == first_done or now - first_s < self.QUIET_S or now - self.shown_s < (self.TERMINAL_S if self.terminal else self.LINE_S):
             return
-        self.shown_s, self.shown = now, True
-        left_s = (now - self.started_s) / max(done, 1) * (steps - done)
+        self.shown_s = now
+        left_s = (now - first_s) / (done - first_done) * (steps - done)
         text = f"step {done} of {steps}, about {left_s:.0f} s left"
         self.stream.write(f"\r{text:<60}" if self.terminal else text + "\n")
         self.stream.flush()
 
     def end(self) -> None:
         """Clear the line on a terminal."""
-        if self.shown and self.terminal:
+        if self.shown_s > 0 and self.terminal:
             self.stream.write("\r" + " " * 60 + "\r")
             self.stream.flush()
 

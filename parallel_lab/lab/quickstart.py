@@ -16,6 +16,7 @@ import math
 import os
 import platform
 import statistics
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from ..ops.registry import Strategy
 from ..plan import Plan
 from ..run.session import Session
 from .networks import NETWORKS, Network, Problem, apply_strategies, get_problem
-from .picture import message_table
+from .picture import LOSS, message_table
 from .words import bytes_text, time_text
 
 __all__ = ["DEFAULT_EPOCHS", "Difference", "Message", "Quickstart", "QuickstartResult", "parse_strategy", "rounding_count"]
@@ -128,6 +129,7 @@ class QuickstartResult:
     problem: Problem
     net: str
     plan: Plan
+    single_plan: Plan
     executor: str
     epochs: int
     losses: tuple[float, ...]
@@ -174,7 +176,7 @@ class QuickstartResult:
         per_epoch, n = self.problem.steps_per_epoch, len(self.losses)
         every = 1 if full else math.ceil(n / LOG_LINES)
         shown = [i for i in range(n) if i % every == 0 or i == n - 1]
-        lines = ["TRAINING" + (f" (every {every}th step; --full-text prints all)" if every > 1 else "")]
+        lines = ["TRAINING" + (f" (one step in {every} is shown; --full-text prints all)" if every > 1 else "")]
         lines += [f"epoch: {i // per_epoch + 1} step: {i % per_epoch + 1}, loss is {self.losses[i]}" for i in shown]
         rate = f"; then {n - 1} steps in {time_text(self.train_s)}, {self.steps_per_s:.0f} steps/s" if n > 1 else ""
         how = "wall time" if self.executor == "processes" else "wall time of this one process, which plays all ranks"
@@ -182,7 +184,7 @@ class QuickstartResult:
         return "\n".join(lines)
 
     def _messages(self) -> str:
-        lines = [f"MESSAGES OF ONE STEP (bytes and times per rank; times predicted for the {CLUSTER} profile, {self.source} as a median)"]
+        lines = [f"MESSAGES OF ONE STEP (bytes and times per rank)"]
         if not self.messages:
             return "\n".join([*lines, "  none: every rank already holds what it needs"])
         head = ("#", "phase", "operator", "collective", "groups", "bytes predicted", "counted", "time predicted", self.source)
@@ -193,14 +195,15 @@ class QuickstartResult:
                 m.operator,
                 m.collective,
                 groups_text(m.groups),
-                bytes_text(m.bytes_predicted),
-                bytes_text(m.bytes_counted),
+                bytes_text(m.bytes_predicted if m.groups else None),
+                bytes_text(m.bytes_counted if m.groups else None),
                 time_text(m.time_predicted_s),
                 time_text(m.time_measured_s),
             )
             for m in self.messages
         ]
         lines += table(head, rows, right=(5, 6, 7, 8))
+        lines.append("  " + self.times_text)
         lines += [f"  #{m.number} {m.reason}" + (f" ({m.origin})" if m.origin else "") for m in self.messages]
         return "\n".join(lines)
 
@@ -208,8 +211,21 @@ class QuickstartResult:
         lines = ["EQUALITY WITH ONE DEVICE (same network, same data, same start)"]
         rows = [(d.name, f"{d.largest:.2g}", f"{d.bound:.2g}", "equal within rounding" if d.ok else "DIFFERENT") for d in self.differences]
         lines += table(("tensor", "largest difference", "rounding bound", "verdict"), rows, right=(1, 2))
-        lines += ["  " + self.bound_text, self.verdict]
+        lines += [*textwrap.wrap(self.bound_text, 118, initial_indent="  ", subsequent_indent="  "), self.verdict]
         return "\n".join(lines)
+
+    @property
+    def times_text(self) -> str:
+        """Where the times of the messages come from, in a sentence."""
+        if self.executor == "processes":
+            found = f"measured: median over ranks and the last {self._recorded} steps, waiting for the others and for a core included"
+        else:
+            found = f"simulated: median over ranks and the last {self._recorded} steps on a clock where every rank has a core of its own"
+        return f"Times are predicted for the {CLUSTER!r} profile (eight ranks that are always ready) and {found}."
+
+    @property
+    def _recorded(self) -> int:
+        return len({e.step for e in self.events})
 
     @property
     def bound_text(self) -> str:
@@ -308,6 +324,7 @@ class Quickstart:
             problem=self.problem,
             net=self.network.label,
             plan=self.plan,
+            single_plan=self.single_plan,
             executor=self.executor,
             epochs=self.epochs,
             losses=tuple(losses),
@@ -392,7 +409,7 @@ def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
                 time_predicted_s=row["time_predicted_s"],
                 time_measured_s=statistics.median(seconds) if seconds else None,
                 reason=instr.reason,
-                origin=instr.origin.place,
+                origin="" if instr.name.startswith(LOSS) else instr.origin.place,  # the loss function has no line of the network
             )
         )
     return tuple(found)

@@ -1,0 +1,281 @@
+"""Tracing: names, scopes and origins of operators; what a traced value refuses, with the learner's file and line."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from parallel_lab import Parameter, ShapeError, Tensor, TraceError, compile, compile_steps, nn, ops
+
+X = np.ones((8, 4), np.float32)
+
+
+class Block(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(np.ones((4, 4), np.float32), name="w")
+        self.product = ops.MatMul()
+        self.relu = ops.ReLU()
+
+    def construct(self, x):
+        product = self.product(x, self.w)
+        return self.relu(product)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def construct(self, x):
+        return self.second(self.first(x))
+
+
+def graph_of(network, *inputs, **options):
+    return dict(compile_steps(network, *(inputs or (X,)), device_num=1, **options))["trace"].graph
+
+
+def line_of(function, text):
+    """Number of the line of `function` that contains `text`."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+# ---- names, scopes, origins ----
+
+
+def test_operators_are_named_by_cell_path_and_attribute():
+    assert [n.name for n in graph_of(Net()).nodes] == ["first.product", "first.relu", "second.product", "second.relu"]
+
+
+def test_scopes_are_mindspores():
+    nodes = graph_of(Net(), X, X, loss=nn.MSELoss()).nodes
+    assert nodes[0].origin.scope == "Default/network-WithLossCell/_backbone-Net/first-Block"
+    assert nodes[-1].origin.scope == "Default/network-WithLossCell/_loss_fn-MSELoss"
+
+
+def test_origin_is_the_line_in_construct():
+    nodes = graph_of(Net()).nodes
+    for node, text in zip(nodes[:2], ("self.product(x, self.w)", "self.relu(product)"), strict=True):
+        assert node.origin.file == __file__
+        assert node.origin.line == line_of(Block.construct, text)
+        assert text in node.origin.text
+
+
+def test_a_second_use_of_an_operator_gets_a_number():
+    relu = ops.ReLU()
+    assert [n.name for n in graph_of(lambda x: relu(relu(relu(x)))).nodes] == ["re_lu", "re_lu_1", "re_lu_2"] or [
+        n.name for n in graph_of(lambda x: relu(relu(relu(x)))).nodes
+    ] == ["relu", "relu_1", "relu_2"]
+
+
+def test_instance_name_attribute_names_the_operator():
+    relu = ops.ReLU().add_prim_attr("instance_name", "activation")
+    assert [n.name for n in graph_of(lambda x: relu(x)).nodes] == ["activation"]
+
+
+def test_inputs_are_named_as_in_construct_and_the_label_is_last():
+    assert [i.name for i in graph_of(Net(), X, X, loss=nn.MSELoss()).inputs if i.role == "data"] == ["x", "label"]
+
+
+def test_parameters_are_in_order_of_use_with_their_cell_path():
+    assert [i.name for i in graph_of(Net()).inputs if i.role == "parameter"] == ["first.w", "second.w"]
+
+
+def test_graph_text_has_strategies_shapes_and_places():
+    text = dict(compile_steps(Net(), X, device_num=8, dataset_strategy="full_batch"))["strategies"].graph.text()
+    line = line_of(Block.construct, "self.product(x, self.w)")
+    assert f"%first.product = MatMul(%x, %first.w)  strategy ((8, 1), (1, 1)) (default)    # (8, 4) float32, test_trace.py:{line}" in text
+
+
+class Named(nn.Cell):
+    """A parameter that bears the name of an input or of an operator."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.p = Parameter(np.full((4, 4), 2.0, np.float32), name=name)
+        self.relu, self.product = ops.ReLU(), ops.MatMul()
+
+    def construct(self, x):
+        return self.relu(self.product(self.relu(x), self.p))
+
+
+@pytest.mark.parametrize("name", ["x", "label", "relu", "product", "relu.for.product", "1.0:float32", "learning_rate"])
+def test_a_parameter_keeps_its_name_whatever_else_is_called_so(name):
+    """`relu` used to be overwritten in the value table by the operator of that name, and the product read the wrong one."""
+    plan = compile(Named(name), X, X, loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch")
+    assert [p.name for p in plan.parameters] == [name]
+    assert plan.value(name).shape == (4, 4)
+    assert [g for g, _ in plan.gradients] == [name]
+
+
+def test_in_a_function_such_a_parameter_is_refused_by_name():
+    w = Parameter(np.ones(4, np.float32), name="mul")
+    with pytest.raises(TraceError, match=r"test_trace.py:\d+: a parameter and an input or operator before it are named 'mul'"):
+        compile(lambda x: x * 2.0 * w, X, device_num=1)
+
+
+def test_two_parameters_of_one_name_are_refused_by_name():
+    a, b = (Parameter(np.ones(4, np.float32), name="w") for _ in range(2))
+    with pytest.raises(TraceError, match="two parameters are named 'w'"):
+        compile(lambda x: x * a * b, X, device_num=1)
+
+
+# ---- what needs numbers ----
+
+
+class Reads(nn.Cell):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def construct(self, x):
+        return self.how(x * 2.0)
+
+
+def branch(x):
+    if x:
+        return x
+    return -x
+
+
+def loop(x):
+    while x:
+        x = x - 1.0
+    return x
+
+
+def each(x):
+    return [row for row in x][0]
+
+
+READS = {
+    "asnumpy": (lambda x: Tensor(x.asnumpy()), "asnumpy()"),
+    "item": (lambda x: x.item(), "item()"),
+    "if": (branch, "a truth test"),
+    "while": (loop, "a truth test"),
+    "float": (lambda x: x * float(x), "float()"),
+    "int": (lambda x: x * int(x), "int()"),
+    "iteration": (each, "iteration"),
+    "numpy": (lambda x: np.sin(x), ""),
+    "array": (lambda x: np.asarray(x), "a conversion to a numpy array"),
+    "data": (lambda x: x.data, ".data"),
+    "and": (lambda x: x and x, "a truth test"),
+}
+
+
+@pytest.mark.parametrize("how", READS)
+def test_reading_a_value_is_refused_with_file_and_line(how):
+    function, what = READS[how]
+    if how == "numpy":  # numpy looks for __array_ufunc__ first and refuses by itself
+        with pytest.raises(TypeError, match="TracedValue"):
+            compile(Reads(function), X, device_num=1)
+        return
+    with pytest.raises(TraceError) as caught:
+        compile(Reads(function), X, device_num=1)
+    text = str(caught.value)
+    lines, first = inspect.getsourcelines(function)
+    place, _, rest = text.partition(": ")
+    file, _, line = place.partition(":")
+    assert file == "test_trace.py"
+    assert first <= int(line) < first + len(lines) + 1
+    assert rest.startswith(f"{what}")
+    assert "'mul' (shape (8, 4), float32)" in rest
+    assert "operators instead" in rest
+
+
+def test_a_parameters_value_cannot_be_read_while_tracing():
+    w = Parameter(nn_initializer(), name="w")
+    with pytest.raises(TraceError, match=r"test_trace.py:\d+.*parameter 'w'"):
+        compile(lambda x: x * float(w.asnumpy()[0]), X, device_num=1)
+
+
+def nn_initializer():
+    from parallel_lab.nn.initializer import initializer
+
+    return initializer("ones", (4,))
+
+
+def test_a_value_of_another_trace_is_refused():
+    kept = []
+
+    def keep(x):
+        kept.append(x)
+        return x * 2.0
+
+    compile(keep, X, device_num=1)
+    with pytest.raises(TraceError, match=r"'x' belongs to another trace"):
+        compile(lambda x: x + kept[0], X, device_num=1)
+
+
+def test_print_in_construct_shows_name_shape_and_dtype(capsys):
+    def prints(x):
+        y = x * 2.0
+        print(y)
+        return y
+
+    compile(prints, X, device_num=8, dataset_strategy="full_batch")
+    assert capsys.readouterr().out == "TracedValue(mul, shape=(8, 4), dtype=float32)\n"
+
+
+def test_shapes_in_a_trace_are_global_ints():
+    seen = []
+
+    def look(x):
+        seen.append((x.shape, len(x), x.ndim, x.size))
+        return x * 2.0
+
+    compile(look, np.ones((2, 4), np.float32), device_num=8, dataset_strategy="data_parallel")
+    assert seen == [((16, 4), 16, 2, 64)]
+
+
+# ---- what a network may return, and what it may be given ----
+
+
+@pytest.mark.parametrize("returned", [None, 1.0, np.ones(3), "loss"])
+def test_a_network_that_returns_no_traced_value_is_refused(returned):
+    with pytest.raises(TraceError, match="the network returned"):
+        compile(lambda x: (x * 2.0, returned), X, device_num=1)
+
+
+def test_a_network_that_does_nothing_is_refused():
+    with pytest.raises(TraceError, match="input unchanged"):
+        compile(lambda x: x, X, device_num=1)
+
+
+@pytest.mark.parametrize("given", [[1.0, 2.0], 3.0, "x", None])
+def test_inputs_that_are_no_tensors_are_refused_with_their_position(given):
+    with pytest.raises(ShapeError, match="compile: input 1 is"):
+        compile(lambda x, y: x * 2.0, X, given, device_num=1)
+
+
+def test_no_inputs_are_refused():
+    with pytest.raises(ShapeError, match="no inputs"):
+        compile(lambda: None, device_num=1)
+
+
+def test_a_shape_fault_names_operator_and_line():
+    w = Parameter(np.ones((5, 4), np.float32), name="w")
+    with pytest.raises(ShapeError, match=r"MatMul 'mat_?mul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"):
+        compile(lambda x: ops.matmul(x, w), X, device_num=1)
+
+
+def test_a_loss_over_several_inputs_takes_the_label_last():
+    """Only two inputs used to be possible with a loss: the third was one argument too many for WithLossCell."""
+
+    class Two(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = Parameter(np.ones((4, 4)), name="w")
+
+        def construct(self, left, right):
+            return ops.matmul(left * right, self.w)
+
+    plan = compile(Two(), X, X, X, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
+    assert [i.name for i in plan.data_inputs] == ["left", "right", "label"]
+
+
+def test_after_a_failed_trace_operators_run_at_once_again():
+    with pytest.raises(TraceError):
+        compile(Reads(branch), X, device_num=1)
+    assert (Tensor(X) * 2.0).asnumpy().sum() == 64
