@@ -199,7 +199,7 @@ class Tracer:
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("Mat_Mul", "MatMul").lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", name).replace("Mat_Mul", "MatMul").lower()
 
 
 def input_names(fn: Callable, count: int) -> list[str]:

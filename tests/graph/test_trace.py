@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, ShapeError, Tensor, TraceError, compile, compile_steps, nn, ops
+from parallel_lab.nn.initializer import initializer
 
 X = np.ones((8, 4), np.float32)
 
@@ -64,9 +65,7 @@ def test_origin_is_the_line_in_construct():
 
 def test_a_second_use_of_an_operator_gets_a_number():
     relu = ops.ReLU()
-    assert [n.name for n in graph_of(lambda x: relu(relu(relu(x)))).nodes] == ["re_lu", "re_lu_1", "re_lu_2"] or [
-        n.name for n in graph_of(lambda x: relu(relu(relu(x)))).nodes
-    ] == ["relu", "relu_1", "relu_2"]
+    assert [n.name for n in graph_of(lambda x: relu(relu(relu(x)))).nodes] == ["relu", "relu_1", "relu_2"]
 
 
 def test_instance_name_attribute_names_the_operator():
@@ -185,15 +184,9 @@ def test_reading_a_value_is_refused_with_file_and_line(how):
 
 
 def test_a_parameters_value_cannot_be_read_while_tracing():
-    w = Parameter(nn_initializer(), name="w")
+    w = Parameter(initializer("ones", (4,)), name="w")
     with pytest.raises(TraceError, match=r"test_trace.py:\d+.*parameter 'w'"):
         compile(lambda x: x * float(w.asnumpy()[0]), X, device_num=1)
-
-
-def nn_initializer():
-    from parallel_lab.nn.initializer import initializer
-
-    return initializer("ones", (4,))
 
 
 def test_a_value_of_another_trace_is_refused():
@@ -256,7 +249,7 @@ def test_no_inputs_are_refused():
 
 def test_a_shape_fault_names_operator_and_line():
     w = Parameter(np.ones((5, 4), np.float32), name="w")
-    with pytest.raises(ShapeError, match=r"MatMul 'mat_?mul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"):
+    with pytest.raises(ShapeError, match=r"MatMul 'matmul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"):
         compile(lambda x: ops.matmul(x, w), X, device_num=1)
 
 

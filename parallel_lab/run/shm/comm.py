@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import struct
 import sys
 import threading
@@ -23,6 +22,7 @@ import dill
 import numpy as np
 
 from ...errors import CollectiveMismatch, ShapeError, message
+from ...origin import short_file
 from ..communicator import REDUCERS, Request, answer, payload_bytes
 from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence, flight_text
 from .barrier import Meeting
@@ -304,4 +304,4 @@ def _detail(request: Request) -> str:
 def _caller(depth: int) -> str:
     """file:line of the caller `depth` frames above the function that asks."""
     frame = sys._getframe(depth + 1)
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -36,7 +36,8 @@ __all__ = ["WorkerPool", "close_all", "get_pool"]
 DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
 START_LIMIT_S = 60.0
 LOOK_S = 0.05  # how often the supervisor looks at waits while a job runs
-GRACE_S = 1.0  # for ranks to come back after a fault before the pool is ended by force
+GRACE_S = 3.0  # for ranks to come back after a fault before the pool is ended by force; they need that long only on a machine with other work
+INTERRUPT_GRACE_S = 1.0  # the same after an interrupt, which must end the cell within a second
 LOADING_GRACE_S = 10.0  # the same while a rank still imports what the function needs (1 s was too little on a machine with other work)
 DEATH_GRACE_S = 0.25  # the same after a death, when the pool is lost anyway
 POLITE_STOP_S, INTERRUPT_KILL_S = 0.25, 0.85  # Ctrl-C: stop at an agree point; after the first, at any collective; after the second, by force
@@ -175,7 +176,7 @@ class WorkerPool:
         # from here a second Ctrl-C ends the workers by force
         try:
             with job._changed:
-                job._changed.wait_for(job.done, GRACE_S)
+                job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
         except KeyboardInterrupt:
             self.kill("a second interrupt")
         ended = f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""
