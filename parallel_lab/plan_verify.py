@@ -5,7 +5,8 @@
     shapes        an operator's slice shapes give the slice shape of its result; a message's shapes fit its group
     layouts       forward operators have the layouts of their strategy; every message and slice brings each rank the elements that the table says
     groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
-    state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and outputs are made
+    state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and outputs are made;
+                  a gradient is laid out as its parameter, and no update reads a partial sum
     stages        every rank belongs to one stage
     schedule      actions name programs that exist, forward before backward before update
 
@@ -52,6 +53,10 @@ def verify_plan(plan) -> None:
     for what, name in [("the new value of " + t, s) for t, s in plan.assignments] + [("the gradient of " + p, g) for p, g in plan.gradients]:
         if name not in known:
             raise PlanError(message(f"{what}, {name!r}, is never made", where="plan"))
+    for name, gradient in plan.gradients:
+        a, b = plan.value(name), plan.value(gradient)
+        if a.shape != b.shape or b.layout is None or not b.layout.same_placement(a.layout):
+            raise PlanError(message(f"the gradient of {name!r} is laid out as {b.layout}, the parameter as {a.layout}", where="plan"))
     for target, source in plan.assignments:
         a, b = plan.value(target), plan.value(source)
         if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
@@ -92,6 +97,9 @@ def _fault(plan, instr: Instr, known: set[str], phase: str) -> str:
     ins = [plan.value(n) for n in instr.ins]
     out = plan.value(instr.out)
     try:
+        pending = next((n for n, v in zip(instr.ins, ins, strict=True) if v.layout is not None and v.layout.is_partial), None)
+        if phase == "update" and pending is not None:
+            return f"%{pending} is a partial sum, and updates take whole gradients"
         if instr.kind == "compute":
             return _compute_fault(plan, instr, ins, out, phase)
         return _move_fault(instr, ins[0], out, phase)

@@ -234,6 +234,8 @@ def _types(ins: list[Value], out: Value) -> list[str]:
 def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source: Value, out: Value) -> list[str]:
     name = CLASS_NAMES.get(instr.kind, instr.kind)
     have, gives = message_shapes(instr, source, out)
+    if instr.kind == "print":
+        return [f"{number}({instr.out}) = Print({operand})", f"    : ({_tensor(have, source.dtype)})"]
     if instr.kind == "slice":
         dim, n = instr.attr("dim"), out.slice_shape
         start = instr.position(rank) * n[dim]

@@ -99,12 +99,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Operators in the order they ran, on global shapes."""
+    """Operators in the order they ran, on global shapes.
+
+    prints   values that `construct` prints: (name, where)
+    """
 
     inputs: tuple[GraphInput, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     name: str = "Net"
+    prints: tuple[tuple[str, Origin], ...] = ()
 
     def input(self, name: str) -> GraphInput | None:
         return next((i for i in self.inputs if i.name == name), None)

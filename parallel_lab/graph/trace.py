@@ -17,7 +17,7 @@ import numpy as np
 from ..context import current_tracer
 from ..errors import ShapeError, TraceError, message, shorten
 from ..ops.registry import OpDef, Primitive, scalar_operand
-from ..origin import caller
+from ..origin import Origin, caller
 from ..tensor import Arithmetic, Parameter, Tensor
 from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
 
@@ -61,6 +61,12 @@ class TracedValue(Arithmetic):
     def __repr__(self) -> str:
         return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"
 
+    def __str__(self) -> str:
+        """What `print(x)` shows while the network is compiled; the numbers follow when the plan runs, on every rank those of its slice."""
+        if isinstance(self.tracer, Tracer) and current_tracer.get() is self.tracer:
+            self.tracer.prints.append((self.name, caller(self.tracer.scope_text())))
+        return f"Tensor({self.name}: global shape {self.shape}, {self.dtype}; every rank prints its slice when the plan runs)"
+
 
 class Tracer:
     """Receives operators (through `current_tracer`) and Cell borders, and builds the Graph."""
@@ -73,6 +79,7 @@ class Tracer:
         self.constant_names: dict[int, str] = {}
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
+        self.prints: list[tuple[str, Origin]] = []
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(reserved)
         self.used: set[str] = set(self.reserved)
@@ -232,7 +239,7 @@ def trace_network(
     if not tracer.nodes:
         raise TraceError(message("the network returned its input unchanged", where=name, hint="Use at least one operator"))
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
-    graph = Graph(tuple(tracer.inputs.values()), tuple(tracer.nodes), tuple(r.name for r in results), name)
+    graph = Graph(tuple(tracer.inputs.values()), tuple(tracer.nodes), tuple(r.name for r in results), name, tuple(tracer.prints))
     return graph, parameters, tracer.constants
 
 

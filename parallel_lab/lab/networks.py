@@ -50,6 +50,7 @@ BATCH_SIZE = 32  # digits: 45 batches of the 1440 images; every power of two up 
 class Problem:
     """Data, loss and optimizer, and the sizes a network needs.
 
+    label      its name for people, short enough for a menu
     batches    global inputs of one step each: (x (rows, in_dim) float32, label), gone round and round
     loss       makes the loss Cell;  optimizer: makes the optimizer for a list of Parameters
     weight     rule of initial weights, as `initializer` takes it
@@ -76,7 +77,7 @@ def _momentum(learning_rate: float, momentum: float) -> Callable[[list[Parameter
 def _seed() -> Problem:
     return Problem(
         name="seed",
-        label="one fixed random batch",
+        label="fixed batch",
         batches=(_read_only(*seed_batch(16, 32, 16)),),
         loss=nn.MSELoss,
         optimizer=_momentum(0.2, 0.1),
@@ -85,7 +86,7 @@ def _seed() -> Problem:
         out_dim=16,
         weight="normal",
         steps_per_epoch=4,
-        note="the data, sizes and settings of MindSpore's automatic-parallel quickstart; an epoch is 4 steps on the same batch",
+        note="one random batch: the data, sizes and settings of MindSpore's automatic-parallel quickstart; an epoch is 4 steps on the same batch",
     )
 
 
@@ -94,7 +95,7 @@ def _digits() -> Problem:
     batches = tuple(_read_only(images[i : i + BATCH_SIZE], labels[i : i + BATCH_SIZE]) for i in range(0, len(images) - BATCH_SIZE + 1, BATCH_SIZE))
     return Problem(
         name="digits",
-        label="handwritten digits",
+        label="digits",
         batches=batches,
         loss=nn.CrossEntropyLoss,
         optimizer=_momentum(0.1, 0.5),
@@ -103,7 +104,7 @@ def _digits() -> Problem:
         out_dim=10,
         weight=HeUniform(mode="fan_out", nonlinearity="relu"),  # weights are stored (in, out) here, so their fan_in is what the rule calls fan_out
         steps_per_epoch=len(batches),
-        note=f"{len(images)} images of 28 x 28, {len(batches)} batches of {BATCH_SIZE}; 10 classes: that dim can be cut in 1 or 2 slices only",
+        note=f"{len(images)} handwritten digits of 28 x 28, {len(batches)} batches of {BATCH_SIZE}; their 10 classes can be cut in 1 or 2 slices only",
     )
 
 
@@ -219,7 +220,7 @@ def _dense_preset(devices: int) -> dict[str, Strategy]:
 class Network(NamedTuple):
     """A network of the labs.
 
-    label     its name for people
+    label     its name for people, short enough for a menu
     factory   makes it for the sizes of a Problem
     preset    devices -> {operator: strategy} to begin with; operators that are not in it get the library's default (the batch is cut)
     """
@@ -230,9 +231,9 @@ class Network(NamedTuple):
 
 
 NETWORKS: dict[str, Network] = {
-    "quickstart": Network("quickstart: matmul, relu, matmul", lambda p: QuickNet(p.in_dim, p.hidden_dim, p.out_dim, p.weight), _quickstart_preset),
-    "megatron": Network("Megatron MLP: columns, then rows", lambda p: MegatronMlp(p.in_dim, p.hidden_dim, p.out_dim, p.weight), _megatron_preset),
-    "dense": Network("two Dense layers, nothing chosen", lambda p: DenseNet(p.in_dim, p.hidden_dim, p.out_dim), _dense_preset),
+    "quickstart": Network("quickstart", lambda p: QuickNet(p.in_dim, p.hidden_dim, p.out_dim, p.weight), _quickstart_preset),
+    "megatron": Network("Megatron MLP", lambda p: MegatronMlp(p.in_dim, p.hidden_dim, p.out_dim, p.weight), _megatron_preset),
+    "dense": Network("Dense layers", lambda p: DenseNet(p.in_dim, p.hidden_dim, p.out_dim), _dense_preset),
 }
 
 

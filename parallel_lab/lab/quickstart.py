@@ -4,7 +4,7 @@
     print(job.text())                # before anything runs: operators, strategies, slices
     result = job.run()
     print(result.text())             # training log, messages, equality
-    result.equal                     # True if every tensor agrees with one device within rounding
+    result.equal                     # True if every tensor equals one device's to rounding
 
 `report_page(result)` (`report.py`) makes a page of it.
 """
@@ -28,16 +28,16 @@ from ..cluster import get_cluster
 from ..compiler import compile_network
 from ..errors import ArgumentError, message, shorten
 from ..events import Event
-from ..graph.ir import Instr
 from ..layout import slice_text
 from ..ops.registry import Strategy
 from ..plan import Plan
 from ..run.session import Session
+from .equality import Equality, EqualityRow, additions_behind, rounding_bound
 from .networks import NETWORKS, Network, Problem, apply_strategies, get_problem
 from .picture import LOSS, message_table
 from .words import bytes_text, time_text
 
-__all__ = ["DEFAULT_EPOCHS", "Difference", "Message", "Quickstart", "QuickstartResult", "parse_strategy", "rounding_count"]
+__all__ = ["DEFAULT_EPOCHS", "Message", "Quickstart", "QuickstartResult", "parse_strategy"]
 
 DEVICES = (1, 2, 4, 8)
 DEFAULT_EPOCHS = {"seed": 5, "digits": 2}  # 5: the quickstart's epoch_size; 2 of the digits are enough to see the loss fall
@@ -96,26 +96,6 @@ class Message:
     origin: str
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How far one tensor of the parallel run lies from the same tensor on one device.
-
-    largest   largest absolute difference of an element
-    size      largest absolute element on one device
-    bound     how much rounding can explain (see `rounding_count`)
-    """
-
-    name: str
-    largest: float
-    size: float
-    bound: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether rounding explains the difference; a difference that is not a number is never explained."""
-        return self.largest <= self.bound
-
-
 @dataclass(frozen=True, eq=False)
 class QuickstartResult:
     """One finished run.
@@ -138,13 +118,12 @@ class QuickstartResult:
     train_s: float
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
-    differences: tuple[Difference, ...]
-    roundings: int
+    equality: Equality
     environment: tuple[tuple[str, str], ...]
 
     @property
     def equal(self) -> bool:
-        return all(d.ok for d in self.differences)
+        return self.equality.equal
 
     @property
     def steps_per_s(self) -> float | None:
@@ -161,8 +140,9 @@ class QuickstartResult:
         """The outcome in one sentence."""
         ranks = ranks_text(self.plan.device_num)
         if self.equal:
-            return f"{ranks} computed what one device computes: {len(self.differences)} of {len(self.differences)} tensors agree within rounding."
-        bad = [d.name for d in self.differences if not d.ok]
+            count = len(self.equality.rows)
+            return f"{ranks} computed what one device computes: {count} of {count} tensors are equal to rounding."
+        bad = [row.tensor for row in self.equality.rows if not row.equal]
         return f"{ranks} did NOT compute what one device computes: {', '.join(bad)} beyond rounding."
 
     def text(self, *, full: bool = False) -> str:
@@ -184,7 +164,7 @@ class QuickstartResult:
         return "\n".join(lines)
 
     def _messages(self) -> str:
-        lines = [f"MESSAGES OF ONE STEP (bytes and times per rank)"]
+        lines = ["MESSAGES OF ONE STEP (bytes and times per rank)"]
         if not self.messages:
             return "\n".join([*lines, "  none: every rank already holds what it needs"])
         head = ("#", "phase", "operator", "collective", "groups", "bytes predicted", "counted", "time predicted", self.source)
@@ -209,7 +189,9 @@ class QuickstartResult:
 
     def _equality(self) -> str:
         lines = ["EQUALITY WITH ONE DEVICE (same network, same data, same start)"]
-        rows = [(d.name, f"{d.largest:.2g}", f"{d.bound:.2g}", "equal within rounding" if d.ok else "DIFFERENT") for d in self.differences]
+        rows = [
+            (r.tensor, f"{r.largest_difference:.2g}", f"{r.bound:.2g}", r.verdict.upper() if not r.equal else r.verdict) for r in self.equality.rows
+        ]
         lines += table(("tensor", "largest difference", "rounding bound", "verdict"), rows, right=(1, 2))
         lines += [*textwrap.wrap(self.bound_text, 118, initial_indent="  ", subsequent_indent="  "), self.verdict]
         return "\n".join(lines)
@@ -224,15 +206,26 @@ class QuickstartResult:
         return f"Times are predicted for the {CLUSTER!r} profile (eight ranks that are always ready) and {found}."
 
     @property
+    def typical_step(self) -> tuple[Event, ...]:
+        """Events of the recorded step of middle length: a single step may be the one in which a rank had to wait for a core."""
+        spans: dict[int, tuple[float, float]] = {}
+        for e in self.events:
+            start, end = spans.get(e.step, (e.start_s, e.end_s))
+            spans[e.step] = min(start, e.start_s), max(end, e.end_s)
+        ordered = sorted(spans, key=lambda step: spans[step][1] - spans[step][0])
+        return tuple(e for e in self.events if e.step == ordered[len(ordered) // 2]) if ordered else ()
+
+    @property
     def _recorded(self) -> int:
         return len({e.step for e in self.events})
 
     @property
     def bound_text(self) -> str:
         """Where the rounding bounds come from, in a sentence."""
+        n = additions_behind(self.single_plan)
         return (
-            f"Bound: float32 eps x {self.roundings:,} roundings per step (the lengths of all sums of the step; adding n numbers in another order "
-            "changes the result by up to n - 1 roundings, Higham 2002, section 4.2) x steps so far x largest element."
+            f"Bound: 4 x sqrt({n:,}) x float32 eps x steps x largest element; {n:,} is the number of additions behind one element, counted over one "
+            "step, and rounding errors of a sum behave like a random walk (Higham and Mary 2019, theorem 2.4)."
         )
 
 
@@ -316,10 +309,11 @@ class Quickstart:
             single_gradients = single.gradients()
             single_losses += _train(single, batches, self.steps - 1, lambda done, total: None, record=0)
             single_parameters = single.parameters()
-        count = rounding_count(self.single_plan)
-        pairs = [("loss, every step", np.array(losses), np.array(single_losses), self.steps)]
-        pairs += [(f"gradient of {n}, step 1", g, single_gradients[n], 1) for n, g in gradients.items()]
-        pairs += [(f"{n} after {self.steps} steps", v, single_parameters[n], self.steps) for n, v in parameters.items()]
+        n = self.steps
+        pairs = [("loss, every step", np.array(losses, np.float32), np.array(single_losses, np.float32), n)]
+        pairs += [(f"gradient of {name}, step 1", g, single_gradients[name], 1) for name, g in gradients.items()]
+        pairs += [(f"{name} after step {n}", v, single_parameters[name], n) for name, v in parameters.items()]
+        rows = tuple(_row(self.single_plan, *pair) for pair in pairs)
         return QuickstartResult(
             problem=self.problem,
             net=self.network.label,
@@ -333,8 +327,7 @@ class Quickstart:
             train_s=train_s,
             events=events,
             messages=messages_of(self.plan, events),
-            differences=tuple(_difference(name, a, b, count * steps) for name, a, b, steps in pairs),
-            roundings=count,
+            equality=Equality(f"{ranks_text(self.devices)} against one device", rows),
             environment=environment(),
         )
 
@@ -358,31 +351,11 @@ def _train(session: Session, batches: Sequence[Any], steps: int, progress: Progr
     return losses
 
 
-def _difference(name: str, found: np.ndarray, wanted: np.ndarray, roundings: int) -> Difference:
-    size = float(np.abs(wanted).max())
-    largest = float(np.abs(np.subtract(found, wanted, dtype=np.float64)).max())
-    return Difference(name, largest, size, float(np.finfo(np.float32).eps) * roundings * size)
-
-
-def rounding_count(plan: Plan) -> int:
-    """The lengths of all sums of one step on one device, added up; an instruction that sums nothing counts 1.
-
-    A sum of n terms taken in another order differs by up to (n - 1) eps times the sum of magnitudes (Higham 2002, section 4.2), and to first order
-    the roundings of instructions that follow each other add up.
-    """
-    return sum(_sum_length(plan, instr) for _, instr in plan.instructions() if instr.kind == "compute")
-
-
-def _sum_length(plan: Plan, instr: Instr) -> int:
-    op, shapes = instr.opdef, tuple(plan.value(n).shape for n in instr.ins)
-    if op.view:
-        return 1
-    if op.infer_fn is not None:  # no labels: what goes in, per element that comes out
-        return max(1, max((math.prod(s) for s in shapes), default=1) // max(1, math.prod(plan.value(instr.out).shape)))
-    signature = op.signature_for(shapes, dict(instr.attrs))
-    sizes = op.label_sizes(signature, shapes, dict(instr.attrs))
-    inner = set(signature.reduced) | set(op.whole_labels(signature, shapes, dict(instr.attrs)))  # a softmax sums along its whole label
-    return math.prod(sizes[c] for c in inner)
+def _row(plan: Plan, name: str, found: np.ndarray, wanted: np.ndarray, steps: int) -> EqualityRow:
+    difference = np.abs(np.subtract(found, wanted, dtype=np.float64))
+    # what is no number on both sides has not been compared: it counts as different
+    largest = float(difference.max()) if np.isfinite(difference).all() else math.inf
+    return EqualityRow(name, largest, rounding_bound(plan, wanted, steps))
 
 
 def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:

@@ -9,6 +9,7 @@ of a sum that is still pending. Everything drawn is also there as a number or a 
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,8 @@ PAGE = """<!doctype html>
 </head>
 <body>
 <svg width="0" height="0" aria-hidden="true" focusable="false" style="position:absolute"><defs>
-<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="stroke" width="2" height="6"/></pattern>
+<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<rect class="stroke" width="2" height="6"/></pattern>
 <pattern id="dots" width="6" height="6" patternUnits="userSpaceOnUse"><circle class="stroke" cx="3" cy="3" r="1.1"/></pattern>
 </defs></svg>
 <main>
@@ -49,7 +51,8 @@ PAGE = """<!doctype html>
 def report_page(result: QuickstartResult, version: str = "") -> str:
     """The page as text. version: of parallel_lab, for the list of what it ran on."""
     title = f"{result.net} on {ranks_text(result.plan.device_num)}"
-    sections = [_headline(result), _pictures(result.plan), _messages(result), _loss_and_timeline(result), _memory(result), _equality(result)]
+    sections = [_headline(result), _pictures(result.plan), _messages(result)]
+    sections += [f'<div class="two">{_loss(result)}{_timeline(result)}</div>', _memory(result), _equality(result)]
     sections.append(_ending(result, version))
     return PAGE.format(title=escape(title), style=STYLE, body="\n".join(sections))
 
@@ -86,7 +89,7 @@ def _headline(result: QuickstartResult) -> str:
     how = "processes" if result.executor == "processes" else "simulated ranks"
     facts = [
         (str(plan.device_num), how if plan.device_num > 1 else how.removesuffix("es" if how == "processes" else "s")),
-        (f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}", f"loss, {len(result.losses)} steps"),
+        (f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}", f"loss, {len(result.losses)} step{'s' if len(result.losses) > 1 else ''}"),
         (str(len(moved)), f"message{'s' if len(moved) != 1 else ''} a step, {bytes_text(sent)} per rank"),
     ]
     if result.steps_per_s is not None:
@@ -111,60 +114,72 @@ def _pictures(plan: Plan) -> str:
         picture, cards = tensor_picture(plan, entry, "forward")
         strategy = strategies.get(entry.owner, "") if entry.owner == entry.source else ""
         chosen = f"<br><code>{escape(entry.owner)} {escape(strategy)}</code>" if strategy else ""
-        count = f"{picture['slices']} slice{'s' if picture['slices'] > 1 else ''}" if picture["slices"] > 1 else "whole"
+        count = f"{picture['slices']} slices" if picture["slices"] > 1 else "whole"
         rows.append(
             f'<div class="tensor"><div><b>{escape(entry.label)}</b> <span class="shape">{escape(tuple(picture["shape"]))}</span>{chosen}'
             f'<br><span class="muted">{escape(count)}; {escape(entry.note)}</span></div>{_ranks_svg(entry.label, picture, cards)}</div>'
         )
     names = "".join(f'<text x="{_COLUMN * (r + 0.5)}" y="14">rank {r}</text>' for r in range(plan.device_num))
-    width = _COLUMN * plan.device_num
-    head = f'<div class="tensor ranks" aria-hidden="true"><div></div><svg viewBox="0 0 {width} {_HEAD}" width="{width}" height="{_HEAD}">{names}</svg></div>'
-    key = (
-        '<p class="key"><svg width="22" height="14" aria-hidden="true"><rect class="hue-0" width="11" height="14"/><rect class="hue-1" x="11" width="11" '
-        'height="14"/></svg> colour and number: which slice <svg width="22" height="14" aria-hidden="true"><rect class="hue-0" width="22" height="14"/>'
-        '<rect class="hatched" width="22" height="14"/></svg> hatched, Σ: an addend; the sum is still pending <svg width="22" height="14" aria-hidden="true">'
-        '<rect class="ground" width="22" height="14"/></svg> lies on other ranks</p>'
+    head = f'<div class="tensor ranks" aria-hidden="true"><div></div>{_svg(_COLUMN * plan.device_num, _HEAD, names)}</div>'
+    two = '<rect class="hue-0" width="11" height="14"/><rect class="hue-1" x="11" width="11" height="14"/>'
+    keys = (
+        (two, "colour and number: which slice"),
+        (
+            '<rect class="hue-0" width="22" height="14"/><rect class="hatched" width="22" height="14"/>',
+            "hatched, Σ: an addend; the sum is still pending",
+        ),
+        ('<rect class="ground" width="22" height="14"/>', "lies on other ranks"),
     )
-    intro = "Each frame is the whole tensor; what is coloured lies on that rank. Same colour, same data."
-    return f'<section><h2>Who holds what <small>the tensors of forward, in the order of the step</small></h2><p>{intro}</p>{key}<div class="scroll">{head}{"".join(rows)}</div></section>'
+    return (
+        "<section><h2>Who holds what <small>the tensors of forward, in the order of the step</small></h2>"
+        "<p>Each frame is the whole tensor; what is coloured lies on that rank. Same colour, same data.</p>"
+        f'{_key(*keys)}<div class="scroll" tabindex="0" role="region" aria-label="Who holds what">{head}{"".join(rows)}</div></section>'
+    )
+
+
+def _svg(width: float, height: float, content: str, said: str = "", fluid: bool = False) -> str:
+    """An inline picture; `said` is its text for a screen reader, without it the picture is decoration."""
+    role = f'role="img" aria-label="{escape(said)}"' if said else 'aria-hidden="true"'
+    size = 'class="wide"' if fluid else f'width="{width:.0f}" height="{height:.0f}"'
+    return f'<svg {role} {size} viewBox="0 0 {width:.0f} {height:.0f}">{content}</svg>'
+
+
+def _key(*entries: tuple[str, str]) -> str:
+    """The legend of a picture: swatches (22 x 14) and what they mean."""
+    return '<p class="key">' + " ".join(f"<span>{_svg(22, 14, swatch)} {escape(text)}</span>" for swatch, text in entries) + "</p>"
 
 
 def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
+    """One tensor: a frame per rank, the block that the rank holds filled."""
     shape = picture["shape"]
     rows, columns = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
     width = min(76.0, max(34.0, 44.0 * columns / rows))
     height = 14.0 if rows == 1 else min(44.0, max(22.0, width * rows / columns))
-    below = 14 if picture["partial"] else 2
     parts = []
     for card in cards:
         left = card["rank"] * _COLUMN + (_COLUMN - width) / 2
         (top, bottom), (start, stop) = ((0, 1), card["block"][0]) if len(shape) == 1 else card["block"][:2]
         x, y = left + width * start / columns, 2 + height * top / rows
         w, h = width * (stop - start) / columns, height * (bottom - top) / rows
-        block = f'x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}"'
-        parts.append(
-            f'<rect class="ground" x="{left:.1f}" y="2" width="{width:.1f}" height="{height:.1f}"/><rect class="hue-{card["slice"] % 8}" {block}/>'
-        )
+        block, frame = (f'x="{a:.1f}" y="{b:.1f}" width="{c:.1f}" height="{d:.1f}"' for a, b, c, d in ((x, y, w, h), (left, 2, width, height)))
+        hue = f"hue-{card['slice'] % 8}"
+        parts += [f'<rect class="ground" {frame}/><rect class="{hue}" {block}/>']
         if card["addend"]:
-            parts.append(
-                f'<rect class="hatched" {block}/><text class="sum" x="{left + width / 2:.1f}" y="{height + 13:.1f}">Σ {card["addend"]} of {card["addends"]}</text>'
-            )
-        parts.append(f'<rect class="frame" x="{left:.1f}" y="2" width="{width:.1f}" height="{height:.1f}"/>')
-        parts.append(_number(card["slice"], x + w / 2, y + h / 2, w, h, bool(card["addend"])))
+            text = f"Σ {card['addend']} of {card['addends']}"
+            parts += [f'<rect class="hatched" {block}/><text class="sum" x="{left + width / 2:.1f}" y="{height + 13:.1f}">{text}</text>']
+        parts += [f'<rect class="frame" {frame}/>', _number(card["slice"], (x, y, w, h), left + width + 3, bool(card["addend"]))]
     said = "; ".join(f"rank {c['rank']} {c['text']}" + (f" addend {c['addend']} of {c['addends']}" if c["addend"] else "") for c in cards)
-    total = _COLUMN * len(cards)
-    return f'<svg role="img" aria-label="{escape(f"{label}: {said}")}" viewBox="0 0 {total} {height + below + 2:.0f}" width="{total}" height="{height + below + 2:.0f}">{"".join(parts)}</svg>'
+    return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {said}")
 
 
-def _number(number: int, x: float, y: float, width: float, height: float, hatched: bool) -> str:
-    """The number of a slice in the middle of its block, smaller where the block is low; on a plate where it would lie on hatching."""
-    size = max(8.0, min(12.0, height - 0.5, width))
-    plate = (
-        f'<circle class="hue-{number % 8}" cx="{x:.1f}" cy="{y:.1f}" r="{min(7.0, size / 2 + 1):.1f}"/>'
-        if hatched and min(width, height) > 12
-        else ""
-    )
-    return f'{plate}<text class="number" x="{x:.1f}" y="{y:.1f}" style="font-size:{size:.1f}px">{number}</text>'
+def _number(number: int, block: tuple[float, float, float, float], beside: float, hatched: bool) -> str:
+    """The number of a slice: in its block, on a plate if the block is hatched, or beside the frame if the block is too low."""
+    x, y, w, h = block
+    if min(w, h) < 9:
+        return f'<text class="beside" x="{beside:.1f}" y="{y + h / 2:.1f}">{number}</text>'
+    at_x, at_y, size = x + w / 2, y + h / 2, min(12.0, h, w + 2)
+    plate = f'<circle class="hue-{number % 8}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{min(7.5, h / 2 - 0.5):.1f}"/>' if hatched else ""
+    return f'{plate}<text class="number" x="{at_x:.1f}" y="{at_y:.1f}" style="font-size:{size:.1f}px">{number}</text>'
 
 
 # ---- messages ----
@@ -181,17 +196,22 @@ def _messages(result: QuickstartResult) -> str:
         where = f" <code>{escape(m.origin)}</code>" if m.origin else ""
         local = "" if m.groups else ' class="local"'
         rows.append(
-            f'<tr{local}><th scope="row">#{m.number}</th><td>{escape(m.phase)}</td><td>{escape(m.operator)}</td><td><b>{escape(m.collective)}</b></td>'
+            f'<tr{local}><th scope="row">#{m.number}</th><td>{escape(m.phase)}</td><td>{escape(m.operator)}</td>'
+            f"<td><b>{escape(m.collective)}</b></td>"
             f'<td>{groups}</td><td class="n">{predicted}</td><td class="n">{counted}</td><td class="n">{escape(_micro(m.time_predicted_s))}</td>'
             f'<td class="n">{escape(_micro(m.time_measured_s))}</td><td>{escape(m.reason)}{where}</td></tr>'
         )
-    head = (
-        '<tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th>'
-        '<th rowspan="2" scope="col">groups</th><th colspan="2" scope="colgroup" class="c">bytes</th><th colspan="2" scope="colgroup" class="c">time</th>'
-        '<th rowspan="2" scope="col">why it is here</th></tr><tr><th scope="col" class="n">predicted</th><th scope="col" class="n">counted</th>'
-        f'<th scope="col" class="n">predicted</th><th scope="col" class="n">{result.source}</th></tr>'
-    )
-    return f'<section>{title}<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div><p class="muted">{escape(result.times_text)}</p></section>'
+    two = "".join(f'<th rowspan="2" scope="col">{word}</th>' for word in ("#", "phase", "operator", "collective", "groups"))
+    pairs = "".join(f'<th colspan="2" scope="colgroup" class="c">{word}</th>' for word in ("bytes", "time"))
+    under = "".join(f'<th scope="col" class="n">{word}</th>' for word in ("predicted", "counted", "predicted", result.source))
+    head = f'<tr>{two}{pairs}<th rowspan="2" scope="col">why it is here</th></tr><tr>{under}</tr>'
+    return f'<section>{title}{_table(head, rows, "Messages")}<p class="muted">{escape(result.times_text)}</p></section>'
+
+
+def _table(head: str, rows: Iterable[str], label: str, kind: str = "") -> str:
+    """A table that scrolls by itself where the page is narrow; `label` names it for a screen reader."""
+    body = f"<table{kind}><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{body}</div>'
 
 
 def _micro(time_s: float | None) -> str:
@@ -201,144 +221,122 @@ def _micro(time_s: float | None) -> str:
 # ---- curves ----
 
 
-def _ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers between low and high, about `count` of them."""
-    span = (high - low) or 1.0
-    power = 10.0 ** (len(str(int(1e12 * span / count))) - 13)
-    step = next((m * power for m in (1, 2, 5, 10) if m * power >= span / count), 10 * power)
-    first = -int(-low // step)
-    return [k * step for k in range(first, first + 20) if low <= k * step <= high * (1 + 1e-9)]
-
-
-def _loss_and_timeline(result: QuickstartResult) -> str:
-    return f'<div class="two">{_loss(result)}{_timeline(result)}</div>'
+def _ticks(low: float, high: float, count: int) -> list[float]:
+    """Round numbers from low to high, at most `count` steps apart."""
+    least = (high - low) / count or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+    return [round(k * step, 12) for k in range(math.ceil(low / step), math.floor(high / step * (1 + 1e-9)) + 1)]
 
 
 def _loss(result: QuickstartResult) -> str:
-    width, height, left, bottom = 520, 220, 46, 28
+    width, height, left, bottom = 520, 220, 46, 30
     curves = {"single": result.single_losses, "parallel": result.losses}
-    finite = [y for c in curves.values() for y in c if abs(y) < float("inf")]
+    finite = [y for c in curves.values() for y in c if math.isfinite(y)]
     title = f"<h2>Loss <small>{len(result.losses)} steps</small></h2>"
     if not finite:
-        return f"<section>{title}<p>No loss was a number.</p></section>"
+        return f"<section>{title}<p>No loss was a finite number.</p></section>"
     low, high = min(finite), max(finite)
-    low, high = (min(0.0, low), high) if high > 2 * low else (low - 0.05 * (high - low), high + 0.05 * (high - low))
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = min(0.0, low) if high > 2 * low else low - margin, high + margin
     steps = max(1, len(result.losses) - 1)
 
-    def at(i: int, y: float) -> str:
-        return f"{left + (width - left - 8) * i / steps:.1f},{8 + (height - bottom - 8) * (1 - (y - low) / ((high - low) or 1)):.1f}"
+    def at(i: int, y: float) -> tuple[float, float]:
+        return left + (width - left - 8) * i / steps, (height - bottom) * (1 - (y - low) / (high - low))
 
     drawn = []
-    for y in _ticks(low, high):
-        y_at = at(0, y).split(",")[1]
-        drawn.append(
-            f'<line class="rule" x1="{left}" x2="{width - 8}" y1="{y_at}" y2="{y_at}"/><text class="tick end" x="{left - 6}" y="{y_at}">{y:.4g}</text>'
-        )
-    for i in sorted({0, steps // 2, steps} if len(result.losses) > 1 else {0}):
-        drawn.append(f'<text class="tick mid" x="{at(i, low).split(",")[0]}" y="{height - 14}">{i + 1}</text>')
+    for y in _ticks(low, high, 8):
+        row = at(0, y)[1]
+        drawn.append(f'<line class="rule" x1="{left}" x2="{width - 8}" y1="{row:.1f}" y2="{row:.1f}"/>')
+        drawn.append(f'<text class="tick end" x="{left - 6}" y="{row:.1f}">{y:g}</text>')
+    for i in sorted({0, steps // 2, len(result.losses) - 1}):
+        if i < len(result.losses):
+            drawn.append(f'<text class="tick mid" x="{at(i, low)[0]:.1f}" y="{height - 15}">{i + 1}</text>')
+    drawn.append(f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">step</text>')
     for name, curve in curves.items():
-        points = " ".join(at(i, y) for i, y in enumerate(curve) if abs(y) < float("inf"))
-        drawn.append(f'<polyline class="curve {name}" points="{points}"/>')
-    ranks = ranks_text(result.plan.device_num)
-    said = f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}; {ranks} and one device lie on each other"
-    largest = max(abs(a - b) for a, b in zip(result.losses, result.single_losses, strict=True))
-    key = (
-        f'<p class="key"><svg width="26" height="10" aria-hidden="true"><line class="curve single" x2="26" y1="5" y2="5"/></svg> one device '
-        f'<svg width="26" height="10" aria-hidden="true"><line class="curve parallel" x2="26" y1="5" y2="5"/></svg> {escape(ranks)}, {result.executor}; '
-        f"largest difference {largest:.2g}</p>"
-    )
-    axis = f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 1}">step</text>'
-    return f'<section>{title}<svg class="wide" role="img" aria-label="{escape(said)}" viewBox="0 0 {width} {height}">{"".join(drawn)}{axis}</svg>{key}</section>'
+        points = [f"{x:.1f},{y:.1f}" for x, y in (at(i, y) for i, y in enumerate(curve) if math.isfinite(y))]
+        points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
+        drawn.append(f'<polyline class="curve {name}" points="{" ".join(points)}"/>')
+    ranks, row = ranks_text(result.plan.device_num), result.equality.rows[0]
+    said = f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on {ranks} and on one device"
+    keys = [('<line class="curve single" x2="22" y1="7" y2="7"/>', "one device"), ('<line class="curve parallel" x2="22" y1="7" y2="7"/>', ranks)]
+    gap = f'<p class="muted">Largest difference of the two: {row.largest_difference:.2g}.</p>'
+    return f"<section>{title}{_svg(width, height, ''.join(drawn), said, fluid=True)}{_key(*keys)}{gap}</section>"
 
 
 def _timeline(result: QuickstartResult) -> str:
-    data = timeline_lanes(result.plan, result.events)
-    width, left, lane, bottom = 520, 46, 22, 30
-    end, height = data["end"] or 1.0, len(data["lanes"]) * lane + bottom
-    scale = (width - left - 8) / end
-    drawn = []
+    data = timeline_lanes(result.plan, result.typical_step)
+    scale, unit = (1e-3, "ms") if data["end"] >= 2000 else (1.0, "µs")
+    width, left, lane, bottom = 520, 46, 23, 30
+    end, height = (data["end"] or 1.0) * scale, len(data["lanes"]) * lane + bottom
+    per_unit = (width - left - 8) / end
+    drawn, shares = [], []
     for t in _ticks(0, end, 5):
-        x = left + t * scale
-        drawn.append(
-            f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - bottom}"/><text class="tick mid" x="{x:.1f}" y="{height - 16}">{t:g}</text>'
-        )
-    communicating = []
+        x = left + t * per_unit
+        drawn.append(f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - bottom}"/>')
+        drawn.append(f'<text class="tick mid" x="{x:.1f}" y="{height - 15}">{t:g}</text>')
+    drawn.append(f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">{unit}</text>')
     for i, row in enumerate(data["lanes"]):
         y = i * lane + 3
         drawn.append(f'<text class="tick end" x="{left - 6}" y="{y + 8}">rank {row["rank"]}</text>')
         for bar in row["bars"]:
-            w = max((bar["end"] - bar["start"]) * scale, 0.4)
+            long = bar["end"] - bar["start"]
             kind = "moving" if bar["kind"] == "communication" else "computing"
-            place = f'x="{left + bar["start"] * scale:.2f}" y="{y}" width="{w:.2f}" height="{lane - 6}"'
-            said = f"{bar['label']}, {bar['end'] - bar['start']:.3g} µs"
-            drawn.append(f'<rect class="{kind}" {place}><title>{escape(said)}</title></rect>')
-        communicating.append(sum(b["end"] - b["start"] for b in row["bars"] if b["kind"] == "communication") / end)
-    share = sum(communicating) / max(1, len(communicating))
-    said = f"Timeline of the last step, {data['source']}: {end:.4g} µs, of which {share:.0%} in messages and waiting"
-    key = (
-        '<p class="key"><svg width="22" height="12" aria-hidden="true"><rect class="computing" width="22" height="12"/></svg> computing '
-        f'<svg width="22" height="12" aria-hidden="true"><rect class="moving" width="22" height="12"/></svg> in a message, waiting included: {share:.0%} of the time</p>'
+            place = f'x="{left + bar["start"] * scale * per_unit:.2f}" y="{y}" width="{max(long * scale * per_unit, 0.5):.2f}" height="{lane - 7}"'
+            drawn.append(f'<rect class="{kind}" {place}><title>{escape(bar["label"])}, {long:.3g} µs</title></rect>')
+        shares.append(sum(b["end"] - b["start"] for b in row["bars"] if b["kind"] == "communication") * scale / end)
+    share = sum(shares) / len(shares)
+    said = f"Timeline of one step, {data['source']}: {end:.3g} {unit}, {share:.0%} of it in messages"
+    keys = (
+        ('<rect class="computing" width="22" height="14"/>', "computing"),
+        ('<rect class="moving" width="22" height="14"/>', f"in a message, waiting included: {share:.0%} of the time"),
     )
-    axis = f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">µs</text>'
-    title = f"<h2>One step <small>{data['source']}, the last one</small></h2>"
-    return f'<section>{title}<svg class="wide" role="img" aria-label="{escape(said)}" viewBox="0 0 {width} {height}">{"".join(drawn)}{axis}</svg>{key}</section>'
+    title = f"<h2>One step <small>{data['source']}; the one of middle length of the last few</small></h2>"
+    return f"<section>{title}{_svg(width, height, ''.join(drawn), said, fluid=True)}{_key(*keys)}</section>"
 
 
 # ---- memory, equality, the rest ----
 
 
+def _memory_rect(kind: int, x: float, width: float, height: float) -> str:
+    """A piece of a memory bar: its fill, and its pattern over it."""
+    return "".join(f'<rect class="memory-{kind}{over}" x="{x:.1f}" width="{width:.1f}" height="{height:.0f}"/>' for over in ("", "-over"))
+
+
 def _memory(result: QuickstartResult) -> str:
-    reports = [
-        (f"one rank of {result.plan.device_num}", predict_memory(result.plan).parts),
-        ("one device alone", predict_memory(result.single_plan).parts),
-    ]
-    largest = max(sum(parts.values()) for _, parts in reports)
-    rows = []
+    ranks = result.plan.device_num
+    reports = [(f"one rank of {ranks}", predict_memory(result.plan).parts), ("one device alone", predict_memory(result.single_plan).parts)]
+    if ranks == 1:
+        reports = reports[1:]
+    largest, rows = max(sum(parts.values()) for _, parts in reports), []
     for name, parts in reports:
         x, bars = 0.0, []
-        for i, (kind, size) in enumerate(parts.items()):
-            w = 560 * size / largest
-            bars.append(
-                f'<rect class="memory-{i}" x="{x:.1f}" width="{w:.1f}" height="20"/>'
-                + (f'<rect class="memory-{i}-over" x="{x:.1f}" width="{w:.1f}" height="20"/>')
-            )
-            x += w
-        said = f"{name}: " + ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts.items())
-        picture = f'<svg role="img" aria-label="{escape(said)}" viewBox="0 0 560 20" width="560" height="20">{"".join(bars)}</svg>'
+        for i, size in enumerate(parts.values()):
+            bars.append(_memory_rect(i, x, 480 * size / largest, 20))
+            x += 480 * size / largest
+        picture = _svg(480, 20, "".join(bars), f"{name}: " + ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts.items()))
         numbers = "".join(f'<td class="n">{bytes_text(size)}</td>' for size in parts.values())
         rows.append(
             f'<tr><th scope="row">{escape(name)}</th><td>{picture}</td>{numbers}<td class="n"><b>{bytes_text(sum(parts.values()))}</b></td></tr>'
         )
-    kinds = reports[0][1]
-    head = "".join(
-        f'<th scope="col" class="n"><svg width="12" height="12" aria-hidden="true"><rect class="memory-{i}" width="12" height="12"/><rect class="memory-{i}-over" width="12" height="12"/></svg> {kind}</th>'
-        for i, kind in enumerate(kinds)
+    kinds = "".join(
+        f'<th scope="col" class="n">{_svg(12, 12, _memory_rect(i, 0, 12, 12))} {escape(kind)}</th>' for i, kind in enumerate(reports[0][1])
     )
-    return (
-        '<section><h2>Memory <small>predicted from the shapes; the same on every rank</small></h2><div class="scroll"><table><thead><tr><th></th><th></th>'
-        f'{head}<th scope="col" class="n">total</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
-    )
+    title = "<h2>Memory <small>predicted from the shapes; the same on every rank</small></h2>"
+    return f"<section>{title}{_table(f'<tr><td></td><td></td>{kinds}<th scope=col class=n>total</th></tr>', rows, 'Memory')}</section>"
 
 
 def _equality(result: QuickstartResult) -> str:
-    rows = "".join(
-        f'<tr class="{"" if d.ok else "failed"}"><th scope="row">{escape(d.name)}</th><td class="n">{d.largest:.2g}</td><td class="n">{d.bound:.2g}</td>'
-        f'<td class="n">{d.size:.2g}</td><td class="{"good" if d.ok else "bad"}">{"✓ equal within rounding" if d.ok else "✗ different"}</td></tr>'
-        for d in result.differences
-    )
-    head = "".join(
-        f'<th scope="col"{style}>{text}</th>'
-        for text, style in (
-            ("tensor", ""),
-            *((t, ' class="n"') for t in ("largest difference", "rounding bound", "largest element")),
-            ("verdict", ""),
-        )
-    )
-    return (
-        f"<section><h2>Equal to one device? <small>same network, same data, same start</small></h2>"
-        f'<div class="scroll"><table class="equality"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-        f'<p class="muted">{escape(result.bound_text)}</p></section>'
-    )
+    rows = [
+        f'<tr{"" if r.equal else " class=failed"}><th scope="row">{escape(r.tensor)}</th><td class="n">{r.largest_difference:.2g}</td>'
+        f'<td class="n">{r.bound:.2g}</td><td class="{"good" if r.equal else "bad"}">{"✓" if r.equal else "✗"} {escape(r.verdict)}</td></tr>'
+        for r in result.equality.rows
+    ]
+    numbers = "".join(f'<th scope="col" class="n">{word}</th>' for word in ("largest difference", "rounding bound"))
+    head = f'<tr><th scope="col">tensor</th>{numbers}<th scope="col">verdict</th></tr>'
+    title = "<h2>Equal to one device? <small>same network, same data, same start</small></h2>"
+    bound = f'<p class="muted">{escape(result.bound_text)}</p>'
+    return f"<section>{title}{_table(head, rows, 'Equality', ' class=equality')}{bound}</section>"
 
 
 def _ending(result: QuickstartResult, version: str) -> str:

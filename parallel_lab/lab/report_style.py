@@ -11,7 +11,8 @@ STYLE = """
   --accent: #8ab8ff; --single: #59626c; --bad: #ff9d94; --bad-tint: #3a2422; --good: #7fd6a0; --compute: #6d7884; } }
 @media print { :root { --fg: #000; --bg: #fff; --muted: #444; --rule: #ccc; --soft: #f4f6f8; --ground: #e9ecef; --accent: #1a5fb4; --single: #c9ced4;
   --bad: #b3261e; --bad-tint: #fdeceb; --good: #1a6b3c; --compute: #9aa5b1; }
-  body { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .tensor, tr, section > svg { break-inside: avoid; } .scroll { overflow: visible !important; } }
+  body { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .tensor, tr, section > svg { break-inside: avoid; } h2 { break-after: avoid; } .scroll { overflow: visible !important; } }
 body { margin: 0; background: var(--bg); color: var(--fg);
   font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
 main { max-width: 1120px; margin: 0 auto; padding: 28px 24px 48px; }
@@ -30,15 +31,16 @@ code { white-space: nowrap; }
 dd { margin: 0; } .facts dd { font-size: 22px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .small { display: flex; flex-wrap: wrap; gap: 2px 24px; font-size: 12px; } .small > div { display: flex; gap: 6px; }
 .scroll { overflow-x: auto; }
-.key { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 6px; color: var(--muted); font-size: 13px; max-width: none; }
-.key svg { margin-left: 10px; } .key svg:first-child { margin-left: 0; }
-.tensor { display: grid; grid-template-columns: 290px max-content; gap: 12px; align-items: center; padding: 6px 0; border-bottom: 1px solid var(--rule);
-  width: max-content; font-size: 13px; line-height: 1.35; }
+.key { display: flex; flex-wrap: wrap; gap: 4px 18px; color: var(--muted); font-size: 13px; }
+.key svg, thead svg { vertical-align: -2px; }
+.tensor { display: grid; grid-template-columns: 290px max-content; gap: 12px; align-items: center; width: max-content;
+  padding: 6px 0; border-bottom: 1px solid var(--rule); font-size: 13px; line-height: 1.35; }
 .tensor.ranks { padding: 0; border: 0; } .tensor svg { display: block; }
 .ranks text, .tick { font-size: 12px; fill: var(--muted); } .ranks text { text-anchor: middle; font-weight: 600; fill: var(--fg); }
 .ground { fill: var(--ground); } .frame { fill: none; stroke: var(--muted); stroke-width: 1; }
 .hatched { fill: url(#hatch); } .stroke { fill: var(--ink); opacity: 0.5; }
 .number { fill: var(--ink); font-weight: 700; text-anchor: middle; dominant-baseline: central; }
+.beside { fill: var(--fg); font-size: 11px; font-weight: 700; dominant-baseline: central; }
 .sum { font-size: 11px; fill: var(--fg); text-anchor: middle; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: 5px 10px 5px 0; border-bottom: 1px solid var(--rule); font-weight: inherit; }
@@ -49,7 +51,8 @@ thead th { color: var(--muted); vertical-align: bottom; white-space: nowrap; } t
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 0 36px; }
 .wide { width: 100%; height: auto; display: block; }
 .rule { stroke: var(--rule); } .end { text-anchor: end; dominant-baseline: central; } .mid { text-anchor: middle; }
-.curve { fill: none; stroke-linejoin: round; stroke-linecap: round; } .single { stroke: var(--single); stroke-width: 7; } .parallel { stroke: var(--accent); stroke-width: 1.8; }
+.curve { fill: none; stroke-linejoin: round; stroke-linecap: round; }
+.single { stroke: var(--single); stroke-width: 7; } .parallel { stroke: var(--accent); stroke-width: 1.8; }
 .computing { fill: var(--fg); } .moving { fill: var(--single); }
 .memory-0 { fill: var(--fg); } .memory-1, .memory-2 { fill: var(--compute); } .memory-3 { fill: var(--ground); }
 .memory-0-over, .memory-2-over { fill: none; } .memory-1-over { fill: url(#hatch); } .memory-3-over { fill: url(#dots); }

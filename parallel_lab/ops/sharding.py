@@ -173,7 +173,7 @@ def _powers(size: int, limit: int) -> Iterator[int]:
 
 
 def nearest_legal(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: Strategy, device_num: int) -> Strategy:
-    """The legal strategy that changes the fewest doublings of a refused one."""
+    """The legal strategy that changes the fewest doublings of a refused one; of several, the one that keeps the earlier inputs."""
 
     def distance(candidate: Strategy) -> float:
         if len(candidate) != len(strategy):
@@ -185,7 +185,7 @@ def nearest_legal(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], s
             total += sum(abs(math.log2(a) - math.log2(max(1, b))) for a, b in pairs)
         return total
 
-    return min(legal_strategies(op, shapes, attrs, device_num), key=distance)
+    return min(legal_strategies(op, shapes, attrs, device_num), key=lambda c: (distance(c), [a != b for a, b in zip(c, strategy, strict=False)]))
 
 
 def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import ShapeError, message
 from ..graph.ir import Instr
+from ..layout import slice_text
 from ..plan import Plan
 from .communicator import Request
 
@@ -57,10 +58,12 @@ def rank_step(
     phases: Iterable[str] | None = None,
     ticks: bool = False,
     observe: Callable[[str, Instr, float, float, int], None] | None = None,
+    show: Callable[[str], None] = print,
 ) -> Generator[Request | Tick, np.ndarray | None, Env]:
     """Run the programs of one step on `rank`, in the order of its stage's actions; `env` is changed in place and returned.
 
     phases   run only these programs
+    show     receives the text of what `construct` prints
     ticks    also yield a Tick after every instruction (answered with None)
     observe  called after every instruction with (phase, instruction, start, end, bytes): perf_counter seconds, and the bytes of the array handed over
              to a message (0 for local work)
@@ -80,6 +83,9 @@ def rank_step(
                 request = request_of(instr, rank, env)
                 handed_over = request.value.nbytes
                 env[instr.out] = yield request
+            elif instr.kind == "print":
+                env[instr.out] = env[instr.ins[0]]
+                show(printed_text(plan, instr, rank, env[instr.out]))
             else:
                 env[instr.out] = _local(instr, rank, env)
             if observe is not None:
@@ -100,6 +106,13 @@ def request_of(instr: Instr, rank: int, env: Env) -> Request:
     fields = {name: instr.attr(name) for name in ("dim", "split_dim", "concat_dim", "reduce") if instr.attr(name) is not None}
     place = instr.origin.place
     return Request(instr.kind, instr.group(rank), env[instr.ins[0]], origin=f"{instr.out}" + (f" ({place})" if place else ""), **fields)
+
+
+def printed_text(plan: Plan, instr: Instr, rank: int, array: np.ndarray) -> str:
+    """What a print instruction shows on one rank: whose slice it is, where the line stands, and the numbers."""
+    value = plan.value(instr.ins[0])
+    index = slice_text(value.layout.slice_index(value.shape, rank), value.shape) if value.shape else ""
+    return f"rank {rank}: {instr.name}{index} of {value.shape} ({value.layout}), printed at {instr.origin.place}\n{array}"
 
 
 def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:

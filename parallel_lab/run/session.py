@@ -208,12 +208,15 @@ class Session:
 class Run:
     """Training in the background. `result()` waits and returns the losses; `pause()`, `resume()`, `stop()` act at the next step border.
 
-    losses  losses so far (grows while it runs);  started_s  perf_counter at the start
+    losses     losses so far (grows while it runs)
+    printed    what `construct` printed on the ranks, in order of arrival; `result()` prints it, because a helper thread has no cell to print into
+    started_s  perf_counter at the start
     """
 
     def __init__(self, session: Session, steps: int, record: int, phases: Sequence[str] | None, on_losses: Callable | None) -> None:
         self.session, self.steps = session, steps
         self.losses: list[float] = []
+        self.printed: list[str] = []
         self.started_s = time.perf_counter()
         self._on_losses = on_losses
         self._record = record
@@ -223,6 +226,9 @@ class Run:
 
     def _receive(self, message_: tuple[int, Any]) -> None:
         _, losses = message_
+        if isinstance(losses, str):
+            self.printed.append(losses)
+            return
         first = self._first + len(self.losses)
         self.losses.extend(losses)
         if self._on_losses is not None:
@@ -250,6 +256,8 @@ class Run:
         results = self._job.result(timeout)
         if not self._taken:
             self._taken = True
+            for text in self.printed:
+                print(text)
             self.losses[:] = results[0][0]
             self.session.step = self._first + len(self.losses)
             if self._record:
@@ -320,7 +328,7 @@ def _train(comm: Any, key: str, first: int, steps: int, record: int, phases: Seq
             env.update(batches[step % len(batches)])
             ran: list[Ran] = []
             seen = (lambda *what, ran=ran: ran.append(what)) if record else None
-            drive(rank_step(plan, comm.rank, env, phases=phases, observe=seen), comm.answer)
+            drive(rank_step(plan, comm.rank, env, phases=phases, observe=seen, show=comm.report), comm.answer)
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
             recorded.append((step, ran))
             now = time.perf_counter()

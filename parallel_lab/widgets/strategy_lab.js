@@ -51,7 +51,8 @@ function patch(live, next) {
     if (live.nodeValue !== next.nodeValue) live.nodeValue = next.nodeValue;
     return;
   }
-  for (const { name } of [...live.attributes]) if (!next.hasAttribute(name)) live.removeAttribute(name);
+  const sized = live.nodeName === "CANVAS" ? ["width", "height"] : []; // set by the painter; taking them away would wipe the picture
+  for (const { name } of [...live.attributes]) if (!next.hasAttribute(name) && !sized.includes(name)) live.removeAttribute(name);
   for (const { name, value } of next.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
   if (live.nodeName === "INPUT") {
     if (live.value !== (next.getAttribute("value") ?? "")) live.value = next.getAttribute("value") ?? "";
@@ -177,7 +178,7 @@ function notices(s) {
 function graph(s, ui) {
   const { nodes, edges } = s.graph;
   const columns = Math.max(1, ...nodes.map((n) => n.column + 1)), rows = Math.max(1, ...nodes.map((n) => n.row + 1));
-  const pad = 8, nodeH = 30, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 56;
+  const pad = 8, nodeH = 32, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 54;
   const nodeW = Math.min(104, Math.max(56, step - 76)), width = step * columns - (step - nodeW) + 2 * pad, height = rows * rowH + 8;
   const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + n.row * rowH }]));
   const tensors = Object.fromEntries(s.tensors.map((t) => [t.id, t]));
@@ -206,10 +207,12 @@ function graph(s, ui) {
       ${badge ? html`<g class="pl-badge" transform="translate(${round(bx)} ${round(by)})"><rect width="${round(badgeW)}" height="15" rx="7.5"/><text x="${round(badgeW / 2)}" y="7.5">${badge}</text></g>` : ""}</g>`;
   });
   const boxes = nodes.map((n) => {
-    const { x, y } = place[n.id], label = n.label.length * 7 > nodeW - 8 ? `${n.label.slice(0, Math.max(3, Math.floor((nodeW - 14) / 7)))}…` : n.label;
-    const made = n.id === s.tensor;
+    const { x, y } = place[n.id], made = n.id === s.tensor, cut = n.label.lastIndexOf("."), cx = round(x + nodeW / 2), cy = round(y + nodeH / 2);
+    const fit = (text, width) => (text.length * width > nodeW - 6 ? `${text.slice(0, Math.max(3, Math.floor((nodeW - 6) / width) - 1))}…` : text);
+    // "dense1.matmul" stands on two lines: what tells operators apart is at the end of the name
+    const text = cut < 0 ? html`<text x="${cx}" y="${cy}">${fit(n.label, 7.6)}</text>` : html`<text class="pl-cell" x="${cx}" y="${cy - 7}">${fit(n.label.slice(0, cut), 6.2)}</text><text x="${cx}" y="${cy + 6}">${fit(n.label.slice(cut + 1), 7.6)}</text>`;
     return html`<g class="pl-node pl-node-${n.kind}${made ? " pl-on" : ""}" data-key="${n.id}" aria-hidden="true"><title>${n.label}, ${n.kind}</title>
-      <rect x="${round(x)}" y="${round(y)}" width="${round(nodeW)}" height="${nodeH}" rx="${n.kind === "operator" ? 5 : nodeH / 2}"/><text x="${round(x + nodeW / 2)}" y="${round(y + nodeH / 2)}">${label}</text></g>`;
+      <rect x="${round(x)}" y="${round(y)}" width="${round(nodeW)}" height="${nodeH}" rx="${n.kind === "operator" ? 5 : nodeH / 2}"/>${text}</g>`;
   });
   const none = !edges.some((e) => e.tensor === s.tensor);
   return html`<section class="pl-graph" aria-label="operator graph"><svg viewBox="0 0 ${round(width)} ${height}" width="${round(width)}" height="${height}" role="radiogroup" aria-label="tensors on the edges of the operator graph" data-roving="1"${flag('data-none="1"', none)}>${drawn}${boxes}</svg></section>`;
@@ -220,10 +223,10 @@ function operators(s, ui) {
     const box = `${ui.id}-op-${i}`, open = ui.open === o.name, draft = ui.drafts.get(o.name);
     const value = draft ?? (o.error ? o.typed : null) ?? o.strategy, bad = Boolean(o.error);
     const list = open ? shown(o, draft) : [];
-    const own = o.source === "user";
+    const own = o.source === "user" || o.source === "preset";
     return html`<li class="pl-operator${o.tensor === s.tensor ? " pl-on" : ""}" data-key="${o.name}">
       <div class="pl-op-head"><label class="pl-op-name" for="${box}">${o.name}</label><span class="pl-muted">${o.op}</span>
-        ${own ? html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy" data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.live)} title="give up this strategy: back to the default" aria-label="${o.name}: back to the default strategy">yours ×</button>` : html`<span class="pl-tag" data-key="tag">default</span>`}</div>
+        ${own ? html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy" data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.live)} title="give up this strategy: back to the default" aria-label="${o.name}: back to the default strategy">${o.source === "preset" ? "preset" : "yours"} ×</button>` : html`<span class="pl-tag" data-key="tag">default</span>`}</div>
       <div class="pl-combo${bad ? " pl-bad" : ""}">
         <input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox" autocomplete="off" autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list" aria-autocomplete="list"
           aria-invalid="${bad}" aria-describedby="${box}-about"${flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0)} value="${value}"${flag("disabled", !ui.live)}>
@@ -273,9 +276,12 @@ function card(s, ui, c, dims, side, mine, ring) {
   </button>`;
 }
 
+// Width of the middle column; the style sheet's container queries draw the same lines.
+const centreWidth = (ui) => (ui.width > 920 ? ui.width - 488 : ui.width > 800 ? ui.width - 438 : ui.width > 560 ? ui.width - 222 : ui.width);
+
 function picture(s, ui) {
   const p = s.picture, dims = plane(p.shape, s.cards), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
-  const columns = 4, centre = ui.width > 920 ? ui.width - 488 : ui.width > 800 ? ui.width - 438 : ui.width - 222; // always four to a row: a rank keeps its place when the strategy changes
+  const columns = 4, centre = centreWidth(ui); // always four to a row: a rank keeps its place when the strategy changes
   const side = Math.max(48, Math.min(s.cards.length > 8 ? 56 : 84, centre / columns - 40));
   const team = mine ? addendsOf(s.cards, mine) : [], copies = mine ? replicasOf(s.cards, mine) : [];
   const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
@@ -313,7 +319,7 @@ function rankDetail(s, ui) {
   const kinds = d ? [...d.memory].sort((a, b) => KIND_OF_MEMORY.indexOf(a.kind) - KIND_OF_MEMORY.indexOf(b.kind)) : [];
   const current = s.tensors.find((t) => t.id === s.tensor)?.label;
   return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}"><h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${where}</small></h3>
-    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i><code>${current} ${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
+    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i>${s.picture.label} <code>${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
     ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map((g) => html`<dt>${g.label}</dt><dd>${chips(g.ranks)} <span class="pl-muted">${g.use}</span></dd>`)}</dl>` : html`<p class="pl-muted">in no group for this tensor</p>`}
     ${d ? html`<h4>Holds</h4><table class="pl-holds"><tbody>${d.holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${h.tensor}</th><td><code>${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
       <h4>Memory <small>predicted, ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
@@ -322,15 +328,18 @@ function rankDetail(s, ui) {
   </section>`;
 }
 
+// A long name may break after its dots and underscores.
+const breakable = (name) => html`${name.split(/(?<=[._])/).map((part) => html`${part}<wbr>`)}`;
+
 function messages(s, ui) {
+  const t = s.message_totals ?? {};
   const group = (m) => (m.group.length > 8 ? `${m.group.slice(0, 7).join(" ")} … (${m.group.length})` : m.group.length ? m.group.join(" ") : "none: local");
   const row = (m) => html`<tr data-key="${m.number}" class="${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}">
     <td><button type="button" class="pl-hash" data-command="select_tensor" data-value="${m.tensor}" aria-label="message ${m.number}: show its tensor ${m.tensor}"${flag("disabled", !ui.can("tensor", m.tensor))}>#${m.number}</button></td>
-    <td>${m.phase}</td><td>${m.operator}</td><td><b>${m.collective}</b></td><td><code>${group(m)}</code></td>
+    <td>${m.phase}</td><td class="pl-name">${breakable(m.operator)}</td><td><b>${m.collective}</b></td><td><code>${group(m)}</code></td>
     <td class="pl-number">${bytesText(m.bytes_predicted)}</td><td class="pl-number">${bytesText(m.bytes_counted)}</td><td class="pl-number">${timeText(m.time_predicted_s)}</td><td class="pl-number">${timeText(m.time_measured_s)}</td>
-    <td class="pl-why">${m.reason}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}</td></tr>`;
-  const t = s.message_totals ?? {};
-  return html`<section class="pl-panel pl-messages" aria-label="messages"><h3>Messages of one step <small>${s.messages.length ? `as rank ${s.rank} sees them; bytes and time per rank` : ""}</small></h3>
+    <td class="pl-why">${breakable(m.reason)}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}</td></tr>`;
+  return html`<section class="pl-panel pl-messages" aria-label="messages"><h3>Messages of one step <small>${s.messages.length ? `as rank ${s.rank} sees them; bytes and time per rank${t.time_measured_s == null ? "" : "; a measured time includes the wait for the others"}` : ""}</small></h3>
     ${s.messages.length ? html`<div class="pl-scroll"><table><thead><tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th><th rowspan="2" scope="col">group</th><th colspan="2" scope="colgroup" class="pl-pair">bytes</th><th colspan="2" scope="colgroup" class="pl-pair">time</th><th rowspan="2" scope="col" class="pl-why">why it is here</th></tr>
       <tr><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">counted</th><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">measured</th></tr></thead>
       <tbody>${s.messages.map(row)}</tbody>
@@ -350,18 +359,19 @@ function loss(s, ui) {
 function timeline(s, ui) {
   const t = s.timeline, lanes = t?.lanes ?? [];
   if (!lanes.length) return html`<section class="pl-panel pl-timeline" aria-label="timeline"><h3>Timeline</h3><p class="pl-muted">Nothing to show yet.</p></section>`;
-  const left = 26, width = ui.width > 800 ? Math.floor((ui.width - 28) / 2) : ui.width, laneH = lanes.length > 8 ? 11 : 17, gap = 3, end = t.end || 1, x = (v) => left + (v / end) * (width - left - 4), height = lanes.length * (laneH + gap) + 18;
-  const unit = t.unit === "us" ? "µs" : t.unit;
+  const left = 26, width = ui.width > 920 ? Math.floor((centreWidth(ui) - 24) / 2) : Math.floor(centreWidth(ui)), laneH = lanes.length > 8 ? 11 : 17, gap = 3, end = t.end || 1, x = (v) => left + (v / end) * (width - left - 4), height = lanes.length * (laneH + gap) + 18;
+  const [scale, unit] = t.unit !== "us" ? [1, t.unit] : end >= 1e3 ? [1e-3, "ms"] : [1, "µs"], amount = (v) => smallText(v * scale);
   const share = (kind) => { const lane = lanes.find((l) => l.rank === s.rank) ?? lanes[0]; return lane.bars.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.end - b.start, 0); };
-  const communication = share("communication"), percent = Math.round((100 * communication) / end);
+  const communication = share("communication"), waiting = share("wait"), percent = (v) => Math.round((100 * v) / end);
+  const spent = `rank ${s.rank}: of ${amount(end)} ${unit}, ${amount(communication)} ${unit} in messages (${percent(communication)} %)${waiting ? ` and ${amount(waiting)} ${unit} waiting for other ranks (${percent(waiting)} %)` : ""}`;
   return html`<section class="pl-panel pl-timeline" aria-label="timeline"><h3>Timeline of one step <small>${t.source}</small></h3>
-    <svg viewBox="0 0 ${width} ${height}" role="img" aria-label="timeline, ${t.source}: ${lanes.length} lanes, ${smallText(end)} ${unit}; rank ${s.rank} communicates ${percent} per cent of the time">
+    <svg viewBox="0 0 ${width} ${height}" role="img" aria-label="timeline, ${t.source}: ${lanes.length} lanes; ${spent}">
       ${lanes.map((lane, i) => { const y = i * (laneH + gap); return html`<g data-key="l${lane.rank}" class="${lane.rank === s.rank ? "pl-on" : ""}"><rect class="pl-lane" x="${left}" y="${y}" width="${width - left - 4}" height="${laneH}"/><text class="pl-lane-name" x="${left - 7}" y="${y + laneH / 2}">${lane.rank}</text>
-        ${lane.bars.map((b, n) => html`<g data-key="b${n}"><title>rank ${lane.rank}: ${b.label}, ${b.kind}, ${smallText(b.start)} to ${smallText(b.end)} ${unit} (${t.source})</title><rect class="pl-bar-${b.kind}" x="${round(x(b.start))}" y="${y + 0.5}" width="${round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}" height="${laneH - 1}" rx="1.5"/>${b.kind === "communication" ? html`<rect class="pl-over" x="${round(x(b.start))}" y="${y + 0.5}" width="${round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}" height="${laneH - 1}" fill="url(#${ui.id}-send)"/>` : ""}</g>`)}</g>`; })}
-      ${[0, 0.25, 0.5, 0.75, 1].map((q) => html`<text class="pl-tick" x="${round(x(q * end))}" y="${height - 4}" text-anchor="${q === 0 ? "start" : q === 1 ? "end" : "middle"}">${smallText(q * end)}${q === 1 ? ` ${unit}` : ""}</text>`)}
+        ${lane.bars.map((b, n) => html`<g data-key="b${n}"><title>rank ${lane.rank}: ${b.label}, ${b.kind}, ${amount(b.start)} to ${amount(b.end)} ${unit} (${t.source})</title><rect class="pl-bar-${b.kind}" x="${round(x(b.start))}" y="${y + 0.5}" width="${round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}" height="${laneH - 1}" rx="1.5"/>${b.kind === "communication" ? html`<rect class="pl-over" x="${round(x(b.start))}" y="${y + 0.5}" width="${round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}" height="${laneH - 1}" fill="url(#${ui.id}-send)"/>` : ""}</g>`)}</g>`; })}
+      ${[0, 0.25, 0.5, 0.75, 1].map((q) => html`<text class="pl-tick" x="${round(x(q * end))}" y="${height - 4}" text-anchor="${q === 0 ? "start" : q === 1 ? "end" : "middle"}">${amount(q * end)}${q === 1 ? ` ${unit}` : ""}</text>`)}
     </svg>
     <p class="pl-legend"><span><i class="pl-swatch pl-bar-compute"></i>compute</span><span><i class="pl-swatch pl-swatch-send"></i>communication</span><span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
-    <p class="pl-verdict">rank ${s.rank}: ${smallText(communication)} of ${smallText(end)} ${unit} in messages (${percent} %, ${t.source})</p></section>`;
+    <p class="pl-verdict">${spent}</p></section>`;
 }
 
 // The page in parts: a part whose HTML is what it was is not touched, so a step of training costs the header and the loss only.
@@ -370,7 +380,7 @@ const PARTS = {
   operators, picture, rank: rankDetail, messages, loss, timeline,
 };
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
-const SKELETON = html`${["patterns", "head", "status", "notices", "graph"].map(slot)}<div class="pl-main">${["operators", "picture", "rank"].map(slot)}</div>${slot("messages")}<div class="pl-below">${["loss", "timeline"].map(slot)}</div>`;
+const SKELETON = html`${["patterns", "head", "status", "notices", "graph"].map(slot)}<div class="pl-main">${slot("operators")}<div class="pl-centre">${slot("picture")}<div class="pl-below">${["loss", "timeline"].map(slot)}</div></div>${slot("rank")}</div>${slot("messages")}`;
 
 // ---- the live curve ----
 
@@ -618,12 +628,13 @@ function render({ model, el }) {
 
 // ---- on a page of its own ----
 
-// Selections without a kernel: `frames` maps "tensor|phase|rank" (or "tensor|phase") to the parts of the snapshot that differ there.
+// Selections without a kernel: `frames` maps "tensor|phase", "*|*|rank" (any tensor and phase) or "tensor|phase|rank" to the parts of the snapshot that
+// differ there; `status_tensor` and `status_rank` together are the status of a choice.
 export function mountPage(root, base) {
   const frames = base.frames ?? {};
   let now = { ...base };
   const frameOf = (t, p, r) => {
-    const both = [frames[`${t}|${p}`], frames[`${t}|${p}|${r}`]].filter(Boolean);
+    const both = [frames[`${t}|${p}`], frames[`*|*|${r}`], frames[`${t}|${p}|${r}`]].filter(Boolean);
     return both.length ? Object.assign({}, ...both) : null;
   };
   const has = (t, p) => (t === base.tensor && p === base.phase) || Object.keys(frames).some((k) => k === `${t}|${p}` || k.startsWith(`${t}|${p}|`));
@@ -637,7 +648,8 @@ export function mountPage(root, base) {
     now = { ...(home ? base : now), rank_detail: detail, ...found, ...want };
     const card = now.cards.find((c) => c.rank === want.rank);
     const label = now.tensors.find((t) => t.id === want.tensor)?.label ?? want.tensor;
-    if (!found?.status && !(home && want.rank === base.rank) && card) now.status = `Rank ${card.rank} holds ${label} ${card.text}${card.addend ? `, addend ${card.addend} of ${card.addends}` : ""}.`;
+    if (found?.status_tensor && found?.status_rank) now.status = `${found.status_tensor} ${found.status_rank}`;
+    else if (!found?.status && !(home && want.rank === base.rank) && card) now.status = `Rank ${card.rank} holds ${label} ${card.text}${card.addend ? `, addend ${card.addend} of ${card.addends}` : ""}.`;
     view.show(now);
   };
   const send = (command, [value] = []) => {

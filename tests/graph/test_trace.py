@@ -5,8 +5,9 @@ import inspect
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, ShapeError, Tensor, TraceError, compile, compile_steps, nn, ops
+from parallel_lab import Parameter, Session, ShapeError, Simulator, Tensor, TraceError, compile, compile_steps, nn, ops
 from parallel_lab.nn.initializer import initializer
+from parallel_lab.run.shm import WorkerPool
 
 X = np.ones((8, 4), np.float32)
 
@@ -201,14 +202,37 @@ def test_a_value_of_another_trace_is_refused():
         compile(lambda x: x + kept[0], X, device_num=1)
 
 
-def test_print_in_construct_shows_name_shape_and_dtype(capsys):
+def test_print_in_construct_shows_the_shape_at_once_and_every_ranks_slice_when_it_runs(capsys):
     def prints(x):
-        y = x * 2.0
+        y = ops.mul(x, 2.0)
         print(y)
         return y
 
-    compile(prints, X, device_num=8, dataset_strategy="full_batch")
-    assert capsys.readouterr().out == "TracedValue(mul, shape=(8, 4), dtype=float32)\n"
+    plan = compile(prints, X, device_num=8, dataset_strategy="full_batch")
+    assert capsys.readouterr().out.startswith("Tensor(mul: global shape (8, 4), float32")
+    assert [i.kind for _, i in plan.instructions()].count("print") == 1
+    Simulator(plan, {}).run_step(X)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0::2] == [
+        f"rank {r}: mul[{r}:{r + 1}, :] of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at test_trace.py:{plan_line(plan)}" for r in range(8)
+    ]
+    assert lines[1::2] == [str(2 * X[r : r + 1]) for r in range(8)]
+
+
+def plan_line(plan):
+    return next(i.origin.line for _, i in plan.instructions() if i.kind == "print")
+
+
+def test_what_is_printed_on_processes_reaches_the_notebook(capsys):
+    def prints(x):
+        print(x)
+        return ops.reduce_sum(x)
+
+    plan = compile(prints, X, device_num=2, dataset_strategy="full_batch")
+    with WorkerPool(2) as pool, Session(plan, {}, executor="processes", pool=pool) as session:
+        session.train([(X,)], 1)
+    out = capsys.readouterr().out
+    assert all(out.count(f"rank {r}: x[:, :] of (8, 4)") == 1 for r in range(2))
 
 
 def test_shapes_in_a_trace_are_global_ints():

@@ -9,6 +9,8 @@ multiple users, but the TensorInfo are different").
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +43,14 @@ def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) ->
             )
         )
     for position, (cuts, shape) in enumerate(zip(strategy, shapes, strict=True)):
+        if config.device_num % math.prod(cuts):
+            raise ShapeError(
+                message(
+                    f"dataset_strategy {strategy} makes {math.prod(cuts)} slices of input {position}, but there are {config.device_num} devices",
+                    where="compile",
+                    allowed="The product of all cuts must divide the number of devices",
+                )
+            )
         if len(cuts) != len(shape):
             raise ShapeError(
                 message(
@@ -151,6 +161,15 @@ class _Builder:
         made = Value(shape, self.values[source].dtype, want)
         instr = Instr("reshape", label, (source,), node.name, attrs=attr_pairs({"shape": made.slice_shape}), origin=node.origin.made("parallelize"))
         return self.add(instr, made)
+
+    def prints(self, names: Iterable[str]) -> None:
+        """Instructions for what `construct` prints of these values."""
+        wanted = set(names)
+        for name, origin in self.graph.prints:
+            if name in wanted:
+                shown = _output(self, name)
+                label = fresh_name(f"{name}.print", self.values)
+                self.add(Instr("print", label, (shown,), name, origin=origin), self.values[shown])
 
     # ---- operators ----
 
@@ -265,10 +284,13 @@ def parallelize(draft: Draft) -> Draft:
                 whole = TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]]))
                 build.parameter(graph.input(node.ins[0]), whole, node)
             build.views[node.name] = _View(node.ins[0], node)
+            build.prints([node.name])
             continue
         rule = sharding_rule(node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.strategy, config.device_num, node.where)
         ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True)))
         build.compute(node, rule, ins)
+        build.prints([node.name])
+    build.prints(i.name for i in graph.inputs if i.name in build.values and i.role != "scalar")
     outputs = tuple(_output(build, name) for name in graph.outputs)
     messages = sum(i.is_communication for i in build.instrs)
     done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=outputs)
