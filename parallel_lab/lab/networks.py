@@ -104,7 +104,7 @@ def _digits() -> Problem:
         out_dim=10,
         weight=HeUniform(mode="fan_out", nonlinearity="relu"),  # weights are stored (in, out) here, so their fan_in is what the rule calls fan_out
         steps_per_epoch=len(batches),
-        note=f"{len(images)} handwritten digits of 28 x 28, {len(batches)} batches of {BATCH_SIZE}; their 10 classes can be cut in 1 or 2 slices only",
+        note=f"{len(images)} handwritten digits of 28 x 28, {len(batches)} batches of {BATCH_SIZE}; 10 classes can be cut in 1 or 2 slices only",
     )
 
 

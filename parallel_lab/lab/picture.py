@@ -11,7 +11,8 @@ Colour is the slice, position is the rank: a card names the block its rank holds
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..cluster import get_cluster
@@ -29,6 +30,7 @@ __all__ = ["LOSS", "TensorEntry", "graph_strip", "message_table", "rank_detail",
 
 LOSS = "loss_fn."
 COPIES = "copies"
+HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -195,12 +197,18 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
                 "time_predicted_s": instr_time_s(plan, instr, profile, rank=rank),
                 "time_measured_s": event.duration_s if event is not None else None,
                 "reason": instr.reason,
-                "origin": instr.origin.place,
+                "origin": _place(instr),
                 "tensor": tensor,
                 "source": source,
             }
         )
     return found
+
+
+def _place(instr: Instr) -> str:
+    """File and line of the network; "" where that is only the lab's own call of the compiler, which says nothing to a learner."""
+    file = Path(instr.origin.file)
+    return "" if file.parent == HERE and file.name != "networks.py" else instr.origin.place
 
 
 def totals(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -254,25 +262,37 @@ def _holding(value: Value) -> str:
 
 
 def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
-    found: dict[tuple[int, ...], list[str]] = {}
+    """Each group once, with what it is for: {kind of message: {"forward" | "backward" | "gradients": names}} in words."""
+    found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
     for phase, instr in plan.instructions():
         if instr.is_communication:
-            what = f"gradient of {instr.name}" if instr.out.endswith(".mirror") else instr.name if phase == "forward" else f"{instr.name}, backward"
-            uses = found.setdefault(instr.group(rank), [])
-            text = f"{CLASS_NAMES[instr.kind]} ({what})"
-            if text not in uses:
-                uses.append(text)
+            when = "gradients" if instr.out.endswith(".mirror") else phase
+            names = found.setdefault(instr.group(rank), {}).setdefault(CLASS_NAMES[instr.kind], {}).setdefault(when, [])
+            if instr.name not in names:
+                names.append(instr.name)
     return [
-        {"label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks", "ranks": list(ranks), "use": ", ".join(uses)}
-        for ranks, uses in found.items()
+        {
+            "label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks",
+            "ranks": list(ranks),
+            "use": "; ".join(f"{kind}: {'; '.join(_use(*part) for part in parts.items())}" for kind, parts in kinds.items()),
+        }
+        for ranks, kinds in found.items()
     ]
+
+
+def _use(when: str, names: list[str]) -> str:
+    listed = ", ".join(names)
+    return f"gradient{'s' if len(names) > 1 else ''} of {listed}" if when == "gradients" else f"{when} {listed}"
 
 
 # ---- the graph and the timeline ----
 
 
 def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Nodes and edges of the network in columns: data and operators in one row, parameters below; the loss function is one node."""
+    """Nodes and edges of the network in columns: data and operators in row 0, parameters below; the loss function is one node.
+
+    Parameters of neighbouring columns get different rows: the text on a parameter's edge reaches under the next column.
+    """
     entries = {e.value: e for e in tensor_entries(plan)}
     nodes: list[dict[str, Any]] = []
     column: dict[str, int] = {}
@@ -281,6 +301,10 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
     def node(name: str, label: str, kind: str, at: int, row: int) -> None:
         column[name] = at
         nodes.append({"id": name, "label": label, "kind": kind, "column": at, "row": row})
+
+    def free_row(at: int) -> int:
+        taken = {n["row"] for n in nodes if abs(n["column"] - at) <= 1}
+        return next(row for row in range(1, len(nodes) + 2) if row not in taken)
 
     def edge(source: str, target: str) -> None:
         shown = next((n for n in (f"{source}.partial", source) if n in entries), source)
@@ -299,8 +323,7 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
         at = 1 + max((column[name] for name in data), default=0)
         for name in operator.ins:
             if roles.get(name) == "parameter" and name not in column:
-                row = 1 + sum(n["column"] == at - 1 and n["row"] > 0 for n in nodes)
-                node(name, name, "parameter", at - 1, row)
+                node(name, name, "parameter", at - 1, free_row(at - 1))
         node(operator.name, operator.name, "operator", at, 0)
         for name in operator.ins:
             if roles.get(name) not in ("scalar", "constant"):
@@ -310,7 +333,7 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
         at = 1 + max((column[n] for n in operands if n in column), default=0)
         for name in operands:
             if name not in column:
-                node(name, name, "input", at - 1, 1 + sum(n["column"] == at - 1 and n["row"] > 0 for n in nodes))
+                node(name, name, "input", at - 1, free_row(at - 1))
         node("loss", "loss", "loss", at, 0)
         for name in operands:
             edge(name, "loss")
@@ -324,14 +347,17 @@ def _on_edge(message: dict[str, Any], source: str, target: str) -> bool:
 
 
 def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "laptop") -> dict[str, Any]:
-    """One lane of bars per rank, in microseconds: the last recorded step if there is one, else the predicted step."""
+    """One lane of bars per rank, in microseconds: the last recorded step if there is one, else the predicted step.
+
+    A measured message begins, for a rank, when it arrives; until the last member of its group has arrived it waits. That part is a bar of its own.
+    """
     events = list(events)
     if events:
         last = max(e.step for e in events)
-        events = [e for e in events if e.step == last]
+        events = [part for e in _arrivals([e for e in events if e.step == last]) for part in e]
     else:
         events = list(predict_timeline(plan, get_cluster(cluster)).log)
-    start = min(e.start_s for e in events)
+    start = min(e.start_s for e in events)  # all ranks' clocks are the machine's own
     lanes: dict[int, list[dict[str, Any]]] = {}
     for e in sorted(events, key=lambda e: (e.rank, e.start_s)):
         bar = {"start": (e.start_s - start) * 1e6, "end": (e.end_s - start) * 1e6, "kind": e.kind, "label": f"{e.op} ({e.name})"}
@@ -342,3 +368,15 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "lap
         "end": max((e.end_s - start) * 1e6 for e in events),
         "lanes": [{"rank": rank, "bars": bars} for rank, bars in sorted(lanes.items())],
     }
+
+
+def _arrivals(events: list[Event]) -> Iterable[tuple[Event, ...]]:
+    """Each event; one of a message split into (wait, communication) where this rank was not the last to arrive."""
+    complete: dict[tuple[Any, ...], float] = {}
+    for e in events:
+        if e.group:
+            key = (e.phase, e.name, e.group)
+            complete[key] = max(complete.get(key, e.start_s), e.start_s)
+    for e in events:
+        began = min(complete.get((e.phase, e.name, e.group), e.start_s), e.end_s)
+        yield (e,) if began <= e.start_s else (replace(e, kind="wait", end_s=began, bytes=0), replace(e, start_s=began))

@@ -345,7 +345,7 @@ def _train(session: Session, batches: Sequence[Any], steps: int, progress: Progr
             raise
     losses: list[float] = []
     while len(losses) < steps:
-        piece = min(CHUNK_STEPS, steps - len(losses))
+        piece = (steps - len(losses)) % CHUNK_STEPS or CHUNK_STEPS  # the odd piece first: events are kept of the last one
         losses += session.train(batches, piece, record=record)
         progress(session.step, steps + 1)
     return losses

@@ -153,7 +153,7 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
     """One tensor: a frame per rank, the block that the rank holds filled."""
     shape = picture["shape"]
     rows, columns = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
-    width = min(76.0, max(34.0, 44.0 * columns / rows))
+    width = min(70.0, max(34.0, 44.0 * columns / rows))
     height = 14.0 if rows == 1 else min(44.0, max(22.0, width * rows / columns))
     parts = []
     for card in cards:
@@ -305,7 +305,9 @@ def _memory_rect(kind: int, x: float, width: float, height: float) -> str:
 
 def _memory(result: QuickstartResult) -> str:
     ranks = result.plan.device_num
-    reports = [(f"one rank of {ranks}", predict_memory(result.plan).parts), ("one device alone", predict_memory(result.single_plan).parts)]
+    plans = ((f"one rank of {ranks}", result.plan), ("one device alone", result.single_plan))
+    # inputs too: a rank keeps its slice of the batch as an activation, where one device reads the batch it was fed
+    reports = [(name, {**report.parts, "inputs": report.inputs_bytes}) for name, report in ((name, predict_memory(plan)) for name, plan in plans)]
     if ranks == 1:
         reports = reports[1:]
     largest, rows = max(sum(parts.values()) for _, parts in reports), []

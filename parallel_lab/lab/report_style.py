@@ -31,7 +31,8 @@ code { white-space: nowrap; }
 dd { margin: 0; } .facts dd { font-size: 22px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .small { display: flex; flex-wrap: wrap; gap: 2px 24px; font-size: 12px; } .small > div { display: flex; gap: 6px; }
 .scroll { overflow-x: auto; }
-.key { display: flex; flex-wrap: wrap; gap: 4px 18px; color: var(--muted); font-size: 13px; }
+.key { display: flex; flex-wrap: wrap; gap: 4px 18px; max-width: none; color: var(--muted);
+  font-size: 13px; }
 .key svg, thead svg { vertical-align: -2px; }
 .tensor { display: grid; grid-template-columns: 290px max-content; gap: 12px; align-items: center; width: max-content;
   padding: 6px 0; border-bottom: 1px solid var(--rule); font-size: 13px; line-height: 1.35; }
@@ -48,14 +49,15 @@ thead th { color: var(--muted); vertical-align: bottom; white-space: nowrap; } t
 .n { text-align: right; white-space: nowrap; } .c { text-align: center; border-bottom-color: var(--ground); }
 .local td, .local th, .local b { color: var(--muted); font-weight: 400; }
 .equality { width: auto; min-width: 60%; } .failed { background: var(--bad-tint); }
-.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 0 36px; }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 0 36px; }
 .wide { width: 100%; height: auto; display: block; }
 .rule { stroke: var(--rule); } .end { text-anchor: end; dominant-baseline: central; } .mid { text-anchor: middle; }
 .curve { fill: none; stroke-linejoin: round; stroke-linecap: round; }
 .single { stroke: var(--single); stroke-width: 7; } .parallel { stroke: var(--accent); stroke-width: 1.8; }
 .computing { fill: var(--fg); } .moving { fill: var(--single); }
 .memory-0 { fill: var(--fg); } .memory-1, .memory-2 { fill: var(--compute); } .memory-3 { fill: var(--ground); }
-.memory-0-over, .memory-2-over { fill: none; } .memory-1-over { fill: url(#hatch); } .memory-3-over { fill: url(#dots); }
+.memory-4 { fill: var(--bg); stroke: var(--muted); }
+.memory-0-over, .memory-2-over, .memory-4-over { fill: none; } .memory-1-over { fill: url(#hatch); } .memory-3-over { fill: url(#dots); }
 details { margin: 8px 0; } summary { cursor: pointer; color: var(--accent); } pre { overflow-x: auto; background: var(--soft); padding: 10px 12px; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 """ + "\n".join(f".hue-{i} {{ fill: {hue}; }}" for i, hue in enumerate(HUES))

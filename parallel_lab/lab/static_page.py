@@ -5,7 +5,9 @@
 The page carries the widget's own script and style sheet, so it looks and reads the same; a Content-Security-Policy forbids every request. Ranks
 can be selected as it is; tensors and phases too where the snapshot carries
 
-    "frames": {"tensor|phase|rank" or "tensor|phase": {parts of the snapshot that differ there, such as picture, cards, rank_detail, status}}
+    "frames": {"tensor|phase" or "*|*|rank" or "tensor|phase|rank": {parts of the snapshot that differ there: picture, cards, rank_detail, messages, ...}}
+
+as `lab.snapshot(frames=True)` has them.
 
 The same content in words (`to_text`) is below the picture, and is all there is where scripts are off.
 """

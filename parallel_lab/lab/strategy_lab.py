@@ -56,6 +56,7 @@ class _Training:
     thread: threading.Thread | None = None
     stop_asked: bool = False
     seconds_per_step: float | None = None
+    since: tuple[float, int] = (0.0, 0)  # (seconds, steps) where the clock of seconds_per_step began: at the start, or at the last resume
 
 
 class StrategyLab:
@@ -77,7 +78,7 @@ class StrategyLab:
         self._typed: dict[str, tuple[str, str]] = {}
         self._phase = "forward"
         self._rank = min(5, devices - 1)
-        self._strategies = self._preset()
+        self._given = self._strategies = self._preset()
         self._plan = self._compile(self._strategies)
         self._tensor = self._first_tensor()
 
@@ -117,7 +118,7 @@ class StrategyLab:
             before = (self._net, self._devices, self._data)
             self._net, self._devices, self._data = (changes.get(k, v) for k, v in zip(("net", "devices", "data"), before, strict=True))
             self._typed = {}
-            self._strategies = self._preset()
+            self._given = self._strategies = self._preset()
             self._plan = self._compile(self._strategies)
             self._rank = min(self._rank, self._devices - 1)
             if self._tensor not in {e.value for e in tensor_entries(self._plan)}:
@@ -182,8 +183,10 @@ class StrategyLab:
             if self._training.state in BUSY:
                 return
             training = self._training = _Training(self._steps, state="starting")
-            plan, net, optimizer, batches = self._plan, *self._job()
-            training.thread = threading.Thread(target=self._train, args=(training, plan, net, optimizer, batches), name="strategy-lab", daemon=True)
+            one_device = self._compile(dict.fromkeys(self._strategies), devices=1)
+            # everything the thread needs is taken here: the lab may be set to another network while it works
+            job = (training, self._plan, one_device, *self._job())
+            training.thread = threading.Thread(target=self._train, args=job, name="strategy-lab", daemon=True)
             training.thread.start()
         self._changed("run")
 
@@ -202,6 +205,7 @@ class StrategyLab:
                 return
             getattr(training.run, what)()
             training.state = then
+            training.since = (time.perf_counter(), len(training.parallel))
         self._changed("run")
 
     def stop(self) -> None:
@@ -243,41 +247,52 @@ class StrategyLab:
         if training.run is not None:
             training.run.stop()
 
-    def _train(self, training: _Training, plan: Plan, net: Any, optimizer: Any, batches: list) -> None:
-        """The helper thread: one-device losses, then the run on processes, then what was measured."""
+    def _train(self, training: _Training, plan: Plan, one_device: Plan, net: Any, optimizer: Any, batches: list) -> None:
+        """The helper thread: the run on processes, one device beside it step by step, then what was measured."""
         try:
             with Session(plan, net, optimizer, executor="processes") as session:
-                if training.stop_asked:
-                    self._finish(training, "done")
-                    return
-                single = Session(self._compile(self._strategies_without(), devices=1), net, optimizer)
-                started = time.perf_counter()
+                follow = self._follower(training, Session(one_device, net, optimizer), batches)
 
                 def on_losses(first: int, losses: list[float]) -> None:
-                    training.single.extend(single.train(batches, len(losses)))
-                    training.parallel.extend(losses)
-                    training.seconds_per_step = (time.perf_counter() - started) / len(training.parallel)
+                    training.parallel[first : first + len(losses)] = losses
+                    began_s, before = training.since
+                    if len(training.parallel) > before:
+                        training.seconds_per_step = (time.perf_counter() - began_s) / (len(training.parallel) - before)
+                    follow(len(training.parallel))
                     self._report(training, "loss")
 
                 with self._lock:
-                    training.run = session.start(batches, training.steps, record=1, on_losses=on_losses)
-                    if training.stop_asked:
-                        training.run.stop()
-                    elif training.state == "starting":
+                    if not training.stop_asked:
+                        training.since = (time.perf_counter(), 0)
+                        training.run = session.start(batches, training.steps, record=1, on_losses=on_losses)
                         training.state = "running"
                 self._report(training, "run")
-                losses = training.run.result()
-                missing = losses[len(training.single) :]
-                training.single.extend(single.train(batches, len(missing)))
-                training.parallel[:] = losses
-                training.events = tuple(session.events)
+                if training.run is not None:
+                    losses = training.run.result()
+                    follow(len(losses))
+                    training.parallel[:] = losses
+                    training.events = tuple(session.events)
             self._finish(training, "done")
         except ParallelLabError as error:
             training.error = str(error)
             self._finish(training, "failed")
+        except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too
+            training.error = f"{type(error).__name__}: {error}"
+            self._finish(training, "failed")
+            raise
 
-    def _strategies_without(self) -> dict[str, None]:
-        return dict.fromkeys(self._strategies)
+    @staticmethod
+    def _follower(training: _Training, single: Session, batches: list) -> Callable[[int], None]:
+        """A function that brings the one-device run to a given step. The thread of the reports and the helper thread may both call it."""
+        turn = threading.Lock()
+
+        def follow(steps: int) -> None:
+            with turn:
+                missing = steps - len(training.single)
+                if missing > 0:
+                    training.single.extend(single.train(batches, missing))
+
+        return follow
 
     def _finish(self, training: _Training, state: str) -> None:
         with self._lock:
@@ -408,7 +423,7 @@ class StrategyLab:
             "name": name,
             "op": node.op_class,
             "strategy": str(node.strategy),
-            "source": node.strategy_source,
+            "source": "preset" if node.strategy_source == "user" and self._strategies[name] == self._given[name] else node.strategy_source,
             "choices": [str(c) for c in choices],
             "error": error,
             "typed": typed,
@@ -451,7 +466,7 @@ class StrategyLab:
         n = min(len(parallel), len(single))
         difference = np.abs(np.subtract(parallel[:n], single[:n], dtype=np.float64))
         return {
-            "steps": self._training.steps,
+            "steps": n,
             "parallel": list(parallel[:n]),
             "single": list(single[:n]),
             "largest_difference": float(difference.max()) if n else None,
@@ -463,39 +478,58 @@ class StrategyLab:
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
-        n = min(len(self._training.parallel), len(self._training.single))
-        return {
-            "parallel": np.asarray(self._training.parallel[since:n], np.float32),
-            "single": np.asarray(self._training.single[since:n], np.float32),
-        }
+        training = self._training
+        n = min(len(training.parallel), len(training.single))
+        return {"parallel": np.asarray(training.parallel[since:n], np.float32), "single": np.asarray(training.single[since:n], np.float32)}
+
+    def progress(self) -> dict[str, Any]:
+        """The parts of the snapshot that change with every step: "run" and "loss"."""
+        with self._lock:
+            return {"run": self._run_state(), "loss": self._loss()}
 
     def _status(self, picture: dict[str, Any], messages: list[dict[str, Any]]) -> str:
+        return f"{self._status_tensor(picture)} {self._status_rank(self._rank, messages)}"
+
+    def _status_tensor(self, picture: dict[str, Any]) -> str:
         shape, slices, partial = tuple(picture["shape"]), picture["slices"], picture["partial"]
-        cut = "whole on every rank" if slices == 1 else f"cut into {slices} slices on {self._devices} ranks"
         if self._devices == 1:
-            return f"{picture['label']}: {shape}, whole on the only rank. One device sends no messages."
+            return f"{picture['label']}: {shape}, whole on the only rank."
+        cut = "whole on every rank" if slices == 1 else f"cut into {slices} slices on {self._devices} ranks"
         copies = self._devices // slices // (partial["count"] if partial else 1)
         if partial:
-            held = f"; each slice is a sum of {partial['count']} addends that lie on different ranks"
+            what = "each slice is" if slices > 1 else "it is"
+            held = f"; {what} a sum of {partial['count']} addends that lie on different ranks"
+            cut = f"not cut on {self._devices} ranks" if slices == 1 else cut
         elif slices > 1:
             held = f", each held by {copies} rank{'s' if copies > 1 else ''}"
         else:
             held = ""
+        return f"{picture['label']}: {shape} {cut}{held}."
+
+    def _status_rank(self, rank: int, messages: list[dict[str, Any]]) -> str:
+        if self._devices == 1:
+            return "One device sends no messages."
         sent = [m for m in messages if m["group"]]
+        if not sent:
+            return "One step sends no messages."
         count = sum(m["bytes_predicted"] for m in sent)
-        return f"{picture['label']}: {shape} {cut}{held}. One step sends {len(sent)} messages; rank {self._rank} hands over {count:,} bytes."
+        return f"One step sends {len(sent)} message{'s' if len(sent) > 1 else ''}; rank {rank} hands over {count:,} bytes."
 
     def _frames(self, entries: tuple, events: tuple[Event, ...]) -> dict[str, Any]:
+        """What a page without a kernel shows for every choice: "tensor|phase" holds what depends on the tensor, "*|*|rank" what depends on the rank."""
         found: dict[str, Any] = {}
+        for e in entries:
+            for phase in PHASES:
+                picture, cards = tensor_picture(self._plan, e, phase)
+                found[f"{e.value}|{phase}"] = {"picture": picture, "cards": cards, "status_tensor": self._status_tensor(picture)}
         for rank in range(self._devices):
             messages = message_table(self._plan, rank, events)
-            detail = {"rank_detail": rank_detail(self._plan, rank), "messages": messages, "message_totals": totals(messages), "rank": rank}
-            for e in entries:
-                for phase in PHASES:
-                    if rank == 0:
-                        picture, cards = tensor_picture(self._plan, e, phase)
-                        found[f"{e.value}|{phase}"] = {"picture": picture, "cards": cards, "status": self._status(picture, messages)}
-                    found[f"{e.value}|{phase}|{rank}"] = detail
+            found[f"*|*|{rank}"] = {
+                "rank_detail": rank_detail(self._plan, rank),
+                "messages": messages,
+                "message_totals": totals(messages),
+                "status_rank": self._status_rank(rank, messages),
+            }
         return found
 
     def to_text(self) -> str:

@@ -138,7 +138,10 @@ class SoftmaxCrossEntropyExpand(Cell):
 
 
 class WithLossCell(Cell):
-    """A network and its loss as one Cell: (data, ..., label) -> loss_fn(backbone(data, ...), label). Parameters keep the names they have in the network."""
+    """A network and its loss as one Cell: (data, ..., label) -> loss_fn(backbone(data, ...), label).
+
+    Parameters keep the names they have in the network.
+    """
 
     def __init__(self, backbone: Cell, loss_fn: Cell | Callable[[Any, Any], Any]) -> None:
         super().__init__(auto_prefix=False)

@@ -94,6 +94,7 @@ class Session:
         self.events: list[Event] = []
         self._key = f"session-{next(_keys)}"
         self._closed = False
+        self._run: Run | None = None
         values = initial_values(plan, parameters, optimizer)
         if executor == "simulator":
             self._simulator = Simulator(plan, values)
@@ -122,6 +123,7 @@ class Session:
         from ..cluster import get_cluster
         from .clock import virtual_clock
 
+        self._check_open()
         batches = _checked(self.plan, batches)
         losses = []
         recorded: deque[list[Event]] = deque(maxlen=record)
@@ -157,8 +159,14 @@ class Session:
         self._check_open()
         batches = _checked(self.plan, batches)
         per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
+        if self._run is not None:
+            if not self._run.done():
+                raise PlanError(message(f"a run is {self._run.state}", where="Session.start", hint="Wait for it with result(), or stop() it first"))
+            if self._run.state == "done":
+                self._run.result()  # so that the steps are counted even if nobody asked for the losses
         self._pool.run_each(_feed, [(self._key, mine) for mine in per_rank])
-        return Run(self, steps, record, phases, on_losses)
+        self._run = Run(self, steps, record, phases, on_losses)
+        return self._run
 
     # ---- looking ----
 
@@ -191,12 +199,16 @@ class Session:
         """Free the ranks' arrays. Called again, does nothing."""
         if not self._closed:
             self._closed = True
+            if self._run is not None and not self._run.done():
+                self._run.stop()
             if self.executor == "processes" and self._pool.alive:
                 self._pool.run(_drop, self._key)
 
     def _check_open(self) -> None:
         if self._closed:
             raise PlanError(message("the session was closed", where="Session"))
+        if self._run is not None and self._run.state == "paused":
+            raise PlanError(message("the ranks are paused in a run", where="Session", hint="resume() or stop() it first"))
 
     def __enter__(self) -> Session:
         return self
@@ -258,6 +270,7 @@ class Run:
             self._taken = True
             for text in self.printed:
                 print(text)
+            results = [r or ([], []) for r in results]  # None: stopped before its turn came, no step was taken
             self.losses[:] = results[0][0]
             self.session.step = self._first + len(self.losses)
             if self._record:

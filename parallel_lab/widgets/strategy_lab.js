@@ -177,10 +177,13 @@ function notices(s) {
 
 function graph(s, ui) {
   const { nodes, edges } = s.graph;
-  const columns = Math.max(1, ...nodes.map((n) => n.column + 1)), rows = Math.max(1, ...nodes.map((n) => n.row + 1));
+  const columns = Math.max(1, ...nodes.map((n) => n.column + 1));
   const pad = 8, nodeH = 32, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 54;
-  const nodeW = Math.min(104, Math.max(56, step - 76)), width = step * columns - (step - nodeW) + 2 * pad, height = rows * rowH + 8;
-  const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + n.row * rowH }]));
+  const nodeW = Math.min(104, Math.max(56, step - 76)), width = step * columns - (step - nodeW) + 2 * pad;
+  // Neighbouring parameters stand in different rows, so that the text on an edge has room; where the columns are far apart one row is enough.
+  const alone = (n) => nodes.filter((m) => m.column === n.column && m.row > 0).length === 1;
+  const rowOf = (n) => (step - nodeW >= 104 && n.row > 0 && alone(n) ? 1 : n.row), height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 8;
+  const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + rowOf(n) * rowH }]));
   const tensors = Object.fromEntries(s.tensors.map((t) => [t.id, t]));
   const seen = new Set();
   const drawn = edges.filter((e) => place[e.from] && place[e.to]).map((e) => {
@@ -234,7 +237,7 @@ function operators(s, ui) {
         <ul id="${box}-list" data-key="list" class="pl-list" role="listbox" aria-label="legal strategies of ${o.name}"${flag("hidden", !open)}>${list.map(
           (c, n) => html`<li id="${box}-${n}" data-key="${c}" role="option" class="${n === ui.active ? "pl-active" : ""}" aria-selected="${c === o.strategy}" data-choose="${c}" data-operator="${o.name}">${c}</li>`)}</ul>
       </div>
-      <div id="${box}-about">${bad ? html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>${o.error} <span class="pl-muted">Still in force: <code>${o.strategy}</code></span></p>` : html`<p class="pl-formula">${o.formula.replaceAll(" x ", " × ").replaceAll("->", "→")}</p>`}</div>
+      <div id="${box}-about">${bad ? html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>${o.error} <span class="pl-muted">Still in force: <wbr><code>${o.strategy}</code></span></p>` : html`<p class="pl-formula">${o.formula.replaceAll(" x ", " × ").replaceAll("->", "→")}</p>`}</div>
     </li>`;
   };
   return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies"><h3>Strategies <small>slices per dim</small></h3><ul>${s.operators.map(row)}</ul>${key(s, ui)}</section>`;
@@ -322,7 +325,7 @@ function rankDetail(s, ui) {
     <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i>${s.picture.label} <code>${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
     ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map((g) => html`<dt>${g.label}</dt><dd>${chips(g.ranks)} <span class="pl-muted">${g.use}</span></dd>`)}</dl>` : html`<p class="pl-muted">in no group for this tensor</p>`}
     ${d ? html`<h4>Holds</h4><table class="pl-holds"><tbody>${d.holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${h.tensor}</th><td><code>${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
-      <h4>Memory <small>predicted, ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
+      <h4>Memory <small>predicted, at most ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
         (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`)}</div>
       <ul class="pl-memory-key" aria-hidden="true">${kinds.map((m) => html`<li><i class="pl-mem-${m.kind}"></i>${m.kind}<span>${bytesText(m.bytes)}</span></li>`)}</ul>` : html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`}
   </section>`;
@@ -363,7 +366,7 @@ function timeline(s, ui) {
   const [scale, unit] = t.unit !== "us" ? [1, t.unit] : end >= 1e3 ? [1e-3, "ms"] : [1, "µs"], amount = (v) => smallText(v * scale);
   const share = (kind) => { const lane = lanes.find((l) => l.rank === s.rank) ?? lanes[0]; return lane.bars.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.end - b.start, 0); };
   const communication = share("communication"), waiting = share("wait"), percent = (v) => Math.round((100 * v) / end);
-  const spent = `rank ${s.rank}: of ${amount(end)} ${unit}, ${amount(communication)} ${unit} in messages (${percent(communication)} %)${waiting ? ` and ${amount(waiting)} ${unit} waiting for other ranks (${percent(waiting)} %)` : ""}`;
+  const spent = `rank ${s.rank}: of ${amount(end)} ${unit}, ${amount(communication)} ${unit} in messages (${percent(communication)} %)${waiting ? ` and ${amount(waiting)} ${unit} waiting for other ranks (${percent(waiting)} %)` : ""}`;
   return html`<section class="pl-panel pl-timeline" aria-label="timeline"><h3>Timeline of one step <small>${t.source}</small></h3>
     <svg viewBox="0 0 ${width} ${height}" role="img" aria-label="timeline, ${t.source}: ${lanes.length} lanes; ${spent}">
       ${lanes.map((lane, i) => { const y = i * (laneH + gap); return html`<g data-key="l${lane.rank}" class="${lane.rank === s.rank ? "pl-on" : ""}"><rect class="pl-lane" x="${left}" y="${y}" width="${width - left - 4}" height="${laneH}"/><text class="pl-lane-name" x="${left - 7}" y="${y + laneH / 2}">${lane.rank}</text>

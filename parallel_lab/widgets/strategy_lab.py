@@ -59,7 +59,7 @@ COMMANDS: dict[str, tuple[tuple[type, ...], ...]] = {
 
 
 class StrategyLabWidget(anywidget.AnyWidget):
-    """A view of `lab`, the headless Strategy Lab (snapshot(), on_change(), loss_arrays(), and the commands in COMMANDS).
+    """A view of `lab`, the headless Strategy Lab (snapshot(), progress(), on_change(), loss_arrays(), and the commands in COMMANDS).
 
     snapshot     what is shown, without the loss curves; the page's copy
     progress     {"run": ..., "loss": ...} without curves: always the newest
@@ -180,7 +180,7 @@ class StrategyLabWidget(anywidget.AnyWidget):
                 with self._state_lock:
                     self._again, whole, self._whole = False, self._whole, False
                     self._published_at = time.monotonic()
-                self._show(self._lab.snapshot(), whole)
+                self._show(whole)
                 with self._state_lock:
                     if not self._again or self._closed:
                         self._publishing = False
@@ -190,9 +190,11 @@ class StrategyLabWidget(anywidget.AnyWidget):
                 self._publishing = False
             raise
 
-    def _show(self, full: Mapping[str, Any], whole: bool) -> None:
-        """Bring traits and views to `full`; `whole` says that more than the run's progress may have changed."""
-        run, loss = full["run"], {k: v for k, v in full["loss"].items() if k not in CURVES}
+    def _show(self, whole: bool) -> None:
+        """Bring traits and views to the model's present state; `whole` says that more than the run's progress may have changed."""
+        full = self._lab.snapshot() if whole else None
+        now_shown = full or self._lab.progress()
+        run, loss = now_shown["run"], {k: v for k, v in now_shown["loss"].items() if k not in CURVES}
         active = run["state"] in ACTIVE
         turned = active != self._was_active or run["state"] != (self.progress.get("run") or {}).get("state")
         # A new run may have as many steps as the old one: where one starts or ends, and where the picture changed, the curve is sent anew.
@@ -200,6 +202,7 @@ class StrategyLabWidget(anywidget.AnyWidget):
         self._was_active = active
         with self.hold_sync():
             if whole or turned:
+                full = full or self._lab.snapshot()
                 self.snapshot = {**full, "run": run, "loss": loss, "last_error": self.last_error or full.get("last_error")}
             self.progress = {"run": run, "loss": loss}
         now = time.monotonic()

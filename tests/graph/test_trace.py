@@ -146,7 +146,7 @@ def loop(x):
 
 
 def each(x):
-    return [row for row in x][0]
+    return next(iter(x))
 
 
 READS = {
@@ -214,7 +214,8 @@ def test_print_in_construct_shows_the_shape_at_once_and_every_ranks_slice_when_i
     Simulator(plan, {}).run_step(X)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0::2] == [
-        f"rank {r}: mul[{r}:{r + 1}, :] of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at test_trace.py:{plan_line(plan)}" for r in range(8)
+        f"rank {r}: mul[{r}:{r + 1}, :] of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at test_trace.py:{plan_line(plan)}"
+        for r in range(8)
     ]
     assert lines[1::2] == [str(2 * X[r : r + 1]) for r in range(8)]
 

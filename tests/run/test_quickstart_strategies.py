@@ -1,4 +1,4 @@
-"""The quickstart's net (MatMul, ReLU, MatMul) under every legal triple of strategies: loss and gradients are those of one device, and training goes the same way.
+"""The quickstart's net (MatMul, ReLU, MatMul) under every legal triple of strategies: loss and gradients are those of one device, training too.
 
 On 8 ranks these are 20 x 10 x 20 = 4000 plans. float64 and a bound of 1e-10: a missing or doubled addend is off by a tenth at least.
 """
@@ -88,9 +88,9 @@ def sample(devices, count, seed):
 
 @pytest.mark.parametrize("triple", sample(8, 40, seed=21))
 def test_float32_stays_within_the_rounding_bound(triple):
-    """Sums of n products in float32 differ between orders by at most about 2 n eps times the sum of absolute values (Higham, Accuracy and Stability, 3.1).
+    """Sums of n products differ between orders by at most about 2 n eps times the sum of absolute values (Higham, Accuracy and Stability, 3.1).
 
-    Here with the longest chain of sums: 32 + 16 products forward, 16 rows backward.
+    Here n is the longest chain of sums: 32 + 16 products forward, 16 rows backward.
     """
     x, y, values = data(np.float32)
     exact = {k: v.astype(np.float64) for k, v in values.items()}

@@ -351,6 +351,10 @@ class FakeLab:
             "memory_total": sum(memory.values()),
         }
 
+    def progress(self) -> dict:
+        shot = self.snapshot()
+        return {"run": shot["run"], "loss": shot["loss"]}
+
     def snapshot(self) -> dict:
         layout, axes = self.layout(self.tensor)
         cards, messages, n = self.cards(), self.messages(), self.done_steps

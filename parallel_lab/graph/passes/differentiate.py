@@ -265,7 +265,10 @@ class _Backward:
         whole = Value(given.shape, given.dtype, layout)
         axes = tuple(sorted(layout.replica_axes, reverse=True))
         if axes:
-            reason = f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: each has the part that came from its own data"
+            reason = (
+                f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: "
+                "each has the part that came from its own data"
+            )
             gradient = self.rec.emit(
                 "all_reduce",
                 whole,

@@ -9,8 +9,8 @@ multiple users, but the TensorInfo are different").
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 

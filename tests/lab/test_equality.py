@@ -1,0 +1,115 @@
+"""The proof of equality: equal runs pass with their rows, and one perturbed parameter, gradient or step is found."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import nn
+from parallel_lab.compiler import compile_network
+from parallel_lab.errors import StrategyError
+from parallel_lab.lab.equality import Equality, EqualityRow, additions_behind, compare_sessions, prove_equal, rounding_bound
+from parallel_lab.lab.networks import NETWORKS, apply_strategies, get_problem
+from parallel_lab.run.session import Session
+from parallel_lab.run.shm import close_all
+
+EPS = float(np.finfo(np.float32).eps)
+
+
+def job(name: str = "quickstart", devices: int = 8, data: str = "seed"):
+    problem, network = get_problem(data), NETWORKS[name]
+    net = apply_strategies(network.factory(problem), network.preset(devices) if data == "seed" else {})
+    return problem, net, problem.optimizer(net.trainable_params())
+
+
+def sessions(devices: int = 8):
+    problem, net, optimizer = job(devices=devices)
+    how = {"loss": problem.loss(), "optimizer": optimizer}
+    split = compile_network(net, *problem.batches[0], dataset_strategy="full_batch", device_num=devices, **how)
+    whole = compile_network(net, *problem.batches[0], parallel_mode="stand_alone", **how)
+    return problem, net, optimizer, split, whole
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("data", ["seed", "digits"])
+def test_split_runs_equal_one_device_tensor_by_tensor(name, data):
+    problem, net, optimizer = job(name, 4, data)
+    proof = prove_equal(net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=4, steps=5, executor="simulator")
+    names = [p.name for p in net.trainable_params()]
+    assert [r.tensor for r in proof.rows] == ["loss, 5 steps", *(f"gradient of {n}, step 1" for n in names), *(f"{n} after step 5" for n in names)]
+    assert proof.equal and all(r.bound > 0 for r in proof.rows), str(proof)
+    assert "EQUAL" in str(proof) and f"{len(proof.rows)} of {len(proof.rows)} tensors" in str(proof)
+
+
+def test_worker_processes_are_named_in_the_title_and_agree_with_the_simulator():
+    problem, net, optimizer = job(devices=2)
+    run = {"loss": problem.loss(), "optimizer": optimizer, "device_num": 2, "steps": 3}
+    try:
+        real = prove_equal(net, problem.batches, executor="processes", **run)
+    finally:
+        close_all()
+    simulated = prove_equal(net, problem.batches, executor="simulator", **run)
+    assert real.title == "2 worker processes against one device" and simulated.title == "2 simulated ranks against one device"
+    assert real.equal and [r.largest_difference for r in real.rows] == [r.largest_difference for r in simulated.rows]
+
+
+@pytest.mark.parametrize("perturbed", ["w", "w2"])
+def test_one_perturbed_parameter_makes_the_proof_fail(perturbed):
+    """One element of one parameter off by a thousandth of the largest: far above rounding, invisible in a loss curve."""
+    problem, net, optimizer, split, whole = sessions()
+    given = {n: p.asnumpy().copy() for n, p in net.parameters_dict().items()}
+    given[perturbed][3, 5] += np.abs(given[perturbed]).max() * 1e-3
+    with Session(split, given, optimizer) as session, Session(whole, net, optimizer) as reference:
+        proof = compare_sessions(session, reference, problem.batches, 1)
+    found = {r.tensor: r.verdict for r in proof.rows}
+    assert not proof.equal and found[f"{perturbed} after step 1"] == "different"
+    assert "DIFFERENT" in str(proof) and "Different" in proof._repr_html_()
+
+
+def test_a_wrong_step_makes_the_proof_fail():
+    problem, net, optimizer, split, whole = sessions()
+    other = nn.Momentum(net.trainable_params(), 0.21, 0.1)  # the problem's own rate is 0.2
+    with Session(split, net, other) as session, Session(whole, net, optimizer) as reference:
+        proof = compare_sessions(session, reference, problem.batches, 2)
+    found = {r.tensor: r.verdict for r in proof.rows}
+    assert found["w2 after step 2"] == "different" and found["gradient of w2, step 1"] != "different"
+
+
+def test_values_that_are_not_numbers_are_no_equality():
+    row = EqualityRow("w", float("inf"), 1e-3)
+    assert not row.equal and row.verdict == "different" and not Equality("t", (row,)).equal
+
+
+@pytest.mark.parametrize(("difference", "verdict"), [(0.0, "identical"), (1e-7, "equal to rounding"), (1e-6, "equal to rounding"), (2e-6, "different")])
+def test_verdicts(difference, verdict):
+    assert EqualityRow("w", difference, 1e-6).verdict == verdict
+
+
+def test_the_worst_row_uses_up_most_of_its_bound():
+    rows = (EqualityRow("a", 5e-7, 1e-6), EqualityRow("b", 1e-6, 1e-3), EqualityRow("c", 0.0, 0.0))
+    assert Equality("t", rows).worst.tensor == "a"
+    assert Equality("t", (*rows, EqualityRow("d", 1e-30, 0.0))).worst.tensor in ("a", "d")
+
+
+def test_the_bound_grows_with_additions_steps_and_magnitude():
+    """4 sqrt(n) eps steps max|value|, n from the sums of the step: k = 32 and k = 16 of the two products, one for the ReLU, those of the loss, twice; rows."""
+    _, _, _, _, whole = sessions()
+    value = np.array([[0.5, -2.0]], np.float32)
+    n = additions_behind(whole)
+    assert n >= 2 * (32 + 16 + 1) + 16
+    assert rounding_bound(whole, value, 3) == pytest.approx(4 * math.sqrt(n) * EPS * 3 * 2.0)
+    assert rounding_bound(whole, np.zeros((0,), np.float32)) == 0.0
+
+
+def test_a_refused_strategy_is_refused_before_anything_runs():
+    problem, net, optimizer = job()
+    apply_strategies(net, {"matmul": ((2, 4), (2, 1))})
+    with pytest.raises(StrategyError, match="equally"):
+        prove_equal(net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator")
+
+
+def test_the_notebooks_table_is_escaped():
+    page = Equality("<t>", (EqualityRow("<w>", 0.0, 1e-6),))._repr_html_()
+    assert "&lt;t&gt;" in page and "&lt;w&gt;" in page and "<w>" not in page and page.count("scope='col'") == 4

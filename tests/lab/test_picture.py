@@ -1,0 +1,227 @@
+"""What the Strategy Lab shows of a plan is what the plan says: blocks, addends, replicas, messages, memory, graph, lanes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab.cost.memory import predict_memory
+from parallel_lab.events import Event
+from parallel_lab.lab.picture import graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
+from parallel_lab.lab.strategy_lab import DEVICES, StrategyLab
+
+NETS, DATA = ("quickstart", "megatron", "dense"), ("seed", "digits")
+CASES = [pytest.param(*c, id="-".join(map(str, c))) for c in itertools.product(NETS, DEVICES, DATA)]
+
+
+def plan_of(net: str = "quickstart", devices: int = 8, data: str = "seed"):
+    return StrategyLab(net, devices, data).plan
+
+
+# ---- cards ----
+
+
+@pytest.mark.parametrize(("net", "devices", "data"), CASES)
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
+    """Each element is covered by devices / (number of slices) cards: nothing is left out, nothing overlaps by half."""
+    plan = plan_of(net, devices, data)
+    for entry in tensor_entries(plan):
+        picture, cards = tensor_picture(plan, entry, phase)
+        covered = np.zeros(picture["shape"], int)
+        for card in cards:
+            covered[tuple(slice(a, b) for a, b in card["block"])] += 1
+        assert (covered == devices // picture["slices"]).all(), entry.value
+        blocks = {card["slice"]: tuple(map(tuple, card["block"])) for card in cards}
+        assert len(set(blocks.values())) == len(blocks) == picture["slices"], entry.value
+        assert all(blocks[card["slice"]] == tuple(map(tuple, card["block"])) for card in cards), entry.value
+
+
+@pytest.mark.parametrize(("net", "devices", "data"), CASES)
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_ranks_with_one_slice_are_replicas_or_hold_different_addends(net, devices, data, phase):
+    plan = plan_of(net, devices, data)
+    for entry in tensor_entries(plan):
+        picture, cards = tensor_picture(plan, entry, phase)
+        addends = picture["partial"]["count"] if picture["partial"] else 1
+        for number in range(picture["slices"]):
+            same = [c for c in cards if c["slice"] == number]
+            if picture["partial"] is None:
+                assert all(c["addend"] is None and c["replicas"] == [o["rank"] for o in same] for c in same), entry.value
+            else:
+                assert sorted(c["addend"] for c in same) == sorted(list(range(1, addends + 1)) * (len(same) // addends)), entry.value
+                assert all(c["addends"] == addends for c in same)
+
+
+def test_coordinates_are_the_ranks_place_in_the_device_matrix():
+    plan = plan_of()
+    for entry in tensor_entries(plan):
+        picture, cards = tensor_picture(plan, entry, "forward")
+        assert [tuple(c["coordinates"]) for c in cards] == list(np.ndindex(*picture["device_matrix"]))
+        assert len(picture["axis_names"]) == len(picture["device_matrix"])
+
+
+def test_the_quickstarts_first_product_is_two_slices_of_four_addends():
+    """x is cut 2 x 4, w 4 x 1: k, which is summed over, is cut 4 ways, m 2 ways."""
+    plan = plan_of()
+    entry = next(e for e in tensor_entries(plan) if e.value == "matmul.partial")
+    picture, cards = tensor_picture(plan, entry, "forward")
+    assert picture["partial"] == {"axes": ["k"], "count": 4, "reduce": "sum"} and picture["slices"] == 2
+    assert [(c["block"], c["addend"]) for c in cards] == [([[8 * (r // 4), 8 * (r // 4) + 8], [0, 16]], r % 4 + 1) for r in range(8)]
+
+
+def test_the_gradient_of_w_is_pending_over_the_ranks_that_share_its_slice():
+    plan = plan_of()
+    entry = next(e for e in tensor_entries(plan) if e.value == "w")
+    picture, cards = tensor_picture(plan, entry, "backward")
+    assert picture["label"] == "gradient of w" and picture["partial"]["count"] == 2 and picture["slices"] == 4
+    assert [c["block"][0] for c in cards] == [[8 * (r % 4), 8 * (r % 4) + 8] for r in range(8)]
+    assert [c["addend"] for c in cards] == [r // 4 + 1 for r in range(8)]
+
+
+def test_data_has_no_gradient_and_the_picture_says_so():
+    plan = plan_of()
+    picture, _ = tensor_picture(plan, next(e for e in tensor_entries(plan) if e.value == "x"), "backward")
+    assert picture["label"] == "x" and "no gradient" in picture["note"]
+
+
+# ---- messages ----
+
+
+@pytest.mark.parametrize(("net", "devices", "data"), CASES)
+def test_the_message_table_is_the_plans_for_every_rank(net, devices, data):
+    plan = plan_of(net, devices, data)
+    for rank in range(devices):
+        told = [(c["phase"], c["kind"], c["op"], c["group"], c["bytes"]) for c in plan.to_dict(rank)["comm"]]
+        shown = message_table(plan, rank)
+        assert [(m["phase"], m["kind"], m["collective"], m["group"], m["bytes_predicted"]) for m in shown] == told
+        assert [m["number"] for m in shown] == list(range(1, len(told) + 1))
+        assert all(m["reason"] and m["time_predicted_s"] > 0 for m in shown)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_a_messages_tensor_can_be_selected(net):
+    plan = plan_of(net)
+    known = {e.value for e in tensor_entries(plan)}
+    assert {m["tensor"] for m in message_table(plan, 0)} - {None} <= known
+
+
+def test_places_are_lines_of_the_network_and_never_of_the_lab():
+    places = [m["origin"] for m in message_table(plan_of(), 5)]
+    assert {p.partition(":")[0] for p in places} == {"networks.py", ""}
+
+
+def test_the_quickstarts_bytes_are_those_of_the_slices():
+    """Forward: two addends (8, 16) and the loss; backward: the same two products' results, w2's slice (4, 16), w's slice (8, 16), all float32."""
+    sizes = [m["bytes_predicted"] for m in message_table(plan_of(), 5) if m["group"]]
+    assert sizes == [4 * n for n in (8 * 16, 8 * 16, 1, 8 * 16, 8 * 16, 4 * 16, 8 * 16)]
+
+
+def test_totals_add_up_and_are_none_where_nothing_was_counted():
+    table = message_table(plan_of(), 3)
+    found = totals(table)
+    assert found["bytes_predicted"] == sum(m["bytes_predicted"] for m in table) and found["bytes_counted"] is None
+    assert found["time_predicted_s"] == pytest.approx(math.fsum(m["time_predicted_s"] for m in table))
+
+
+# ---- a rank ----
+
+
+@pytest.mark.parametrize(("net", "devices", "data"), CASES)
+def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
+    plan = plan_of(net, devices, data)
+    labels = {e.label: e for e in tensor_entries(plan)}
+    for rank in {0, devices - 1}:
+        detail = rank_detail(plan, rank)
+        for held in detail["holds"]:
+            card = tensor_picture(plan, labels[held["tensor"]], "forward")[1][rank]
+            shape = [b - a for a, b in card["block"]]
+            value = plan.value(labels[held["tensor"]].value)
+            assert held["shape"] == shape and held["text"] == card["text"]
+            assert held["bytes"] == math.prod(shape) * np.dtype(value.dtype).itemsize
+        report = predict_memory(plan)
+        assert {m["kind"]: m["bytes"] for m in detail["memory"]} == report.parts and detail["memory_total"] == sum(report.parts.values())
+        messages = [m for m in message_table(plan, rank) if m["group"]]
+        assert {tuple(g["ranks"]) for g in detail["groups"]} == {tuple(m["group"]) for m in messages}
+        assert all(rank in g["ranks"] and g["use"] for g in detail["groups"])
+
+
+# ---- graph ----
+
+
+@pytest.mark.parametrize(("net", "devices", "data"), CASES)
+def test_the_graph_has_every_message_on_an_edge_or_in_the_loss(net, devices, data):
+    plan = plan_of(net, devices, data)
+    messages = message_table(plan, 0)
+    strip = graph_strip(plan, messages)
+    ids = [n["id"] for n in strip["nodes"]]
+    assert len(ids) == len(set(ids)) and all(e["from"] in ids and e["to"] in ids for e in strip["edges"])
+    operators = {n.name for n in plan.graph.nodes if not n.name.startswith("loss_fn.")}
+    assert operators | {p.name for p in plan.parameters} | {"x", "label", "loss"} == set(ids)
+    on_edges = {n for e in strip["edges"] for n in e["messages"]}
+    assert {m["number"] for m in messages} - on_edges == {m["number"] for m in messages if m["operator"] == "loss_fn.reduce_mean"}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_no_two_nodes_share_a_place_and_neighbouring_parameters_a_row(net):
+    plan = plan_of(net)
+    nodes = graph_strip(plan, message_table(plan, 0))["nodes"]
+    places = [(n["column"], n["row"]) for n in nodes]
+    assert len(set(places)) == len(places)
+    below = [n for n in nodes if n["row"] > 0]
+    assert not [(a["id"], b["id"]) for a, b in itertools.combinations(below, 2) if abs(a["column"] - b["column"]) <= 1 and a["row"] == b["row"]]
+
+
+def test_data_flows_to_the_right():
+    plan = plan_of("dense")
+    strip = graph_strip(plan, message_table(plan, 0))
+    column = {n["id"]: n["column"] for n in strip["nodes"]}
+    assert all(column[e["from"]] < column[e["to"]] for e in strip["edges"])
+
+
+# ---- timeline ----
+
+
+def test_without_a_run_the_lanes_are_predicted():
+    lanes = timeline_lanes(plan_of())
+    assert lanes["source"] == "predicted" and [lane["rank"] for lane in lanes["lanes"]] == list(range(8))
+    for lane in lanes["lanes"]:
+        assert all(a["end"] <= b["start"] + 1e-9 for a, b in itertools.pairwise(lane["bars"]))
+    assert lanes["end"] == max(bar["end"] for lane in lanes["lanes"] for bar in lane["bars"])
+
+
+def test_a_measured_message_is_split_into_the_wait_for_the_last_rank_and_the_rest():
+    """Rank 1 comes 3 s after rank 0; both end at 5 s. The step before is not shown."""
+
+    def event(rank, step, kind, start_s, end_s):
+        group = (0, 1) if kind == "communication" else ()
+        return Event(rank=rank, step=step, phase="forward", kind=kind, name=kind, op="x", start_s=start_s, end_s=end_s, group=group)
+
+    events = [event(0, 6, "compute", -9, -8), event(0, 7, "compute", 0, 1), event(0, 7, "communication", 1, 5)]
+    events += [event(1, 7, "compute", 0, 4), event(1, 7, "communication", 4, 5)]
+    lanes = timeline_lanes(plan_of(devices=2), events)
+    assert lanes["source"] == "measured" and lanes["end"] == 5e6
+    assert [[(b["kind"], b["start"] / 1e6, b["end"] / 1e6) for b in lane["bars"]] for lane in lanes["lanes"]] == [
+        [("compute", 0, 1), ("wait", 1, 4), ("communication", 4, 5)],
+        [("compute", 0, 4), ("communication", 4, 5)],
+    ]
+
+
+def test_a_message_that_ended_before_the_last_rank_came_is_all_wait():
+    """A broadcast's root need not wait for the others to arrive; a bar must not end before it begins."""
+    common = {"step": 0, "phase": "forward", "kind": "communication", "name": "m", "op": "broadcast", "group": (0, 1)}
+    events = [Event(rank=0, start_s=0, end_s=1, **common), Event(rank=1, start_s=2, end_s=3, **common)]
+    bars = timeline_lanes(plan_of(devices=2), events)["lanes"][0]["bars"]
+    assert all(b["start"] <= b["end"] for b in bars) and bars[-1]["end"] == 1e6
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_every_part_is_plain_data(net):
+    plan = plan_of(net)
+    table = message_table(plan, 1)
+    for part in (table, totals(table), graph_strip(plan, table), rank_detail(plan, 1), timeline_lanes(plan)):
+        assert json.loads(json.dumps(part, allow_nan=False)) == part

@@ -1,0 +1,100 @@
+"""Predictions beside the plan: right numbers, verdicts, and the reason behind a known wrong answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.errors import ArgumentError
+from parallel_lab.events import Event
+from parallel_lab.lab.prediction import Comparison, Prediction
+from parallel_lab.lab.strategy_lab import StrategyLab
+
+# Rank 5 is (1, 1) in the 2 x 4 matrix. Messages: two all_reduces forward and the loss, the same two backward, and the gradients of w2 and w.
+BYTES = 4 * (8 * 16 + 8 * 16 + 1 + 8 * 16 + 8 * 16 + 4 * 16 + 8 * 16)
+RIGHT = {"slice_of_w": (8, 16), "group_of_rank_5": (4, 5, 6, 7), "messages": 7, "bytes": BYTES}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return StrategyLab().plan
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    return [comparison.verdict(yours, right) for _, yours, right, _, _ in comparison.rows]
+
+
+def hint(plan, row: int, **answers) -> str:
+    return Prediction(**answers).compare(plan).rows[row][4]
+
+
+def test_right_answers_are_right(plan):
+    comparison = Prediction(**RIGHT).compare(plan)
+    assert verdicts(comparison) == ["right"] * 4
+    assert [row[2] for row in comparison.rows] == list(RIGHT.values())
+
+
+def test_lists_are_as_good_as_tuples(plan):
+    assert verdicts(Prediction(slice_of_w=[8, 16], group_of_rank_5=[4, 5, 6, 7]).compare(plan))[:2] == ["right", "right"]
+
+
+def test_what_is_left_open_is_no_answer_and_is_revealed(plan):
+    comparison = Prediction().compare(plan)
+    assert verdicts(comparison) == ["no answer"] * 4
+    assert [row[2] for row in comparison.rows] == list(RIGHT.values())
+
+
+def test_wrong_answers_are_not_yet(plan):
+    assert verdicts(Prediction((32, 16), (0, 5), 3, 1).compare(plan)) == ["not yet"] * 4
+
+
+@pytest.mark.parametrize(
+    ("row", "answers", "words"),
+    [
+        (0, {"slice_of_w": (32, 16)}, "whole of w"),
+        (0, {"slice_of_w": (16, 8)}, "per dim"),
+        (1, {"group_of_rank_5": (1, 5)}, "backward"),
+        (1, {"group_of_rank_5": (0, 1, 2, 3)}, "runs fastest"),
+        (2, {"messages": 3}, "forward alone"),
+        (2, {"messages": 9}, "3 forward, 4 backward"),
+        (3, {"bytes": BYTES // 4}, "elements"),
+        (3, {"bytes": 7}, "512 + 512 + 4 + 512 + 512 + 256 + 512"),
+    ],
+)
+def test_a_known_misconception_is_answered_with_its_reason(plan, row, answers, words):
+    assert words in hint(plan, row, **answers)
+
+
+def test_a_right_answer_needs_no_hint_in_print(plan):
+    assert "runs fastest" not in str(Prediction(**RIGHT).compare(plan))
+    assert "runs fastest" in str(Prediction().compare(plan))
+
+
+@pytest.mark.parametrize("answers", [{"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()}])
+def test_an_answer_that_is_no_number_is_refused_in_words(plan, answers):
+    with pytest.raises(ArgumentError, match="A number, or several in a tuple"):
+        Prediction(**answers).compare(plan)
+
+
+@pytest.mark.parametrize(("net", "devices"), [("quickstart", 4), ("megatron", 8), ("dense", 8)])
+def test_another_plan_is_refused(net, devices):
+    with pytest.raises(ArgumentError, match="quickstart network on 8 devices"):
+        Prediction().compare(StrategyLab(net, devices).plan)
+
+
+def test_what_was_counted_stands_beside_what_was_predicted(plan):
+    lab_messages = [(phase, i) for phase, i in plan.instructions() if i.is_communication]
+    events = [
+        Event(
+            rank=5, step=0, phase=phase, kind="communication", name=i.out, op=i.kind, start_s=0, end_s=1, group=i.group(5), bytes=plan.value(i.ins[0]).slice_bytes
+        )
+        for phase, i in lab_messages
+    ]
+    rows = Prediction(**RIGHT).compare(plan, events).rows
+    assert rows[2][3] == 7 and rows[3][3] == BYTES
+    assert rows[2][3] == rows[2][2] and rows[3][3] == rows[3][2]
+
+
+def test_the_table_in_a_notebook_is_escaped_and_has_headers():
+    page = Comparison((("<b>?", "<i>1", 2, None, "a & b"),))._repr_html_()
+    assert "&lt;b&gt;?" in page and "&lt;i&gt;1" in page and "a &amp; b" in page and "<b>?" not in page
+    assert page.count("scope='col'") == 6

@@ -1,0 +1,330 @@
+"""The simulator: rank programs written by hand, waits that never end, disagreements; and a plan run one instruction at a time."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import CollectiveMismatch, DeadlockError, PlanError, Request, ShapeError, Simulator, Tensor, compile, nn, simulate
+from tests.recorded.nets import Quick
+
+N = 4
+GROUP = tuple(range(N))
+S = ((2, 4), (4, 1))
+
+
+def vector(rank, n=8):
+    return np.random.default_rng(rank).normal(size=n)
+
+
+# ---- programs written by hand ----
+
+
+def ring_all_reduce(rank, x):
+    """reduce_scatter, then all_gather, each in N - 1 rounds of one piece from every rank to its right neighbour."""
+    pieces = [p.copy() for p in np.split(x, N)]
+    right, left = (rank + 1) % N, (rank - 1) % N
+    for rounds in (0, 1):
+        for step in range(N - 1):
+            mine, theirs = (rank + rounds - step) % N, (rank + rounds - step - 1) % N
+            send = Request("send", (rank, right), pieces[mine])
+            receive = Request("recv", (left, rank), shape=pieces[theirs].shape, dtype="float64")
+            # even ranks send first, odd ones receive first: all sending at once would wait for ever
+            if rank % 2 == 0:
+                yield send
+                got = yield receive
+            else:
+                got = yield receive
+                yield send
+            pieces[theirs] = pieces[theirs] + got if rounds == 0 else got
+    return np.concatenate(pieces)
+
+
+def test_ring_all_reduce_by_send_and_recv_is_the_sum():
+    got = simulate([ring_all_reduce(r, vector(r)) for r in GROUP])
+    want = sum(vector(r) for r in GROUP)
+    for result in got:
+        np.testing.assert_allclose(result, want, rtol=1e-12)
+        np.testing.assert_array_equal(result, got[0])
+
+
+def one_call(rank, kind, value=None, **fields):
+    result = yield Request(kind, GROUP, value, **fields)
+    return result
+
+
+def run_each(kind, values, **fields):
+    return simulate([one_call(r, kind, values[r], **fields) for r in GROUP])
+
+
+def test_every_collective_gives_what_its_definition_says():
+    values = [vector(r) for r in GROUP]
+    total = ((values[0] + values[1]) + values[2]) + values[3]
+    for got in run_each("all_reduce", values):
+        np.testing.assert_array_equal(got, total)
+    np.testing.assert_array_equal(run_each("all_reduce", values, reduce="max")[2], np.maximum.reduce(values))
+    np.testing.assert_array_equal(run_each("all_gather", values)[3], np.concatenate(values))
+    np.testing.assert_array_equal(np.concatenate(run_each("reduce_scatter", values)), total)
+    squares = [v.reshape(4, 2) for v in values]
+    for rank, got in enumerate(run_each("all_to_all", squares, split_dim=0, concat_dim=1)):
+        np.testing.assert_array_equal(got, np.concatenate([s[rank : rank + 1] for s in squares], axis=1))
+    assert [g is None for g in run_each("reduce", values, root=2)] == [True, True, False, True]
+    np.testing.assert_array_equal(run_each("gather", values, root=1)[1], np.concatenate(values))
+    assert run_each("barrier", [None] * N) == [None] * N
+
+
+def test_broadcast_and_scatter_come_from_the_root():
+    def program(rank, kind, part):
+        if rank == 1:
+            result = yield Request(kind, GROUP, vector(9), root=1)
+        else:
+            result = yield Request(kind, GROUP, None, root=1, shape=part, dtype="float64")
+        return result
+
+    for got in simulate([program(r, "broadcast", (8,)) for r in GROUP]):
+        np.testing.assert_array_equal(got, vector(9))
+    np.testing.assert_array_equal(np.concatenate(simulate([program(r, "scatter", (2,)) for r in GROUP])), vector(9))
+
+
+def test_replies_are_copies():
+    """A rank that writes into what it got must not change what another rank holds."""
+
+    def program(rank):
+        mine = np.ones(3)
+        got = yield Request("all_reduce", (0, 1), mine)
+        got += rank
+        again = yield Request("all_gather", (0, 1), got)
+        return mine, again
+
+    results = simulate([program(0), program(1)])
+    np.testing.assert_array_equal(results[0][0], np.ones(3))
+    np.testing.assert_array_equal(results[0][1], [2, 2, 2, 3, 3, 3])
+
+
+def test_groups_work_side_by_side():
+    def program(rank):
+        row = (0, 1) if rank < 2 else (2, 3)
+        column = (0, 2) if rank % 2 == 0 else (1, 3)
+        a = yield Request("all_reduce", row, np.array([float(rank)]))
+        b = yield Request("all_reduce", column, a)
+        return b[0]
+
+    assert simulate([program(r) for r in GROUP]) == [6.0] * 4
+
+
+def test_programs_without_requests_end():
+    def program(rank):
+        return rank
+        yield
+
+    assert simulate([program(r) for r in range(3)]) == [0, 1, 2]
+
+
+def test_a_mapping_of_ranks_is_taken():
+    def program(rank):
+        got = yield Request("all_gather", (3, 7), np.array([rank]))
+        return got.tolist()
+
+    assert simulate({7: program(7), 3: program(3)}) == [[3, 7], [3, 7]]
+
+
+# ---- waits that never end ----
+
+
+def test_everyone_sends_first_is_a_deadlock_that_says_who_waits_for_whom():
+    def program(rank):
+        yield Request("send", (rank, (rank + 1) % 3), np.ones(2))
+        yield Request("recv", ((rank - 1) % 3, rank), shape=(2,), dtype="float64")
+
+    with pytest.raises(DeadlockError) as caught:
+        simulate([program(r) for r in range(3)])
+    text = str(caught.value)
+    for rank, group in enumerate([(0, 1), (1, 2), (2, 0)]):
+        assert f"rank {rank} waits in its call 1, send float64 (2,), with {group}" in text
+
+
+def test_two_groups_in_opposite_order_are_a_deadlock():
+    def program(rank):
+        for group in [(0, 1), (0, 1, 2)] if rank == 0 else [(0, 1, 2), (0, 1)]:
+            if rank in group:
+                yield Request("all_reduce", group, np.ones(1), origin=f"line {rank}")
+
+    with pytest.raises(DeadlockError, match=r"rank 0 waits in its call 1.*at line 0, with \(0, 1\); rank 1 waits.*\(0, 1, 2\); rank 2 waits"):
+        simulate([program(r) for r in range(3)])
+
+
+def test_a_rank_that_leaves_early_is_named():
+    def program(rank):
+        yield Request("barrier", (0, 1, 2))
+        if rank != 1:
+            yield Request("all_reduce", (0, 1, 2), np.ones(1))
+
+    with pytest.raises(DeadlockError, match=r"rank 0 waits in its call 2.*rank 2 waits in its call 2.*ranks \[1\] have ended"):
+        simulate([program(r) for r in range(3)])
+
+
+def test_a_group_with_a_rank_that_does_not_exist_is_a_deadlock():
+    def program(rank):
+        yield Request("barrier", (0, 1, 5))
+
+    with pytest.raises(DeadlockError, match=r"with \(0, 1, 5\)"):
+        simulate([program(0), program(1)])
+
+
+# ---- disagreements ----
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "words"),
+    [
+        ({"kind": "all_reduce"}, {"kind": "all_gather"}, ["all_reduce", "all_gather"]),
+        ({"value": np.ones(2)}, {"value": np.ones(3)}, ["(2,)", "(3,)"]),
+        ({"value": np.ones(2)}, {"value": np.ones(2, np.float32)}, ["float64", "float32"]),
+        ({"reduce": "sum"}, {"reduce": "max"}, ["sum", "max"]),
+        ({"kind": "reduce", "root": 0}, {"kind": "reduce", "root": 1}, ["root 0", "root 1"]),
+        ({"kind": "all_gather", "dim": 0, "value": np.ones((2, 2))}, {"kind": "all_gather", "dim": 1, "value": np.ones((2, 2))}, ["dim 0", "dim 1"]),
+    ],
+)
+def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
+    def program(rank):
+        fields = {"kind": "all_reduce", "value": np.ones(2)} | (mine if rank == 0 else other)
+        yield Request(group=(0, 1), origin=f"lesson.py:{rank + 10}", **fields)
+
+    with pytest.raises(CollectiveMismatch) as caught:
+        simulate([program(0), program(1)])
+    for word in ["rank 0", "rank 1", "lesson.py:10", "lesson.py:11", *words]:
+        assert word in str(caught.value)
+
+
+def test_a_rank_outside_its_group_is_told_so():
+    def program(rank):
+        yield Request("all_reduce", (0, 1), np.ones(1))
+
+    with pytest.raises(CollectiveMismatch, match=r"rank 2 called all_reduce.*for group \(0, 1\)"):
+        simulate([program(r) for r in range(3)])
+
+
+def test_an_exception_in_a_program_comes_through():
+    def program(rank):
+        yield Request("barrier", (0, 1))
+        if rank == 1:
+            raise ZeroDivisionError("mine")
+        yield Request("barrier", (0, 1))
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        simulate([program(0), program(1)])
+
+
+# ---- a plan, one instruction at a time ----
+
+
+@pytest.fixture
+def stepped(rng):
+    """(simulator, net, x, y): the quickstart on 8 ranks."""
+    net = Quick(32, 16, 16, S, ((2, 4),), S)
+    for p in net.trainable_params():
+        p._initial, p._data = None, rng.normal(size=p.shape)
+    x, y = rng.normal(size=(16, 32)), rng.normal(size=(16, 16))
+    plan = compile(net, x, y, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
+    return Simulator(plan, {p.name: p.asnumpy() for p in net.trainable_params()}), net, x, y
+
+
+def test_steps_are_the_plans_instructions_in_order(stepped):
+    sim, _, x, y = stepped
+    sim.begin(x, y)
+    ticks = []
+    while (tick := sim.next_instruction()) is not None:
+        ticks.append((tick.phase, tick.position, tick.instr))
+    want = [(p, i, instr) for p, program in sim.plan.stages[0].programs for i, instr in enumerate(program)]
+    assert ticks == want
+
+
+def test_a_value_is_there_from_the_step_that_makes_it(stepped):
+    sim, net, x, y = stepped
+    sim.begin(x, y)
+    for rank in range(8):
+        with pytest.raises(PlanError, match=f"rank {rank} does not hold 'matmul.partial' now"):
+            sim.value("matmul.partial", rank)
+    while sim.next_instruction().instr.out != "matmul.partial":
+        pass
+    w = net.weight.asnumpy()
+    for rank in range(8):
+        row, column = divmod(rank, 4)
+        rows, columns = slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8)
+        np.testing.assert_allclose(sim.value("matmul.partial", rank), x[rows, columns] @ w[columns], rtol=1e-12)
+    with pytest.raises(PlanError, match="does not hold"):
+        sim.full("matmul")
+    # addends are combined when they are put together
+    np.testing.assert_allclose(sim.full("matmul.partial"), x @ w, rtol=1e-10)
+
+
+def test_after_the_last_step_every_value_is_kept_to_look_at(stepped):
+    sim, net, x, y = stepped
+    sim.begin(x, y)
+    while sim.next_instruction() is not None:
+        pass
+    hidden = np.maximum(x @ net.weight.asnumpy(), 0)
+    np.testing.assert_allclose(sim.full("relu"), hidden, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(sim.full("matmul2"), hidden @ net.weight2.asnumpy(), rtol=1e-10, atol=1e-12)
+    with pytest.raises(PlanError, match="no step was begun"):
+        sim.next_instruction()
+
+
+def test_stepping_gives_the_same_bits_as_a_whole_step(stepped):
+    sim, _, x, y = stepped
+    loss = sim.run_step(x, y)
+    grads = {n: sim.full(g) for n, g in sim.plan.gradients}
+    sim.begin(x, y)
+    while sim.next_instruction() is not None:
+        pass
+    np.testing.assert_array_equal(sim.full(sim.plan.outputs[0]), loss)
+    for name, g in sim.plan.gradients:
+        np.testing.assert_array_equal(sim.full(g), grads[name])
+
+
+def test_begin_in_the_middle_of_a_step_starts_over(stepped):
+    sim, _, x, y = stepped
+    loss = sim.run_step(x, y)
+    sim.begin(-x, y)
+    for _ in range(5):
+        sim.next_instruction()
+    sim.begin(x, y)
+    while sim.next_instruction() is not None:
+        pass
+    np.testing.assert_array_equal(sim.full(sim.plan.outputs[0]), loss)
+
+
+def test_a_whole_step_drops_what_nothing_reads_any_more(stepped):
+    sim, _, x, y = stepped
+    sim.run_step(x, y)
+    kept = {"x", "label", "w", "w2", sim.plan.outputs[0], *(g for _, g in sim.plan.gradients)}
+    assert {n for n in sim.envs[0] if n not in sim.plan.scalars} == kept
+
+
+def test_stepping_needs_begin(stepped):
+    with pytest.raises(PlanError, match=r"Call begin\(\*inputs\) first"):
+        stepped[0].next_instruction()
+
+
+@pytest.mark.parametrize("call", ["begin", "run_step"])
+def test_inputs_of_another_shape_or_number_are_refused(stepped, call):
+    sim, _, x, y = stepped
+    with pytest.raises(ShapeError, match=r"'x' has shape \(8, 32\).*\(16, 32\)"):
+        getattr(sim, call)(x[:8], y)
+    with pytest.raises(ShapeError, match=r"got 1 inputs.*2: x, label"):
+        getattr(sim, call)(x)
+
+
+def test_tensors_are_taken_as_inputs(stepped):
+    sim, _, x, y = stepped
+    np.testing.assert_array_equal(sim.run_step(Tensor(x), Tensor(y)), sim.run_step(x, y))
+
+
+def test_observer_sees_every_rank_and_the_bytes_it_hands_over(stepped):
+    sim, _, x, y = stepped
+    seen = []
+    sim.run_step(x, y, observe=lambda *what: seen.append(what))
+    program = [(p, i) for p, program in sim.plan.stages[0].programs for i in program]
+    for rank in range(8):
+        mine = [(phase, instr, end - start, handed) for r, phase, instr, start, end, handed in seen if r == rank]
+        assert [(p, i) for p, i, _, _ in mine] == program
+        assert all(seconds >= 0 for _, _, seconds, _ in mine)
+        assert [b for _, i, _, b in mine] == [sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program]
