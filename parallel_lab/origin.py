@@ -6,12 +6,13 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 __all__ = ["Origin", "caller"]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Networks that ship with the package are user code for this purpose: their lines are what a learner wants to see.
-_USER_FOLDERS = tuple(_PACKAGE + name + os.sep for name in ("lab", "models"))
+_USER_FILES = (os.path.join(_PACKAGE, "lab", "networks.py"),)
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,24 @@ def short_file(file: str) -> str:
 
 
 def caller(scope: str = "") -> Origin:
-    """Origin of the innermost frame that is the learner's: outside this package's machinery."""
-    frame = sys._getframe(1)
+    """Origin of the innermost frame that is the learner's: outside this package's machinery.
+
+    While a network is traced, an operator that no line of the learner's network called (one inside a loss or a layer that was given to `compile`) has the
+    line of that layer's construct.
+    """
+    frame, layer = sys._getframe(1), None
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE) or file.startswith(_USER_FOLDERS):
-            return Origin(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip(), scope)
+        code, file = frame.f_code, frame.f_code.co_filename
+        if not file.startswith(_PACKAGE) or file.startswith(_USER_FILES):
+            return _origin(frame, scope)
+        if code.co_name == "construct" and layer is None:
+            layer = frame
+        if code.co_name == "trace_network" and layer is not None:
+            return _origin(layer, scope)
         frame = frame.f_back
     return Origin(scope=scope)
+
+
+def _origin(frame: FrameType, scope: str) -> Origin:
+    file = frame.f_code.co_filename
+    return Origin(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip(), scope)

@@ -95,9 +95,9 @@ def additions_behind(plan: Plan) -> int:
 def rounding_bound(plan: Plan, value: np.ndarray, steps: int = 1) -> float:
     """How far two runs that add in different orders may differ in `value`: 4 sqrt(n) eps x steps x largest magnitude, n additions behind one element.
 
-    Rounding errors of a sum of n terms behave like a random walk: with high probability they stay below lambda sqrt(n) eps times the sum of magnitudes,
-    lambda a small constant, here 4 (Higham and Mary 2019, theorem 2.4). The sums of one step follow each other, so their lengths add up; each step starts
-    from the last one's result, so steps add up too. First order, the largest element standing for the terms.
+    Rounding errors of a sum of n terms behave like a random walk: with high probability they stay below lambda sqrt(n) eps times the sum of
+    magnitudes, lambda a small constant, here 4 (Higham and Mary 2019, theorem 2.4). The sums of one step follow each other, so their lengths add up;
+    each step starts from the last one's result, so steps add up too. First order, the largest element standing for the terms.
     """
     magnitude = float(np.max(np.abs(value))) if value.size else 0.0
     eps = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0

@@ -101,7 +101,7 @@ def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
     node = plan.graph.node(entry.owner) if entry.owner else None
     if node is None or node.strategy is None:
         names = ["rows" if i == 0 else f"dim {i}" for i in range(layout.ndim)]
-        return (names + [COPIES])[: len(layout.device_matrix)] if len(layout.device_matrix) > layout.ndim else names
+        return [*names, COPIES][: len(layout.device_matrix)] if len(layout.device_matrix) > layout.ndim else names
     shapes = plan.graph.shapes()
     operand_shapes = tuple(shapes[i] for i in node.ins)
     rule = sharding_rule(node.opdef, operand_shapes, dict(node.attrs), node.strategy, plan.device_num)

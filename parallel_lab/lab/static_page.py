@@ -5,7 +5,7 @@
 The page carries the widget's own script and style sheet, so it looks and reads the same; a Content-Security-Policy forbids every request. Ranks
 can be selected as it is; tensors and phases too where the snapshot carries
 
-    "frames": {"tensor|phase" or "*|*|rank" or "tensor|phase|rank": {parts of the snapshot that differ there: picture, cards, rank_detail, messages, ...}}
+    "frames": {"tensor|phase" or "*|*|rank" or "tensor|phase|rank": {parts of the snapshot that differ there: picture, cards, messages, ...}}
 
 as `lab.snapshot(frames=True)` has them.
 

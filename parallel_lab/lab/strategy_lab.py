@@ -6,8 +6,8 @@
     lab.run(); lab.wait()
     print(lab.to_text())
 
-State, commands, `snapshot()`. Every control of the widget is one of these method calls. A command that is refused raises a ParallelLabError and changes
-nothing, except `set_strategy`: a strategy that is refused is kept beside its operator with the reason, and the picture stays at the last good one.
+State, commands, `snapshot()`. Every control of the widget is one of these method calls. A command that is refused raises a ParallelLabError and
+changes nothing, except `set_strategy`: a refused strategy is kept beside its operator with the reason, and the picture stays at the last good one.
 Training runs in worker processes under a helper thread; no command waits for it.
 """
 
@@ -330,7 +330,7 @@ class StrategyLab:
         )
 
     def _preset(self) -> dict[str, Any]:
-        """The network's own strategies for this number of devices, as far as they fit the data; None (default) elsewhere. In the order of the network."""
+        """The network's own strategies for this number of devices, as far as they fit the data; None (default) elsewhere. In order of the network."""
         given = NETWORKS[self._net].preset(self._devices)
         primitives = operator_primitives(NETWORKS[self._net].factory(get_problem(self._data)))
         names = [n.name for n in self._compile({}).graph.nodes if n.name in primitives]
@@ -516,7 +516,7 @@ class StrategyLab:
         return f"One step sends {len(sent)} message{'s' if len(sent) > 1 else ''}; rank {rank} hands over {count:,} bytes."
 
     def _frames(self, entries: tuple, events: tuple[Event, ...]) -> dict[str, Any]:
-        """What a page without a kernel shows for every choice: "tensor|phase" holds what depends on the tensor, "*|*|rank" what depends on the rank."""
+        """What a page without a kernel shows for every choice: "tensor|phase" has what depends on the tensor, "*|*|rank" what on the rank."""
         found: dict[str, Any] = {}
         for e in entries:
             for phase in PHASES:

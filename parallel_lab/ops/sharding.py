@@ -176,14 +176,8 @@ def nearest_legal(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], s
     """The legal strategy that changes the fewest doublings of a refused one; of several, the one that keeps the earlier inputs."""
 
     def distance(candidate: Strategy) -> float:
-        if len(candidate) != len(strategy):
-            given = [n for t in strategy for n in t]
-            return abs(math.log2(max(1, math.prod(given))) - math.log2(math.prod(n for t in candidate for n in t)))
-        total = 0.0
-        for ours, theirs in zip(candidate, strategy, strict=True):
-            pairs = itertools.zip_longest(ours, theirs, fillvalue=1)
-            total += sum(abs(math.log2(a) - math.log2(max(1, b))) for a, b in pairs)
-        return total
+        # what was given counts, tuple by tuple; tuples and counts that are missing may be anything
+        return sum(abs(math.log2(x) - math.log2(max(1, y))) for a, b in zip(candidate, strategy, strict=False) for x, y in zip(a, b, strict=False))
 
     return min(legal_strategies(op, shapes, attrs, device_num), key=lambda c: (distance(c), [a != b for a, b in zip(c, strategy, strict=False)]))
 

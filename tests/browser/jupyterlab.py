@@ -6,8 +6,8 @@
         book.run_all()
         assert not book.errors() and not watch.outside and not watch.broken
 
-The server listens on 127.0.0.1 with settings and workspaces of its own in a temporary folder, shows no news and asks nothing of the network. Outputs are
-read from the notebook's model: the page holds only those that are on screen.
+The server listens on 127.0.0.1 with settings and workspaces of its own in a temporary folder, shows no news and asks nothing of the network.
+Outputs are read from the notebook's model: the page holds only those that are on screen.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ class Notebook:
 
     def scroll_to(self, number: int) -> None:
         """Bring a cell on screen: JupyterLab draws only those that are."""
-        self.page.evaluate(f"async (i) => {{ const book = {CURRENT}.content; book.activeCellIndex = i; await book.scrollToItem(i, 'start'); }}", number)
+        code = f"async (i) => {{ const book = {CURRENT}.content; book.activeCellIndex = i; await book.scrollToItem(i, 'start'); }}"
+        self.page.evaluate(code, number)
 
 
 def written(path: Path, *sources: str) -> Path:

@@ -82,7 +82,9 @@ def test_values_that_are_not_numbers_are_no_equality():
     assert not row.equal and row.verdict == "different" and not Equality("t", (row,)).equal
 
 
-@pytest.mark.parametrize(("difference", "verdict"), [(0.0, "identical"), (1e-7, "equal to rounding"), (1e-6, "equal to rounding"), (2e-6, "different")])
+@pytest.mark.parametrize(
+    ("difference", "verdict"), [(0.0, "identical"), (1e-7, "equal to rounding"), (1e-6, "equal to rounding"), (2e-6, "different")]
+)
 def test_verdicts(difference, verdict):
     assert EqualityRow("w", difference, 1e-6).verdict == verdict
 
@@ -94,7 +96,7 @@ def test_the_worst_row_uses_up_most_of_its_bound():
 
 
 def test_the_bound_grows_with_additions_steps_and_magnitude():
-    """4 sqrt(n) eps steps max|value|, n from the sums of the step: k = 32 and k = 16 of the two products, one for the ReLU, those of the loss, twice; rows."""
+    """4 sqrt(n) eps steps max|value|. n: k = 32 and 16 of the two products, one for the ReLU, what the loss adds, all twice; and the rows."""
     _, _, _, _, whole = sessions()
     value = np.array([[0.5, -2.0]], np.float32)
     n = additions_behind(whole)

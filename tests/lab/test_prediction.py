@@ -82,12 +82,11 @@ def test_another_plan_is_refused(net, devices):
 
 
 def test_what_was_counted_stands_beside_what_was_predicted(plan):
-    lab_messages = [(phase, i) for phase, i in plan.instructions() if i.is_communication]
+    ran = {"rank": 5, "step": 0, "kind": "communication", "start_s": 0, "end_s": 1}
     events = [
-        Event(
-            rank=5, step=0, phase=phase, kind="communication", name=i.out, op=i.kind, start_s=0, end_s=1, group=i.group(5), bytes=plan.value(i.ins[0]).slice_bytes
-        )
-        for phase, i in lab_messages
+        Event(phase=phase, name=i.out, op=i.kind, group=i.group(5), bytes=plan.value(i.ins[0]).slice_bytes, **ran)
+        for phase, i in plan.instructions()
+        if i.is_communication
     ]
     rows = Prediction(**RIGHT).compare(plan, events).rows
     assert rows[2][3] == 7 and rows[3][3] == BYTES

@@ -124,6 +124,9 @@ class _Backward:
         for part in parts[1:]:
             total = total + self.array(part)
         made = self.values[name]
+        if str(total.dtype) != made.dtype:
+            # float32 beside float64: the rule computed in the wider one, the gradient has the value's own
+            total = OPS["cast"](total, dtype=made.dtype)
         if made.layout is not None:
             wanted, known = self.gradient_value(name), self.values[total.name]
             if known.layout is not None and (known.shape != wanted.shape or not known.layout.same_placement(wanted.layout)):

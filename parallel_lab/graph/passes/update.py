@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import TraceError, message
 from ...layout import TensorLayout
 from ...origin import Origin
-from ..ir import Draft, Value
+from ..ir import Draft, Value, fresh_name
 from .differentiate import LocalRecorder
 
 __all__ = ["LEARNING_RATE", "update_parameters"]
@@ -23,9 +24,15 @@ LEARNING_RATE = "learning_rate"
 def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) -> Draft:
     """Add the update program.
 
-    optimizer   an `nn.Optimizer`: `update(parameter, gradient, state, scalars, learning_rate)`, `initial_state`, `scalar_state`
+    optimizer   an `nn.Optimizer`: `parameters`, `update(parameter, gradient, state, scalars, learning_rate)`, `initial_state`, `scalar_state`
     parameters  the network's Parameters by name
+
+    Only the optimizer's own parameters are updated. Raises TraceError if none of them has a gradient.
     """
+    own = {p.name for p in optimizer.parameters}
+    if not any(name in own for name, _ in draft.gradients):
+        trained = ", ".join(name for name, _ in draft.gradients)
+        raise TraceError(message(f"the optimizer has {', '.join(sorted(own))}", where="compile", allowed=f"The network's parameters: {trained}"))
     values = draft.value_table()
     rec = LocalRecorder(values, {})
     rec.suffix = ".update"
@@ -35,17 +42,20 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
     assignments: list[tuple[str, str]] = []
     states: list[tuple[str, str, str]] = []
     scalars: dict[tuple[str, str], Any] = {}
+    labels: dict[tuple[str, str], str] = {}
 
     def scalar(name: str, dtype: str) -> Any:
         """A scalar state in the dtype of the parameters that use it; one program value per dtype."""
-        label = f"{name}:{dtype}"
-        if label not in values:
+        if (name, dtype) not in labels:
+            label = labels[name, dtype] = fresh_name(f"{name}:{dtype}", values)
             values[label] = Value((), dtype, TensorLayout.replicated(device_num, 0))
             states.append((label, "", name))
-        return rec.value(label)
+        return rec.value(labels[name, dtype])
 
     with rec:
         for name, gradient in draft.gradients:
+            if name not in own:
+                continue
             parameter = parameters[name]
             dtype, layout, shape = values[name].dtype, values[name].layout, values[name].shape
             rec.name = name
@@ -59,16 +69,17 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
                     if new.name != given[s].name:
                         assignments.append((given[s].name, new.name))
                 scalars["", dtype] = None
-            state = {}
+            state, targets = {}, {}
             for s, initial in optimizer.initial_state(parameter).items():
-                label = f"{s}.{name}"
+                # a parameter may itself be called "moments.w"
+                label = targets[s] = fresh_name(f"{s}.{name}", values)
                 values[label] = Value(shape, str(np.asarray(initial).dtype), layout)
                 states.append((label, name, s))
                 state[s] = rec.value(label)
             rate = scalar(LEARNING_RATE, dtype)
             known = {s: v for (s, d), v in scalars.items() if s and d == dtype}
             new_parameter, new_state = optimizer.update(rec.value(name), rec.value(gradient), state, known, rate)
-            for target, new in [(name, new_parameter), *((f"{s}.{name}", v) for s, v in new_state.items())]:
+            for target, new in [(name, new_parameter), *((targets[s], v) for s, v in new_state.items())]:
                 if new.name != target:
                     values[new.name] = Value(shape, values[new.name].dtype, layout)
                     assignments.append((target, new.name))
