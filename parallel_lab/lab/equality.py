@@ -38,7 +38,7 @@ class EqualityRow:
 
     @property
     def verdict(self) -> str:
-        """"identical", "equal to rounding" or "different"."""
+        """One of "identical", "equal to rounding" and "different"."""
         return "identical" if self.largest_difference == 0 else "equal to rounding" if self.equal else "different"
 
 

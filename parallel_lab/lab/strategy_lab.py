@@ -54,6 +54,7 @@ class _Training:
     error: str | None = None
     run: Run | None = None
     thread: threading.Thread | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
     stop_asked: bool = False
     seconds_per_step: float | None = None
     since: tuple[float, int] = (0.0, 0)  # (seconds, steps) where the clock of seconds_per_step began: at the start, or at the last resume
@@ -229,9 +230,9 @@ class StrategyLab:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
-        thread = self._training.thread
-        if thread is not None:
-            thread.join(timeout)
+        training = self._training
+        if training.thread is not None:
+            training.ended.wait(timeout)  # not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726)
         return self._training.state not in BUSY
 
     def close(self) -> None:
@@ -280,6 +281,8 @@ class StrategyLab:
             training.error = f"{type(error).__name__}: {error}"
             self._finish(training, "failed")
             raise
+        finally:
+            training.ended.set()
 
     @staticmethod
     def _follower(training: _Training, single: Session, batches: list) -> Callable[[int], None]:
@@ -549,4 +552,3 @@ def _parse(text: Any) -> tuple | None:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         raise ArgumentError(message(f"{shorten(text)} cannot be read", where="strategy", hint=example)) from None
-

@@ -569,7 +569,12 @@ export function mount(root, { send, live, can = () => true }) {
   return {
     show(next) { snapshot = next; ask(); },
     // The kernel has dealt with a command: what it says now replaces what was typed.
-    answered() { for (const name of ui.sent) ui.drafts.delete(name); ui.sent.clear(); drawn.clear(); ask(); }, // drawn.clear(): a refused choice goes back
+    answered() {
+      for (const name of ui.sent) ui.drafts.delete(name);
+      ui.sent.clear();
+      for (const part of ["head", "operators", "picture"]) drawn.delete(part); // drawn anew even where the text is the same: a refused choice goes back
+      ask();
+    },
     curves,
     // Losses from step `since` on; returns false if some before them are missing.
     addLoss(since, parts) {

@@ -82,7 +82,7 @@ class StrategyLabWidget(anywidget.AnyWidget):
         self._lab = lab
         self._command_lock = threading.Lock()  # commands of several views, one after another; never held by a publisher
         self._state_lock = threading.Lock()  # guards the fields below, for a few instructions at a time
-        self._publishing = self._again = self._whole = self._closed = False
+        self._publishing = self._again = self._whole = self._closed = self._commanding = False
         self._timer: threading.Timer | None = None
         self._published_at = self._curves_at = -float("inf")
         self._sent_steps = 0
@@ -118,7 +118,11 @@ class StrategyLabWidget(anywidget.AnyWidget):
         try:
             self._check(name, arguments)
             with self._command_lock:
-                getattr(self._lab, name)(*arguments)
+                self._commanding = True
+                try:
+                    getattr(self._lab, name)(*arguments)
+                finally:
+                    self._commanding = False
         except ParallelLabError as error:
             self._refuse(str(error))
             return False
@@ -149,6 +153,8 @@ class StrategyLabWidget(anywidget.AnyWidget):
 
     def _on_change(self, kind: str) -> None:
         """Called by the model in any thread. A new picture is published at once; progress at most every INTERVAL_S, the last one always."""
+        if self._commanding:  # the end of every command publishes everything, once
+            return
         if kind == "picture":
             self._publish(whole=True)
             return

@@ -125,7 +125,7 @@ def test_a_strategy_is_given_as_text_or_tuple_and_taken_back():
 
 
 def test_the_picture_follows_a_strategy_that_ends_the_pending_sum():
-    """"matmul.partial" exists while k is cut; with k whole the same tensor's complete form is shown."""
+    """The addends exist while k is cut; with k whole the same tensor's complete form is shown."""
     lab = StrategyLab()
     assert lab.snapshot()["tensor"] == "matmul.partial"
     lab.set_strategy("matmul", "((8, 1), (1, 1))")
@@ -320,6 +320,20 @@ def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(la
     shot = lab.snapshot()
     assert shot["run"]["state"] == "done" and shot["loss"]["steps"] > held and shot["timeline"]["source"] == "measured"
     assert len(shot["loss"]["parallel"]) == len(shot["loss"]["single"]) == shot["run"]["step"]
+
+
+def test_waiting_can_be_interrupted_and_done_again(lab):
+    """Wrong before: after an interrupt, the next wait came back at once although the run went on."""
+    running_for_long(lab)
+    main = threading.main_thread().ident
+    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        lab.wait(PATIENCE_S)
+    timer.join()
+    assert state(lab) == "running"
+    lab.stop()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
 
 
 def test_stop_ends_a_paused_run_too(lab):

@@ -1,0 +1,120 @@
+"""Every notebook that is shipped: runs from top to bottom in a fresh kernel, is stored clean, and is written as a lesson should be."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("**/*.ipynb"))
+LONGEST_HELPER = 10  # lines
+KERNEL_LIMIT_S = 240
+# words of the house table that have a better one: what stands in a lesson is what the code and the errors say
+BETTER_WORDS = {"allreduce": "all_reduce", "reshard": "redistribution", "nprocs": "world_size", "mesh": "device matrix", "sharding spec": "strategy"}
+LESSON = ("predict", "run", "compare", "break", "prove")
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
+def path(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def book(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code(book) -> list:
+    return [c for c in book.cells if c.cell_type == "code"]
+
+
+def prose(book) -> str:
+    """The text of all markdown cells without code in it."""
+    text = "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
+    return re.sub(r"`[^`]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def test_there_are_notebooks():
+    assert [p.name for p in NOTEBOOKS if p.name == "01_quickstart.ipynb"]
+
+
+def test_it_runs_from_top_to_bottom_in_a_fresh_kernel(book, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    client = nbclient.NotebookClient(
+        book, timeout=KERNEL_LIMIT_S, kernel_name="python3", store_widget_state=False, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()  # raises CellExecutionError for the first cell that fails
+    ran = code(book)
+    assert [c.execution_count for c in ran] == list(range(1, len(ran) + 1))
+    assert not [o for c in ran for o in c.outputs if o.output_type == "error"]
+    loud = [o.text for c in ran for o in c.outputs if o.output_type == "stream" and o.name == "stderr"]
+    assert not loud, f"warnings or tracebacks on stderr: {loud}"
+
+
+def test_it_is_stored_without_outputs_and_valid(path, book):
+    nbformat.validate(book)
+    assert all(c.outputs == [] and c.execution_count is None for c in code(book))
+    assert "widgets" not in book.metadata and book.metadata.kernelspec.name == "python3"
+    ids = [c.id for c in book.cells]
+    assert len(set(ids)) == len(ids)
+    assert path.stat().st_size < 100_000
+
+
+def test_every_code_cell_is_python_and_no_helper_is_long(book):
+    long = []
+    for cell in code(book):
+        tree = ast.parse(cell.source)
+        in_classes = {f for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for f in ast.walk(c)}
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and node not in in_classes
+                and node.end_lineno - node.lineno + 1 > LONGEST_HELPER
+            ):
+                long.append(f"{cell.id}: {node.name}, {node.end_lineno - node.lineno + 1} lines")
+    assert not long
+
+
+def test_classes_are_networks(book):
+    """Anything else of that size belongs into the package."""
+    classes = [node for cell in code(book) for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.ClassDef)]
+    assert [c.name for c in classes if not any(ast.unparse(base).endswith("Cell") for base in c.bases)] == []
+
+
+def test_pictures_have_an_alternative_text(book):
+    text = "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
+    assert not re.findall(r"!\[\s*\]\([^)]*\)", text)
+    assert not [tag for tag in re.findall(r"<img\b[^>]*>", text) if not re.search(r"""\balt=["'][^"']+["']""", tag)]
+
+
+def test_it_says_the_houses_words(book):
+    words = prose(book)
+    assert [(bad, good) for bad, good in BETTER_WORDS.items() if re.search(rf"\b{bad}\b", words)] == []
+
+
+def test_headings_descend_one_level_at_a_time(book):
+    text = re.sub(r"```.*?```", "", "\n".join(c.source for c in book.cells if c.cell_type == "markdown"), flags=re.DOTALL)
+    levels = [len(m) for m in re.findall(r"^(#+) ", text, flags=re.MULTILINE)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+
+
+def test_a_lesson_goes_predict_run_compare_break_prove(book):
+    headings = [m.lower() for c in book.cells if c.cell_type == "markdown" for m in re.findall(r"^## (.*)$", c.source, flags=re.MULTILINE)]
+    found = [next((word for word in LESSON if word in h), None) for h in headings]
+    assert [w for w in found if w] == list(LESSON)
+
+
+def test_it_names_no_place_of_this_or_another_machine(book):
+    everything = "\n".join(c.source for c in book.cells)
+    assert not re.findall(r"(?:/home/|/Users/|/tmp/|/work/|C:\\)\S*", everything)
