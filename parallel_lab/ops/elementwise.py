@@ -92,6 +92,12 @@ def tanh_grad(g, out):
     return g * (1 - out * out)
 
 
+@op(infer_fn=lambda shapes: shapes[0])
+def log_of_positive(x):
+    """Logarithm where x > 0, zero elsewhere.  x: (...) -> (...)."""
+    return np.log(np.where(x > 0, x, np.ones((), x.dtype)))
+
+
 # ---- two operands ----
 
 
@@ -147,7 +153,8 @@ def power(x, y):
 
 @power.vjp
 def _(g, out, x, y):
-    return unbroadcast(mul(g, mul(y, power(x, sub(y, 1.0)))), x), unbroadcast(mul(g, mul(out, log(x))), y)
+    # the gradient for the exponent exists for positive bases only; elsewhere it is 0, so that x ** 2 works for any x
+    return unbroadcast(mul(g, mul(y, power(x, sub(y, 1.0)))), x), unbroadcast(mul(g, mul(out, log_of_positive(x))), y)
 
 
 @op(BINARY, name="Equal", dtype="bool", example=case((16, 8), (8,)))

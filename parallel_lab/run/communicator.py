@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import CollectiveMismatch, message
+from ..errors import CollectiveMismatch, ShapeError, message
 
 __all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "combine", "payload_bytes"]
 
@@ -57,7 +57,7 @@ class Request:
     def descriptor(self) -> tuple:
         """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
 
-        Off the root of a broadcast or scatter there is no value; there `shape` and `dtype` stand in for it."""
+        Off the root of a broadcast or scatter there is no value; there `shape` and `dtype` stand in for it, and what is not given (None) fits anything."""
         if self.kind in ("barrier", "send", "recv"):
             return (self.kind, self.group)
         if self.value is not None:
@@ -65,7 +65,8 @@ class Request:
             if self.kind == "scatter":
                 shape = scatter_part(shape, self.dim, len(self.group))
         else:
-            dtype, shape = str(np.dtype(self.dtype)), tuple(self.shape)
+            dtype = None if self.dtype is None else str(np.dtype(self.dtype))
+            shape = None if self.shape is None else tuple(self.shape)
         detail = {
             "all_reduce": (self.reduce,),
             "reduce": (self.reduce, self.root),
@@ -86,12 +87,15 @@ def scatter_part(shape: tuple[int, ...], dim: int, parts: int) -> tuple[int, ...
 
 def check_match(requests: Sequence[Request], members: Sequence[int]) -> None:
     """Raise CollectiveMismatch unless all `requests` (one per rank in `members`) ask for the same thing."""
-    first = requests[0].descriptor()
+    # the root of a broadcast or scatter knows most; whoever gives less is compared in what it gives
+    best = max(range(len(requests)), key=lambda i: sum(x is not None for x in requests[i].descriptor()))
+    first = requests[best].descriptor()
     for request, rank in zip(requests, members, strict=True):
-        if request.descriptor() != first:
+        given = request.descriptor()
+        if len(given) != len(first) or any(x is not None and x != y for x, y in zip(given, first, strict=True)):
             raise CollectiveMismatch(
                 message(
-                    f"rank {members[0]} called {describe(requests[0])} and rank {rank} called {describe(request)}",
+                    f"rank {members[best]} called {describe(requests[best])} and rank {rank} called {describe(request)}",
                     where=f"group {tuple(members)}, call {request.number if request.number is not None else '?'}",
                     allowed="All members of a group must make the same calls in the same order",
                 )
@@ -112,6 +116,14 @@ def describe(request: Request) -> str:
     if request.kind == "all_to_all":
         words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
     return " ".join(words) + (f" at {request.origin}" if request.origin else "")
+
+
+def cut(request: Request, parts: int, dim: int) -> list[np.ndarray]:
+    """The value of `request` in `parts` equal pieces along `dim`. Raises ShapeError if that does not come out even."""
+    shape = request.value.shape
+    if not -len(shape) <= dim < len(shape) or shape[dim] % parts:
+        raise ShapeError(message(f"a value of shape {shape} cannot be cut along dim {dim}", where=describe(request), allowed=f"A dim that divides by {parts}"))
+    return np.split(request.value, parts, axis=dim)
 
 
 def combine(values: Sequence[np.ndarray], reduce: str) -> np.ndarray:
@@ -148,19 +160,19 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
     if kind == "broadcast":
         return [np.array(requests[root].value, order="C") for _ in group]
     if kind == "scatter":
-        return [np.ascontiguousarray(p).copy() for p in np.split(requests[root].value, n, axis=first.dim)]
+        return [np.array(p, order="C") for p in cut(requests[root], n, first.dim)]
     values = [r.value for r in requests]
     if kind in ("all_reduce", "reduce"):
         total = combine(values, first.reduce)
         return [total.copy() if kind == "all_reduce" or i == root else None for i in range(n)]
     if kind == "reduce_scatter":
-        pieces = [np.split(v, n, axis=first.dim) for v in values]
+        pieces = [cut(r, n, first.dim) for r in requests]
         return [combine([p[i] for p in pieces], first.reduce) for i in range(n)]
     if kind in ("all_gather", "gather"):
         joined = np.ascontiguousarray(np.concatenate(values, axis=first.dim))
         return [joined.copy() if kind == "all_gather" or i == root else None for i in range(n)]
     if kind == "all_to_all":
-        pieces = [np.split(v, n, axis=first.split_dim) for v in values]
+        pieces = [cut(r, n, first.split_dim) for r in requests]
         return [np.ascontiguousarray(np.concatenate([p[i] for p in pieces], axis=first.concat_dim)) for i in range(n)]
     raise CollectiveMismatch(message(f"unknown collective {kind!r}", allowed=f"One of {COLLECTIVES}"))
 

@@ -11,6 +11,7 @@ import pytest
 
 import parallel_lab
 from parallel_lab.lab.static_page import static_page
+from parallel_lab.lab.strategy_lab import StrategyLab
 from tests.widgets.fake_lab import FakeLab
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -146,6 +147,35 @@ def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
     page.locator('.pl-edge[data-value="matmul"]').focus()
     page.keyboard.press("Enter")
     expect(page.locator(".pl-lead-name")).to_have_text("out of matmul, before its all_reduce")
+
+
+@pytest.mark.parametrize("net", ["quickstart", "dense"])
+def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
+    """Rank, tensor and phase, in changing order; every choice shows what `snapshot()` says after the same commands."""
+    lab = StrategyLab(net, devices=4)
+    page = show(lab.snapshot(frames=True))
+    tensors = [t["id"] for t in lab.snapshot()["tensors"]]
+    for i, tensor in enumerate(tensors):
+        phase, rank = ("forward", "backward")[i % 2], (i * 3) % 4
+        page.select_option("select[data-key=tensor]", tensor)
+        page.select_option("select[data-key=phase]", phase)
+        page.locator(f'.pl-card[data-value="{rank}"]').click()
+        lab.select_tensor(tensor)
+        lab.select_phase(phase)
+        lab.select_rank(rank)
+        shot = lab.snapshot()
+        expect(page.locator("[role=status]")).to_have_text(shot["status"])
+        expect(page.locator(".pl-lead-name")).to_have_text(shot["picture"]["label"])
+        expect(page.locator(f'.pl-card[data-value="{rank}"]')).to_have_attribute("aria-checked", "true")
+        assert page.locator(".pl-card-text").all_inner_texts() == [c["text"] for c in shot["cards"]]
+        assert page.locator(".pl-holds td:nth-child(2) code").all_inner_texts() == [h["text"] for h in shot["rank_detail"]["holds"]]
+        groups = [" ".join(map(str, m["group"])) or "none: local" for m in shot["messages"]]
+        assert page.locator(".pl-messages tbody td:nth-child(5)").all_inner_texts() == groups
+
+
+def test_a_page_with_all_frames_is_small_enough_to_send():
+    """Each picture once and each rank once, not each pair: under 1 MB for the largest lab."""
+    assert len(static_page(StrategyLab("dense", 8, "digits").snapshot(frames=True)).encode()) < 1_000_000
 
 
 def test_a_refused_strategy_is_marked_and_explained_in_place(show):

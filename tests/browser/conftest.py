@@ -1,0 +1,32 @@
+"""The check that nothing is left behind, for tests with a browser that serves several of them.
+
+Chromium starts and ends helper processes (network, storage, drawing) when it likes, also in the middle of a test; they go with their browser, whose
+own process is looked at as everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import conftest as everywhere
+
+
+def processes() -> dict[int, str]:
+    """Descendants of the test run, without the helpers of a Chromium."""
+    return {pid: text for pid, text in everywhere.living_processes().items() if not ("chrom" in text and "--type=" in text)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
+    """After each test: no process, no name in /dev/shm, no open widget beyond what was there before it."""
+    before, names, widgets = processes(), everywhere.shared_names(), everywhere.open_widgets()
+    yield
+    left = everywhere._report(
+        everywhere._left(processes, before),
+        everywhere._left(everywhere.shared_names, names),
+        everywhere._left(everywhere.open_widgets, widgets, 0.0),
+    )
+    if left:
+        pytest.fail(f"left behind by this test:\n  {left}", pytrace=False)
