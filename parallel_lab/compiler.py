@@ -33,7 +33,8 @@ def compile_network(
 
     network           a Cell, or a function of Tensors
     inputs            Tensors or arrays with the shapes to compile for; with a loss, the labels last
-    loss              a loss Cell called as loss(network(*inputs[:-1]), inputs[-1]); None: the network's outputs are the result, and nothing is differentiated
+    loss              a loss Cell called as loss(network(*inputs[:-1]), inputs[-1]); None: the network's outputs are the result, and nothing is
+                      differentiated
     optimizer         an `nn.Optimizer` over the network's parameters; None: gradients only
     device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
     dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global ones are shape x cuts

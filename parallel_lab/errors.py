@@ -123,8 +123,8 @@ class MissingPackage(ParallelLabError, ImportError):
 def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") -> str:
     """One error text: `where: what. allowed. hint`, empty parts left out.
 
-    >>> message("strategy ((3, 1), (1, 1)) has a 3", where="MatMul 'fc1' (lesson.py:14)", allowed="Counts are powers of two", hint="Try ((2, 1), (1, 1))")
-    "MatMul 'fc1' (lesson.py:14): strategy ((3, 1), (1, 1)) has a 3. Counts are powers of two. Try ((2, 1), (1, 1))."
+    >>> message("strategy ((3, 1),) has a 3", where="ReLU 'act' (lesson.py:14)", allowed="Counts are powers of two", hint="Try ((2, 1),)")
+    "ReLU 'act' (lesson.py:14): strategy ((3, 1),) has a 3. Counts are powers of two. Try ((2, 1),)."
     """
     body = ". ".join(part.strip().rstrip(".") for part in (what, allowed, hint) if part) + "."
     return f"{where}: {body}" if where else body

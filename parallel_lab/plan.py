@@ -210,7 +210,7 @@ class Plan:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def text(self, rank: int = 0, *, phases: tuple[str, ...] = PHASES) -> str:
-        """Readable program of one rank: operators with strategy, slice and global shapes, group ranks, source line, and the reason of each message."""
+        """Readable program of one rank: operators with strategy, slice and global shapes, group ranks, source line, the reason of each message."""
         from .plan_view import plan_text
 
         return plan_text(self, rank, phases)
@@ -227,8 +227,9 @@ class Plan:
         return self
 
     def __repr__(self) -> str:
-        messages = sum(i.is_communication for _, i in self.instructions())
-        return f"Plan({self.graph.name}, {self.device_num} devices, {sum(1 for _ in self.instructions())} instructions, {messages} messages, {self.digest})"
+        instrs = [i for _, i in self.instructions()]
+        messages = sum(i.is_communication for i in instrs)
+        return f"Plan({self.graph.name}, {self.device_num} devices, {len(instrs)} instructions, {messages} messages, {self.digest})"
 
 
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:

@@ -4,7 +4,8 @@
     w = Parameter(Tensor([[3.0], [4.0]]), name="w")
     y = ops.matmul(x, w)            # runs at once; y knows its operator and operands
 
-Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards. `Arithmetic` gives Tensors and traced
+Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards. `Arithmetic` gives Tensors and
+traced
 values the same operators and methods.
 """
 

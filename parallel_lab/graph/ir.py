@@ -245,7 +245,7 @@ class Draft:
 
     def with_program(self, phase: str, instrs: tuple[Instr, ...], values: dict[str, Value], **changes: Any) -> Draft:
         """This draft with one program replaced and the value table renewed."""
-        programs = tuple((p, i) for p, i in self.programs if p != phase) + ((phase, tuple(instrs)),)
+        programs = (*((p, i) for p, i in self.programs if p != phase), (phase, tuple(instrs)))
         return replace(self, programs=programs, values=tuple(sorted(values.items())), **changes)
 
     def noted(self, name: str, text: str) -> Draft:

@@ -250,4 +250,3 @@ def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, .
             message(f"input {position} is {shorten(value)}", where="compile", allowed="A Tensor or numpy array with the shape to compile for")
         )
     return name, tuple(int(n) for n in value.shape), str(np.dtype(str(value.dtype)))
-

@@ -115,9 +115,11 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "")
+        titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "hint")
+        styles = ["text-align:left", *["text-align:left;white-space:nowrap"] * 4, "text-align:left"]  # an answer such as (8, 16) stays in one line
         head = "".join(f"<th scope='col' style='text-align:left'>{escape(t)}</th>" for t in titles)
-        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>" for cells in self._cells())
+        rows = ("".join(f"<td style='{style}'>{escape(c)}</td>" for style, c in zip(styles, cells, strict=True)) for cells in self._cells())
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

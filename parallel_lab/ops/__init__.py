@@ -20,7 +20,10 @@ def scalar_to_array(value):
 
 globals().update(PRIMITIVES)
 
-__all__ = [*(name for name, o in OPS.items() if not o.internal), *PRIMITIVES, "OPS", "PRIMITIVES", "Primitive", "scalar_to_array", "shape"]
+# made from the registry, so that a new operator needs no second edit
+__all__ = ["OPS", "PRIMITIVES", "Primitive", "scalar_to_array", "shape"]
+__all__ += [name for name, o in OPS.items() if not o.internal]
+__all__ += list(PRIMITIVES)
 
 
 def __getattr__(name):

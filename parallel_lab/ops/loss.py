@@ -74,7 +74,8 @@ def _one_hot_local(attrs, parts):
 def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
     """`on_value` at each index, `off_value` elsewhere.  indices: (...) int, values: () -> (..., depth) with the new dim at `axis`.
 
-    The strategy's first tuple cuts the result; the other two are (). A rank that holds classes offset..offset+depth sees indices outside as "elsewhere".
+    The strategy's first tuple cuts the result; the other two are (). A rank that holds classes offset..offset+depth sees indices outside as
+    "elsewhere".
     No gradient for the indices.
     """
     hit = np.expand_dims(indices, axis) - offset == np.arange(depth).reshape(

@@ -10,7 +10,8 @@
         return matmul(g, b, transpose_b=True), matmul(a, g, transpose_a=True)
 
 From the declaration follow: the function `matmul(a, b)`, which runs at once on arrays and Tensors and is recorded while a Cell is traced; the class
-`ops.MatMul`, whose instances carry a strategy (`.shard(...)`); shape inference; the sharding rule and its refusals (`sharding.py`); and the test battery.
+`ops.MatMul`, whose instances carry a strategy (`.shard(...)`); shape inference; the sharding rule and its refusals (`sharding.py`); and the test
+battery.
 
 Parameters without a default are tensors, except those named in `static`. Positional parameters with a default are attributes given at the call
 (`reduce_sum(x, axis)`), keyword-only ones are attributes of the class (`ReduceSum(keep_dims=True)`), as in MindSpore.

@@ -4,7 +4,8 @@
     rule.ins[0]   device_matrix (2, 4, 1), tensor_map (2, 1)
     rule.out      device_matrix (2, 4, 1), tensor_map (2, -1), partial sum over axes (1,)
 
-Equals MindSpore's rules for MatMul, the element-wise family, activations, reductions, one-hot and softmax (operator_info: CheckStrategy, InferDevMatrixShape,
+Equals MindSpore's rules for MatMul, the element-wise family, activations, reductions, one-hot and softmax (operator_info: CheckStrategy,
+InferDevMatrixShape,
 InferTensorMap, InferForwardCommunication). Spare devices repeat the calculation on an axis appended on the right.
 """
 

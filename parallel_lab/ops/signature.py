@@ -98,7 +98,8 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
             if sizes.setdefault(label, n) != n:
                 raise ShapeError(
                     message(
-                        f"operand {position} has {n} elements in dim {dim} ('{label}'), but '{label}' is already {sizes[label]}; operand shapes {shapes}",
+                        f"operand {position} has {n} elements in dim {dim} ('{label}'), but '{label}' is already {sizes[label]}; "
+                        f"operand shapes {shapes}",
                         where=where,
                         allowed=f"Dims with equal labels in '{text}' have equal sizes",
                     )

@@ -57,7 +57,8 @@ class Request:
     def descriptor(self) -> tuple:
         """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
 
-        Off the root of a broadcast or scatter there is no value; there `shape` and `dtype` stand in for it, and what is not given (None) fits anything."""
+        Off the root of a broadcast or scatter there is no value; there `shape` and `dtype` stand in for it, and what is not given (None) fits
+        anything."""
         if self.kind in ("barrier", "send", "recv"):
             return (self.kind, self.group)
         if self.value is not None:
@@ -122,7 +123,9 @@ def cut(request: Request, parts: int, dim: int) -> list[np.ndarray]:
     """The value of `request` in `parts` equal pieces along `dim`. Raises ShapeError if that does not come out even."""
     shape = request.value.shape
     if not -len(shape) <= dim < len(shape) or shape[dim] % parts:
-        raise ShapeError(message(f"a value of shape {shape} cannot be cut along dim {dim}", where=describe(request), allowed=f"A dim that divides by {parts}"))
+        raise ShapeError(
+            message(f"a value of shape {shape} cannot be cut along dim {dim}", where=describe(request), allowed=f"A dim that divides by {parts}")
+        )
     return np.split(request.value, parts, axis=dim)
 
 

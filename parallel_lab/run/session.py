@@ -114,7 +114,8 @@ class Session:
     def train(self, batches: Iterable[Batch], steps: int, *, record: int = 0, phases: Sequence[str] | None = None) -> list[float]:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
 
-        record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank has
+        record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank
+                has
                 a core of its own (its numpy work as timed here) and messages take what `cluster` says.
         """
         if self.executor == "processes":

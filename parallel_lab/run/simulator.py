@@ -177,4 +177,3 @@ class Simulator:
     def full(self, name: str) -> np.ndarray:
         """The full tensor, put together from the ranks' slices."""
         return gather_value(self.plan, name, [self.value(name, r) for r in self.ranks])
-

@@ -1,6 +1,7 @@
 """The battery: every registered operator, every legal strategy on 8 simulated ranks, forward and gradient, with no test written per operator.
 
-Expected values are those of the undivided computation: numpy forward, and the eager tape (itself checked against finite differences in test_eager.py).
+Expected values are those of the undivided computation: numpy forward, and the eager tape (itself checked against finite differences in
+test_eager.py).
 """
 
 import itertools

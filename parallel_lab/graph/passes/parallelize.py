@@ -1,6 +1,7 @@
 """Pass `parallelize`: from operators on whole tensors to instructions on slices.
 
-For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on the slices, and combine what a cut
+For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on the slices, and combine what
+a cut
 contraction or reduction left partial. Each inserted instruction says why it is there.
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators must agree (MindSpore: "has
@@ -118,7 +119,8 @@ class _Builder:
             have = self.values[given.name].layout
             raise StrategyError(
                 message(
-                    f"it is used by {first.where} with strategy {first.strategy}, which gives it slices {have.slice_shape(given.shape)} ({have}), and by "
+                    f"it is used by {first.where} with strategy {first.strategy}, which gives it slices {have.slice_shape(given.shape)} ({have}), "
+                    f"and by "
                     f"{node.where} with strategy {node.strategy}, which gives it slices {want.slice_shape(given.shape)} ({want})",
                     where=f"Parameter {given.name!r}, shape {given.shape}, has two layouts",
                     allowed="A parameter has one layout: all operators that use it must cut it equally",
@@ -135,7 +137,8 @@ class _Builder:
             through, source = through or self.views[source].node, self.views[source].source
         steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
-        wanted = f"{node.name!r} wants slices {want.slice_shape(target)} of {'it' if through is None else repr(name)} (strategy {node.strategy}, input {position})"
+        what = "it" if through is None else repr(name)
+        wanted = f"{node.name!r} wants slices {want.slice_shape(target)} of {what} (strategy {node.strategy}, input {position})"
         folded: list[tuple[Step, TensorLayout]] = []
         layout = have
         for step in steps:

@@ -1,4 +1,7 @@
-"""Pass `strategies`: every operator gets a strategy, the learner's or the batch-parallel default; a wrong one is refused here, before anything runs."""
+"""Pass `strategies`: every operator gets a strategy, the learner's or the batch-parallel default.
+
+A wrong one is refused here, before anything runs.
+"""
 
 from __future__ import annotations
 
