@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..cluster import get_cluster
@@ -30,7 +29,6 @@ __all__ = ["LOSS", "TensorEntry", "graph_strip", "message_table", "rank_detail",
 
 LOSS = "loss_fn."
 COPIES = "copies"
-HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -197,18 +195,12 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
                 "time_predicted_s": instr_time_s(plan, instr, profile, rank=rank),
                 "time_measured_s": event.duration_s if event is not None else None,
                 "reason": instr.reason,
-                "origin": _place(instr),
+                "origin": instr.origin.place,
                 "tensor": tensor,
                 "source": source,
             }
         )
     return found
-
-
-def _place(instr: Instr) -> str:
-    """File and line of the network; "" where that is only the lab's own call of the compiler, which says nothing to a learner."""
-    file = Path(instr.origin.file)
-    return "" if file.parent == HERE and file.name != "networks.py" else instr.origin.place
 
 
 def totals(messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ DEVICES = (1, 2, 4, 8)
 PHASES = ("forward", "backward")
 BUSY = ("starting", "running", "paused", "stopping")
 LARGEST_TEXT = 200  # characters of a typed strategy
+LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 
 
 @dataclass
@@ -231,8 +232,11 @@ class StrategyLab:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
         training = self._training
-        if training.thread is not None:
-            training.ended.wait(timeout)  # not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726)
+        end = None if timeout is None else time.monotonic() + timeout
+        # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And in short waits: a busy thread
+        # may take the interrupt's signal, and then it does not wake a main thread that waits without limit; the notebook's interrupt went unheard.
+        while training.thread is not None and not training.ended.is_set() and (end is None or time.monotonic() < end):
+            training.ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
         return self._training.state not in BUSY
 
     def close(self) -> None:

@@ -179,7 +179,8 @@ function graph(s, ui) {
   const { nodes, edges } = s.graph;
   const columns = Math.max(1, ...nodes.map((n) => n.column + 1));
   const pad = 8, nodeH = 32, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 54;
-  const nodeW = Math.min(104, Math.max(56, step - 76)), width = step * columns - (step - nodeW) + 2 * pad;
+  const shapes = step >= 140; // shapes on the edges only where they leave room for the names in the nodes
+  const nodeW = Math.min(104, step - (shapes ? 76 : 46)), width = step * columns - (step - nodeW) + 2 * pad;
   // Neighbouring parameters stand in different rows, so that the text on an edge has room; where the columns are far apart one row is enough.
   const alone = (n) => nodes.filter((m) => m.column === n.column && m.row > 0).length === 1;
   const rowOf = (n) => (step - nodeW >= 104 && n.row > 0 && alone(n) ? 1 : n.row), height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 8;
@@ -197,7 +198,7 @@ function graph(s, ui) {
     const numbers = e.messages ?? [];
     const badge = numbers.length ? numbers.map((n) => `#${n}`).join(" ") : "";
     const badgeW = badge.length * 6.4 + 10;
-    const shape = t && room > 70 && first ? shapeText(t.shape) : "", shapeW = shape.length * 6.7;
+    const shape = t && shapes && first ? shapeText(t.shape) : "", shapeW = shape.length * 6.7;
     // On a level edge the shape stands above the line and the messages on it; an edge that climbs has free space below its start.
     const [lx, ly] = flat ? [x0 + room / 2, y0 - (badge ? 12 : 7)] : [x0 + 8 + shapeW / 2, y0 + 15];
     const [bx, by] = flat ? [x0 + (room - 5) / 2 - badgeW / 2, y0 - 7.5] : [x0 + 8 + (shape ? shapeW + 6 : 0), y0 + 3.5];
@@ -324,8 +325,8 @@ function rankDetail(s, ui) {
   return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}"><h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${where}</small></h3>
     <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i>${s.picture.label} <code>${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
     ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map((g) => html`<dt>${g.label}</dt><dd>${chips(g.ranks)} <span class="pl-muted">${g.use}</span></dd>`)}</dl>` : html`<p class="pl-muted">in no group for this tensor</p>`}
-    ${d ? html`<h4>Holds</h4><table class="pl-holds"><tbody>${d.holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${h.tensor}</th><td><code>${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
-      <h4>Memory <small>predicted, at most ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
+    ${d ? html`<h4>Holds</h4><table class="pl-holds"><tbody>${d.holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${breakable(h.tensor)}</th><td><code>${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
+      <h4>Memory <small>predicted, ≤ ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
         (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`)}</div>
       <ul class="pl-memory-key" aria-hidden="true">${kinds.map((m) => html`<li><i class="pl-mem-${m.kind}"></i>${m.kind}<span>${bytesText(m.bytes)}</span></li>`)}</ul>` : html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`}
   </section>`;
@@ -335,18 +336,20 @@ function rankDetail(s, ui) {
 const breakable = (name) => html`${name.split(/(?<=[._])/).map((part) => html`${part}<wbr>`)}`;
 
 function messages(s, ui) {
-  const t = s.message_totals ?? {};
+  const t = s.message_totals ?? {}, narrow = ui.width <= 920; // then the reason stands below its message
+  const why = (m) => html`${breakable(m.reason)}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}`;
   const group = (m) => (m.group.length > 8 ? `${m.group.slice(0, 7).join(" ")} … (${m.group.length})` : m.group.length ? m.group.join(" ") : "none: local");
-  const row = (m) => html`<tr data-key="${m.number}" class="${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}">
+  const look = (m) => `${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}`;
+  const row = (m) => html`<tr data-key="${m.number}" class="${look(m)}">
     <td><button type="button" class="pl-hash" data-command="select_tensor" data-value="${m.tensor}" aria-label="message ${m.number}: show its tensor ${m.tensor}"${flag("disabled", !ui.can("tensor", m.tensor))}>#${m.number}</button></td>
     <td>${m.phase}</td><td class="pl-name">${breakable(m.operator)}</td><td><b>${m.collective}</b></td><td><code>${group(m)}</code></td>
     <td class="pl-number">${bytesText(m.bytes_predicted)}</td><td class="pl-number">${bytesText(m.bytes_counted)}</td><td class="pl-number">${timeText(m.time_predicted_s)}</td><td class="pl-number">${timeText(m.time_measured_s)}</td>
-    <td class="pl-why">${breakable(m.reason)}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}</td></tr>`;
+    ${narrow ? "" : html`<td class="pl-why">${why(m)}</td>`}</tr>${narrow ? html`<tr data-key="${m.number}w" class="pl-because ${look(m)}"><td></td><td colspan="8" class="pl-why">${why(m)}</td></tr>` : ""}`;
   return html`<section class="pl-panel pl-messages" aria-label="messages"><h3>Messages of one step <small>${s.messages.length ? `as rank ${s.rank} sees them; bytes and time per rank${t.time_measured_s == null ? "" : "; a measured time includes the wait for the others"}` : ""}</small></h3>
-    ${s.messages.length ? html`<div class="pl-scroll"><table><thead><tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th><th rowspan="2" scope="col">group</th><th colspan="2" scope="colgroup" class="pl-pair">bytes</th><th colspan="2" scope="colgroup" class="pl-pair">time</th><th rowspan="2" scope="col" class="pl-why">why it is here</th></tr>
+    ${s.messages.length ? html`<div class="pl-scroll"><table><thead><tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th><th rowspan="2" scope="col">group</th><th colspan="2" scope="colgroup" class="pl-pair">bytes</th><th colspan="2" scope="colgroup" class="pl-pair">time</th>${narrow ? "" : html`<th rowspan="2" scope="col" class="pl-why">why it is here</th>`}</tr>
       <tr><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">counted</th><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">measured</th></tr></thead>
       <tbody>${s.messages.map(row)}</tbody>
-      <tfoot><tr><th colspan="5" scope="row">total of one step</th><td class="pl-number">${bytesText(t.bytes_predicted)}</td><td class="pl-number">${bytesText(t.bytes_counted)}</td><td class="pl-number">${timeText(t.time_predicted_s)}</td><td class="pl-number">${timeText(t.time_measured_s)}</td><td></td></tr></tfoot></table></div>` : html`<p class="pl-muted">No message: every rank already holds what it needs.</p>`}</section>`;
+      <tfoot><tr><th colspan="5" scope="row">total of one step</th><td class="pl-number">${bytesText(t.bytes_predicted)}</td><td class="pl-number">${bytesText(t.bytes_counted)}</td><td class="pl-number">${timeText(t.time_predicted_s)}</td><td class="pl-number">${timeText(t.time_measured_s)}</td>${narrow ? "" : html`<td></td>`}</tr></tfoot></table></div>` : html`<p class="pl-muted">No message: every rank already holds what it needs.</p>`}</section>`;
 }
 
 function loss(s, ui) {

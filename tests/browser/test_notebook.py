@@ -276,9 +276,11 @@ def test_a_restart_in_the_middle_leaves_no_worker_and_no_shared_memory(opened):
 
 def test_an_interrupt_in_the_middle_ends_the_cell_and_the_lab_goes_on(opened):
     before = shared_files()
-    book, lab, (_, *workers) = started(opened, "interrupt.ipynb", "lab.wait()", "lab.stop()\nprint(lab.wait(60), lab.progress()['run']['state'])")
+    book, lab, (_, *workers) = started(
+        opened, "interrupt.ipynb", "print('waiting')\nlab.wait()", "lab.stop()\nprint(lab.wait(60), lab.progress()['run']['state'])"
+    )
     book.run_cell(2, wait=False)
-    book.page.wait_for_function("() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status === 'busy'")
+    assert until(lambda: book.printed("c2") == "waiting\n")
     book.command("notebook:interrupt-kernel")
     book.wait_idle()
     assert [e.partition(":")[0] for e in book.errors()] == ["KeyboardInterrupt"]

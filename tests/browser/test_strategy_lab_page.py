@@ -220,6 +220,27 @@ def test_nothing_is_cut_off(show, scheme, width):
     assert cut == []
 
 
+@pytest.mark.parametrize("width", [904, 1280])
+@pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
+def test_a_real_nets_graph_and_table_have_room(show, net, width):
+    """904: what JupyterLab leaves with its file browser open in a 1280 window. No sideways scrolling, no label on a node, no name out of its node."""
+    lab = StrategyLab(net, 8, "digits")
+    page = show(lab.snapshot(), width=width)
+    scrolled = "q => [...document.querySelectorAll(q)].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.className)"
+    assert page.evaluate(scrolled, ".pl-scroll, .pl-graph, .pl-rank, .pl-why") == []
+    clashes = page.evaluate(
+        """() => { const box = (e) => e.getBoundingClientRect(), nodes = [...document.querySelectorAll('.pl-node')], found = [];
+          for (const e of document.querySelectorAll('.pl-badge, .pl-edge-shape')) for (const n of nodes) {
+            const a = box(e), b = box(n.querySelector('rect'));
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left), down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (across > 6 && down > 2) found.push(`${e.textContent} on ${n.textContent}`); }
+          for (const n of nodes) for (const t of n.querySelectorAll('text'))
+            if (box(t).width > box(n.querySelector('rect')).width) found.push(`${t.textContent} wider than its node`);
+          return found; }"""
+    )
+    assert clashes == []
+
+
 def test_dark_mode_is_dark_and_light_mode_light(show):
     grounds = {}
     for scheme in ("light", "dark"):

@@ -110,9 +110,9 @@ def test_a_messages_tensor_can_be_selected(net):
     assert {m["tensor"] for m in message_table(plan, 0)} - {None} <= known
 
 
-def test_places_are_lines_of_the_network_and_never_of_the_lab():
+def test_places_are_lines_of_the_network_and_the_loss_and_never_of_the_lab():
     places = [m["origin"] for m in message_table(plan_of(), 5)]
-    assert {p.partition(":")[0] for p in places} == {"networks.py", ""}
+    assert {p.partition(":")[0] for p in places} == {"networks.py", "loss.py"}
 
 
 def test_the_quickstarts_bytes_are_those_of_the_slices():

@@ -322,11 +322,12 @@ def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(la
     assert len(shot["loss"]["parallel"]) == len(shot["loss"]["single"]) == shot["run"]["step"]
 
 
-def test_waiting_can_be_interrupted_and_done_again(lab):
-    """Wrong before: after an interrupt, the next wait came back at once although the run went on."""
+@pytest.mark.parametrize("taker", ["main thread", "another thread"])
+def test_waiting_can_be_interrupted_and_done_again(lab, taker):
+    """Wrong before: after an interrupt the next wait came back at once although the run went on; and one whose signal another thread took went unheard."""
     running_for_long(lab)
     main = threading.main_thread().ident
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main if taker == "main thread" else threading.get_ident(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         lab.wait(PATIENCE_S)
@@ -548,6 +549,16 @@ def test_controls_reach_the_lab_and_no_error_is_left(lab, panel):
     assert (shot["devices"]["value"], shot["rank"], shot["tensor"], shot["phase"]) == (4, 2, "w", "backward")
     assert operator(lab, "matmul")["strategy"] == "((4, 1), (1, 1))"
     assert panel.snapshot["picture"]["label"] == "gradient of w"
+
+
+def test_a_command_publishes_one_snapshot(lab, panel, monkeypatch):
+    """Wrong before: one for what the model reported and one for the end of the command, each some 50 KB for the page."""
+    taken, take = [], lab.snapshot
+    monkeypatch.setattr(lab, "snapshot", lambda: taken.append(1) or take())
+    press(panel, "select_rank", 0)
+    assert len(taken) == 1 and panel.snapshot["rank"] == 0
+    lab.select_rank(1)  # not through the panel: it hears of it
+    assert len(taken) == 2 and panel.snapshot["rank"] == 1
 
 
 def test_a_refused_command_is_shown_and_the_next_clears_it(lab, panel):
