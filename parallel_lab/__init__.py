@@ -15,6 +15,12 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+from . import interrupt
+
+interrupt.end_quietly_while_loading()  # before what takes a moment
+
+# isort: split
+
 from . import nn, ops
 from .autograd import grad, value_and_grad
 from .compiler import (

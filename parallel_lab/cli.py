@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from . import interrupt
 from .errors import MissingPackage, ParallelLabError, message
 from .shipped import checkout_folder, shipped_folder
 from .workbench import first_notebook, update_notebooks
@@ -108,6 +109,10 @@ def _open_notebooks(args: argparse.Namespace) -> int:
 # ---- doctor ----
 
 
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
 def _doctor(args: argparse.Namespace) -> int:
     from .doctor import examine, report_json
 
@@ -122,7 +127,7 @@ def _doctor(args: argparse.Namespace) -> int:
         print(report_json(findings))
     else:
         verdict = "This machine can run the lessons" if not problems else "The lessons will not run before the problems are mended"
-        print(f"\n{verdict}: {problems} problems, {warnings} warnings.")
+        print(f"\n{verdict}: {_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
     return 1 if problems else 0
 
 
@@ -147,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="parallel-lab",
+        usage="%(prog)s [-h] [--version] [--folder FOLDER] [--no-browser] [--port PORT] [SUBCOMMAND ...]",  # argparse takes a subcommand for required
         description="See and try distributed training of neural networks. Without a subcommand: opens the notebooks in JupyterLab.",
         epilog=_EXAMPLES,
         formatter_class=raw,
@@ -156,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-browser", action="store_true", help="start the server without opening a browser")
     parser.add_argument("--port", type=_port, help="port of the server (default: JupyterLab's, 8888 or the next free one)")
     parser.set_defaults(run=_open_notebooks)
-    subparsers = parser.add_subparsers(title="subcommands", metavar="")
+    subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND", help="one of:", prog="parallel-lab")
     doctor = subparsers.add_parser(
         "doctor",
         help="check this machine: Python, memory, workers, packages, browser, MPI",
@@ -174,21 +180,25 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        interrupt.loaded()
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except ParallelLabError as error:
+        print(f"parallel-lab: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(interrupt.TEXT, file=sys.stderr)
+        return interrupt.EXIT_CODE
+    except BrokenPipeError:  # the reader of our output has gone (`parallel-lab doctor | head -1`); nothing more can be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = _parser()
     args = parser.parse_args(arguments[:cut])
     args.jupyterlab_args = arguments[cut + 1 :]
     if args.jupyterlab_args and args.run is not _open_notebooks:
         parser.error("what follows -- goes to JupyterLab, and this subcommand does not start it")
-    try:
-        return args.run(args)
-    except ParallelLabError as error:
-        print(f"parallel-lab: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("parallel-lab: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone (`parallel-lab doctor | head -1`); nothing more can be told
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return args.run(args)

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from .errors import ArgumentError, message
+from .errors import ArgumentError, message, shorten
+from .files import check_writable
 
 __all__ = ["Progress", "add_parser"]
 
@@ -40,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--data", default="seed", help="seed: one fixed random batch (default); digits: handwritten digits")
     parser.add_argument("--net", default="quickstart", help="quickstart (default), megatron or dense")
     parser.add_argument("--epochs", type=int, help="default: 5 of the seed's 4 steps, 2 of the digits' 45 steps")
-    parser.add_argument("--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input; may be repeated")
+    parser.add_argument("--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input of an operator; once for each operator")
     parser.add_argument("--executor", default="processes", help="processes: one worker per rank (default); simulator: all ranks in this process")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write the run as one web page that needs no network")
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)")
@@ -80,25 +81,38 @@ class Progress:
             self.stream.flush()
 
 
-def _check_files(paths: list[Path | None]) -> None:
-    """A file that cannot be written is better refused before the training than after it."""
-    for path in paths:
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise ArgumentError(message(f"{path} cannot be written", where="quickstart", hint="Name a file in a folder that is there"))
+def _check_files(report: Path | None, trace: Path | None) -> None:
+    """A file that cannot be written is better refused before the training than after it. Raises DataFileError, ArgumentError."""
+    files = [check_writable(path) for path in (report, trace) if path is not None]
+    if len(files) == 2 and (files[0] == files[1] or files[0].exists() and files[1].exists() and files[0].samefile(files[1])):
+        raise ArgumentError(message(f"--report and --trace both name {files[0]}", where="quickstart", hint="Give each a file of its own"))
+
+
+def _strategies(texts: list[str]) -> dict[str, Any]:
+    """{operator: strategy} from the words of --strategy. Raises ArgumentError, also for an operator that is named twice."""
+    from .lab.quickstart import parse_strategy
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, strategy = parse_strategy(text)
+        if name in found:
+            what = f"two strategies for {name!r}: {shorten(found[name])} and {shorten(strategy)}"
+            raise ArgumentError(message(what, where="--strategy", allowed="One for each operator", hint="Leave one of them out"))
+        found[name] = strategy
+    return found
 
 
 def _quickstart(args: argparse.Namespace) -> int:
     from .cli import version
     from .events import save_chrome_trace
-    from .lab.quickstart import Quickstart, parse_strategy
+    from .lab.quickstart import Quickstart
     from .lab.report import write_report
     from .run.session import EXECUTORS
 
-    _check_files([args.report, args.trace])
+    _check_files(args.report, args.trace)
     if args.executor not in EXECUTORS:
         raise ArgumentError(message(f"executor {args.executor!r}", where="quickstart", allowed=f"One of {', '.join(EXECUTORS)}"))
-    strategies = dict(parse_strategy(text) for text in args.strategy)
-    job = Quickstart(devices=args.devices, data=args.data, net=args.net, epochs=args.epochs, strategies=strategies, executor=args.executor)
+    job = Quickstart(devices=args.devices, data=args.data, net=args.net, epochs=args.epochs, strategies=_strategies(args.strategy), executor=args.executor)
     print(job.text(), end="\n\n", flush=True)
     progress = Progress(sys.stderr)
     try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from .errors import ArgumentError, ArgumentTypeError, message, shorten
 
-__all__ = ["CLUSTERS", "Cluster", "Device", "Link", "get_cluster"]
+__all__ = ["CLUSTERS", "Cluster", "Device", "Link", "cluster_for", "get_cluster"]
 
 
 def _check_number(where: str, name: str, value: object, *, zero: bool) -> None:
@@ -207,3 +207,13 @@ def get_cluster(name: str) -> Cluster:
     near = difflib.get_close_matches(str(name), names, 1)
     hint = f"Did you mean {near[0]!r}?" if near else ""
     raise ArgumentError(message(f"{shorten(name)} is not known", where="get_cluster", allowed=f"One of {', '.join(names)}", hint=hint))
+
+
+def cluster_for(device_num: int) -> Cluster:
+    """The profile a plan is looked at with unless another is asked for: the laptop while it has room, nodes of eight beyond.
+
+    >>> cluster_for(8).name, cluster_for(64).device_num
+    ('laptop', 64)
+    """
+    laptop = get_cluster("laptop")
+    return laptop if device_num <= laptop.device_num else get_cluster("two_nodes").with_nodes(-(-device_num // 8))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from .context import ParallelConfig, frozen, get_auto_parallel_context
-from .errors import ShapeError, TraceError, message
+from .errors import ShapeError, TraceError, message, shorten
 from .graph.ir import Draft
 from .graph.passes import PASSES, Pass, run_passes, update_parameters
 from .graph.passes.parallelize import dataset_cuts
@@ -14,6 +17,7 @@ from .graph.passes.strategies import check_device_num
 from .graph.trace import check_input, input_names, trace_network
 from .nn.cell import Cell
 from .nn.loss import WithLossCell
+from .nn.optim import Optimizer
 from .plan import Plan, freeze
 
 __all__ = ["compile_network", "compile_steps"]
@@ -58,17 +62,26 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
         raise ShapeError(
             message("no inputs were given", where="compile", hint="Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)")
         )
+    _check_objects(network, loss, optimizer)
     if optimizer is not None and loss is None:
         raise TraceError(message("an optimizer is given without a loss", where="compile", hint="Give loss=... too"))
     check_device_num(config.device_num)
+    _check_count(network, len(inputs) - (loss is not None), loss is not None)
     names = input_names(getattr(network, "construct", network), len(inputs) - (loss is not None)) + (["label"] if loss is not None else [])
     specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
+    for name, _, dtype in specs:
+        if np.dtype(dtype).kind not in "fiub":
+            raise ShapeError(message(f"input {name!r} has dtype {dtype}", where="compile", allowed="Floats, integers or bools"))
     cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
     specs = [(name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype) for (name, shape, dtype), cut in zip(specs, cuts, strict=True)]
     traced = WithLossCell(network, loss) if loss is not None else network
     if loss is not None:
         traced.cell_name = "network"
     graph, parameters, constants = trace_network(traced, specs, getattr(network, "__name__", type(network).__name__))
+    result = graph.shapes()[graph.outputs[0]]
+    if loss is not None and (result or len(graph.outputs) > 1):
+        what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
+        raise ShapeError(message(f"the loss {what}", where="compile", allowed="One number", hint="Use reduction='mean' or 'sum', or ops.reduce_mean"))
     draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
     chosen = tuple(p for p in PASSES if loss is not None or p[0] != "differentiate") if passes is None else tuple(passes)
@@ -77,6 +90,47 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     steps += run_passes(draft, chosen)
     steps.append(("plan", freeze(steps[-1][1], constants)))
     return tuple(steps)
+
+
+def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:
+    """Raise TraceError for a class where an object is needed, and for things that cannot be called."""
+    for name, value, example in (("network", network, "Net()"), ("loss", loss, "nn.MSELoss()")):
+        if value is None and name == "loss":
+            continue
+        if inspect.isclass(value) or not callable(value):
+            hint = f"Make an object of it: {value.__name__}()" if inspect.isclass(value) else f"For example {example}"
+            raise TraceError(message(f"{name} is {shorten(value)}", where="compile", allowed="A Cell, or a function of Tensors", hint=hint))
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TraceError(
+            message(
+                f"optimizer is {shorten(optimizer)}",
+                where="compile",
+                allowed="An nn.Optimizer",
+                hint="For example nn.Adam(net.trainable_params(), 0.01)",
+            )
+        )
+
+
+def _check_count(network: Callable, count: int, with_loss: bool) -> None:
+    """Raise ShapeError unless the network can be called with `count` inputs."""
+    construct = network.construct if isinstance(network, Cell) else network
+    try:
+        signature = inspect.signature(construct)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        labels = ", and the labels last because a loss is given" if with_loss else ""
+        raise ShapeError(
+            message(
+                f"{count} input{'s' if count != 1 else ''} for construct{signature}"
+                if isinstance(network, Cell)
+                else f"{count} inputs for {signature}",
+                where="compile",
+                allowed=f"One example input per parameter{labels}",
+            )
+        ) from None
 
 
 def _config(options: dict[str, Any]) -> ParallelConfig:

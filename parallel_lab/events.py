@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, ArgumentTypeError, DataFileError, message, shorten
+from .errors import ArgumentError, ArgumentTypeError, message, shorten
+from .files import write_whole
 
 __all__ = ["SOURCES", "Event", "EventLog", "MessageTotal", "chrome_trace", "from_dicts", "save_chrome_trace", "to_dicts"]
 
@@ -249,24 +249,6 @@ def _bar(event: Event, origin_s: float) -> dict[str, Any]:
 def save_chrome_trace(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
     """Write `chrome_trace(events)` as JSON and return the path. Whoever looks, now or after a crash, sees the old file or the new one, never a part.
 
-    Raises DataFileError if the folder is not there or the file cannot be written.
+    A symbolic link is followed. Raises DataFileError if it cannot be written, or is there and no regular file.
     """
-    path = Path(path)
-    content = json.dumps(chrome_trace(events), separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    try:
-        # in the same folder, because a rename is atomic only within one file system
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(part, 0o644)  # mkstemp makes files that only their owner may read
-            os.replace(part, path)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        what = f"cannot be written: {error.strerror or error}"
-        raise DataFileError(message(what, where=str(path), hint="Choose a folder that is there")) from error
-    return path
+    return write_whole(path, json.dumps(chrome_trace(events), separators=(",", ":"), allow_nan=False) + "\n")

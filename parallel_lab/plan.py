@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .context import ParallelConfig
-from .errors import PlanError, message
+from .errors import ArgumentError, PlanError, message, shorten
 from .graph.ir import Draft, Graph, GraphInput, Instr, Node, Value
 from .layout import TensorLayout
 from .origin import Origin
@@ -89,7 +89,7 @@ class Plan:
     config       settings it was compiled for
     stages       programs per pipeline stage
     values       (name, Value): global shape, dtype and layout of everything the programs name
-    states       optimizer states; assignments: (target, source) after the update
+    states       optimizer states; assignments: (target, source) after the update; optimizer: the rule behind them, without the learning rate
     gradients    (parameter, value that holds its synchronised gradient); value_gradients: (forward value, its gradient as the ranks hold it)
     outputs      values the forward program returns, the loss first
     constants    (name, dtype, shape, base64 of the bytes): arrays the network held
@@ -102,6 +102,7 @@ class Plan:
     values: tuple[tuple[str, Value], ...]
     states: tuple[State, ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
+    optimizer: str = ""
     gradients: tuple[tuple[str, str], ...] = ()
     value_gradients: tuple[tuple[str, str], ...] = ()
     outputs: tuple[str, ...] = ()
@@ -213,10 +214,15 @@ class Plan:
         """Readable program of one rank: operators with strategy, slice and global shapes, group ranks, source line, the reason of each message."""
         from .plan_view import plan_text
 
+        unknown = [phases] if isinstance(phases, str) else [p for p in phases if p not in PHASES]
+        if unknown:
+            raise ArgumentError(message(f"phases {shorten(unknown[0])}", where="Plan.text", allowed=f"A tuple of names out of {PHASES}"))
         return plan_text(self, rank, phases)
 
     def diff(self, other: Plan, rank: int = 0) -> str:
         """What changes from this plan to `other`, as a unified diff of their texts; "" if nothing does."""
+        if not isinstance(other, Plan):
+            raise ArgumentError(message(f"other is {shorten(other)}", where="Plan.diff", allowed="A Plan"))
         return "\n".join(difflib.unified_diff(self.text(rank).splitlines(), other.text(rank).splitlines(), "before", "after", lineterm="", n=2))
 
     def verify(self) -> Plan:
@@ -249,6 +255,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
         values=tuple((n, v) for n, v in draft.values if n in used),
         states=tuple(State(*s) for s in draft.states),
         assignments=draft.assignments,
+        optimizer=draft.optimizer,
         gradients=draft.gradients,
         value_gradients=draft.value_gradients,
         outputs=draft.outputs,

@@ -216,7 +216,7 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list
         extra = f" {{{attrs}}}" if attrs else ""
         head = f"{number}({instr.out}) = {instr.op_class}({', '.join(operands)}) {{instance name: {instr.name}}}{extra}{chosen}"
         lines = [head, *_types(ins, out)]
-        if out.layout is not None:
+        if out.layout is not None and all(v.layout is not None or not v.shape for v in ins):
             lines.append(f"    # global: ({', '.join(str(v.shape) for v in ins)}) -> {out.shape}")
     else:
         lines = _move_lines(plan, instr, rank, number, operands[0], ins[0], out)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import DataFileError, message
+from .files import write_whole
 
 __all__ = ["RECORD_NAME", "Update", "first_notebook", "update_notebooks"]
 
 RECORD_NAME = ".parallel_lab.json"
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+_ELSEWHERE = "Choose another folder with --folder"
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,6 @@ class Update:
 
 def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write by renaming: whoever looks, now or after a crash, sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o644)  # mkstemp makes files that only their owner may read
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _read_record(folder: Path) -> tuple[dict[str, str], str]:
@@ -106,15 +92,17 @@ def update_notebooks(source: Path, folder: Path) -> Update:
                 found["same"].append(name)
             elif present is None or present == record.get(name):
                 found["new" if present is None else "updated"].append(name)
-                _write_whole(target, content)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(target, content, hint=_ELSEWHERE)
             else:
                 found["kept"].append(name)
                 continue  # the old checksum stays on record: undoing the edit makes the file replaceable again
             record[name] = checksum
-        _write_whole(folder / RECORD_NAME, json.dumps({"format": 1, "files": record}, indent=1, sort_keys=True).encode() + b"\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / RECORD_NAME, json.dumps({"format": 1, "files": record}, indent=1, sort_keys=True) + "\n", hint=_ELSEWHERE)
     except OSError as error:
         raise DataFileError(
-            message(f"cannot be written: {error.strerror or error}", where=str(error.filename or folder), hint="Choose another folder with --folder")
+            message(f"cannot be written: {error.strerror or error}", where=str(error.filename or folder), hint=_ELSEWHERE)
         ) from error
     return Update(*(tuple(found[kind]) for kind in ("new", "updated", "same", "kept")), note)
 

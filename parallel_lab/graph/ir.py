@@ -217,7 +217,7 @@ class Draft:
     gradients   a parameter -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     assignments (target, source): after the update, parameter or state `target` takes the value `source`
-    states      optimizer states: (name, parameter or "", the optimizer's name for it)
+    states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     notes       one (pass, text) per pass that ran
     """
 
@@ -229,6 +229,7 @@ class Draft:
     value_gradients: tuple[tuple[str, str], ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
     states: tuple[tuple[str, str, str], ...] = ()
+    optimizer: str = ""
     outputs: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..cost.memory import predict_memory
-from ..errors import DataFileError, escape, message
+from ..errors import escape
+from ..files import write_whole
 from ..plan import Plan
 from .picture import tensor_entries, tensor_picture, timeline_lanes
 from .quickstart import QuickstartResult, groups_text, ranks_text
@@ -58,25 +58,11 @@ def report_page(result: QuickstartResult, version: str = "") -> str:
 
 
 def write_report(result: QuickstartResult, path: str | os.PathLike[str], version: str = "") -> Path:
-    """Write the page and return its path. Whoever looks sees the old file or the new one, never a part. Raises DataFileError."""
-    path, content = Path(path), report_page(result, version).encode()
-    try:
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)  # a rename is atomic within one file system only
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(part, 0o644)  # mkstemp makes files that only their owner may read
-            os.replace(part, path)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise DataFileError(
-            message(f"cannot be written: {error.strerror or error}", where=str(path), hint="Choose a folder that is there")
-        ) from error
-    return path
+    """Write the page and return its path. Whoever looks sees the old file or the new one, never a part.
+
+    A symbolic link is followed. Raises DataFileError if it cannot be written, or is there and no regular file.
+    """
+    return write_whole(path, report_page(result, version))
 
 
 # ---- what ran ----

@@ -183,6 +183,11 @@ class Optimizer:
         """What `repr` shows after the learning rate."""
         return {"weight_decay": self.weight_decay, "loss_scale": self.loss_scale}
 
+    @property
+    def rule(self) -> str:
+        """The update rule in words, without the learning rate (which may change from step to step): two optimizers with equal rules make equal plans."""
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self._settings().items())})"
+
     def __repr__(self) -> str:
         shown = {"learning_rate": self.learning_rate, **self._settings()}
         return f"{type(self).__name__}({len(self.parameters)} parameters, {', '.join(f'{k}={v}' for k, v in shown.items())})"

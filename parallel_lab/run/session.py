@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import PlanError, ShapeError, message
+from ..errors import ArgumentError, PlanError, ShapeError, message, shorten
 from ..events import Event, from_dicts, to_dicts
 from ..plan import Plan
 from ..tensor import Tensor
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTORS", "Run", "Session", "initial_values"]
 
 EXECUTORS = ("simulator", "processes")
+STOP_S = 0.5  # an interrupted cell must be over within a second: half of it for ending in order
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
 Batch = Sequence[Any]
@@ -41,9 +42,15 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
     """Full tensors by value name for step 1: the parameters' present values and the optimizer's initial states.
 
     parameters  a Cell, or a mapping from parameter name to Tensor or array
-    Raises PlanError naming a parameter or state the plan needs and does not get.
+    Raises PlanError naming a parameter or state the plan needs and does not get, and when the optimizer is not the one the plan was compiled with.
     """
-    table: Mapping[str, Any] = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
+    if not isinstance(plan, Plan):
+        raise ArgumentError(message(f"plan is {shorten(plan)}", where="Session", allowed="What parallel_lab.compile returns"))
+    table = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
+    if not isinstance(table, Mapping):
+        raise ArgumentError(
+            message(f"parameters is {shorten(parameters)}", where="Session", allowed="The network, or a mapping from parameter name to array")
+        )
     values: dict[str, np.ndarray] = {}
     for given in plan.parameters:
         if given.name not in table:
@@ -54,6 +61,16 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
     if plan.states and optimizer is None:
         raise PlanError(
             message("the plan updates parameters, but no optimizer is given", where="Session", hint="Give the optimizer it was compiled with")
+        )
+    rule = getattr(optimizer, "rule", shorten(optimizer))
+    if plan.states and rule != plan.optimizer:
+        raise PlanError(
+            message(
+                f"the plan was compiled with {plan.optimizer}, the session got {rule}",
+                where="Session",
+                allowed="The same optimizer with the same settings; only the learning rate may differ",
+                hint="Give the optimizer it was compiled with, or compile again",
+            )
         )
     for state in plan.states:
         dtype = plan.value(state.name).dtype
@@ -78,22 +95,27 @@ class Session:
     optimizer   the one the plan was compiled with (None for plans without update)
     executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared memory
     pool        workers to use; default: this process's shared pool of that size
-    cluster     name of the machine profile that simulated times are for
+    cluster     name of the machine profile that simulated times are for; default: the laptop for up to 8 ranks, nodes of 8 beyond
 
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
 
     def __init__(
-        self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None, cluster: str = "laptop"
+        self, plan: Plan, parameters: Any, optimizer: Any = None, *, executor: str = "simulator", pool: Any = None, cluster: str | None = None
     ) -> None:
         if executor not in EXECUTORS:
             raise PlanError(message(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}"))
         self.plan, self.executor = plan, executor
         self.step = 0
         self.cluster = cluster
+        if cluster is not None:
+            from ..cluster import get_cluster
+
+            get_cluster(cluster).check_device_num(plan.device_num)
         self.events: list[Event] = []
         self._key = f"session-{next(_keys)}"
         self._closed = False
+        self._broken = ""
         self._run: Run | None = None
         values = initial_values(plan, parameters, optimizer)
         if executor == "simulator":
@@ -115,15 +137,23 @@ class Session:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank
-                has
-                a core of its own (its numpy work as timed here) and messages take what `cluster` says.
+                has a core of its own (its numpy work as timed here) and messages take what `cluster` says.
+
+        Ctrl-C ends the training on processes after the present step; the steps taken are kept, and the session can go on.
         """
+        self._check_order(steps, record, phases)
         if self.executor == "processes":
-            return self.start(batches, steps, record=record, phases=phases).result()
+            run = self.start(batches, steps, record=record, phases=phases)
+            try:
+                return run.result()
+            except KeyboardInterrupt:
+                run.interrupt()
+                raise
         # the cost model is only needed here: importing parallel_lab stays light
-        from ..cluster import get_cluster
+        from ..cluster import cluster_for, get_cluster
         from .clock import virtual_clock
 
+        cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
         self._check_open()
         batches = _checked(self.plan, batches)
         losses = []
@@ -134,7 +164,7 @@ class Session:
             losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, observe=seen).reshape(-1)[0]))
             self.step = step + 1
             if record:
-                clock = virtual_clock(ran, get_cluster(self.cluster))
+                clock = virtual_clock(ran, cluster)
                 recorded.append([e for rank, mine in enumerate(clock) for e in _events(rank, step, mine, "simulated")])
         if record:
             self.events = [e for events in recorded for e in events]
@@ -157,6 +187,7 @@ class Session:
             raise PlanError(
                 message("a simulated session cannot run in the background", where="Session.start", hint="Use train(), or executor='processes'")
             )
+        self._check_order(steps, record, phases)
         self._check_open()
         batches = _checked(self.plan, batches)
         per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
@@ -169,11 +200,24 @@ class Session:
         self._run = Run(self, steps, record, phases, on_losses)
         return self._run
 
+    def outputs(self, *inputs: Any) -> list[np.ndarray]:
+        """Run the network forward once on the global `inputs`; its outputs in full (for a plan with a loss: the loss). Nothing is trained."""
+        self._check_open()
+        if self.executor == "simulator":
+            self._simulator.run_step(*inputs, phases=("forward",))
+        else:
+            envs = [step_inputs(self.plan, r, inputs) for r in range(self.plan.device_num)]
+            self._pool.run_each(_forward, [(self._key, env) for env in envs])
+        found = self.values(self.plan.outputs)
+        return [found[name] for name in self.plan.outputs]
+
     # ---- looking ----
 
     def values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Full tensors by value name, put together from the ranks' slices."""
         names = list(names)
+        for name in names:
+            self.plan.value(name)
         self._check_open()
         if self.executor == "simulator":
             return {n: self._simulator.full(n) for n in names}
@@ -191,6 +235,7 @@ class Session:
 
     def slices(self, name: str) -> list[np.ndarray]:
         """What each rank holds of `name`, in rank order."""
+        self.plan.value(name)
         self._check_open()
         if self.executor == "simulator":
             return [self._simulator.value(name, r) for r in range(self.plan.device_num)]
@@ -205,9 +250,33 @@ class Session:
             if self.executor == "processes" and self._pool.alive:
                 self._pool.run(_drop, self._key)
 
+    def _check_order(self, steps: Any, record: Any, phases: Any) -> None:
+        """Raise ArgumentError for counts and phases that are none, PlanError for a plan whose result is not one number per step."""
+        for name, count in (("steps", steps), ("record", record)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ArgumentError(message(f"{name}={shorten(count)}", where="Session.train", allowed="A whole number, 0 or more"))
+        known = [name for name, _ in self.plan.stages[0].programs]
+        unknown = [phases] if isinstance(phases, str) else [p for p in phases or () if p not in known]
+        if unknown:
+            raise ArgumentError(
+                message(f"phases {shorten(unknown[0])}", where="Session.train", allowed=f"A tuple of this plan's phases: {tuple(known)}")
+            )
+        shape = self.plan.value(self.plan.outputs[0]).shape
+        if shape:
+            raise PlanError(
+                message(
+                    f"the plan's first output has shape {shape}",
+                    where="Session.train",
+                    allowed="One number per step: the loss",
+                    hint="Compile with loss=..., or use outputs(*inputs) to run the network forward",
+                )
+            )
+
     def _check_open(self) -> None:
         if self._closed:
             raise PlanError(message("the session was closed", where="Session"))
+        if self._broken:
+            raise PlanError(message(f"the session {self._broken}", where="Session", hint="Make a new Session"))
         if self._run is not None and self._run.state == "paused":
             raise PlanError(message("the ranks are paused in a run", where="Session", hint="resume() or stop() it first"))
 
@@ -264,6 +333,20 @@ class Run:
         """Ask all ranks to end after the same step; `result()` then returns the losses up to it."""
         self._job.stop()
 
+    def interrupt(self) -> None:
+        """End the run within a second. All ranks stop after the same step if they can; if a step takes longer than that, they stop in the middle of
+        it, and the session cannot go on: ranks may differ by a step.
+        """
+        self.stop()
+        end = time.monotonic() + STOP_S
+        while not self.done() and time.monotonic() < end:
+            self._job.wait_for_change(end - time.monotonic())
+        if self.done():
+            self.result()
+            return
+        self.session._pool.interrupt(self._job)
+        self.session._broken = "was interrupted in the middle of a step"
+
     def result(self, timeout: float | None = None) -> list[float]:
         """Wait for the end; the losses of the steps taken. Raises what ended the run badly (RankDied, CollectiveTimeout, ...)."""
         results = self._job.result(timeout)
@@ -280,7 +363,18 @@ class Run:
 
 
 def _checked(plan: Plan, batches: Iterable[Batch]) -> list[Batch]:
-    batches = list(batches)
+    fault = ""
+    try:
+        batches = list(batches)
+    except TypeError:
+        fault = f"batches is {shorten(batches)}"
+    else:
+        wrong = [b for b in batches if not isinstance(b, (tuple, list))]
+        if wrong:
+            fault = f"a batch is a {type(wrong[0]).__name__}"
+    if fault:
+        names = ", ".join(i.name for i in plan.data_inputs)
+        raise ShapeError(message(fault, where="Session", allowed=f"A list with one tuple of inputs per step: [({names}), ...]"))
     if not batches:
         raise ShapeError(message("no batches were given", where="Session", hint="Give a list with at least one tuple of inputs"))
     return batches
@@ -314,6 +408,13 @@ def _load(comm: Any, key: str, plan: Plan, env: Env) -> None:
 
 def _feed(comm: Any, key: str, batches: list[Env]) -> None:
     comm.state[key]["batches"] = batches
+
+
+def _forward(comm: Any, key: str, inputs: Env) -> None:
+    session = comm.state[key]
+    session["env"].update(inputs)
+    with one_blas_thread():
+        drive(rank_step(session["plan"], comm.rank, session["env"], phases=("forward",), show=comm.report), comm.answer)
 
 
 def _drop(comm: Any, key: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from parallel_lab import nn
 from parallel_lab.compiler import compile_network
+from parallel_lab.context import set_seed
 from parallel_lab.errors import StrategyError
 from parallel_lab.lab.equality import Equality, EqualityRow, additions_behind, compare_sessions, prove_equal, rounding_bound
 from parallel_lab.lab.networks import NETWORKS, apply_strategies, get_problem
@@ -115,3 +116,26 @@ def test_a_refused_strategy_is_refused_before_anything_runs():
 def test_the_notebooks_table_is_escaped():
     page = Equality("<t>", (EqualityRow("<w>", 0.0, 1e-6),))._repr_html_()
     assert "&lt;t&gt;" in page and "&lt;w&gt;" in page and "<w>" not in page and page.count("scope='col'") == 4
+
+
+def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
+    """Adam divides by the root of a mean square: a gradient of rounding size moves a weight by the whole learning rate, also on one device."""
+    for seed in range(6):
+        set_seed(seed)
+        net = nn.SequentialCell(nn.Dense(16, 64, activation="gelu"), nn.Dense(64, 16), nn.Dense(16, 16))
+        net[0].matmul.shard(((2, 1), (4, 1)))
+        net[1].matmul.shard(((2, 4), (1, 4)))
+        rng = np.random.default_rng(seed)
+        batch = (rng.random((16, 16), dtype=np.float32), rng.integers(0, 16, 16).astype(np.int32))
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        proof = prove_equal(net, [batch], loss=nn.CrossEntropyLoss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator")
+        assert proof.equal, f"seed {seed}\n{proof}"
+    set_seed(1)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, "2"])
+def test_steps_that_are_none_are_refused(steps):
+    problem = get_problem("seed")
+    net = NETWORKS["quickstart"].factory(problem)
+    with pytest.raises(ValueError, match="steps="):
+        prove_equal(net, problem.batches, loss=problem.loss(), optimizer=problem.optimizer(net.trainable_params()), steps=steps, executor="simulator")

@@ -324,7 +324,7 @@ def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(la
 
 @pytest.mark.parametrize("taker", ["main thread", "another thread"])
 def test_waiting_can_be_interrupted_and_done_again(lab, taker):
-    """Wrong before: after an interrupt the next wait came back at once although the run went on; and one whose signal another thread took went unheard."""
+    """Wrong before: after an interrupt the next wait came back at once although the run went on; one that another thread took went unheard."""
     running_for_long(lab)
     main = threading.main_thread().ident
     timer = threading.Timer(0.3, lambda: signal.pthread_kill(main if taker == "main thread" else threading.get_ident(), signal.SIGINT))

@@ -197,7 +197,7 @@ def test_the_new_file_replaces_the_old_one_only_when_it_is_on_disk(tmp_path, mon
     monkeypatch.setattr("parallel_lab.events.os.fsync", lambda fd: (done.append("fsync"), real_fsync(fd)))
     monkeypatch.setattr("parallel_lab.events.os.replace", lambda a, b: (done.append(("replace", os.path.dirname(a))), real_replace(a, b)))
     save_chrome_trace(LOG, path)
-    assert done == ["fsync", ("replace", str(tmp_path))]
+    assert done == ["fsync", ("replace", str(tmp_path)), "fsync"]  # the file, and the folder that now names it
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):

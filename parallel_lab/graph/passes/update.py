@@ -83,5 +83,5 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
                 if new.name != target:
                     values[new.name] = Value(shape, values[new.name].dtype, layout)
                     assignments.append((target, new.name))
-    done = draft.with_program("update", tuple(rec.instrs), values, assignments=tuple(assignments), states=tuple(states))
+    done = draft.with_program("update", tuple(rec.instrs), values, assignments=tuple(assignments), states=tuple(states), optimizer=optimizer.rule)
     return done.noted("update", f"{kind}: {len(rec.instrs)} instructions, {len(states)} states")

@@ -172,15 +172,21 @@ class WorkerPool:
             self._enqueue(job)
             return job.result()
         except KeyboardInterrupt:
-            self._interrupt(job)
-        # from here a second Ctrl-C ends the workers by force
+            ended = self.interrupt(job)
+        raise KeyboardInterrupt(f"the run was interrupted{ended}") from None
+
+    def interrupt(self, job: Job) -> str:
+        """End a job within a second: at an agree point, then in any collective, then by force. A second Ctrl-C in the meantime ends the workers.
+
+        Returns what it cost, as the end of a sentence: "" if the workers are as usable as before.
+        """
+        self._interrupt(job)
         try:
             with job._changed:
                 job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
         except KeyboardInterrupt:
             self.kill("a second interrupt")
-        ended = f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""
-        raise KeyboardInterrupt(f"the run was interrupted{ended}") from None
+        return f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""
 
     def _interrupt(self, job: Job) -> None:
         with self._lock:
