@@ -126,7 +126,9 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
     >>> message("strategy ((3, 1),) has a 3", where="ReLU 'act' (lesson.py:14)", allowed="Counts are powers of two", hint="Try ((2, 1),)")
     "ReLU 'act' (lesson.py:14): strategy ((3, 1),) has a 3. Counts are powers of two. Try ((2, 1),)."
     """
-    body = ". ".join(part.strip().rstrip(".") for part in (what, allowed, hint) if part) + "."
+    parts = [part.strip() for part in (what, allowed, hint) if part]
+    # one full stop after each part; the three dots of "1, 2, 4, ..." stay
+    body = " ".join(part if part.endswith("...") else part.rstrip(".") + "." for part in parts)
     return f"{where}: {body}" if where else body
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from .. import nn, ops
 from ..dataset.digits import load_digits
 from ..dataset.seed import seed_batch
-from ..errors import ArgumentError, StrategyError, message, shorten
+from ..errors import ArgumentError, StrategyError, StrategyTypeError, message, shorten
 from ..nn.initializer import HeUniform, initializer
-from ..ops.registry import Primitive, Strategy
+from ..ops.registry import Primitive, Strategy, check_strategy_value
 from ..tensor import Parameter
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "operator_primitives",
 ]
 
+LOSS = "loss_fn."  # begins the names that operators of the loss Cell have in a plan
 BATCH_SIZE = 32  # digits: 45 batches of the 1440 images; every power of two up to it cuts a batch evenly
 
 
@@ -254,18 +255,56 @@ def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
     return found
 
 
-def apply_strategies(net: nn.Cell, strategies: Mapping[str, Strategy | None]) -> nn.Cell:
+def apply_strategies(
+    net: nn.Cell, strategies: Mapping[str, Strategy | None], *, loss: nn.Cell | None = None, examples: Mapping[str, Strategy] | None = None
+) -> nn.Cell:
     """Give operators of `net` their strategies; None takes one back, operators that are not named keep theirs. Returns `net`.
 
-    Raises StrategyError for a name that is not an operator's, with the names there are, and for a strategy that no operator can take. What depends
-    on shapes and devices is checked when the network is compiled.
+    loss       the loss Cell that `net` will be compiled with; its operators are called "loss_fn.sub" and so on, as in the plan
+    examples   {operator: a strategy it takes} of the operators that run, for the texts of refusals; without it, all that the Cells have are named
+
+    Raises StrategyError for a name that is not an operator's, with the names there are, and for a strategy that no operator can take; nothing has
+    changed then. What depends on shapes and devices is checked when the network is compiled.
     """
     primitives = operator_primitives(net)
-    for name in strategies:
+    if loss is not None:
+        primitives |= {f"{LOSS}{name}": primitive for name, primitive in operator_primitives(loss).items()}
+    if examples is not None:
+        primitives = {name: primitives[name] for name in examples if name in primitives}
+    for name, strategy in strategies.items():
         if name not in primitives:
             raise StrategyError(message(f"there is no operator {name!r}", where=type(net).__name__, allowed=f"Operators: {', '.join(primitives)}"))
+        if strategy is not None:
+            _check_form(primitives[name], name, strategy, (examples or {}).get(name))
     for name, strategy in strategies.items():
         primitives[name].shard(strategy)
         # a later refusal should name the operator's own line in the network, not this one
         primitives[name].strategy_origin = None
     return net
+
+
+def _check_form(primitive: Primitive, name: str, strategy: Any, example: Strategy | None) -> None:
+    """Refuse what `shard` would refuse, in the operator's name and with an example for as many inputs as it has."""
+    where, inputs = f"{primitive.name} {name!r}", primitive.op.tensors
+    if isinstance(strategy, tuple) and all(isinstance(cuts, tuple) for cuts in strategy):
+        check_strategy_value(strategy, where)
+        return
+    if not isinstance(strategy, tuple):
+        fault = f"strategy {shorten(strategy)} is {_a_type(strategy)}"
+    else:
+        position, cuts = next((i, cuts) for i, cuts in enumerate(strategy) if not isinstance(cuts, tuple))
+        fault = f"strategy {shorten(strategy)} has {_a_type(cuts)} at input {position}"
+    hint = f"For example {example}" if example is not None else ""
+    if len(inputs) == 1:
+        allowed = "One tuple in a tuple, one int per dim of the input; mind the comma in ((2, 4),)"
+        if isinstance(strategy, tuple) and strategy and all(isinstance(cuts, int) for cuts in strategy):
+            hint = f"Try ({shorten(strategy)},)"
+    else:
+        allowed = f"A tuple with one tuple per input, {len(inputs)} of them ({', '.join(inputs)}), one int per dim"
+    raise StrategyTypeError(message(fault, where=where, allowed=allowed, hint=hint))
+
+
+def _a_type(value: object) -> str:
+    """ "an int", "a list"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -33,7 +33,7 @@ from ..ops.registry import Strategy
 from ..plan import Plan
 from ..run.session import Session
 from .equality import Equality, EqualityRow, additions_behind, rounding_bound
-from .networks import NETWORKS, Network, Problem, apply_strategies, get_problem
+from .networks import NETWORKS, PROBLEMS, Network, Problem, apply_strategies, get_problem
 from .picture import LOSS, message_table
 from .words import bytes_text, time_text
 
@@ -164,7 +164,7 @@ class QuickstartResult:
         return "\n".join(lines)
 
     def _messages(self) -> str:
-        lines = ["MESSAGES OF ONE STEP (bytes and times per rank)"]
+        lines = ["MESSAGES AND SLICES OF ONE STEP (bytes and times per rank)"]
         if not self.messages:
             return "\n".join([*lines, "  none: every rank already holds what it needs"])
         head = ("#", "phase", "operator", "collective", "groups", "bytes predicted", "counted", "time predicted", self.source)
@@ -183,7 +183,7 @@ class QuickstartResult:
             for m in self.messages
         ]
         lines += table(head, rows, right=(5, 6, 7, 8))
-        lines.append("  " + self.times_text)
+        lines += [f"  {self.counts_text}.", f"  {self.times_text}"]
         lines += [f"  #{m.number} {m.reason}" + (f" ({m.origin})" if m.origin else "") for m in self.messages]
         return "\n".join(lines)
 
@@ -195,6 +195,14 @@ class QuickstartResult:
         lines += table(("tensor", "largest difference", "rounding bound", "verdict"), rows, right=(1, 2))
         lines += [*textwrap.wrap(self.bound_text, 118, initial_indent="  ", subsequent_indent="  "), self.verdict]
         return "\n".join(lines)
+
+    @property
+    def counts_text(self) -> str:
+        """How many of the numbered rows are messages: "7 messages, 5 slices that send nothing"."""
+        sent = sum(bool(m.groups) for m in self.messages)
+        local = len(self.messages) - sent
+        slices = f", {local} slices that send nothing" if local > 1 else ", 1 slice that sends nothing" if local else ""
+        return f"{sent} message{'' if sent == 1 else 's'}{slices}"
 
     @property
     def times_text(self) -> str:
@@ -238,7 +246,7 @@ class Quickstart:
     devices     ranks: 1, 2, 4 or 8
     data, net   names of a problem and a network of `networks.py`
     epochs      default: DEFAULT_EPOCHS[data]
-    strategies  {operator: strategy}, over the network's preset
+    strategies  {operator: strategy}, over the network's preset; operators of the loss too, by the names of the table ("loss_fn.sub")
     executor    "processes" or "simulator"
 
     Raises ArgumentError for unknown names and numbers out of range, StrategyError for a strategy that cannot be; nothing has run then.
@@ -258,21 +266,29 @@ class Quickstart:
             raise ArgumentError(message(f"network {shorten(net)} is not known", where="quickstart", allowed=f"One of {', '.join(NETWORKS)}"))
         if devices not in DEVICES:
             raise ArgumentError(message(f"{shorten(devices)} devices", where="quickstart", allowed=f"One of {', '.join(map(str, DEVICES))}"))
+        if data not in PROBLEMS:
+            raise ArgumentError(message(f"data {shorten(data)} is not known", where="quickstart", allowed=f"One of {', '.join(PROBLEMS)}"))
         self.problem: Problem = get_problem(data)
         self.epochs = DEFAULT_EPOCHS[data] if epochs is None else epochs
         if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
             raise ArgumentError(message(f"{shorten(epochs)} epochs", where="quickstart", allowed="An int, at least 1"))
         self.devices, self.executor, self.net = devices, executor, net
         self.network: Network = NETWORKS[net]
-        self.strategies = {**self.network.preset(devices), **(strategies or {})}
-        self.plan, self._parts = self._compile(devices, self.strategies)
+        preset = self.network.preset(devices)
+        self.strategies = {**preset, **(strategies or {})}
+        # what runs without the given strategies: the operators there are, and a strategy that each one takes
+        usual = {n.name: n.strategy for n in self._compile(devices, preset)[0].graph.nodes if n.strategy is not None} if strategies else None
+        self.plan, self._parts = self._compile(devices, self.strategies, usual)
         self.single_plan, self._single_parts = self._compile(1, {})
 
-    def _compile(self, devices: int, strategies: Mapping[str, Strategy]) -> tuple[Plan, tuple[Any, Any]]:
-        net = apply_strategies(self.network.factory(self.problem), strategies)
+    def _compile(
+        self, devices: int, strategies: Mapping[str, Strategy], examples: Mapping[str, Strategy] | None = None
+    ) -> tuple[Plan, tuple[Any, Any]]:
+        loss = self.problem.loss()
+        net = apply_strategies(self.network.factory(self.problem), strategies, loss=loss, examples=examples)
         optimizer = self.problem.optimizer(net.trainable_params())
         plan = compile_network(
-            net, *self.problem.batches[0], loss=self.problem.loss(), optimizer=optimizer, device_num=devices, dataset_strategy="full_batch"
+            net, *self.problem.batches[0], loss=loss, optimizer=optimizer, device_num=devices, dataset_strategy="full_batch"
         )
         return plan, (net, optimizer)
 

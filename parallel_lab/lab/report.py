@@ -9,6 +9,7 @@ of a sum that is still pending. Everything drawn is also there as a number or a 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -172,7 +173,7 @@ def _number(number: int, block: tuple[float, float, float, float], beside: float
 
 
 def _messages(result: QuickstartResult) -> str:
-    title = "<h2>What moves <small>messages of one step, and slices the compiler inserted; bytes and times per rank</small></h2>"
+    title = "<h2>What moves <small>messages and slices of one step; bytes and times per rank</small></h2>"
     if not result.messages:
         return f"<section>{title}<p>Nothing: every rank already holds what it needs.</p></section>"
     rows = []
@@ -191,7 +192,8 @@ def _messages(result: QuickstartResult) -> str:
     pairs = "".join(f'<th colspan="2" scope="colgroup" class="c">{word}</th>' for word in ("bytes", "time"))
     under = "".join(f'<th scope="col" class="n">{word}</th>' for word in ("predicted", "counted", "predicted", result.source))
     head = f'<tr>{two}{pairs}<th rowspan="2" scope="col">why it is here</th></tr><tr>{under}</tr>'
-    return f'<section>{title}{_table(head, rows, "Messages")}<p class="muted">{escape(result.times_text)}</p></section>'
+    counts = f"<p>{escape(result.counts_text)}.</p>"
+    return f'<section>{title}{counts}{_table(head, rows, "Messages and slices")}<p class="muted">{escape(result.times_text)}</p></section>'
 
 
 def _table(head: str, rows: Iterable[str], label: str, kind: str = "") -> str:
@@ -208,15 +210,38 @@ def _micro(time_s: float | None) -> str:
 
 
 def _ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers from low to high, at most `count` steps apart."""
+    """Round numbers from low to high, at most `count` steps apart.
+
+    >>> _ticks(0.3311, 0.3319, 4)
+    [0.3312, 0.3314, 0.3316, 0.3318]
+    """
     least = (high - low) / count or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
-    return [round(k * step, 12) for k in range(math.ceil(low / step), math.floor(high / step * (1 + 1e-9)) + 1)]
+    return [float(f"{k * step:.12g}") for k in range(math.ceil(low / step), math.floor(high / step * (1 + 1e-9)) + 1)]
+
+
+def _labels(ticks: Sequence[float]) -> list[str]:
+    """The ticks as text, with as many digits as tell them apart and give them truly.
+
+    >>> _labels([1000.0001, 1000.0002])
+    ['1000.0001', '1000.0002']
+    """
+    gap = min((b - a for a, b in itertools.pairwise(ticks)), default=abs(ticks[0]) if ticks else 0.0)
+    for digits in range(4, 16):
+        texts = [f"{y:.{digits}g}" for y in ticks]
+        if all(abs(float(text) - y) <= gap / 100 for text, y in zip(texts, ticks, strict=True)):
+            break
+    return texts
+
+
+def _text_width(text: str) -> float:
+    """Units that a tick label takes at most: 12 units high (`.tick`), and digits of wide system fonts are 0.65 of that."""
+    return 7.8 * len(text)
 
 
 def _loss(result: QuickstartResult) -> str:
-    width, height, left, bottom = 520, 220, 46, 30
+    width, height, top, bottom = 520, 220, 8, 30  # top: half of a label that stands at the upper end
     curves = {"single": result.single_losses, "parallel": result.losses}
     finite = [y for c in curves.values() for y in c if math.isfinite(y)]
     title = f"<h2>Loss <small>{len(result.losses)} steps</small></h2>"
@@ -226,19 +251,23 @@ def _loss(result: QuickstartResult) -> str:
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = min(0.0, low) if high > 2 * low else low - margin, high + margin
     steps = max(1, len(result.losses) - 1)
+    ticks = _ticks(low, high, 8)
+    labels = _labels(ticks)
+    left = max(46.0, 10 + max(map(_text_width, labels), default=0))
+    right = width - max(8.0, _text_width(str(len(result.losses))) / 2)
 
     def at(i: int, y: float) -> tuple[float, float]:
-        return left + (width - left - 8) * i / steps, (height - bottom) * (1 - (y - low) / (high - low))
+        return left + (right - left) * i / steps, top + (height - top - bottom) * (1 - (y - low) / (high - low))
 
     drawn = []
-    for y in _ticks(low, high, 8):
+    for y, label in zip(ticks, labels, strict=True):
         row = at(0, y)[1]
-        drawn.append(f'<line class="rule" x1="{left}" x2="{width - 8}" y1="{row:.1f}" y2="{row:.1f}"/>')
-        drawn.append(f'<text class="tick end" x="{left - 6}" y="{row:.1f}">{y:g}</text>')
+        drawn.append(f'<line class="rule" x1="{left:.1f}" x2="{right:.1f}" y1="{row:.1f}" y2="{row:.1f}"/>')
+        drawn.append(f'<text class="tick end" x="{left - 6:.1f}" y="{row:.1f}">{label}</text>')
     for i in sorted({0, steps // 2, len(result.losses) - 1}):
         if i < len(result.losses):
             drawn.append(f'<text class="tick mid" x="{at(i, low)[0]:.1f}" y="{height - 15}">{i + 1}</text>')
-    drawn.append(f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">step</text>')
+    drawn.append(f'<text class="tick mid" x="{(left + right) / 2:.0f}" y="{height - 2}">step</text>')
     for name, curve in curves.items():
         points = [f"{x:.1f},{y:.1f}" for x, y in (at(i, y) for i, y in enumerate(curve) if math.isfinite(y))]
         points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
@@ -255,12 +284,14 @@ def _timeline(result: QuickstartResult) -> str:
     scale, unit = (1e-3, "ms") if data["end"] >= 2000 else (1.0, "µs")
     width, left, lane, bottom = 520, 46, 23, 30
     end, height = (data["end"] or 1.0) * scale, len(data["lanes"]) * lane + bottom
-    per_unit = (width - left - 8) / end
+    ticks = _ticks(0, end, 5)
+    labels = _labels(ticks)
+    per_unit = (width - left - max(8.0, _text_width(labels[-1]) / 2)) / end
     drawn, shares = [], []
-    for t in _ticks(0, end, 5):
+    for t, label in zip(ticks, labels, strict=True):
         x = left + t * per_unit
         drawn.append(f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - bottom}"/>')
-        drawn.append(f'<text class="tick mid" x="{x:.1f}" y="{height - 15}">{t:g}</text>')
+        drawn.append(f'<text class="tick mid" x="{x:.1f}" y="{height - 15}">{label}</text>')
     drawn.append(f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">{unit}</text>')
     for i, row in enumerate(data["lanes"]):
         y = i * lane + 3

@@ -12,17 +12,20 @@ is the specification of both: values are combined in group order, one member aft
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import CollectiveMismatch, ShapeError, message
+from ..errors import CollectiveMismatch, ShapeError, message, shorten
 
-__all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "combine", "payload_bytes"]
+__all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "check_request", "combine", "payload_bytes"]
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier")
 REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Request:
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
     number      how many requests this rank made before in this group (filled by the answerer when None)
     origin      operator name and file:line, for messages about this request
+
+    A send never waits for its receiver: the value is copied and lies ready, and what one rank sends another arrives in the order of the sends. A recv
+    waits until its sender has sent. A message that nobody has received when the programs have ended is a CollectiveMismatch.
+
+    A group or shape given as a list or range becomes a tuple, a value given as a list or number becomes an array (ShapeError if it cannot).
     """
 
     kind: str
@@ -53,6 +61,18 @@ class Request:
     dtype: str | None = None
     number: int | None = None
     origin: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("group", "shape"):
+            given = getattr(self, name)
+            if isinstance(given, (list, range)):
+                object.__setattr__(self, name, tuple(given))
+        if self.value is not None and not isinstance(self.value, np.ndarray):
+            try:
+                object.__setattr__(self, "value", np.asarray(self.value))
+            except ValueError as error:  # rows of different lengths
+                where = f"{self.kind}{' at ' + self.origin if self.origin else ''}"
+                raise ShapeError(message(f"the value {shorten(self.value)} is no array", where=where, allowed="A numpy array of numbers")) from error
 
     def descriptor(self) -> tuple:
         """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
@@ -81,8 +101,70 @@ class Request:
         return (self.kind, self.group, dtype, shape, *detail)
 
 
+def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
+    """What can be seen of one request alone, before any other member has asked: kind, group, root, reduction, value, dims, even pieces.
+
+    rank   who asks
+    ranks  every rank there is
+
+    Raises CollectiveMismatch (kind, group, root, reduction) or ShapeError (value, dims), naming the rank and its call.
+    """
+    if not isinstance(request, Request):
+        raise CollectiveMismatch(message(f"rank {rank} yielded {shorten(request)}", allowed="A rank program yields Requests", hint="yield Request(...)"))
+    kind, group, value = request.kind, request.group, request.value
+    if kind not in COLLECTIVES and kind not in ("send", "recv"):
+        at = f" at {request.origin}" if request.origin else ""
+        raise CollectiveMismatch(message(f"rank {rank} called {kind!r}{at}", where="unknown kind", allowed=f"One of {(*COLLECTIVES, 'send', 'recv')}"))
+    call = f"rank {rank} called {describe(request)}"
+    if not isinstance(group, tuple) or not group or not all(_is_int(r) for r in group):
+        raise CollectiveMismatch(message(f"{call} with group {shorten(group)}", allowed="A group is a tuple of ranks, such as (0, 1)"))
+    outside = [r for r in group if r not in ranks]
+    if outside:
+        raise CollectiveMismatch(message(f"{call} with group {group}, which names ranks {outside}", allowed=f"The ranks are {_ranks_text(ranks)}"))
+    if kind in ("send", "recv"):
+        if len(group) != 2 or group[0] == group[1] or group[kind == "recv"] != rank:
+            allowed = f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the {'first' if kind == 'send' else 'second'}"
+            raise CollectiveMismatch(message(f"{call} with group {group}", allowed=allowed))
+    elif rank not in group:
+        raise CollectiveMismatch(message(f"{call} for group {group}", allowed="A rank calls for its own groups"))
+    elif tuple(sorted(set(group))) != group:
+        raise CollectiveMismatch(message(f"{call} with group {group}, which is not ascending", allowed="Each rank once, in ascending order"))
+    if kind in _ROOTED and (not _is_int(request.root) or request.root not in group):
+        what = "without a root" if request.root is None else f"with root {request.root!r}, which is no member of its group"
+        raise CollectiveMismatch(message(f"{call} {what}", allowed=f"root is a rank of {group}"))
+    if kind in _REDUCING and request.reduce not in REDUCERS:
+        raise CollectiveMismatch(message(f"{call} with reduce={request.reduce!r}", allowed=f"One of {sorted(REDUCERS)}"))
+    if kind in ("barrier", "recv") or (kind in ("broadcast", "scatter") and rank != request.root):
+        return
+    if value is None:
+        raise ShapeError(message(f"{call} without a value", allowed="A numpy array of numbers"))
+    if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (kind in _REDUCING and value.dtype.kind not in _NUMBERS):
+        raise ShapeError(message(f"{call}: values of dtype {value.dtype} cannot be sent", allowed="A numpy array of numbers"))
+    parts = len(group)
+    cuts = {"reduce_scatter": "dim", "scatter": "dim", "all_to_all": "split_dim"}.get(kind)
+    joins = {"all_gather": "dim", "gather": "dim", "all_to_all": "concat_dim"}.get(kind)
+    for name in filter(None, (cuts, joins)):
+        dim = getattr(request, name)
+        if not _is_int(dim) or not -value.ndim <= dim < value.ndim:
+            allowed = f"An int from {-value.ndim} to {value.ndim - 1}" if value.ndim else "A value with dims"
+            raise ShapeError(message(f"{call}: {name}={dim!r} of a value of shape {value.shape}", allowed=allowed))
+        if name == cuts and value.shape[dim] % parts:
+            what = f"{call}: dim {dim} of size {value.shape[dim]} cannot be cut into {parts} equal pieces"
+            raise ShapeError(message(what, allowed=f"A dim that divides by {parts}", hint="Pad the value, or use another dim"))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _ranks_text(ranks: Collection[int]) -> str:
+    known = sorted(ranks)
+    return f"0 to {len(known) - 1}" if known == list(range(len(known))) else str(known)
+
+
 def scatter_part(shape: tuple[int, ...], dim: int, parts: int) -> tuple[int, ...]:
     """Shape of one of `parts` equal pieces of `shape` along `dim`."""
+    dim %= len(shape)
     return (*shape[:dim], shape[dim] // parts, *shape[dim + 1 :])
 
 

@@ -11,14 +11,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import CollectiveMismatch, DeadlockError, PlanError, message
+from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
 from ..plan import Plan
-from .communicator import Request, answer, describe
+from .communicator import Request, answer, check_request, describe
 from .interpreter import Env, Tick, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
 
 __all__ = ["Simulator", "simulate"]
@@ -27,26 +29,45 @@ RankProgram = Generator[Any, Any, Any]
 
 
 class _Engine:
-    """Drives rank programs; answers a collective when all its members have asked."""
+    """Drives rank programs; answers a collective when all its members have asked, a send at once, a recv when its message is there."""
 
     def __init__(self, programs: Mapping[int, RankProgram]) -> None:
         self.programs = dict(programs)
+        for rank, program in self.programs.items():
+            if not isinstance(program, Generator):
+                hint = "Call the function: simulate([program(rank) for rank in range(4)]), where program has a yield"
+                raise ArgumentTypeError(message(f"the program of rank {rank} is {shorten(program)}", where="simulate", allowed="A generator", hint=hint))
         self.waiting: dict[int, Request] = {}
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
+        self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        # per ordered pair (source, destination): the sends whose message nobody has taken, oldest first; and how many were sent
+        self.mail: dict[tuple[int, ...], deque[Request]] = {}
+        self.sent: dict[tuple[int, ...], int] = {}
 
     def advance(self, rank: int, reply: Any = None) -> Tick | None:
-        """Run one rank until it asks, ticks or ends."""
-        try:
-            asked = self.programs[rank].send(reply)
-        except StopIteration as end:
-            self.results[rank] = end.value
-            return None
-        if isinstance(asked, Tick):
-            return asked
-        self.counts[rank] += 1
-        self.waiting[rank] = asked
-        return None
+        """Run one rank until it asks for something it must wait for, ticks or ends. Its sends are taken on the way."""
+        while True:
+            try:
+                asked = self.programs[rank].send(reply)
+            except StopIteration as end:
+                self.results[rank] = end.value
+                return None
+            if isinstance(asked, Tick):
+                return asked
+            self.counts[rank] += 1
+            check_request(asked, rank, self.programs)
+            if asked.number is None:
+                number = self.numbers.get((rank, asked.group), 0)
+                self.numbers[rank, asked.group] = number + 1
+                asked = dataclasses.replace(asked, number=number)
+            if asked.kind != "send":
+                self.waiting[rank] = asked
+                return None
+            # a copy: the sender may change its array from now on
+            self.mail.setdefault(asked.group, deque()).append(dataclasses.replace(asked, value=np.array(asked.value, order="C")))
+            self.sent[asked.group] = self.sent.get(asked.group, 0) + 1
+            reply = None
 
     def answer_ready(self) -> dict[int, Any]:
         """Replies to every request that is complete now. Raises CollectiveMismatch."""
@@ -55,38 +76,59 @@ class _Engine:
             if rank in replies:
                 continue
             request = self.waiting[rank]
-            if rank not in request.group:
-                raise CollectiveMismatch(
-                    message(f"rank {rank} called {describe(request)} for group {request.group}", allowed="A rank calls for its own groups")
-                )
+            if request.kind == "recv":
+                if self.mail.get(request.group):
+                    replies[rank] = _received(request, self.mail[request.group].popleft())
+                continue
             members = [self.waiting.get(r) for r in request.group]
-            if any(m is None for m in members):
-                continue
-            if request.kind in ("send", "recv"):
-                source, target = members
-                if (source.kind, target.kind, source.group) == ("send", "recv", target.group):
-                    replies.update({request.group[0]: None, request.group[1]: np.array(source.value, order="C")})
-                continue
-            if all(m.group == request.group for m in members):
+            if all(m is not None and m.group == request.group and m.kind != "recv" for m in members):
                 replies.update(zip(request.group, answer(members), strict=True))
         for rank in replies:
             del self.waiting[rank]
         return replies
 
     def deadlock(self) -> DeadlockError:
+        """The error that says who waits for whom, with a hint for each kind of wait."""
         lines = [f"rank {r} waits in its call {self.counts[r]}, {describe(q)}, with {q.group}" for r, q in sorted(self.waiting.items())]
         ended = sorted(self.results)
         rest = f"; ranks {ended} have ended" if ended else ""
-        return DeadlockError(
-            message("; ".join(lines) + rest, where="deadlock", hint="All members of a group must make the same calls in the same order")
-        )
+        pairs = sorted({q.group for q in self.waiting.values() if q.kind == "recv"})
+        hints = ["A recv waits for its sender, and the sender never sends: " + ", ".join(f"rank {a} to rank {b}" for a, b in pairs)] if pairs else []
+        if any(q.kind != "recv" for q in self.waiting.values()):
+            hints.append("All members of a group must make the same calls in the same order")
+        return DeadlockError(message("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints)))
+
+    def check_mail(self) -> None:
+        """Raise CollectiveMismatch if a message is left that nobody has received."""
+        for pair, left in sorted(self.mail.items()):
+            if left:
+                (source, target), count = pair, self.sent[pair]
+                what = f"rank {source} sent {count} message{'s' if count != 1 else ''} to rank {target}, which received {count - len(left)}"
+                first = f"The first without a recv is {describe(left[0])}"
+                raise CollectiveMismatch(message(what, allowed="Every send needs its recv", hint=first))
+
+
+def _received(request: Request, sent: Request) -> np.ndarray:
+    """The message of `sent` as the reply to the recv `request`. Raises CollectiveMismatch if another shape or dtype was announced."""
+    value = sent.value
+    shape = value.shape if request.shape is None else tuple(request.shape)
+    dtype = value.dtype if request.dtype is None else np.dtype(request.dtype)
+    if (shape, dtype) != (value.shape, value.dtype):
+        source, target = request.group
+        what = f"rank {target} expects {dtype} {shape} from rank {source}, which called {describe(sent)}"
+        raise CollectiveMismatch(message(what, where=f"{describe(request)}, call {request.number}"))
+    return value
 
 
 def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> list[Any]:
     """Run rank programs to their ends; returns what each returned, in rank order.
 
-    Raises DeadlockError when ranks wait for each other for ever, CollectiveMismatch when members of a group disagree.
+    Raises DeadlockError when ranks wait for each other for ever; CollectiveMismatch when members of a group disagree, when a request cannot be, or
+    when a message is sent and not received; ShapeError for a value that a request cannot carry; ArgumentTypeError for programs that are no generators.
     """
+    if not isinstance(programs, (Mapping, Sequence)):
+        allowed = "A list of generators, one per rank, or {rank: generator}"
+        raise ArgumentTypeError(message(f"programs is {shorten(programs)}", where="simulate", allowed=allowed))
     engine = _Engine(programs if isinstance(programs, Mapping) else dict(enumerate(programs)))
     for rank in list(engine.programs):
         while engine.advance(rank) is not None:
@@ -98,7 +140,19 @@ def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> lis
         for rank, reply in replies.items():
             while engine.advance(rank, reply) is not None:
                 reply = None
+    engine.check_mail()
     return [engine.results[r] for r in sorted(engine.programs)]
+
+
+class _Step(Tick):
+    """A Tick that reads as the plan does."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Phase, position and line of the plan: `forward 3: matmul = AllReduce(matmul.partial)`."""
+        name = INSTRUCTION_NAMES.get(self.instr.kind) or self.instr.name
+        return f"{self.phase} {self.position}: {self.instr.out} = {name}({', '.join(self.instr.ins)})"
 
 
 class Simulator:
@@ -113,6 +167,12 @@ class Simulator:
     def __init__(self, plan: Plan, values: Mapping[str, np.ndarray]) -> None:
         self.plan = plan
         self.ranks = range(plan.device_num)
+        # the optimizer's states may be left out when only forward and backward are run, the parameters never
+        missing = [i.name for i in plan.parameters if i.name not in values]
+        if missing:
+            names = ", ".join(repr(n) for n in missing)
+            hint = "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares the values"
+            raise PlanError(message(f"no value for parameter{'s' if len(missing) > 1 else ''} {names}", where="Simulator", hint=hint))
         self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in values.items() if n in plan.value_table} for r in self.ranks]
         self._engine: _Engine | None = None
 
@@ -120,7 +180,10 @@ class Simulator:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
         observe  called with (rank, phase, instruction, start, end) after every instruction
+
+        A step that was begun and not stepped to its end is given up.
         """
+        self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
         with one_blas_thread():
             programs = []
             for rank in self.ranks:
@@ -161,12 +224,15 @@ class Simulator:
         if not ticks:
             self._engine = None
             return None
-        return ticks[0]
+        tick = ticks[0]
+        return _Step(tick.phase, tick.position, tick.instr)
 
     # ---- looking ----
 
     def value(self, name: str, rank: int) -> np.ndarray:
         """The array called `name` on `rank` now. Raises PlanError if the rank does not hold it (yet, or any more)."""
+        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank not in self.ranks:
+            raise PlanError(message(f"rank {rank!r} does not exist", where="Simulator", allowed=f"Ranks run from 0 to {len(self.ranks) - 1}"))
         if name not in self.envs[rank]:
             self.plan.value(name)
             raise PlanError(

@@ -9,19 +9,20 @@ from parallel_lab.errors import ArgumentError, ArgumentTypeError
 DEVICE = Device(flops_per_s=1e12, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e11, overhead_s=1e-6)
 NEAR, FAR = Link(1e-6, 1e-10), Link(1e-5, 1e-9)
 
-# Microseconds of eight ranks through shared memory, medians, best of two barriers, tensors of this many bytes (gathered ones for all_gather).
-# Measured in November 2026 on 2 cores with a prototype of the shared-memory collectives.
+# Microseconds of eight ranks through shared memory, tensors of this many bytes (gathered ones for all_gather): the slowest rank's median of three loops
+# of run/shm's Communicator, November 2026, 2 cores with nothing else to do (load 0.5).
 MEASURED_US = [
-    ("all_reduce", 4 * 2**10, 22),
-    ("all_reduce", 64 * 2**10, 50),
-    ("all_reduce", 2**20, 548),
-    ("all_reduce", 16 * 2**20, 13108),
-    ("all_reduce", 64 * 2**20, 51503),
-    ("all_gather", 64 * 2**10, 33),
-    ("all_gather", 16 * 2**20, 5282),
-    ("all_gather", 64 * 2**20, 17524),
-    ("reduce_scatter", 64 * 2**10, 59),
-    ("reduce_scatter", 16 * 2**20, 11267),
+    ("all_reduce", 4 * 2**10, 115),
+    ("all_reduce", 64 * 2**10, 236),
+    ("all_reduce", 2**20, 1368),
+    ("all_reduce", 16 * 2**20, 18416),
+    ("all_gather", 4 * 2**10, 142),
+    ("all_gather", 64 * 2**10, 157),
+    ("all_gather", 2**20, 379),
+    ("all_gather", 16 * 2**20, 7686),
+    ("reduce_scatter", 64 * 2**10, 193),
+    ("reduce_scatter", 2**20, 682),
+    ("reduce_scatter", 16 * 2**20, 11959),
 ]
 
 
