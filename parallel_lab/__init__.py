@@ -19,6 +19,7 @@ from . import interrupt
 
 interrupt.end_quietly_while_loading()  # before what takes a moment
 
+# ruff: noqa: E402 - the imports below come after that call
 # isort: split
 
 from . import nn, ops

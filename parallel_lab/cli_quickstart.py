@@ -41,7 +41,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--data", default="seed", help="seed: one fixed random batch (default); digits: handwritten digits")
     parser.add_argument("--net", default="quickstart", help="quickstart (default), megatron or dense")
     parser.add_argument("--epochs", type=int, help="default: 5 of the seed's 4 steps, 2 of the digits' 45 steps")
-    parser.add_argument("--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input of an operator; once for each operator")
+    parser.add_argument(
+        "--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input of an operator; once for each operator"
+    )
     parser.add_argument("--executor", default="processes", help="processes: one worker per rank (default); simulator: all ranks in this process")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write the run as one web page that needs no network")
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)")
@@ -112,7 +114,9 @@ def _quickstart(args: argparse.Namespace) -> int:
     _check_files(args.report, args.trace)
     if args.executor not in EXECUTORS:
         raise ArgumentError(message(f"executor {args.executor!r}", where="quickstart", allowed=f"One of {', '.join(EXECUTORS)}"))
-    job = Quickstart(devices=args.devices, data=args.data, net=args.net, epochs=args.epochs, strategies=_strategies(args.strategy), executor=args.executor)
+    job = Quickstart(
+        devices=args.devices, data=args.data, net=args.net, epochs=args.epochs, strategies=_strategies(args.strategy), executor=args.executor
+    )
     print(job.text(), end="\n\n", flush=True)
     progress = Progress(sys.stderr)
     try:

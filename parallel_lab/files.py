@@ -74,7 +74,7 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes, *, hint: str
 
 def _refusal(path: str | os.PathLike[str], error: OSError | ValueError, hint: str) -> DataFileError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return DataFileError(message(f"cannot be written: {reason[:1].lower() + reason[1:]}", where=str(path), hint=hint))
+    return DataFileError(message(f"cannot be written: {reason}", where=str(path), hint=hint))
 
 
 def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:

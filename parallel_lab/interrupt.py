@@ -1,7 +1,7 @@
 """Ctrl-C while the command is still loading.
 
-The entry point imports the package before any line of `cli.main` runs, and numpy takes a moment: a KeyboardInterrupt there would be a traceback through
-imports that no `try` of ours is around. So the first line of the package asks for a quiet end, and `main`, which tells it better, takes over.
+The entry point imports the package before any line of `cli.main` runs, and numpy takes a moment: a KeyboardInterrupt there would be a traceback
+through imports that no `try` of ours is around. So the first line of the package asks for a quiet end, and `main`, which tells it better, takes over.
 Outside the command (a notebook, a script, a worker) nothing is touched.
 """
 

@@ -12,14 +12,14 @@ values the same operators and methods.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from . import ops
 from .context import current_tracer, get_seed
-from .errors import ShapeError, TraceError, message, shorten
+from .errors import ArgumentTypeError, ShapeError, TraceError, message, shorten
 from .ops.registry import OPS, OpDef, scalar_operand
 from .origin import caller
 
@@ -52,19 +52,41 @@ class Arithmetic:
     def __truediv__(self, other): return ops.div(self, other)
     def __rtruediv__(self, other): return ops.div(other, self)
     def __pow__(self, other): return ops.power(self, other)
+    def __rpow__(self, other): return ops.power(other, self)
     def __matmul__(self, other): return ops.matmul(self, other)
+    def __rmatmul__(self, other): return ops.matmul(other, self)
+    def __pos__(self): return self
     def __neg__(self): return ops.neg(self)
     def __abs__(self): return ops.abs_(self)
     def __gt__(self, other): return ops.greater(self, other)
     def __ge__(self, other): return ops.greater_equal(self, other)
     def __lt__(self, other): return ops.less(self, other)
     def __le__(self, other): return ops.less_equal(self, other)
+    def __eq__(self, other): return ops.equal(self, other) if _comparable(other) else NotImplemented
+    def __ne__(self, other): return ops.not_equal(self, other) if _comparable(other) else NotImplemented
+    def __mod__(self, other): return self._without_operator("%", np.remainder, self, other)
+    def __rmod__(self, other): return self._without_operator("%", np.remainder, other, self)
+    def __floordiv__(self, other): return self._without_operator("//", np.floor_divide, self, other)
+    def __rfloordiv__(self, other): return self._without_operator("//", np.floor_divide, other, self)
+    def __and__(self, other): return self._without_operator("&", np.bitwise_and, self, other)
+    def __rand__(self, other): return self._without_operator("&", np.bitwise_and, other, self)
+    def __or__(self, other): return self._without_operator("|", np.bitwise_or, self, other)
+    def __ror__(self, other): return self._without_operator("|", np.bitwise_or, other, self)
+    def __xor__(self, other): return self._without_operator("^", np.bitwise_xor, self, other)
+    def __invert__(self): return self._without_operator("~", np.invert, self)
     def sum(self, axis=None, keep_dims=False): return ops.reduce_sum(self, axis, keep_dims=keep_dims)
     def mean(self, axis=None, keep_dims=False): return ops.reduce_mean(self, axis, keep_dims=keep_dims)
     def max(self, axis=None, keep_dims=False): return ops.reduce_max(self, axis, keep_dims=keep_dims)
     def min(self, axis=None, keep_dims=False): return ops.reduce_min(self, axis, keep_dims=keep_dims)
     def astype(self, dtype): return ops.cast(self, dtype)
     # fmt: on
+
+    # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
+    __hash__ = object.__hash__
+
+    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
+        """What Python writes with `symbol` and no operator does: numpy's `function` on values, refused where that cannot be."""
+        raise NotImplementedError
 
     def reshape(self, *shape):
         """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
@@ -96,9 +118,6 @@ class Tensor(Arithmetic):
     """
 
     __slots__ = ("__weakref__", "_data", "node")
-
-    # numpy must not take over `array + tensor`
-    __array_ufunc__ = None
 
     def __init__(self, input_data: Any, dtype: Any = None) -> None:
         if isinstance(input_data, Tensor):
@@ -138,14 +157,76 @@ class Tensor(Arithmetic):
         """The single element as a Python number."""
         return self.data.item()
 
+    def _single(self, what: str) -> Any:
+        if self.size != 1:
+            allowed = "A tensor with one element"
+            hint = "Compare with .asnumpy() and numpy's any() or all()" if what == "a truth test (if, while, and, or)" else ""
+            raise ShapeError(message(f"{what} of a tensor of shape {self.shape}", where=type(self).__name__, allowed=allowed, hint=hint))
+        return self.data.item()
+
     def __float__(self) -> float:
-        return float(self.data)
+        return float(self._single("float()"))
 
     def __int__(self) -> int:
-        return int(self.data)
+        return int(self._single("int()"))
 
     def __bool__(self) -> bool:
-        return bool(self.data)
+        return bool(self._single("a truth test (if, while, and, or)"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Elements as numpy's indexing gives them, as a Tensor. No gradient flows through it: refused for what needs one."""
+        index = tuple(_plain(i) for i in index) if isinstance(index, tuple) else _plain(index)
+        _refuse_gradient([self], "indexing", "Use x.asnumpy()[...] to look at numbers; ops.reshape and ops.transpose have gradients")
+        try:
+            return Tensor(np.array(self.data[index]))
+        except IndexError as error:
+            # an IndexError, so that code written for sequences ends its loops
+            raise TensorIndexError(message(f"index {shorten(index)} ({error})", where=f"{type(self).__name__} of shape {self.shape}")) from None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        _refuse_gradient([self], "iteration", "Loop over x.asnumpy() to look at numbers")
+        return iter([Tensor(np.array(row)) for row in self.data[: len(self)]])
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self.data == _plain(value)))
+
+    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
+        if not all(_comparable(x) for x in operands):
+            return NotImplemented
+        _refuse_gradient(operands, repr(symbol), "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient")
+        try:
+            return Tensor(function(*(_plain(x) for x in operands)))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(message(f"{symbol!r} of {' and '.join(_words(x) for x in operands)} ({error})", where=type(self).__name__)) from None
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """numpy's element-wise functions: `np.exp(x)` is `ops.exp(x)`, gradient included; one that has no operator gives a Tensor without."""
+        out = kwargs.pop("out", None)
+        # `array += tensor` asks for the array as output; the sum is a Tensor, which remembers how it was made
+        operator = UFUNC_OPERATORS.get(ufunc.__name__)
+        if method == "__call__" and not kwargs and operator and (out is None or out[0] is inputs[0]):
+            return OPS[operator](*inputs)
+        _refuse_gradient(inputs, f"np.{ufunc.__name__}", "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient")
+        if out is not None:
+            kwargs["out"] = tuple(_plain(x) for x in out)
+        return _wrapped(getattr(ufunc, method)(*(_plain(x) for x in inputs), **kwargs))
+
+    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+        """numpy's other functions see the array and give what numpy gives: `np.mean(x)`, `np.allclose(x, y)`.
+
+        Refused where a float result would lose a gradient.
+        """
+        tensors: list[Tensor] = []
+        result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
+        if getattr(result, "dtype", np.dtype(bool)).kind == "f":
+            name = function.__name__
+            instead = FUNCTION_OPERATORS.get(name)
+            hint = f"Use ops.{instead}" if instead else "Use operators of parallel_lab.ops"
+            _refuse_gradient(tensors, f"np.{name}", f"{hint}, or x.asnumpy() for values without a gradient")
+        return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.data, dtype) if copy else np.asarray(self.data, dtype)
@@ -163,6 +244,62 @@ class Tensor(Arithmetic):
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
             out.node = Node(op, tuple(tensors), attrs)
         return out
+
+
+class TensorIndexError(ShapeError, IndexError):
+    """An index outside a Tensor."""
+
+
+# numpy's name -> ours, of what both have
+UFUNC_OPERATORS = {
+    **{name: name for name in ("add", "maximum", "minimum", "power", "matmul", "sign", "exp", "log", "sqrt", "square", "tanh", "equal")},
+    **{name: name for name in ("not_equal", "greater", "greater_equal", "less", "less_equal")},
+    **{"subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs_"},
+}
+FUNCTION_OPERATORS = {
+    **{"sum": "reduce_sum", "mean": "reduce_mean", "max": "reduce_max", "amax": "reduce_max", "min": "reduce_min", "amin": "reduce_min"},
+    **{"reshape": "reshape", "ravel": "reshape", "transpose": "transpose", "dot": "matmul", "clip": "maximum and ops.minimum"},
+}
+
+
+def _comparable(value: Any) -> bool:
+    """Whether `value` can stand beside a tensor: a number, an array of numbers, a tensor, a list of numbers."""
+    if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+        return np.asarray(value).dtype.kind in "biuf"
+    return isinstance(value, Arithmetic) or (isinstance(value, (list, tuple)) and bool(value) and all(_comparable(v) for v in value))
+
+
+def _plain(value: Any) -> Any:
+    return value.asnumpy() if isinstance(value, Tensor) else value
+
+
+def _words(value: Any) -> str:
+    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else shorten(value)
+
+
+def _wrapped(result: Any) -> Any:
+    """Arrays of numbers as Tensors; several results one by one."""
+    if isinstance(result, tuple):
+        return tuple(_wrapped(r) for r in result)
+    return Tensor(result) if isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf" else result
+
+
+def _opened(value: Any, found: list[Tensor]) -> Any:
+    """`value` with arrays in place of its Tensors, which are added to `found`."""
+    if isinstance(value, Tensor):
+        found.append(value)
+        return value.asnumpy()
+    if isinstance(value, dict):
+        return {k: _opened(v, found) for k, v in value.items()}
+    return type(value)(_opened(v, found) for v in value) if type(value) in (list, tuple) else value
+
+
+def _refuse_gradient(operands: Iterable[Any], what: str, hint: str) -> None:
+    """Raise ArgumentTypeError if a gradient may be asked for through `operands`, which `what` would lose in silence."""
+    for x in operands:
+        if isinstance(x, Tensor) and x.requires_grad:
+            name = f"parameter {x.name!r}" if isinstance(x, Parameter) else "a tensor made from parameters"
+            raise ArgumentTypeError(message(f"{what} of {name} has no gradient", where=caller().place, hint=hint))
 
 
 def _no_numbers(data: Any) -> ShapeError:

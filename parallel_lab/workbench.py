@@ -101,9 +101,7 @@ def update_notebooks(source: Path, folder: Path) -> Update:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / RECORD_NAME, json.dumps({"format": 1, "files": record}, indent=1, sort_keys=True) + "\n", hint=_ELSEWHERE)
     except OSError as error:
-        raise DataFileError(
-            message(f"cannot be written: {error.strerror or error}", where=str(error.filename or folder), hint=_ELSEWHERE)
-        ) from error
+        raise DataFileError(message(f"cannot be written: {error.strerror or error}", where=str(error.filename or folder), hint=_ELSEWHERE)) from error
     return Update(*(tuple(found[kind]) for kind in ("new", "updated", "same", "kept")), note)
 
 

@@ -7,6 +7,7 @@ A traced value knows its global shape and dtype; asking for its numbers (`asnump
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,19 +17,22 @@ import numpy as np
 
 from ..context import current_tracer
 from ..errors import ShapeError, TraceError, message, shorten
-from ..ops.registry import OpDef, Primitive, scalar_operand
+from ..ops.registry import OPS, OpDef, Primitive, scalar_operand
 from ..origin import Origin, caller
-from ..tensor import Arithmetic, Parameter, Tensor
+from ..tensor import FUNCTION_OPERATORS, UFUNC_OPERATORS, Arithmetic, Parameter, Tensor
 from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
 
 __all__ = ["TracedValue", "Tracer", "input_names", "trace_network"]
+
+
+class TraceAttributeError(TraceError, AttributeError):
+    """An attribute that a traced value does not have; also an AttributeError, so that hasattr() works."""
 
 
 class TracedValue(Arithmetic):
     """A value of the trace: a name, a shape and a dtype, no numbers."""
 
     __slots__ = ("dtype", "name", "shape", "tracer")
-    __array_ufunc__ = None
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, tracer: Any) -> None:
         self.name, self.shape, self.dtype, self.tracer = name, tuple(shape), np.dtype(dtype), tracer
@@ -51,8 +55,48 @@ class TracedValue(Arithmetic):
     def __bool__(self): return self._refuse("a truth test (if, while, and, or)")
     def __float__(self): return self._refuse("float()")
     def __int__(self): return self._refuse("int()")
+    def __complex__(self): return self._refuse("complex()")
+    def __index__(self): return self._refuse("use as an index")
+    def __round__(self, digits=None): return self._refuse("round()")
     def __iter__(self): return self._refuse("iteration")
+    def __contains__(self, value): return self._refuse("a search ('in')")
+    def __getitem__(self, index): return self._no_operator("indexing", "Use ops.reshape or ops.transpose, or let shard() cut the tensor")
+    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new tensor with operators")
     # fmt: on
+
+    def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
+        """Raise TraceError: `what` is not among the operators that can be compiled."""
+        given = f"{what} of {self.name!r} (shape {self.shape}, {self.dtype}) is not an operator yet"
+        allowed = "A network that is compiled uses the operators of parallel_lab.ops"
+        raise kind(message(given, where=caller().place, allowed=allowed, hint=hint))
+
+    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
+        return self._no_operator(repr(symbol), "Write it with operators that exist: +, -, *, /, ** and comparisons")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """`array + x` reaches this through numpy, and is recorded; a numpy function on x is refused with the operator to use."""
+        operator = UFUNC_OPERATORS.get(ufunc.__name__)
+        # Python asks x's own method first when x stands on the left, so only here can numpy be the one who was asked to add
+        if method == "__call__" and ufunc.__name__ in _BINARY_UFUNCS and not isinstance(inputs[0], TracedValue):
+            out = kwargs.pop("out", None)
+            if not kwargs and (out is None or out[0] is inputs[0]):
+                return OPS[operator](*inputs)
+        return self._no_operator(f"np.{ufunc.__name__}", f"Use ops.{operator}" if operator else "Use operators instead")
+
+    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+        name = function.__name__
+        operator = FUNCTION_OPERATORS.get(name)
+        if name in ("shape", "ndim", "size"):  # known without numbers
+            return getattr(self, name)
+        return self._no_operator(f"np.{name}", f"Use ops.{operator}" if operator else "Use operators instead")
+
+    def __format__(self, spec: str) -> str:
+        return self._refuse(f"the format {spec!r}") if spec else str(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in TracedValue.__slots__:  # Python and numpy look for methods that need not be there
+            raise AttributeError(name)
+        return self._no_operator(f"the attribute {name!r}", _attribute_hint(name), TraceAttributeError)
 
     @property
     def data(self) -> Any:
@@ -68,10 +112,23 @@ class TracedValue(Arithmetic):
         return f"Tensor({self.name}: global shape {self.shape}, {self.dtype}; every rank prints its slice when the plan runs)"
 
 
+# the numpy functions behind Python's binary operators
+_BINARY_UFUNCS = frozenset("add subtract multiply divide true_divide power matmul equal not_equal greater greater_equal less less_equal".split())
+
+
+def _attribute_hint(name: str) -> str:
+    if name in OPS and not OPS[name].internal:
+        return f"Use ops.{name}(x)"
+    near = difflib.get_close_matches(name, [n for n in dir(TracedValue) if not n.startswith("_")], 1)
+    return f"Did you mean {near[0]!r}?" if near else "Use operators instead"
+
+
 class Tracer:
     """Receives operators (through `current_tracer`) and Cell borders, and builds the Graph."""
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
+    def __init__(self, network_parameters: Iterable[Parameter] = ()) -> None:
+        network_parameters = list(network_parameters)
+        self.registered = frozenset(id(p) for p in network_parameters)
         self.inputs: dict[str, GraphInput] = {}
         self.nodes: list[Node] = []
         self.parameters: dict[int, str] = {}
@@ -81,7 +138,7 @@ class Tracer:
         self.scope: list[tuple[str, str]] = []
         self.prints: list[tuple[str, Origin]] = []
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
-        self.reserved = frozenset(reserved)
+        self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
 
     # ---- Cell borders, called by Cell.__call__ ----
@@ -139,9 +196,13 @@ class Tracer:
             name = parameter.name
             if name in self.inputs or (name in self.used and name not in self.reserved):
                 other = "two parameters are" if name in self.parameters.values() else "a parameter and an input or operator before it are"
-                raise TraceError(
-                    message(f"{other} named {name!r}", where=caller().place, hint="Give one of them another name: Parameter(..., name='...')")
-                )
+                hint = "Give one of them another name: Parameter(..., name='...')"
+                if self.scope and id(parameter) not in self.registered:
+                    hint = (
+                        "One of them does not belong to the network: a plain list or dict does not register what it holds. "
+                        "Keep Cells in nn.CellList([...]) and Parameters in ParameterTuple([...])"
+                    )
+                raise TraceError(message(f"{other} named {name!r}", where=caller().place, hint=hint))
             self.used.add(name)
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
@@ -225,7 +286,7 @@ def trace_network(
 
     Returns the graph, the Parameters it used by name, and the arrays it held as constants. Raises TraceError, ShapeError.
     """
-    tracer = Tracer(p.name for p in network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
+    tracer = Tracer(network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
     values = [tracer.data(*spec) for spec in inputs]
     token = current_tracer.set(tracer)
     try:

@@ -26,6 +26,7 @@ from ..errors import ArgumentError, StrategyError, StrategyTypeError, message, s
 from ..nn.initializer import HeUniform, initializer
 from ..ops.registry import Primitive, Strategy, check_strategy_value
 from ..tensor import Parameter
+from .picture import LOSS
 
 __all__ = [
     "NETWORKS",
@@ -40,7 +41,6 @@ __all__ = [
     "operator_primitives",
 ]
 
-LOSS = "loss_fn."  # begins the names that operators of the loss Cell have in a plan
 BATCH_SIZE = 32  # digits: 45 batches of the 1440 images; every power of two up to it cuts a batch evenly
 
 

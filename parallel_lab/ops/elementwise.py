@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import ShapeError, message, shorten
 from .registry import case, op
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "minimum",
     "mul",
     "neg",
+    "not_equal",
     "power",
     "relu",
     "sigmoid",
@@ -161,6 +163,12 @@ def _(g, out, x, y):
 def equal(x, y):
     """Whether elements are equal.  x, y: (...) -> broadcast (...) bool. No gradient."""
     return np.equal(x, y)
+
+
+@op(BINARY, name="NotEqual", dtype="bool", example=case((16, 8), (8,)))
+def not_equal(x, y):
+    """Whether elements differ.  x, y: (...) -> broadcast (...) bool. No gradient."""
+    return np.not_equal(x, y)
 
 
 @op(BINARY, name="Greater", dtype="bool", example=case((16, 8), (8,)))
@@ -346,7 +354,16 @@ def _(g, out, x):
     return (mul(g, mul(x, 2.0)),)
 
 
-@op(UNARY, name="Cast", dtype=lambda dtypes, *, dtype: dtype, example=case((16, 8), dtype="float64"))
+def _check_cast(where, operands, *, dtype):
+    try:
+        kind = np.dtype(dtype).kind
+    except TypeError:
+        kind = ""
+    if not kind or kind not in "biuf":
+        raise ShapeError(message(f"dtype={shorten(dtype)}", where=where, allowed="A dtype of numbers or bools, such as 'float32' or 'int32'"))
+
+
+@op(UNARY, name="Cast", check=_check_cast, dtype=lambda dtypes, *, dtype: dtype, example=case((16, 8), dtype="float64"))
 def cast(x, dtype="float32"):
     """The same values in another dtype.  x: (...) -> (...) of `dtype`. The gradient is cast back; integers and bools get none."""
     return x.astype(dtype)

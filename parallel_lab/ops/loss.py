@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ShapeError, message
-from .registry import case, op
+from ..errors import ShapeError, message, shorten
+from .registry import case, check_dim, check_ints, op
 from .signature import letters
 
 __all__ = ["one_hot", "softmax", "softmax_cross_entropy", "sparse_softmax_cross_entropy"]
@@ -25,9 +25,14 @@ def _log_softmax(x):
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
+def _check_softmax(where, operands, *, axis):
+    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
+
+
 @op(
     "...->...",
     name="Softmax",
+    check=_check_softmax,
     whole=lambda signature, *, axis: signature.out[axis],
     flops=lambda s: 5 * np.prod(list(vars(s).values())),
     example=(case((16, 8)), case((8, 4, 2), axis=0)),
@@ -54,6 +59,17 @@ def _one_hot_labels(shapes, *, depth, axis):
     return f"{names},,->{names[:place]}z{names[place:]}"
 
 
+def _check_one_hot(where, operands, *, depth, axis):
+    check_ints(where, operands[0], "indices (labels)")
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ShapeError(message(f"depth={shorten(depth)}", where=where, allowed="An int, at least 1: the number of classes"))
+    shape = operands[0].shape
+    check_dim(where, "axis", axis, len(shape) + 1, f"(*{shape}, {depth})")
+    for name, operand in zip(("on_value", "off_value"), operands[1:], strict=True):
+        if operand.shape:
+            raise ShapeError(message(f"{name} has shape {operand.shape}", where=where, allowed="A number: shape ()"))
+
+
 def _one_hot_local(attrs, parts):
     return {**attrs, "depth": attrs["depth"] // parts["z"]}
 
@@ -61,6 +77,7 @@ def _one_hot_local(attrs, parts):
 @op(
     _one_hot_labels,
     name="OneHot",
+    check=_check_one_hot,
     static=("depth",),
     sizes=lambda shapes, *, depth, axis: {"z": depth},
     strategy_labels=lambda signature: (signature.out, "", ""),
@@ -122,6 +139,7 @@ def _checked_labels(labels, classes):
 @op(
     "ac,a->a",
     name="SparseSoftmaxCrossEntropyWithLogits",
+    check=lambda where, operands: check_ints(where, operands[1], "labels"),
     whole="c",
     dtype=lambda dtypes: dtypes[0],
     flops=lambda s: 6 * s.a * s.c,

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from ..errors import ShapeError, message
 from .elementwise import cast, equal, mul
-from .registry import case, op
+from .registry import case, check_dim, op
 from .signature import letters
 
 __all__ = ["reduce_max", "reduce_mean", "reduce_min", "reduce_sum"]
@@ -18,10 +19,17 @@ def reduced_dims(axis, ndim: int) -> tuple[int, ...]:
     if axis is None or axis == ():
         return tuple(range(ndim))
     axes = (axis,) if isinstance(axis, int) else axis
-    for a in axes:
-        if not -ndim <= a < ndim:
-            raise np.exceptions.AxisError(a, ndim)
     return tuple(sorted({a % ndim for a in axes}))
+
+
+def _check(where, operands, *, axis, keep_dims):
+    """axis: None, or one or several ints, each naming another dim."""
+    if axis is None:
+        return
+    shape = operands[0].shape
+    dims = [check_dim(where, "axis", a, len(shape), shape) for a in (axis if isinstance(axis, tuple) else (axis,))]
+    if len(set(dims)) < len(dims):
+        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"))
 
 
 def _labels(shapes, *, axis, keep_dims):
@@ -59,7 +67,7 @@ def _spread(value, x, axis):
     return spread(value, shape=tuple(x.shape), axis=reduced_dims(axis, len(x.shape)))
 
 
-@op(_labels, name="ReduceSum", dtype=_summed, example=_CASES)
+@op(_labels, check=_check, name="ReduceSum", dtype=_summed, example=_CASES)
 def reduce_sum(x, axis=None, *, keep_dims=False):
     """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.sum(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
@@ -70,7 +78,7 @@ def _(g, out, x, *, axis, keep_dims):
     return (_spread(g, x, axis),)
 
 
-@op(_labels, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
+@op(_labels, check=_check, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
 def reduce_mean(x, axis=None, *, keep_dims=False):
     """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.mean(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_float((str(x.dtype),)))
@@ -89,7 +97,7 @@ def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
     return (mul(mask, _spread(g / ties, x, axis)),)
 
 
-@op(_labels, name="ReduceMax", reduce="max", example=_CASES)
+@op(_labels, check=_check, name="ReduceMax", reduce="max", example=_CASES)
 def reduce_max(x, axis=None, *, keep_dims=False):
     """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.max(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
@@ -100,7 +108,7 @@ def _(g, out, x, *, axis, keep_dims, across):
     return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
 
 
-@op(_labels, name="ReduceMin", reduce="min", example=_CASES)
+@op(_labels, check=_check, name="ReduceMin", reduce="min", example=_CASES)
 def reduce_min(x, axis=None, *, keep_dims=False):
     """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.min(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)

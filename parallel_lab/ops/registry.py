@@ -33,7 +33,7 @@ from ..errors import ShapeError, StrategyError, StrategyTypeError, message, shor
 from ..origin import Origin, caller
 from .signature import Shape, Signature, resolve
 
-__all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_strategy_value", "op", "scalar_operand"]
+__all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_dim", "check_ints", "check_strategy_value", "op", "scalar_operand"]
 
 OPS: dict[str, OpDef] = {}
 PRIMITIVES: dict[str, type[Primitive]] = {}
@@ -83,6 +83,7 @@ class OpDef:
     part_size: Callable | None = None
     localize: Callable | None = None
     view: bool = False
+    check: Callable | None = None
     infer_fn: Callable | None = None
     flops: Callable | None = None
     cases: tuple[Case, ...] = ()
@@ -100,6 +101,10 @@ class OpDef:
         """Run on arrays or Tensors, or record while tracing."""
         operands, attrs = self.bind(args, kwargs)
         tracer = current_tracer.get()
+        if tracer is None:
+            operands = self._as_arrays(operands)
+        if self.check is not None:
+            self.check(self.class_name, [_Facts(x) for x in operands], **attrs)
         if tracer is not None:
             return tracer.record(self, operands, attrs, primitive)
         for operand in operands:
@@ -107,6 +112,23 @@ class OpDef:
             if handler is not None:
                 return handler(self, operands, attrs)
         return self.compute(*operands, **attrs)
+
+    def _as_arrays(self, operands: list[Any]) -> list[Any]:
+        """Lists become arrays; numbers too, unless an operand beside them has a dtype that they take. Raises ShapeError for what is no array."""
+        alone = not any(hasattr(x, "dtype") for x in operands)
+        return [
+            x if hasattr(x, "dtype") or (not alone and isinstance(x, (bool, int, float))) else self._as_array(i, x) for i, x in enumerate(operands)
+        ]
+
+    def _as_array(self, position: int, value: Any) -> np.ndarray:
+        try:
+            array = scalar_operand(value, ()) if isinstance(value, (bool, int, float)) else np.asarray(value)
+        except (ValueError, TypeError):  # rows of different lengths
+            array = None
+        if array is None or array.dtype.kind not in "biuf":
+            what = f"operand {position} ({self.tensors[position]}) is {shorten(value)}"
+            raise ShapeError(message(what, where=self.class_name, allowed="A Tensor, an array, or numbers in a rectangular shape"))
+        return array
 
     def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
         """The numpy computation itself: arrays in, array out."""
@@ -126,6 +148,12 @@ class OpDef:
             raise ShapeError(message(fault, where=self.name, allowed=f"{self.name}({', '.join([*self.positional, *self.options])})"))
         attrs = {**self.defaults, **self.options, **given}
         operands = [attrs.pop(name) for name in self.tensors]
+        for name, value in attrs.items():
+            if hasattr(value, "asnumpy"):
+                what = f"attribute {name} is a tensor"
+                raise ShapeError(message(what, where=self.class_name, allowed="Attributes are Python numbers or tuples, known before anything runs"))
+            if isinstance(self.options.get(name), bool) and not isinstance(value, (bool, np.bool_)):
+                raise ShapeError(message(f"{name}={shorten(value)}", where=self.class_name, allowed="True or False"))
         return operands, {k: _frozen_attr(v) for k, v in attrs.items()}
 
     def vjp(self, fn: Callable) -> Callable:
@@ -187,11 +215,40 @@ class OpDef:
         return math.prod(known[c] for c in signature.labels)
 
 
+class _Facts:
+    """Shape and dtype of an operand, whatever it is: what `check=` functions look at."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, operand: Any) -> None:
+        if not hasattr(operand, "dtype"):
+            operand = np.asarray(operand)
+        self.shape, self.dtype = tuple(operand.shape), np.dtype(str(operand.dtype))
+
+
+def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> int:
+    """`dim` counted from the front; ShapeError unless it is an int that names one of `ndim` dims."""
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -ndim <= dim < ndim:
+        given = f"{name}={shorten(dim)}" + ("" if shape is None else f" for a tensor of shape {shape}")
+        allowed = f"An int from {-ndim} to {ndim - 1}" if ndim else "A tensor with dims"
+        raise ShapeError(message(given, where=where, allowed=allowed))
+    return dim % ndim
+
+
+def check_ints(where: str, operand: _Facts, what: str) -> None:
+    """ShapeError unless the operand has an integer dtype: class numbers."""
+    if operand.dtype.kind not in "iu":
+        hint = "Convert them: labels.astype('int32')" if operand.dtype.kind == "f" else ""
+        raise ShapeError(message(f"the {what} are {operand.dtype}", where=where, allowed=f"The {what} must be ints: class numbers", hint=hint))
+
+
 def _frozen_attr(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_frozen_attr(v) for v in value)
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.ndarray):
+        return _frozen_attr(value.tolist())
     if isinstance(value, (np.dtype, type)):
         return str(np.dtype(value))
     return value
@@ -237,6 +294,8 @@ def op(
     offset     label whose first index on this rank the computation needs (see part_size)
     part_size  function of (operand shapes, attributes): extent of one rank's part; position x part_size is passed as `offset=`
     localize   function of (attributes, parts per label) -> attributes for one slice
+    check      function of (class name, operands with shape and dtype, **attributes) that raises ShapeError for what the operator cannot take; called
+               before it runs or is recorded
     infer_fn   function of (shapes, **attributes) -> result shape, for operators without labels; they take no strategy and appear only in vjp rules
     view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
     flops      function of a namespace of label extents

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message
-from .registry import case, op
+from ..errors import ShapeError, message, shorten
+from .registry import case, check_dim, op
 from .signature import letters
 
 __all__ = ["fill", "flatten", "reshape", "transpose"]
@@ -24,7 +24,22 @@ def _target(shapes, *, shape):
     return {"shape": shape}
 
 
-@op(lambda shapes, *, shape: f"{letters(len(shapes[0]))}->", name="Reshape", static=("shape",), sizes=_target, view=True, flops=lambda s: 0)
+def _check_reshape(where, operands, *, shape):
+    entries = shape if isinstance(shape, tuple) else (shape,)
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < -1 for n in entries):
+        raise ShapeError(message(f"shape {shorten(shape)}", where=where, allowed="A tuple of ints; one of them may be -1"))
+    _target((operands[0].shape,), shape=shape)
+
+
+@op(
+    lambda shapes, *, shape: f"{letters(len(shapes[0]))}->",
+    name="Reshape",
+    static=("shape",),
+    check=_check_reshape,
+    sizes=_target,
+    view=True,
+    flops=lambda s: 0,
+)
 def reshape(x, shape):
     """The same elements in row-major order under another shape; one entry may be -1.  x: (...) -> `shape`.
 
@@ -38,9 +53,15 @@ def _(g, out, x, *, shape):
     return (reshape(g, tuple(x.shape)),)
 
 
+def _check_flatten(where, operands):
+    if not operands[0].shape:
+        raise ShapeError(message("a tensor of shape ()", where=where, allowed="At least one dim"))
+
+
 @op(
     lambda shapes: f"{letters(len(shapes[0]))}->az",
     name="Flatten",
+    check=_check_flatten,
     whole=lambda signature: signature.ins[0][1:] + "z",
     sizes=lambda shapes: {"z": math.prod(shapes[0][1:])},
     flops=lambda s: 0,
@@ -58,14 +79,26 @@ def _(g, out, x):
 
 def _permuted(shapes, *, perm):
     names = letters(len(shapes[0]))
-    if sorted(p % len(names) for p in perm) != list(range(len(names))):
-        raise ShapeError(
-            message(f"perm {perm} for a tensor of shape {shapes[0]}", where="Transpose", allowed=f"A permutation of 0..{len(names) - 1}")
-        )
     return f"{names}->{''.join(names[p] for p in perm)}"
 
 
-@op(_permuted, name="Transpose", static=("perm",), flops=lambda s: 0, example=(case((16, 8), perm=(1, 0)), case((4, 8, 2), perm=(2, 0, 1))))
+def _check_transpose(where, operands, *, perm):
+    shape = operands[0].shape
+    given, allowed = f"perm {shorten(perm)} for a tensor of shape {shape}", f"A permutation of {tuple(range(len(shape)))}"
+    if not isinstance(perm, tuple) or len(perm) != len(shape):
+        raise ShapeError(message(given, where=where, allowed=allowed))
+    if len({check_dim(where, "an entry of perm", p, len(shape), shape) for p in perm}) < len(shape):
+        raise ShapeError(message(given, where=where, allowed=allowed))
+
+
+@op(
+    _permuted,
+    name="Transpose",
+    static=("perm",),
+    check=_check_transpose,
+    flops=lambda s: 0,
+    example=(case((16, 8), perm=(1, 0)), case((4, 8, 2), perm=(2, 0, 1))),
+)
 def transpose(x, perm):
     """Dims in the order `perm`.  x: (...) -> (...), dim i of the result is dim perm[i] of x."""
     return np.array(np.transpose(x, perm), order="C")  # ascontiguousarray would give a 0-d array a dim

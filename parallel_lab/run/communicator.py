@@ -110,11 +110,15 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     Raises CollectiveMismatch (kind, group, root, reduction) or ShapeError (value, dims), naming the rank and its call.
     """
     if not isinstance(request, Request):
-        raise CollectiveMismatch(message(f"rank {rank} yielded {shorten(request)}", allowed="A rank program yields Requests", hint="yield Request(...)"))
+        raise CollectiveMismatch(
+            message(f"rank {rank} yielded {shorten(request)}", allowed="A rank program yields Requests", hint="yield Request(...)")
+        )
     kind, group, value = request.kind, request.group, request.value
     if kind not in COLLECTIVES and kind not in ("send", "recv"):
         at = f" at {request.origin}" if request.origin else ""
-        raise CollectiveMismatch(message(f"rank {rank} called {kind!r}{at}", where="unknown kind", allowed=f"One of {(*COLLECTIVES, 'send', 'recv')}"))
+        raise CollectiveMismatch(
+            message(f"rank {rank} called {kind!r}{at}", where="unknown kind", allowed=f"One of {(*COLLECTIVES, 'send', 'recv')}")
+        )
     call = f"rank {rank} called {describe(request)}"
     if not isinstance(group, tuple) or not group or not all(_is_int(r) for r in group):
         raise CollectiveMismatch(message(f"{call} with group {shorten(group)}", allowed="A group is a tuple of ranks, such as (0, 1)"))
@@ -123,7 +127,9 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         raise CollectiveMismatch(message(f"{call} with group {group}, which names ranks {outside}", allowed=f"The ranks are {_ranks_text(ranks)}"))
     if kind in ("send", "recv"):
         if len(group) != 2 or group[0] == group[1] or group[kind == "recv"] != rank:
-            allowed = f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the {'first' if kind == 'send' else 'second'}"
+            allowed = (
+                f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the {'first' if kind == 'send' else 'second'}"
+            )
             raise CollectiveMismatch(message(f"{call} with group {group}", allowed=allowed))
     elif rank not in group:
         raise CollectiveMismatch(message(f"{call} for group {group}", allowed="A rank calls for its own groups"))

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
+from ..graph.ir import Instr
 from ..plan import Plan
+from ..plan_view import CLASS_NAMES
 from .communicator import Request, answer, check_request, describe
 from .interpreter import Env, Tick, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
 
@@ -36,7 +38,9 @@ class _Engine:
         for rank, program in self.programs.items():
             if not isinstance(program, Generator):
                 hint = "Call the function: simulate([program(rank) for rank in range(4)]), where program has a yield"
-                raise ArgumentTypeError(message(f"the program of rank {rank} is {shorten(program)}", where="simulate", allowed="A generator", hint=hint))
+                raise ArgumentTypeError(
+                    message(f"the program of rank {rank} is {shorten(program)}", where="simulate", allowed="A generator", hint=hint)
+                )
         self.waiting: dict[int, Request] = {}
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
@@ -124,7 +128,8 @@ def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> lis
     """Run rank programs to their ends; returns what each returned, in rank order.
 
     Raises DeadlockError when ranks wait for each other for ever; CollectiveMismatch when members of a group disagree, when a request cannot be, or
-    when a message is sent and not received; ShapeError for a value that a request cannot carry; ArgumentTypeError for programs that are no generators.
+    when a message is sent and not received; ShapeError for a value that a request cannot carry; ArgumentTypeError for programs that are no
+    generators.
     """
     if not isinstance(programs, (Mapping, Sequence)):
         allowed = "A list of generators, one per rank, or {rank: generator}"
@@ -144,6 +149,13 @@ def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> lis
     return [engine.results[r] for r in sorted(engine.programs)]
 
 
+def _instr_name(instr: Instr) -> str:
+    """MindSpore's class name of an instruction: that of its operator, or of its message."""
+    if instr.kind == "compute":
+        return instr.op_class or instr.opdef.class_name
+    return CLASS_NAMES.get(instr.kind) or instr.kind.title()
+
+
 class _Step(Tick):
     """A Tick that reads as the plan does."""
 
@@ -151,7 +163,7 @@ class _Step(Tick):
 
     def __repr__(self) -> str:
         """Phase, position and line of the plan: `forward 3: matmul = AllReduce(matmul.partial)`."""
-        name = INSTRUCTION_NAMES.get(self.instr.kind) or self.instr.name
+        name = _instr_name(self.instr)
         return f"{self.phase} {self.position}: {self.instr.out} = {name}({', '.join(self.instr.ins)})"
 
 
@@ -167,14 +179,16 @@ class Simulator:
     def __init__(self, plan: Plan, values: Mapping[str, np.ndarray]) -> None:
         self.plan = plan
         self.ranks = range(plan.device_num)
-        # the optimizer's states may be left out when only forward and backward are run, the parameters never
-        missing = [i.name for i in plan.parameters if i.name not in values]
-        if missing:
-            names = ", ".join(repr(n) for n in missing)
-            hint = "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares the values"
-            raise PlanError(message(f"no value for parameter{'s' if len(missing) > 1 else ''} {names}", where="Simulator", hint=hint))
+        self._need([i.name for i in plan.parameters], values)
         self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in values.items() if n in plan.value_table} for r in self.ranks]
         self._engine: _Engine | None = None
+
+    @staticmethod
+    def _need(names: Sequence[str], values: Mapping[str, np.ndarray]) -> None:
+        missing = ", ".join(repr(n) for n in names if n not in values)
+        if missing:
+            hint = "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares optimizer states too"
+            raise PlanError(message(f"no value for {missing}", where="Simulator", allowed="One array per parameter and optimizer state", hint=hint))
 
     def run_step(self, *inputs: Any, phases: Sequence[str] | None = None, observe: Callable[..., None] | None = None) -> np.ndarray:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
@@ -183,6 +197,8 @@ class Simulator:
 
         A step that was begun and not stepped to its end is given up.
         """
+        if phases is None or "update" in phases:
+            self._need([s.name for s in self.plan.states], self.envs[0])
         self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
         with one_blas_thread():
             programs = []
@@ -197,6 +213,7 @@ class Simulator:
 
     def begin(self, *inputs: Any) -> None:
         """Start a step that `next_instruction` walks through. Values are kept until the next `begin`."""
+        self._need([s.name for s in self.plan.states], self.envs[0])
         for rank in self.ranks:
             keep = {i.name for i in self.plan.graph.inputs} | {s.name for s in self.plan.states}
             self.envs[rank] = {n: v for n, v in self.envs[rank].items() if n in keep}

@@ -157,6 +157,117 @@ def test_python_m_parallel_lab_is_the_command():
     assert found.stdout.startswith("parallel-lab ")
 
 
+@pytest.mark.parametrize("word", ["foo", "--folder=x foo"])
+def test_an_unknown_subcommand_is_named_with_those_there_are(capsys, word):
+    with pytest.raises(SystemExit):
+        cli.main(word.split())
+    assert re.search(r"argument SUBCOMMAND: invalid choice: 'foo' \(choose from '?doctor'?, '?quickstart'?\)", capsys.readouterr().err)
+
+
+def test_help_has_no_line_that_says_nothing(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    title = lines.index("subcommands:")
+    listed = lines[title + 1 : lines.index("", title)]
+    assert all(line.strip() for line in listed)
+    assert [line.split()[0] for line in listed if re.match(r"    \w", line)] == ["doctor", "quickstart"]
+    assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith("[SUBCOMMAND ...]")  # in brackets: it may be left out
+
+
+@pytest.mark.parametrize("subcommand", ["doctor", "quickstart"])
+def test_the_usage_of_a_subcommand_names_it(capsys, subcommand):
+    with pytest.raises(SystemExit):
+        cli.main([subcommand, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: parallel-lab {subcommand} [-h]")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"), [((), "0 problems, 0 warnings."), (("warning",), "0 problems, 1 warning."), (("problem",) * 2, "2 problems,")]
+)
+def test_the_doctor_counts_in_good_grammar(monkeypatch, capsys, statuses, said):
+    from parallel_lab import doctor
+
+    monkeypatch.setattr(doctor, "examine", lambda: (doctor.Finding("x", status, "found", "mend") for status in statuses))
+    cli.main(["doctor"])
+    assert said in capsys.readouterr().out
+
+
+# ---- Ctrl-C while it is loading ----
+
+INTERRUPTED = "parallel-lab: interrupted\n"
+
+
+@pytest.fixture
+def slow_numpy(tmp_path):
+    """An environment in which the import of numpy is where Ctrl-C arrives."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run_python(environment, *words):
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def entry_point(tmp_path):
+    """What pip makes of [project.scripts]."""
+    script = tmp_path / "bin" / "parallel-lab"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom parallel_lab.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n")
+    return str(script)
+
+
+@pytest.mark.parametrize("words", [[], ["doctor"], ["quickstart", "--devices", "2"]], ids=lambda words: " ".join(words) or "none")
+def test_ctrl_c_while_the_command_is_loading_is_one_line(slow_numpy, entry_point, words):
+    """Wrong before: a traceback through the imports of the package."""
+    for start in (["-m", "parallel_lab"], ["-W", "error", "-m", "parallel_lab"], [entry_point]):
+        found = run_python(slow_numpy, *start, *words)
+        assert (found.returncode, found.stdout, found.stderr) == (130, "", INTERRUPTED), start
+
+
+@pytest.mark.parametrize("words", [["-c", "import parallel_lab"], ["-c", "import parallel_lab", "-m", "parallel_lab"]])
+def test_ctrl_c_while_a_script_imports_the_package_is_the_scripts(slow_numpy, words):
+    found = run_python(slow_numpy, *words)
+    assert found.returncode == -signal.SIGINT
+    assert found.stderr.endswith("KeyboardInterrupt\n")
+
+
+def interrupt_at_import(folder, module, before=""):
+    """An environment in which Ctrl-C arrives when `module` is about to be imported, once; `before` runs just before it."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            sys.meta_path.remove(self)\n"
+        f"            {before or 'pass'}\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+def test_ctrl_c_stays_ignored_where_the_shell_ignores_it(tmp_path, entry_point):
+    """A shell ignores it for what it starts in the background."""
+    environment = interrupt_at_import(tmp_path, "numpy", "print('arrived', flush=True)")
+    command = [sys.executable, entry_point, "--version"]
+    code = f"import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv({sys.executable!r}, {command!r})"
+    found = run_python(environment, "-S", "-c", code)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert re.fullmatch(r"arrived\nparallel-lab .*\n", found.stdout)
+
+
+@pytest.mark.parametrize("start", ["module", "script"])
+def test_once_loaded_ctrl_c_is_a_keyboard_interrupt_again(tmp_path, entry_point, start):
+    """Work that has begun must be told to end, not be cut off: what `finally` closes is closed."""
+    environment = interrupt_at_import(
+        tmp_path, "parallel_lab.doctor", "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+    )
+    found = run_python(environment, *(["-m", "parallel_lab"] if start == "module" else [entry_point]), "doctor")
+    assert (found.returncode, found.stdout, found.stderr) == (130, "True\n", INTERRUPTED)
+
+
 def test_a_reader_that_goes_away_ends_the_doctor_quietly():
     """`parallel-lab doctor | head -1`: an unguarded BrokenPipeError would print a traceback."""
     process = subprocess.Popen([sys.executable, "-m", "parallel_lab", "doctor"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

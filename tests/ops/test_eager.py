@@ -5,6 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from parallel_lab import ShapeError, nn, ops
 from parallel_lab.autograd import gradients
 from parallel_lab.ops import OPS
 from parallel_lab.ops.registry import OpDef, case
@@ -111,3 +112,43 @@ def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, comp
 @pytest.mark.parametrize("op", [op for op in OPS.values() if not op.internal], ids=lambda op: op.name)
 def test_docstring_tells_the_shapes(op):
     assert "->" in op.__doc__
+
+
+GIVEN = np.ones((4, 3), np.float32)
+WRONG = {
+    "softmax axis": (lambda x: ops.Softmax(axis=7)(x), r"Softmax: axis=7 for a tensor of shape \(4, 3\)\. An int from -2 to 1"),
+    "softmax text": (lambda x: ops.Softmax(axis="a")(x), "Softmax: axis='a'"),
+    "sum axis": (lambda x: ops.ReduceSum()(x, 5), "ReduceSum: axis=5"),
+    "sum text": (lambda x: ops.ReduceSum()(x, "a"), "ReduceSum: axis='a'"),
+    "sum float": (lambda x: ops.reduce_sum(x, 1.0), "ReduceSum: axis=1.0"),
+    "mean twice": (lambda x: ops.reduce_mean(x, (0, -2)), "ReduceMean: .*names a dim twice"),
+    "keep_dims": (lambda x: ops.ReduceMax(keep_dims="yes")(x), "ReduceMax: keep_dims='yes'. True or False"),
+    "unknown": (lambda x: ops.relu(x, axis=1), "relu: unknown argument 'axis'"),
+    "perm": (lambda x: ops.transpose(x, (2, 3)), "Transpose: .*-2 to 1"),
+    "perm twice": (lambda x: ops.transpose(x, (0, 0)), r"Transpose: perm \(0, 0\).*permutation of \(0, 1\)"),
+    "perm int": (lambda x: ops.transpose(x, 1), "Transpose: perm 1 "),
+    "reshape text": (lambda x: ops.reshape(x, "ab"), "Reshape: shape 'ab'"),
+    "reshape size": (lambda x: ops.reshape(x, (5, 2)), r"Reshape: shape \(5, 2\).*12 elements"),
+    "cast": (lambda x: ops.cast(x, "number"), "Cast: dtype='number'"),
+    "one-hot axis": (lambda x: ops.OneHot(axis=4)(np.arange(3), 3, 1.0, 0.0), "OneHot: axis=4.*-2 to 1"),
+    "one-hot depth": (lambda x: ops.one_hot(np.arange(3), 2.5, 1.0, 0.0), "OneHot: depth=2.5"),
+    "one-hot floats": (lambda x: ops.one_hot(x, 3, 1.0, 0.0), r"OneHot: the indices \(labels\) are float32.*must be ints"),
+    "tensor as attribute": (lambda x: ops.reduce_sum(x, Tensor(1)), "ReduceSum: attribute axis is a tensor"),
+    "sparse labels": (lambda x: nn.SoftmaxCrossEntropyWithLogits(sparse=True)(x, x[:, 0]), "labels are float32.*must be ints"),
+    "sparse labels, expanded": (lambda x: nn.SoftmaxCrossEntropyExpand(sparse=True)(x, x[:, 0]), "are float32.*must be ints"),
+    "text": (lambda x: ops.relu("ab"), r"ReLU: operand 0 \(x\) is 'ab'"),
+    "rows": (lambda x: ops.add([[1], [1, 2]], x), r"Add: operand 0 \(x\)"),
+}
+
+
+@pytest.mark.parametrize("wrap", [Tensor, np.asarray], ids=["tensor", "array"])
+@pytest.mark.parametrize("how", WRONG)
+def test_what_an_operator_cannot_take_is_refused_with_its_name(how, wrap):
+    call, words = WRONG[how]
+    with pytest.raises(ShapeError, match=words):
+        call(wrap(GIVEN))
+
+
+def test_lists_and_numbers_are_taken_as_arrays():
+    np.testing.assert_array_equal(ops.relu([1, -1]), [1, 0])
+    assert ops.relu(-2.0) == 0

@@ -129,16 +129,66 @@ def test_a_mapping_of_ranks_is_taken():
 # ---- waits that never end ----
 
 
-def test_everyone_sends_first_is_a_deadlock_that_says_who_waits_for_whom():
-    def program(rank):
-        yield Request("send", (rank, (rank + 1) % 3), np.ones(2))
-        yield Request("recv", ((rank - 1) % 3, rank), shape=(2,), dtype="float64")
+def test_everyone_sends_first_and_the_messages_arrive():
+    """A send used to wait for its receiver here, but not on processes: the same program was a deadlock in the simulator alone."""
 
-    with pytest.raises(DeadlockError) as caught:
+    def program(rank):
+        yield Request("send", (rank, (rank + 1) % 3), np.full(2, float(rank)))
+        got = yield Request("recv", ((rank - 1) % 3, rank), shape=(2,), dtype="float64")
+        return got[0]
+
+    assert simulate([program(r) for r in range(3)]) == [2.0, 0.0, 1.0]
+
+
+def test_messages_of_a_pair_arrive_in_the_order_sent_with_the_values_of_that_moment():
+    def program(rank):
+        if rank == 0:
+            x = np.zeros(1)
+            for i in range(3):
+                x[:] = i
+                yield Request("send", (0, 1), x)
+            return None
+        got = []
+        for _ in range(3):
+            got.append((yield Request("recv", (0, 1)))[0])
+        return got
+
+    assert simulate([program(0), program(1)])[1] == [0.0, 1.0, 2.0]
+
+
+def test_a_message_nobody_receives_is_a_mismatch():
+    def program(rank):
+        if rank == 0:
+            yield Request("send", (0, 1), np.ones(2))
+            yield Request("send", (0, 1), np.ones(3), origin="lesson.py:7")
+        else:
+            yield Request("recv", (0, 1))
+
+    with pytest.raises(CollectiveMismatch, match=r"rank 0 sent 2 messages to rank 1, which received 1\. .*float64 \(3,\) at lesson.py:7"):
+        simulate([program(0), program(1)])
+
+
+def test_everyone_receives_first_is_a_deadlock_that_says_who_waits_for_whom():
+    def program(rank):
+        yield Request("recv", ((rank - 1) % 3, rank))
+        yield Request("send", (rank, (rank + 1) % 3), np.ones(2))
+
+    with pytest.raises(DeadlockError, match="the sender never sends") as caught:
         simulate([program(r) for r in range(3)])
-    text = str(caught.value)
-    for rank, group in enumerate([(0, 1), (1, 2), (2, 0)]):
-        assert f"rank {rank} waits in its call 1, send float64 (2,), with {group}" in text
+    for rank, group in enumerate([(2, 0), (0, 1), (1, 2)]):
+        assert f"rank {rank} waits in its call 1, recv, with {group}" in str(caught.value)
+    assert "same calls" not in str(caught.value)
+
+
+def test_a_message_of_another_shape_than_announced_is_a_mismatch():
+    def program(rank):
+        if rank == 0:
+            yield Request("send", (0, 1), np.ones(2))
+        else:
+            yield Request("recv", (0, 1), shape=(3,), dtype="float64")
+
+    with pytest.raises(CollectiveMismatch, match=r"rank 1 expects float64 \(3,\) from rank 0, which called send float64 \(2,\)"):
+        simulate([program(0), program(1)])
 
 
 def test_two_groups_in_opposite_order_are_a_deadlock():
@@ -161,11 +211,11 @@ def test_a_rank_that_leaves_early_is_named():
         simulate([program(r) for r in range(3)])
 
 
-def test_a_group_with_a_rank_that_does_not_exist_is_a_deadlock():
+def test_a_group_with_a_rank_that_does_not_exist_is_refused_at_once():
     def program(rank):
         yield Request("barrier", (0, 1, 5))
 
-    with pytest.raises(DeadlockError, match=r"with \(0, 1, 5\)"):
+    with pytest.raises(CollectiveMismatch, match=r"rank 0 called barrier with group \(0, 1, 5\), which names ranks \[5\]\. The ranks are 0 to 1"):
         simulate([program(0), program(1)])
 
 
@@ -211,6 +261,76 @@ def test_an_exception_in_a_program_comes_through():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         simulate([program(0), program(1)])
+
+
+def test_a_mismatch_says_which_call_of_the_group_it_was():
+    def program(rank):
+        yield Request("barrier", (0, 1))
+        yield Request("all_reduce", (0, 1), np.ones(2 + rank))
+
+    with pytest.raises(CollectiveMismatch, match=r"group \(0, 1\), call 1: "):
+        simulate([program(0), program(1)])
+
+
+# ---- requests that cannot be ----
+
+ONES = np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "words"),
+    [
+        (lambda: Request("all_sum", (0, 1), ONES), CollectiveMismatch, "'all_sum'"),
+        (lambda: Request("all_reduce", (0, 1), ONES, reduce="mean"), CollectiveMismatch, "reduce='mean'"),
+        (lambda: "barrier", CollectiveMismatch, "yielded 'barrier'"),
+        (lambda: None, CollectiveMismatch, "yielded None"),
+        (lambda: Request("all_reduce", (0, 1)), ShapeError, "without a value"),
+        (lambda: Request("all_reduce", (0, 0, 1), ONES), CollectiveMismatch, "not ascending"),
+        (lambda: Request("all_reduce", (1, 0), ONES), CollectiveMismatch, "not ascending"),
+        (lambda: Request("all_reduce", (), ONES), CollectiveMismatch, "tuple of ranks"),
+        (lambda: Request("all_reduce", 2, ONES), CollectiveMismatch, "tuple of ranks"),
+        (lambda: Request("all_reduce", ("0", "1"), ONES), CollectiveMismatch, "tuple of ranks"),
+        (lambda: Request("all_reduce", (1,), ONES), CollectiveMismatch, "its own groups"),
+        (lambda: Request("all_reduce", (0, -1), ONES), CollectiveMismatch, r"names ranks \[-1\]"),
+        (lambda: Request("broadcast", (0, 1), ONES), CollectiveMismatch, "without a root"),
+        (lambda: Request("gather", (0, 1), ONES, root=7), CollectiveMismatch, "root 7"),
+        (lambda: Request("all_gather", (0, 1), ONES, dim=1), ShapeError, r"dim=1 of a value of shape \(4,\)"),
+        (lambda: Request("all_gather", (0, 1), 1.0), ShapeError, "A value with dims"),
+        (lambda: Request("all_to_all", (0, 1), ONES, concat_dim=3), ShapeError, "concat_dim=3"),
+        (lambda: Request("reduce_scatter", (0, 1), np.ones(5)), ShapeError, "dim 0 of size 5 cannot be cut into 2"),
+        (lambda: Request("scatter", (0, 1), np.ones(5), root=0), ShapeError, "dim 0 of size 5 cannot be cut into 2"),
+        (lambda: Request("all_reduce", (0, 1), np.array(["a"])), ShapeError, "dtype <U1"),
+        (lambda: Request("all_gather", (0, 1), np.array([None])), ShapeError, "dtype object"),
+        (lambda: Request("send", (0, 0), ONES), CollectiveMismatch, "source, destination"),
+        (lambda: Request("recv", (0, 1)), CollectiveMismatch, "source, destination"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error, words):
+    def program(rank):
+        yield request_() if rank == 0 else Request("barrier", (0, 1))
+
+    with pytest.raises(error, match=f"rank 0.*{words}"):
+        simulate([program(0), program(1)])
+
+
+def test_rows_of_different_lengths_are_no_value():
+    with pytest.raises(ShapeError, match=r"all_reduce: the value .* is no array"):
+        Request("all_reduce", (0, 1), [[1.0], [1.0, 2.0]])
+
+
+def test_lists_are_taken_as_groups_shapes_and_values():
+    def program(rank):
+        total = yield Request("all_reduce", [0, 1], [1.0, float(rank)])
+        got = yield Request("broadcast", range(2), total if rank == 0 else None, root=0, shape=[2], dtype="float64")
+        return got.tolist()
+
+    assert simulate([program(0), program(1)]) == [[2.0, 1.0]] * 2
+
+
+@pytest.mark.parametrize("programs", [[one_call], [lambda rank: rank], [3], one_call, {0: one_call}])
+def test_programs_that_are_no_generators_are_refused(programs):
+    with pytest.raises(TypeError, match=r"simulate: .*enerator"):
+        simulate(programs)
 
 
 # ---- a plan, one instruction at a time ----
@@ -328,3 +448,35 @@ def test_observer_sees_every_rank_and_the_bytes_it_hands_over(stepped):
         assert [(p, i) for p, i, _, _ in mine] == program
         assert all(seconds >= 0 for _, _, seconds, _ in mine)
         assert [b for _, i, _, b in mine] == [sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program]
+
+
+def test_parameters_without_values_are_named(stepped):
+    with pytest.raises(PlanError, match="no value for 'w2'"):
+        Simulator(stepped[0].plan, {"w": stepped[1].weight.asnumpy()})
+    with pytest.raises(PlanError, match="no value for 'w', 'w2'"):
+        Simulator(stepped[0].plan, {})
+
+
+def test_a_whole_step_gives_up_a_step_that_was_begun(stepped):
+    """The next instruction used to be a KeyError."""
+    sim, _, x, y = stepped
+    sim.begin(x, y)
+    sim.next_instruction()
+    loss = sim.run_step(x, y)
+    with pytest.raises(PlanError, match="no step was begun"):
+        sim.next_instruction()
+    np.testing.assert_array_equal(sim.full(sim.plan.outputs[0]), loss)
+
+
+@pytest.mark.parametrize("rank", [8, -1, "0", 1.5])
+def test_a_rank_that_does_not_exist_is_refused(stepped, rank):
+    with pytest.raises(PlanError, match="Ranks run from 0 to 7"):
+        stepped[0].value("w", rank)
+
+
+def test_a_tick_reads_as_a_line_of_the_plan(stepped):
+    sim, _, x, y = stepped
+    sim.begin(x, y)
+    while (tick := sim.next_instruction()).instr.kind != "all_reduce":
+        pass
+    assert str(tick) == f"forward {tick.position}: matmul = AllReduce(matmul.partial)"

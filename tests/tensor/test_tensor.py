@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from parallel_lab import ops
+from parallel_lab.autograd import gradients
 from parallel_lab.context import get_seed, set_seed
-from parallel_lab.errors import ParallelLabError, ShapeError
+from parallel_lab.errors import ParallelLabError, ShapeError, message
 from parallel_lab.nn.initializer import Normal, initializer
 from parallel_lab.tensor import Parameter, ParameterTuple, Tensor
 
@@ -147,3 +148,77 @@ def test_names_that_are_no_text_are_refused(name):
 def test_a_parameter_tuple_holds_parameters_only():
     with pytest.raises(ShapeError, match="Parameters only"):
         ParameterTuple([Parameter(Tensor(A), "w"), Tensor(A)])
+
+
+# ---- equality, indexing, numpy's functions ----
+
+
+def test_equality_is_element_by_element_and_gives_tensors():
+    a = Tensor([1.0, 2.0, 3.0])
+    for ours, want in [(a == 2, [0, 1, 0]), (a != 2, [1, 0, 1]), (a == Tensor([1.0, 0.0, 3.0]), [1, 0, 1]), (np.array([1.0, 1, 1]) == a, [1, 0, 0])]:
+        assert isinstance(ours, Tensor) and ours.dtype == bool
+        np.testing.assert_array_equal(ours.asnumpy(), np.array(want, bool))
+    assert (a == "text") is False and (a != "text") is True  # what cannot be compared is not equal
+
+
+def test_tensors_are_known_by_identity_in_dicts_and_sets():
+    a, b = Tensor([1.0, 2.0]), Tensor([1.0, 2.0])
+    assert {a: 1, b: 2}[b] == 2 and len({a, b, a}) == 2
+
+
+def test_a_truth_test_needs_one_element():
+    assert bool(Tensor([[3]]))
+    with pytest.raises(ShapeError, match=r"a truth test .* of a tensor of shape \(2,\)"):
+        if Tensor([1, 2]):
+            pass
+    with pytest.raises(ShapeError, match=r"float\(\) of a tensor of shape \(2, 3\)"):
+        float(Tensor(A))
+
+
+@pytest.mark.parametrize("index", [0, -1, (0, 1), (slice(None), slice(1, 3)), ..., None, [1, 0]], ids=str)
+def test_indexing_is_numpys(index):
+    ours = Tensor(A)[index]
+    assert isinstance(ours, Tensor)
+    np.testing.assert_array_equal(ours.asnumpy(), A[index])
+
+
+def test_indexing_by_a_tensor_and_iteration():
+    np.testing.assert_array_equal(Tensor(A)[Tensor(A) > 0].asnumpy(), A[A > 0])
+    rows = list(Tensor(A))
+    assert len(rows) == len(A) and all(isinstance(r, Tensor) for r in rows)
+    np.testing.assert_array_equal(rows[1].asnumpy(), A[1])
+
+
+def test_an_index_outside_is_an_index_error_and_one_of_ours():
+    for error in (IndexError, ShapeError):
+        with pytest.raises(error, match=r"Tensor of shape \(2, 3\): index 7"):
+            Tensor(A)[7]
+
+
+def test_what_would_lose_a_gradient_is_refused():
+    p = Parameter(Tensor(A), name="w")
+    for call, what in [
+        (lambda: p[0], "indexing of parameter 'w'"),
+        (lambda: list(p * 2.0), "iteration of a tensor made from parameters"),
+        (lambda: p % 2, "'%' of parameter 'w'"),
+        (lambda: np.sin(p), "np.sin of parameter 'w'"),
+        (lambda: np.sum(p), "np.sum of parameter 'w'.*ops.reduce_sum"),
+    ]:
+        with pytest.raises(TypeError, match=f"test_tensor.py.*{what}"):
+            call()
+
+
+def test_numpy_functions_work_on_tensors():
+    for ours, want in [(np.exp(Tensor(A)), np.exp(A)), (np.sin(Tensor(A)), np.sin(A)), (np.sum(Tensor(A)), A.sum()), (Tensor(A) % 2, A % 2)]:
+        np.testing.assert_allclose(np.asarray(ours), want, rtol=1e-6)
+    assert np.allclose(Parameter(Tensor(A)), A) and np.shape(Tensor(A)) == A.shape
+    assert f"{Tensor(2.5):.2f}" == "2.50"
+
+
+def test_a_numpy_function_with_an_operator_keeps_the_gradient():
+    p = Parameter(Tensor(A), name="w")
+    np.testing.assert_allclose(gradients(ops.reduce_sum(np.exp(p)), [p])[0], np.exp(A), rtol=1e-6)
+
+
+def test_three_dots_stay_at_the_end_of_a_part_of_a_message():
+    assert message("3 ways", allowed="Counts: 1, 2, 4, ...", hint="Try 4.") == "3 ways. Counts: 1, 2, 4, ... Try 4."
