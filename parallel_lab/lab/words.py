@@ -119,7 +119,7 @@ def _rank(s: Snapshot) -> Iterable[str]:
 
 
 def _messages(s: Snapshot) -> Iterable[str]:
-    yield "MESSAGES OF ONE STEP (bytes and time per rank)"
+    yield "MESSAGES AND SLICES OF ONE STEP (bytes and time per rank)"
     if not s["messages"]:
         yield "  none: every rank already holds what it needs"
         return
