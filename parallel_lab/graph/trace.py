@@ -113,7 +113,8 @@ class TracedValue(Arithmetic):
 
 
 # the numpy functions behind Python's binary operators
-_BINARY_UFUNCS = frozenset("add subtract multiply divide true_divide power matmul equal not_equal greater greater_equal less less_equal".split())
+_ARITHMETIC = ("add", "subtract", "multiply", "divide", "true_divide", "power", "matmul")
+_BINARY_UFUNCS = frozenset((*_ARITHMETIC, "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"))
 
 
 def _attribute_hint(name: str) -> str:

@@ -196,6 +196,13 @@ def test_value_that_is_not_contiguous_is_read_as_it_looks(pool):
         np.testing.assert_array_equal(reply, np.arange(12.0).reshape(3, 4).T * n * (n + 1) / 2)
 
 
+def test_a_group_and_a_value_given_as_lists_are_taken(pool):
+    """A list as group used to be `TypeError: unhashable type`."""
+    n = pool.world_size
+    got = pool.run(lambda comm: comm.answer(Request("all_reduce", list(range(comm.world_size)), [1.0, float(comm.rank)])).tolist())
+    assert got == [[n, n * (n - 1) / 2]] * n
+
+
 def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
     """Buffers are used again by the next group while slow members of the last one still read."""
     rng = np.random.default_rng([SEED, 7])
@@ -292,12 +299,13 @@ def test_named_methods_equal_the_formulas(pool):
         (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
         (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
         (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
+        (lambda comm: comm.all_gather(np.array(["text"])), ShapeError),
         (lambda comm: comm.all_reduce(np.ones(1), "mean"), CollectiveMismatch),
         (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
         (lambda comm: comm.barrier(group=(0, 99)), CollectiveMismatch),
         (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
     ],
-    ids=["0-d gather", "uneven pieces", "objects", "unknown reduce", "root outside", "group outside", "send to itself"],
+    ids=["0-d gather", "uneven pieces", "objects", "text", "unknown reduce", "root outside", "group outside", "send to itself"],
 )
 def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):
     with pytest.raises(RankRaised, match=r"rank \d+ \(pid \d+\) raised") as caught:

@@ -296,8 +296,8 @@ def check_values(request: Request, rank: int) -> None:
         raise ShapeError(message(f"the value of rank {rank} is {type(request.value).__name__}", where=where, allowed="A numpy array"))
     if request.kind in ("all_reduce", "reduce", "reduce_scatter") and request.reduce not in REDUCERS:
         raise CollectiveMismatch(message(f"reduce={request.reduce!r}", where=where, allowed=f"One of {sorted(REDUCERS)}"))
-    if needs_value and (request.value.dtype.hasobject or not request.value.dtype.itemsize):
-        raise ShapeError(message(f"values of dtype {request.value.dtype}", where=where, allowed="Dtypes with a fixed size above 0"))
+    if needs_value and (request.value.dtype.hasobject or request.value.dtype.kind in "SUT" or not request.value.dtype.itemsize):
+        raise ShapeError(message(f"values of dtype {request.value.dtype}", where=where, allowed="A numpy array of numbers"))
 
 
 def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:
