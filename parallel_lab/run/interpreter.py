@@ -21,6 +21,7 @@ from ..errors import ShapeError, message
 from ..graph.ir import Instr
 from ..layout import slice_text
 from ..plan import Plan
+from ..plan_view import CLASS_NAMES
 from .communicator import Request
 
 __all__ = ["Env", "Tick", "gather_value", "one_blas_thread", "rank_step", "slice_value", "step_inputs"]
@@ -35,6 +36,11 @@ class Tick:
 
     def __init__(self, phase: str, position: int, instr: Instr) -> None:
         self.phase, self.position, self.instr = phase, position, instr
+
+    def __repr__(self) -> str:
+        """Phase, position and line of the plan: `forward 3: matmul = AllReduce(matmul.partial)`."""
+        name = self.instr.op_class or CLASS_NAMES.get(self.instr.kind) or self.instr.kind.title()
+        return f"{self.phase} {self.position}: {self.instr.out} = {name}({', '.join(self.instr.ins)})"
 
 
 @lru_cache(maxsize=1)

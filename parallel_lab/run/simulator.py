@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
-from ..graph.ir import Instr
 from ..plan import Plan
-from ..plan_view import CLASS_NAMES
 from .communicator import Request, answer, check_request, describe
 from .interpreter import Env, Tick, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
 
@@ -149,24 +147,6 @@ def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> lis
     return [engine.results[r] for r in sorted(engine.programs)]
 
 
-def _instr_name(instr: Instr) -> str:
-    """MindSpore's class name of an instruction: that of its operator, or of its message."""
-    if instr.kind == "compute":
-        return instr.op_class or instr.opdef.class_name
-    return CLASS_NAMES.get(instr.kind) or instr.kind.title()
-
-
-class _Step(Tick):
-    """A Tick that reads as the plan does."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        """Phase, position and line of the plan: `forward 3: matmul = AllReduce(matmul.partial)`."""
-        name = _instr_name(self.instr)
-        return f"{self.phase} {self.position}: {self.instr.out} = {name}({', '.join(self.instr.ins)})"
-
-
 class Simulator:
     """A plan on simulated ranks.
 
@@ -241,8 +221,7 @@ class Simulator:
         if not ticks:
             self._engine = None
             return None
-        tick = ticks[0]
-        return _Step(tick.phase, tick.position, tick.instr)
+        return ticks[0]
 
     # ---- looking ----
 

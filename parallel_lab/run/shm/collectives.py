@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import CollectiveMismatch, ShapeError, message
+from ...errors import ShapeError, message
 from ..communicator import REDUCERS, Request
 from .arena import Arena
 from .barrier import Meeting, digest
 from .channels import HEAD_BYTES, pack_head, unpack_head
 from .slices import as_pieces, copy_in, copy_out, positive_dim
 
-__all__ = ["Collectives", "Group", "check_values", "digests"]
+__all__ = ["Collectives", "Group", "digests"]
 
 SMALL_BYTES = 16 * 1024  # up to here each member adds everything itself: n times the reading, but one meeting instead of three
 VIEWS = 256  # kept views of buffers per group; a training step uses few different sizes
@@ -279,25 +279,6 @@ def _combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
     ufunc(rows[0], rows[1], out=out)  # a group has two members at least: one alone is answered without the arena
     for row in rows[2:]:
         ufunc(out, row, out=out)
-
-
-def check_values(request: Request, rank: int) -> None:
-    """What this rank can see alone: kind, membership, root, value. Raises CollectiveMismatch or ShapeError."""
-    where = f"{request.kind}{' at ' + request.origin if request.origin else ''}"
-    if rank not in request.group:
-        raise CollectiveMismatch(message(f"rank {rank} is no member of group {request.group}", where=where))
-    if tuple(sorted(set(request.group))) != tuple(request.group) and request.kind not in ("send", "recv"):
-        raise CollectiveMismatch(message(f"group {request.group} is not ascending", where=where, allowed="Each rank once, in ascending order"))
-    rooted = request.kind in ("broadcast", "reduce", "gather", "scatter")
-    if rooted and request.root not in request.group:
-        raise CollectiveMismatch(message(f"root {request.root} is no member of group {request.group}", where=where))
-    needs_value = request.kind not in ("barrier", "recv") and not (request.kind in ("broadcast", "scatter") and rank != request.root)
-    if needs_value and not isinstance(request.value, np.ndarray):
-        raise ShapeError(message(f"the value of rank {rank} is {type(request.value).__name__}", where=where, allowed="A numpy array"))
-    if request.kind in ("all_reduce", "reduce", "reduce_scatter") and request.reduce not in REDUCERS:
-        raise CollectiveMismatch(message(f"reduce={request.reduce!r}", where=where, allowed=f"One of {sorted(REDUCERS)}"))
-    if needs_value and (request.value.dtype.hasobject or request.value.dtype.kind in "SUT" or not request.value.dtype.itemsize):
-        raise ShapeError(message(f"values of dtype {request.value.dtype}", where=where, allowed="A numpy array of numbers"))
 
 
 def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:

@@ -21,13 +21,13 @@ import time
 import dill
 import numpy as np
 
-from ...errors import CollectiveMismatch, ShapeError, message
+from ...errors import ShapeError, message
 from ...origin import short_file
-from ..communicator import REDUCERS, Request, answer, payload_bytes
+from ..communicator import REDUCERS, Request, answer, check_request, payload_bytes
 from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence, flight_text
 from .barrier import Meeting
 from .channels import Channels
-from .collectives import Collectives, Group, check_values, digests
+from .collectives import Collectives, Group, digests
 
 __all__ = ["CONTROLS", "Communicator"]
 
@@ -126,14 +126,8 @@ class Communicator:
 
     def _examine(self, request: Request, explicit: bool) -> tuple:
         kind, group = request.kind, request.group
-        outside = [r for r in group if not 0 <= r < self.world_size]
-        if outside or not group:
-            raise CollectiveMismatch(message(f"group {group} of {kind} names ranks {outside}", allowed=f"Ranks 0 to {self.world_size - 1}"))
-        check_values(request, self.rank)
+        check_request(request, self.rank, range(self.world_size))
         if kind in ("send", "recv"):
-            if len(group) != 2 or group[0] == group[1] or group[kind == "recv"] != self.rank:
-                allowed = "group is (source, destination): two ranks, the sender first"
-                raise CollectiveMismatch(message(f"rank {self.rank} called {kind} with group {group}", where=request.origin, allowed=allowed))
             check, loose = 0, None
         else:
             try:
