@@ -185,7 +185,7 @@ class Optimizer:
 
     @property
     def rule(self) -> str:
-        """The update rule in words, without the learning rate (which may change from step to step): two optimizers with equal rules make equal plans."""
+        """The update rule in words, without the learning rate, which may change from step to step. Optimizers with equal rules make equal plans."""
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self._settings().items())})"
 
     def __repr__(self) -> str:

@@ -9,8 +9,8 @@ from parallel_lab.errors import ArgumentError, ArgumentTypeError
 DEVICE = Device(flops_per_s=1e12, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e11, overhead_s=1e-6)
 NEAR, FAR = Link(1e-6, 1e-10), Link(1e-5, 1e-9)
 
-# Microseconds of eight ranks through shared memory, tensors of this many bytes (gathered ones for all_gather): the slowest rank's median of three loops
-# of run/shm's Communicator, November 2026, 2 cores with nothing else to do (load 0.5).
+# Microseconds of eight ranks through shared memory, tensors of this many bytes (gathered ones for all_gather): the slowest rank's median of three
+# loops of run/shm's Communicator, November 2026, 2 cores with nothing else to do (load 0.5).
 MEASURED_US = [
     ("all_reduce", 4 * 2**10, 115),
     ("all_reduce", 64 * 2**10, 236),
