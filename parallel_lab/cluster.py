@@ -174,8 +174,8 @@ LAPTOP = Cluster(
         overhead_s=2.5e-6 / _SHARE,  # the interpreter on a 4x4 ReLU: 2.5 us when it has a core for itself
     ),
     # Set by hand near the times of this package's own workers, eight ranks (tests/cost/test_cluster.py has the table): within a factor 2 of
-    # all_reduce, all_gather and reduce_scatter from 4 KiB to 16 MiB. All of it on a quiet machine: with other work on the cores ranks wait for time slices, and
-    # short messages take ten times as long and more.
+    # all_reduce, all_gather and reduce_scatter from 4 KiB to 16 MiB. All of it on a quiet machine: with other work on the cores ranks wait for
+    # time slices, and short messages take ten times as long and more.
     link=Link(alpha_s=14e-6, beta_s_per_byte=0.39e-9),
     devices_per_node=8,
 )
