@@ -15,13 +15,6 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-from . import interrupt
-
-interrupt.end_quietly_while_loading()  # before what takes a moment
-
-# ruff: noqa: E402 - the imports below come after that call
-# isort: split
-
 from . import nn, ops
 from .autograd import grad, value_and_grad
 from .compiler import (

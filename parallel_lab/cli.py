@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from . import interrupt
 from .errors import MissingPackage, ParallelLabError, message
 from .shipped import checkout_folder, shipped_folder
 from .workbench import first_notebook, update_notebooks
@@ -181,14 +180,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
     try:
-        interrupt.loaded()
         return _run(list(sys.argv[1:] if argv is None else argv))
     except ParallelLabError as error:
         print(f"parallel-lab: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(interrupt.TEXT, file=sys.stderr)
-        return interrupt.EXIT_CODE
+        print("parallel-lab: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output has gone (`parallel-lab doctor | head -1`); nothing more can be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
