@@ -37,6 +37,7 @@ from .errors import (
     TraceError,
 )
 from .layout import TensorLayout
+from .nn.initializer import initializer
 from .plan import Plan
 from .redistribution import plan_redistribution
 from .run.communicator import Request
@@ -70,6 +71,7 @@ __all__ = [
     "get_auto_parallel_context",
     "get_seed",
     "grad",
+    "initializer",
     "nn",
     "ops",
     "plan_redistribution",

@@ -1,5 +1,6 @@
 """Networks: Cell, layers, losses, initial values and optimizers, with MindSpore's names."""
 
+from ..tensor import Parameter, ParameterTuple
 from . import initializer
 from .cell import Cell
 from .layers import ACTIVATIONS, GELU, CellList, Dense, Flatten, ReLU, SequentialCell, Sigmoid, Softmax, Tanh, get_activation
@@ -21,6 +22,8 @@ __all__ = [
     "MSELoss",
     "Momentum",
     "Optimizer",
+    "Parameter",
+    "ParameterTuple",
     "ReLU",
     "SequentialCell",
     "Sigmoid",
