@@ -14,6 +14,7 @@ import numpy as np
 
 from .graph.ir import Instr, Value
 from .layout import TensorLayout, slice_text
+from .origin import short_file
 
 __all__ = ["CLASS_NAMES", "message_shapes", "plan_text", "rank_view"]
 
@@ -225,7 +226,7 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list
     if instr.origin.scope:
         lines.append(f"    # scope: ({instr.origin.scope})")
     if instr.origin.file:
-        lines.append(f"    # In file {instr.origin.file}({instr.origin.line})/        {instr.origin.text}/")
+        lines.append(f"    # In file {short_file(instr.origin.file)}({instr.origin.line})/        {instr.origin.text}/")
     return lines
 
 

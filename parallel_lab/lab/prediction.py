@@ -8,6 +8,7 @@ A wrong answer that is a known misconception is answered with the reason, not on
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,10 @@ class Prediction:
     messages: int | None = None
     bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name), field.name))
+
     def compare(self, plan: Plan, events: Iterable[Event] = ()) -> Comparison:
         """The answers beside the plan (predicted) and, where there is a recorded run, the count (measured).
 
@@ -58,13 +63,13 @@ class Prediction:
             ("messages of rank 5 in one step", self.messages, len(table), len(counted) or None, self._about_messages(table)),
             ("bytes rank 5 hands over in one step", self.bytes, size, sum(counted) if counted else None, self._about_bytes(table)),
         )
-        return Comparison(tuple((q, _plain(yours), _plain(plan_says), count, hint) for q, yours, plan_says, count, hint in rows))
+        return Comparison(rows)
 
     # ---- known misconceptions ----
 
     def _about_slice(self, plan: Plan, right: tuple[int, ...]) -> str:
         whole = plan.value("w").shape
-        given = _plain(self.slice_of_w)
+        given = self.slice_of_w
         if given == whole:
             return "That is the whole of w: the second tuple of the strategy cuts it."
         if given == tuple(reversed(right)):
@@ -72,7 +77,7 @@ class Prediction:
         return f"w is {whole}; each dim is divided by its count."
 
     def _about_group(self, right: tuple[int, ...]) -> str:
-        if self.group_of_rank_5 is not None and set(_plain(self.group_of_rank_5)) == {1, 5}:
+        if self.group_of_rank_5 is not None and set(self.group_of_rank_5) == {1, 5}:
             return "1 and 5 hold the same slice of w: they meet in backward. In forward those add up that hold the same rows of x."
         return "The last axis of the device matrix runs fastest: 4 neighbours share the rows of x and split the sum over k."
 
@@ -123,14 +128,18 @@ class Comparison:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _plain(value: Any) -> Any:
-    """Lists as tuples, so that [8, 16] is as good an answer as (8, 16)."""
+def _plain(value: Any, question: str) -> Any:
+    """An answer as an int or a tuple of ints: [8, 16] is as good as (8, 16), and 7.0 as 7."""
     if value is None or isinstance(value, int):
         return value
     try:
-        return tuple(int(n) for n in value)
+        numbers = tuple(value) if not isinstance(value, float) else (value,)
+        if isinstance(value, str) or any(n != int(n) for n in numbers):
+            raise ValueError
     except (TypeError, ValueError):
-        raise ArgumentError(message(f"answer {shorten(value)}", where="Prediction", allowed="A number, or several in a tuple")) from None
+        raise ArgumentError(message(f"{question}={shorten(value)}", where="Prediction", allowed="A whole number, or several in a tuple")) from None
+    whole = tuple(int(n) for n in numbers)
+    return whole[0] if isinstance(value, float) else whole
 
 
 def _text(value: Any) -> str:

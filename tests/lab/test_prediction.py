@@ -70,9 +70,13 @@ def test_a_right_answer_needs_no_hint_in_print(plan):
 
 
 @pytest.mark.parametrize("answers", [{"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()}])
-def test_an_answer_that_is_no_number_is_refused_in_words(plan, answers):
-    with pytest.raises(ArgumentError, match="A number, or several in a tuple"):
-        Prediction(**answers).compare(plan)
+def test_an_answer_that_is_no_number_is_refused_by_its_question(answers):
+    with pytest.raises(ArgumentError, match=f"{next(iter(answers))}=.*A whole number, or several in a tuple"):
+        Prediction(**answers)
+
+
+def test_whole_floats_and_lists_are_answers_too():
+    assert Prediction(messages=7.0, slice_of_w=[8, 16.0]) == Prediction(messages=7, slice_of_w=(8, 16))
 
 
 @pytest.mark.parametrize(("net", "devices"), [("quickstart", 4), ("megatron", 8), ("dense", 8)])
