@@ -79,7 +79,9 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
                     ops.append(_op_entry(instr, ins, out, phase))
             elif instr.is_communication or instr.kind == "slice":
                 comm.append(_comm_entry(instr, ins, out, phase, rank))
-    views = [_view_entry(plan, node) for node in plan.graph.nodes if node.opdef.view]
+    # operators of the network in the order they were written, those without an instruction of their own (reshapes) among them
+    forward = {op["name"]: op for op in ops if op["phase"] == "forward"}
+    written = [_view_entry(plan, n) if n.opdef.view else forward[n.name] for n in plan.graph.nodes if n.opdef.view or n.name in forward]
     described = {
         role: [_input_entry(plan, i, rank) for i in plan.graph.inputs if i.role == role and i.name in plan.value_table]
         for role in ("parameter", "data")
@@ -87,7 +89,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "device_num": plan.device_num,
-        "ops": ops + views,
+        "ops": written + [op for op in ops if op["phase"] != "forward"],
         "params": described["parameter"],
         "inputs": described["data"],
         "comm": comm,
