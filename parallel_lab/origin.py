@@ -54,8 +54,7 @@ def caller(scope: str = "") -> Origin:
     """Origin of the innermost frame that is the learner's: outside this package's machinery.
 
     While a network is traced, an operator that no line of the learner's network called (one inside a loss or a layer that was given to `compile`)
-    has the
-    line of that layer's construct.
+    has the line of that layer's construct.
     """
     frame, layer = sys._getframe(1), None
     while frame is not None:

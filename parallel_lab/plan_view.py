@@ -1,8 +1,7 @@
 """How one rank sees a plan: as text (the IR the seeds print) and as plain data.
 
 MindSpore gathers along dim 0 only: an all_gather along another dim is printed, and its shapes are given, as AllGather on dim 0 followed by Split
-and Concat;
-the plan itself holds one instruction.
+and Concat; the plan itself holds one instruction.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice, phase, origin
     params   name, global, slice, layout, index (where the slice lies);  inputs: the same for data
     comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of the rank's operand; 0 for a
-             slice),
-             phase, fusion, reduce, reason, origin
+             slice), phase, fusion, reduce, reason, origin
     """
     stage = plan.stage_of(rank)
     ops, comm = [], []

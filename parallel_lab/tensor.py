@@ -5,8 +5,7 @@
     y = ops.matmul(x, w)            # runs at once; y knows its operator and operands
 
 Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards. `Arithmetic` gives Tensors and
-traced
-values the same operators and methods.
+traced values the same operators and methods.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
     rule.out      device_matrix (2, 4, 1), tensor_map (2, -1), partial sum over axes (1,)
 
 Equals MindSpore's rules for MatMul, the element-wise family, activations, reductions, one-hot and softmax (operator_info: CheckStrategy,
-InferDevMatrixShape,
-InferTensorMap, InferForwardCommunication). Spare devices repeat the calculation on an axis appended on the right.
+InferDevMatrixShape, InferTensorMap, InferForwardCommunication). Spare devices repeat the calculation on an axis appended on the right.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One interpreter: a rank's program as a generator.
 
 `rank_step(plan, rank, env)` does the local work of one training step and yields a `Request` wherever the plan has a message; whoever drives the
-generator
-answers. The simulator drives all ranks in one process, a worker drives its own and answers through shared memory.
+generator answers. The simulator drives all ranks in one process, a worker drives its own and answers through shared memory.
 
 `env` maps value names to this rank's arrays: parameters, optimizer states, inputs, and what the step makes.
 """

@@ -1,8 +1,7 @@
 """Pass `parallelize`: from operators on whole tensors to instructions on slices.
 
 For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on the slices, and combine what
-a cut
-contraction or reduction left partial. Each inserted instruction says why it is there.
+a cut contraction or reduction left partial. Each inserted instruction says why it is there.
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators must agree (MindSpore: "has
 multiple users, but the TensorInfo are different").
