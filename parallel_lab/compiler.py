@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .context import ParallelConfig, frozen, get_auto_parallel_context
-from .errors import ShapeError, TraceError, message, shorten
+from .context import PARALLEL_MODES, ParallelConfig, frozen, get_auto_parallel_context
+from .errors import ContextError, ShapeError, TraceError, message, shorten
 from .graph.ir import Draft
 from .graph.passes import PASSES, Pass, run_passes, update_parameters
 from .graph.passes.parallelize import dataset_cuts
@@ -20,7 +20,9 @@ from .nn.loss import WithLossCell
 from .nn.optim import Optimizer
 from .plan import Plan, freeze
 
-__all__ = ["compile_network", "compile_steps"]
+__all__ = ["COMPILED_MODES", "compile_network", "compile_steps"]
+
+COMPILED_MODES = ("stand_alone", "semi_auto_parallel")
 
 
 def compile_network(
@@ -139,6 +141,16 @@ def _config(options: dict[str, Any]) -> ParallelConfig:
         given["device_num"] = 1
     if get_auto_parallel_context("parallel_mode") == "stand_alone":
         given.setdefault("parallel_mode", "semi_auto_parallel")
+    mode = given.get("parallel_mode", get_auto_parallel_context("parallel_mode"))
+    if mode in PARALLEL_MODES and mode not in COMPILED_MODES:
+        raise ContextError(
+            message(
+                f"parallel_mode={mode!r}",
+                where="compile",
+                allowed=f"This version compiles {' and '.join(COMPILED_MODES)}",
+                hint="Leave parallel_mode away to compile with the strategies given by shard()",
+            )
+        )
     try:
         return frozen(**given)
     except TypeError as error:
