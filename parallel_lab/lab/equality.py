@@ -116,24 +116,24 @@ def compare_sessions(session: Session, reference: Session, batches: Sequence[Any
     got, want = _trained(session, batches, steps), _trained(reference, batches, steps)
     near = _trained(nudged, batches, steps) if nudged is not None else want
     rows = []
-    for key, value in want.items():
-        phase_steps = 1 if key.endswith("step 1") and key.startswith("gradient") else steps
-        bound = rounding_bound(plan, value, phase_steps) + 2 * _largest_difference(near[key], value)
-        rows.append(EqualityRow(key, _largest_difference(got[key], value), bound))
+    for key, (value, taken) in want.items():
+        bound = rounding_bound(plan, value, taken) + 2 * _largest_difference(near[key][0], value)
+        rows.append(EqualityRow(key, _largest_difference(got[key][0], value), bound))
     where = "worker processes" if session.executor == "processes" else "simulated ranks"
     return Equality(f"{session.plan.device_num} {where} against one device", tuple(rows))
 
 
-def _trained(session: Session, batches: Sequence[Any], steps: int) -> dict[str, np.ndarray]:
-    """What is compared, by the name of its row: losses, gradients of the first step, parameters after the last."""
+def _trained(session: Session, batches: Sequence[Any], steps: int) -> dict[str, tuple[np.ndarray, int]]:
+    """What is compared, with the steps behind it, by the name of its row: losses, gradients of the first step, parameters after the last."""
     losses = session.train(batches, 1)
     gradients = session.gradients()
     if steps > 1:
         losses += session.train(batches, steps - 1)
     parameters = session.parameters()
-    found = {f"loss, {steps} steps": np.asarray(losses, session.plan.value(session.plan.outputs[0]).dtype)}
-    found |= {f"gradient of {n}, step 1": gradients[n] for n in parameters if n in gradients}
-    return found | {f"{n} after step {steps}": p for n, p in parameters.items()}
+    dtype = session.plan.value(session.plan.outputs[0]).dtype
+    found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
+    found |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
+    return found | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
 
 
 def _largest_difference(got: np.ndarray, want: np.ndarray) -> float:

@@ -24,22 +24,14 @@ import parallel_lab
 from parallel_lab.errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised
 from parallel_lab.run.communicator import Request
 from parallel_lab.run.shm import WorkerPool
+from tests.run.processes import gone, state_of
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 SEED = 20261121
 PROMISE_BOUND_S = 5.0
 
 
-@pytest.fixture(autouse=True)
-def watchdog():
-    def bark(*_):
-        raise TimeoutError("the test took longer than 90 s")
-
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(90)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.timeout(90)  # nothing hangs: a wait without end fails here, with all stacks
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +40,6 @@ def pool():
     with WorkerPool(3, timeout_s=20) as pool:
         pool.pids_at_start = pool.pids
         yield pool
-
-
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
-
-
-def gone(pids, limit_s: float) -> float | None:
-    """Seconds until none of `pids` lives; None when some still do after limit_s."""
-    start = time.monotonic()
-    while any(state_of(pid) != "Z" for pid in pids):
-        if time.monotonic() - start > limit_s:
-            return None
-        time.sleep(0.002)
-    return time.monotonic() - start
 
 
 def quick_errors(comm, body):

@@ -17,44 +17,18 @@ import pytest
 import parallel_lab
 from parallel_lab.errors import RankDied, RankRaised, SharedMemoryTooSmall, WorkersClosed
 from parallel_lab.run.shm import WorkerPool, arena, close_all, get_pool
+from tests.run.processes import gone
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 
 
-@pytest.fixture(autouse=True)
-def watchdog():
-    def bark(*_):
-        raise TimeoutError("the test took longer than 40 s")
-
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.alarm(40)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.timeout(40)  # nothing hangs: a wait without end fails here, with all stacks
 
 
 @pytest.fixture(scope="module")
 def pool():
     with WorkerPool(4) as pool:
         yield pool
-
-
-def state_of(pid: int) -> str:
-    """The letter of /proc, "Z" also for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
-
-
-def gone(pids, limit_s: float) -> float | None:
-    """Seconds until none of `pids` lives; None when some still do after limit_s."""
-    start = time.monotonic()
-    while any(state_of(pid) != "Z" for pid in pids):
-        if time.monotonic() - start > limit_s:
-            return None
-        time.sleep(0.005)
-    return time.monotonic() - start
 
 
 def cpu_ticks(pid: int) -> int:

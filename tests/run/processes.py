@@ -1,0 +1,22 @@
+"""What tests of real processes ask about them."""
+
+import time
+from pathlib import Path
+
+
+def state_of(pid: int) -> str:
+    """The letter of /proc, "Z" also for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def gone(pids, limit_s: float) -> float | None:
+    """Seconds until none of `pids` lives; None when some still do after limit_s."""
+    start = time.monotonic()
+    while any(state_of(pid) != "Z" for pid in pids):
+        if time.monotonic() - start > limit_s:
+            return None
+        time.sleep(0.002)
+    return time.monotonic() - start
