@@ -90,6 +90,7 @@ class Plan:
     stages       programs per pipeline stage
     values       (name, Value): global shape, dtype and layout of everything the programs name
     states       optimizer states; assignments: (target, source) after the update; optimizer: the rule behind them, without the learning rate
+    forward_assignments   (target, source) after the forward program: running statistics
     gradients    (parameter, value that holds its synchronised gradient); value_gradients: (forward value, its gradient as the ranks hold it)
     outputs      values the forward program returns, the loss first
     constants    (name, dtype, shape, base64 of the bytes): arrays the network held
@@ -102,6 +103,7 @@ class Plan:
     values: tuple[tuple[str, Value], ...]
     states: tuple[State, ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
+    forward_assignments: tuple[tuple[str, str], ...] = ()
     optimizer: str = ""
     gradients: tuple[tuple[str, str], ...] = ()
     value_gradients: tuple[tuple[str, str], ...] = ()
@@ -167,7 +169,7 @@ class Plan:
     def last_uses(self) -> dict[str, dict[int, tuple[str, ...]]]:
         """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one."""
         keep = {i.name for i in self.graph.inputs} | {s.name for s in self.states} | set(self.scalars) | set(self.outputs)
-        keep |= {source for _, source in self.assignments} | {value for _, value in self.gradients}
+        keep |= {source for _, source in (*self.assignments, *self.forward_assignments)} | {value for _, value in self.gradients}
         last: dict[str, tuple[str, int]] = {}
         for phase in PHASES:
             for position, instr in enumerate(self.stages[0].program(phase)):
@@ -247,7 +249,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
         actions.append(Action(0, "update", 0, "update"))
     programs = tuple((phase, draft.program(phase)) for phase in PHASES if draft.program(phase))
     used = {n for _, p in programs for i in p for n in (*i.ins, i.out)} | {s for s, _, _ in draft.states}
-    used |= {i.name for i in draft.graph.inputs if i.role in ("data", "parameter")} | set(draft.outputs)
+    used |= {i.name for i in draft.graph.inputs if i.role in ("data", "parameter", "step")} | set(draft.outputs)
     plan = Plan(
         graph=draft.graph,
         config=draft.config,
@@ -255,6 +257,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
         values=tuple((n, v) for n, v in draft.values if n in used),
         states=tuple(State(*s) for s in draft.states),
         assignments=draft.assignments,
+        forward_assignments=draft.forward_assignments,
         optimizer=draft.optimizer,
         gradients=draft.gradients,
         value_gradients=draft.value_gradients,

@@ -50,19 +50,24 @@ def verify_plan(plan) -> None:
                 if fault:
                     raise PlanError(message(fault, where=f"plan, {phase} instruction {position}") + "\n" + _around(program, position))
                 known.add(instr.out)
-    for what, name in [("the new value of " + t, s) for t, s in plan.assignments] + [("the gradient of " + p, g) for p, g in plan.gradients]:
+    assigned = (*plan.forward_assignments, *plan.assignments)
+    for what, name in [("the new value of " + t, s) for t, s in assigned] + [("the gradient of " + p, g) for p, g in plan.gradients]:
         if name not in known:
             raise PlanError(message(f"{what}, {name!r}, is never made", where="plan"))
     for name, gradient in plan.gradients:
         a, b = plan.value(name), plan.value(gradient)
         if a.shape != b.shape or b.layout is None or not b.layout.same_placement(a.layout):
             raise PlanError(message(f"the gradient of {name!r} is laid out as {b.layout}, the parameter as {a.layout}", where="plan"))
-    for target, source in plan.assignments:
+    for target, source in assigned:
         a, b = plan.value(target), plan.value(source)
         if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
             raise PlanError(
-                message(f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})", where="plan update")
+                message(f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})", where="plan")
             )
+    for target, source in plan.forward_assignments:
+        a, b = plan.value(target), plan.value(source)
+        if a.layout is None or b.layout is None or not a.layout.same_placement(b.layout):
+            raise PlanError(message(f"{target!r} is laid out as {a.layout} and takes a value laid out as {b.layout}", where="plan"))
     for name in plan.outputs:
         if name not in known:
             raise PlanError(message(f"output {name!r} is never made", where="plan"))
@@ -90,8 +95,9 @@ def _fault(plan, instr: Instr, known: set[str], phase: str) -> str:
     size = math.prod(instr.device_matrix)
     if instr.device_matrix and size != plan.device_num:
         return f"device matrix {instr.device_matrix} has {size} ranks, the plan has {plan.device_num}"
-    if any(not 0 <= a < len(instr.device_matrix) for a in instr.axes) or len(set(instr.axes)) < len(instr.axes):
-        return f"axes {instr.axes} are no different axes of device matrix {instr.device_matrix}"
+    taken = (*instr.axes, *(a for axes in instr.offset_axes for a in axes))
+    if any(not 0 <= a < len(instr.device_matrix) for a in taken) or len(set(taken)) < len(taken):
+        return f"axes {taken} are no different axes of device matrix {instr.device_matrix}"
     if instr.kind != "compute" and len(instr.ins) != 1:
         return f"{instr.kind} has {len(instr.ins)} operands, and takes one"
     ins = [plan.value(n) for n in instr.ins]

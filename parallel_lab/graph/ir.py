@@ -53,7 +53,8 @@ def fresh_name(base: str, taken: Container[str]) -> str:
 class GraphInput:
     """Something the graph is given.
 
-    role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number, `value`)
+    role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number, `value`),
+           "step" (how many training steps were taken before this one: what random masks depend on)
     """
 
     name: str
@@ -102,6 +103,7 @@ class Graph:
     """Operators in the order they ran, on global shapes.
 
     prints   values that `construct` prints: (name, where)
+    assigns  (parameter, value): what `construct` writes into parameters that are not trained, at the end of the forward program (running statistics)
     """
 
     inputs: tuple[GraphInput, ...]
@@ -109,6 +111,7 @@ class Graph:
     outputs: tuple[str, ...]
     name: str = "Net"
     prints: tuple[tuple[str, Origin], ...] = ()
+    assigns: tuple[tuple[str, str], ...] = ()
 
     def input(self, name: str) -> GraphInput | None:
         return next((i for i in self.inputs if i.name == name), None)
@@ -158,7 +161,8 @@ class Instr:
     out, ins       value names
     name           operator it belongs to ("d1.matmul"); `op`/`op_class` only for compute
     attrs          operator attributes, or dim / split_dim / concat_dim / reduce / fusion of a communication
-    axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank computes (slice, offsets)
+    axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
+    offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that cut it
     reason         why a communication or a slice is here, in a sentence
     """
 
@@ -171,6 +175,7 @@ class Instr:
     attrs: Pairs = ()
     axes: tuple[int, ...] = ()
     device_matrix: Shape = ()
+    offset_axes: tuple[tuple[int, ...], ...] = ()
     strategy: Strategy | None = None
     reason: str = ""
     origin: Origin = field(default_factory=Origin)
@@ -194,14 +199,14 @@ class Instr:
         """The ranks `rank` communicates with here, itself included, ascending."""
         return ranks_along(self.device_matrix, self.axes, rank)
 
-    def position(self, rank: int) -> int:
-        """Which of the parts along `axes` is this rank's (outer axis first)."""
+    def position(self, rank: int, axes: tuple[int, ...] | None = None) -> int:
+        """Which of the parts along `axes` (default: the instruction's own) is this rank's, outer axis first."""
         strides, stride = [], 1
         for size in reversed(self.device_matrix):
             strides.append(stride)
             stride *= size
         number = 0
-        for axis in self.axes:
+        for axis in self.axes if axes is None else axes:
             size = self.device_matrix[-1 - axis]
             number = number * size + rank // strides[axis] % size
         return number
@@ -216,7 +221,8 @@ class Draft:
     programs    "forward", "backward", "update" -> instructions
     gradients   a parameter -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
-    assignments (target, source): after the update, parameter or state `target` takes the value `source`
+    assignments (target, source): after the update, parameter or state `target` takes the value `source`; forward_assignments: after the forward
+                program
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     notes       one (pass, text) per pass that ran
     """
@@ -228,6 +234,7 @@ class Draft:
     gradients: tuple[tuple[str, str], ...] = ()
     value_gradients: tuple[tuple[str, str], ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
+    forward_assignments: tuple[tuple[str, str], ...] = ()
     states: tuple[tuple[str, str, str], ...] = ()
     optimizer: str = ""
     outputs: tuple[str, ...] = ()

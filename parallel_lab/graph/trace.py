@@ -25,6 +25,9 @@ from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
 __all__ = ["TracedValue", "Tracer", "input_names", "trace_network"]
 
 
+STEP = "training_step"  # name of the graph input that counts steps
+
+
 class TraceAttributeError(TraceError, AttributeError):
     """An attribute that a traced value does not have; also an AttributeError, so that hasattr() works."""
 
@@ -138,6 +141,7 @@ class Tracer:
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
         self.prints: list[tuple[str, Origin]] = []
+        self.assigns: dict[str, str] = {}
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
@@ -230,6 +234,28 @@ class Tracer:
         self.inputs.setdefault(name, GraphInput(name, "scalar", (), str(array.dtype), value=number))
         return TracedValue(name, (), str(array.dtype), self)
 
+    def step(self) -> TracedValue:
+        """How many training steps were taken before the one that runs: () int64."""
+        if STEP not in self.inputs:
+            self.used.add(STEP)
+            self.inputs[STEP] = GraphInput(STEP, "step", (), "int64")
+        return TracedValue(STEP, (), "int64", self)
+
+    def assign(self, parameter: Parameter, value: Any) -> None:
+        """`parameter` takes `value` at the end of the forward program; what reads it before still sees the old one."""
+        where = caller(self.scope_text()).place
+        if not isinstance(parameter, Parameter) or parameter.requires_grad:
+            what = f"{shorten(parameter)} is trained" if isinstance(parameter, Parameter) else f"{shorten(parameter)} is given a value"
+            allowed = "Inside construct only a Parameter with requires_grad=False takes a value; the optimizer changes the others"
+            raise TraceError(message(what, where=where, allowed=allowed))
+        target, source = self._parameter(parameter), self.operand(value, [parameter])
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            what = f"{target.name!r} of shape {target.shape}, {target.dtype}, is given a value of shape {source.shape}, {source.dtype}"
+            raise ShapeError(message(what, where=where, allowed="Shape and dtype of the parameter"))
+        if not any(n.name == source.name for n in self.nodes):
+            raise TraceError(message(f"{target.name!r} is given {source.name!r}", where=where, allowed="A value that an operator has made"))
+        self.assigns[target.name] = source.name
+
     # ---- operators ----
 
     def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None) -> TracedValue:
@@ -239,6 +265,8 @@ class Tracer:
         op_class = primitive.name if primitive is not None else self._class_name(op, values)
         own = (primitive.instance_name if primitive is not None else "") or _snake(op_class)
         base = f"{self.path()}.{own}" if self.path() else own
+        if "index" in attrs and op.outputs is not None:
+            base += f".{attrs['index']}"
         where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")
         shapes = tuple(v.shape for v in values)
         shape, dtype = op.infer(shapes, tuple(str(v.dtype) for v in values), attrs, where)
@@ -301,7 +329,9 @@ def trace_network(
     if not tracer.nodes:
         raise TraceError(message("the network returned its input unchanged", where=name, hint="Use at least one operator"))
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
-    graph = Graph(tuple(tracer.inputs.values()), tuple(tracer.nodes), tuple(r.name for r in results), name, tuple(tracer.prints))
+    graph = Graph(
+        tuple(tracer.inputs.values()), tuple(tracer.nodes), tuple(r.name for r in results), name, tuple(tracer.prints), tuple(tracer.assigns.items())
+    )
     return graph, parameters, tracer.constants
 
 

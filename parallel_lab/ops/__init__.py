@@ -6,6 +6,7 @@ from .loss import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .registry import OPS, PRIMITIVES, Primitive
 from .shape import *  # noqa: F403
+from .state import assign, training_step
 
 
 def shape(x):
@@ -21,7 +22,7 @@ def scalar_to_array(value):
 globals().update(PRIMITIVES)
 
 # made from the registry, so that a new operator needs no second edit
-__all__ = ["OPS", "PRIMITIVES", "Primitive", "scalar_to_array", "shape"]
+__all__ = ["OPS", "PRIMITIVES", "Primitive", "assign", "scalar_to_array", "shape", "training_step"]
 __all__ += [name for name, o in OPS.items() if not o.internal]
 __all__ += list(PRIMITIVES)
 

@@ -23,6 +23,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,8 @@ Strategy = tuple[tuple[int, ...], ...]
 class Case:
     """One example of an operator, from which the battery draws its data: operand shapes, attributes, and the range of values.
 
-    ints   upper bound (exclusive) of integer operands by position; others are floats drawn between `low` and `high`
+    ints   upper bound (exclusive) of integer operands by position; bools: positions of operands that are True or False
+    Other operands are floats drawn between `low` and `high`.
     """
 
     shapes: tuple[Shape, ...]
@@ -53,11 +55,24 @@ class Case:
     low: float = -2.0
     high: float = 2.0
     ints: tuple[tuple[int, int], ...] = ()
+    bools: tuple[int, ...] = ()
+
+    def arrays(self, rng: np.random.Generator, dtype: Any = np.float64) -> list[np.ndarray]:
+        """One array per operand, drawn with `rng`; floats have `dtype`."""
+        ints = dict(self.ints)
+        return [
+            rng.integers(0, ints[i], shape).astype(np.int32)
+            if i in ints
+            else rng.integers(0, 2, shape).astype(bool)
+            if i in self.bools
+            else np.asarray(rng.uniform(self.low, self.high, shape), dtype)
+            for i, shape in enumerate(self.shapes)
+        ]
 
 
-def case(*shapes: Shape, low: float = -2.0, high: float = 2.0, ints: dict[int, int] | None = None, **attrs: Any) -> Case:
+def case(*shapes: Shape, low: float = -2.0, high: float = 2.0, ints: dict[int, int] | None = None, bools: Sequence[int] = (), **attrs: Any) -> Case:
     """A `Case`: `case((16, 8), axis=0, low=0.1)`."""
-    return Case(tuple(shapes), tuple(attrs.items()), low, high, tuple((ints or {}).items()))
+    return Case(tuple(shapes), tuple(attrs.items()), low, high, tuple((ints or {}).items()), tuple(bools))
 
 
 @dataclass(eq=False)
@@ -79,14 +94,20 @@ class OpDef:
     dtype: Callable | str | None = None
     sizes: Callable | None = None
     strategy_labels: Callable | None = None
-    offset: str | None = None
+    out_sizes: Callable | None = None
+    restrict: Callable | None = None
+    outputs: Callable | None = None
+    offset: str | Callable | None = None
     part_size: Callable | None = None
+    window: Callable | None = None
     localize: Callable | None = None
     view: bool = False
     check: Callable | None = None
     infer_fn: Callable | None = None
     flops: Callable | None = None
     cases: tuple[Case, ...] = ()
+    variadic: bool = False
+    expand: Callable | None = None
     vjp_fn: Callable | None = None
     vjp_across: bool = False
     internal: bool = False
@@ -98,13 +119,21 @@ class OpDef:
         return self.call(args, kwargs)
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Primitive | None = None) -> Any:
-        """Run on arrays or Tensors, or record while tracing."""
+        """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple."""
         operands, attrs = self.bind(args, kwargs)
         tracer = current_tracer.get()
         if tracer is None:
             operands = self._as_arrays(operands)
         if self.check is not None:
             self.check(self.class_name, [_Facts(x) for x in operands], **attrs)
+        if self.expand is not None:
+            return self.expand(operands, attrs, primitive)
+        if self.outputs is not None:
+            count = self.outputs(tuple(tuple(getattr(x, "shape", ())) for x in operands), **attrs)
+            return tuple(self._one(operands, {**attrs, "index": i}, tracer, primitive) for i in range(count))
+        return self._one(operands, attrs, tracer, primitive)
+
+    def _one(self, operands: list[Any], attrs: dict[str, Any], tracer: Any, primitive: Primitive | None) -> Any:
         if tracer is not None:
             return tracer.record(self, operands, attrs, primitive)
         for operand in operands:
@@ -126,28 +155,40 @@ class OpDef:
         except (ValueError, TypeError):  # rows of different lengths
             array = None
         if array is None or array.dtype.kind not in "biuf":
-            what = f"operand {position} ({self.tensors[position]}) is {shorten(value)}"
+            what = f"operand {position}{'' if self.variadic else f' ({self.tensors[position]})'} is {shorten(value)}"
             raise ShapeError(message(what, where=self.class_name, allowed="A Tensor, an array, or numbers in a rectangular shape"))
         return array
 
     def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
-        """The numpy computation itself: arrays in, array out."""
+        """The numpy computation itself: arrays in, array out. Of several results, the one that `index` names."""
+        if self.expand is not None:
+            return self.expand(list(arrays), attrs, None)
+        if self.variadic:
+            return np.asarray(self.fn(*arrays, **attrs))
         # by name: a static parameter may stand between two tensors (one_hot's depth)
         return np.asarray(self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs))
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Split call arguments into tensor operands and attributes; attributes at their default are kept too."""
-        if len(args) > len(self.positional):
-            raise ShapeError(message(f"got {len(args)} arguments", where=self.name, allowed=f"{self.name}({', '.join(self.positional)})"))
-        given = dict(zip(self.positional, args, strict=False))
+        if self.variadic:
+            operands, args = (list(args[0]), args[1:]) if args and isinstance(args[0], (tuple, list)) else (list(args), ())
+            usage, names = f"{self.name}(tensors, {', '.join(self.options)})", tuple(self.options)
+        else:
+            usage, names = f"{self.name}({', '.join([*self.positional, *self.options])})", self.positional
+        if len(args) > len(names):
+            raise ShapeError(message(f"got {len(args)} arguments", where=self.name, allowed=usage))
+        given = dict(zip(names, args, strict=False))
         given.update(kwargs)
         unknown = [k for k in given if k not in self.positional and k not in self.options]
         missing = [k for k in self.positional if k not in given and k not in self.defaults]
         if unknown or missing:
             fault = f"unknown argument {unknown[0]!r}" if unknown else f"missing argument {missing[0]!r}"
-            raise ShapeError(message(fault, where=self.name, allowed=f"{self.name}({', '.join([*self.positional, *self.options])})"))
+            raise ShapeError(message(fault, where=self.name, allowed=usage))
         attrs = {**self.defaults, **self.options, **given}
-        operands = [attrs.pop(name) for name in self.tensors]
+        if not self.variadic:
+            operands = [attrs.pop(name) for name in self.tensors]
+        elif not operands:
+            raise ShapeError(message("got no tensors", where=self.name, allowed=usage))
         for name, value in attrs.items():
             if hasattr(value, "asnumpy"):
                 what = f"attribute {name} is a tensor"
@@ -181,12 +222,16 @@ class OpDef:
             known.update(self.sizes(shapes, **attrs))
         return known
 
+    def result_sizes(self, known: dict[str, int], shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
+        """Extent of every label in the result; `known` are those in the operands."""
+        return known if self.out_sizes is None else {**known, **self.out_sizes(shapes, **attrs)}
+
     def infer(self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = "") -> tuple[Shape, str]:
         """Shape and dtype of the result."""
         if self.infer_fn is not None:
             return tuple(self.infer_fn(shapes, **attrs)), self.result_dtype(dtypes, attrs)
         signature = self.signature_for(shapes, attrs, where)
-        known = self.label_sizes(signature, shapes, attrs)
+        known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
         shape = tuple(1 if c == "1" else known[c] for c in signature.out)
         if self.view:
             shape = tuple(self.sizes(shapes, **attrs)["shape"])
@@ -200,6 +245,24 @@ class OpDef:
             return self.dtype
         return str(np.result_type(*(np.dtype(d) for d in dtypes)))
 
+    @property
+    def default_attrs(self) -> dict[str, Any]:
+        """Attributes of a call that gives none; the first of several results."""
+        return {**self.defaults, **self.options, **({} if self.outputs is None else {"index": 0})}
+
+    def offset_labels(self, signature: Signature) -> str:
+        """Labels whose first index on a rank the computation needs."""
+        return (self.offset(signature) if callable(self.offset) else self.offset) or ""
+
+    def part_sizes(self, shapes: Sequence[Shape], attrs: dict[str, Any], labels: str) -> tuple[int, ...]:
+        """Extents of one rank's part along the offset labels, from the shapes of its slices."""
+        if self.part_size is not None:
+            made = self.part_size(shapes, attrs)
+            return made if isinstance(made, tuple) else (made,)
+        shapes = tuple(shapes)
+        known = self.label_sizes(self.signature_for(shapes, attrs), shapes, attrs)
+        return tuple(known[c] for c in labels)
+
     def whole_labels(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> str:
         """Labels that must not be cut."""
         return self.whole(signature, **attrs) if callable(self.whole) else self.whole
@@ -209,7 +272,7 @@ class OpDef:
         if self.infer_fn is not None:
             return max((math.prod(s) for s in shapes), default=0)
         signature = self.signature_for(shapes, attrs)
-        known = self.label_sizes(signature, shapes, attrs)
+        known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
         if self.flops is not None:
             return int(self.flops(SimpleNamespace(**known)))
         return math.prod(known[c] for c in signature.labels)
@@ -275,6 +338,7 @@ def op(
     aliases: Sequence[str] = (),
     static: Sequence[str] = (),
     example: Case | Sequence[Case] = (),
+    expand: Callable | None = None,
     **facts: Any,
 ) -> Callable[[Callable], OpDef]:
     """Declare an operator.
@@ -290,23 +354,35 @@ def op(
     mean       the combined result is divided by the number of parts (means)
     dtype      result dtype: a name, or a function of (operand dtypes, **attributes); default: numpy's promotion
     sizes      function of (shapes, **attributes): extents of labels that only the result has
+    out_sizes  function of (shapes, **attributes): extents in the result of labels that have another one there (a convolution's height and width)
+    restrict   function of (signature, {label: parts}, {label: extent}, **attributes): None, or (what is wrong with these cuts, what is allowed)
+    outputs    function of (shapes, **attributes): how many results there are. The function then has a keyword-only parameter `index`, the number of
+               the one it computes, a call gives a tuple, and every result is an operator of its own in the graph
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands' labels
-    offset     label whose first index on this rank the computation needs (see part_size)
-    part_size  function of (operand shapes, attributes): extent of one rank's part; position x part_size is passed as `offset=`
+    offset     label, or labels, whose first index on this rank the computation needs, passed as `offset=`: an int for one label, a tuple for several;
+               or a function of the signature
+    part_size  function of (slice shapes, attributes): extent of one rank's part of that label (a tuple for several), where the slices' shapes do
+               not tell; in an internal operator: that it needs the place its caller has
+    window     function of (extents, parts per label, **attributes): {label of operand 0: (step, origin, length)} for cut labels whose slices do not
+               suffice: part i needs the elements [step * i + origin, + length), zeros outside
     localize   function of (attributes, parts per label) -> attributes for one slice
     check      function of (class name, operands with shape and dtype, **attributes) that raises ShapeError for what the operator cannot take; called
                before it runs or is recorded
     infer_fn   function of (shapes, **attributes) -> result shape, for operators without labels; they take no strategy and appear only in vjp rules
     view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
     flops      function of a namespace of label extents
+    expand     what a call does for an operator made of others (see `composed.py`)
     """
 
     def declare(fn: Callable) -> OpDef:
-        positional, tensors, options, defaults = [], [], {}, {}
-        for parameter in inspect.signature(fn).parameters.values():
+        positional, tensors, options, defaults, variadic = [], [], {}, {}, False
+        for parameter in list(inspect.signature(fn).parameters.values())[1 if expand is not None else 0 :]:
             if parameter.kind is parameter.KEYWORD_ONLY:
-                if parameter.name != "offset":
+                if parameter.name not in ("offset", "index"):
                     options[parameter.name] = parameter.default
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                variadic = True
                 continue
             positional.append(parameter.name)
             if parameter.default is not parameter.empty:
@@ -324,10 +400,13 @@ def op(
             options=options,
             defaults=defaults,
             cases=cases,
+            variadic=variadic,
             internal=name is None,
             __doc__=fn.__doc__,
             **facts,
         )
+        if expand is not None:
+            made.expand = partial(expand, made)
         if made.name in OPS:
             raise ValueError(f"operator {made.name!r} is declared twice")
         OPS[made.name] = made

@@ -111,6 +111,13 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
     names = _axis_labels(op, signature)
     for label in names:
         cuts.setdefault(label, 1)
+    out = op.result_sizes(sizes, shapes, dict(attrs))
+    uneven = next((c for c in names if out[c] % cuts[c]), None)
+    if uneven is not None:
+        return f"cuts '{uneven}' {cuts[uneven]} ways, but the result has {out[uneven]} elements there", "Every slice must have the same size"
+    refused = op.restrict(signature, cuts, sizes, **dict(attrs)) if op.restrict is not None else None
+    if refused is not None:
+        return refused
     used = math.prod(cuts[c] for c in names)
     if used > device_num or device_num % used:
         return f"makes {used} slices, but there are {device_num} devices", "The product of all cuts must divide the number of devices"
@@ -155,12 +162,15 @@ def _legal(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: in
     signature, sizes, whole = _facts(op, shapes, attrs)
     operands = strategy_operands(op, signature)
     free = [c for c in _axis_labels(op, signature) if c not in whole and any(c in labels for labels in operands)]
-    found = []
-    for cuts in itertools.product(*(_powers(sizes[c], device_num) for c in free)):
+    given, found = dict(attrs), []
+    out, whole_too = op.result_sizes(sizes, shapes, given), dict.fromkeys(_axis_labels(op, signature), 1)
+    for cuts in itertools.product(*(_powers(math.gcd(sizes[c], out[c]), device_num) for c in free)):
         product = math.prod(cuts)
         if device_num % product or (fully_use_devices and product != device_num):
             continue
         by_label = dict(zip(free, cuts, strict=True))
+        if op.restrict is not None and op.restrict(signature, whole_too | by_label, sizes, **given) is not None:
+            continue
         found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
     return tuple(found)
 
@@ -192,4 +202,6 @@ def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]
     names = _axis_labels(op, signature)
     batch = names[0] if names else ""
     cut = device_num if batch and batch not in whole and sizes[batch] % device_num == 0 else 1
-    return tuple(tuple(cut if c == batch else 1 for c in labels) for labels in operands)
+    chosen, ones = (tuple(tuple(n if c == batch else 1 for c in labels) for labels in operands) for n in (cut, 1))
+    fits = isinstance(_rule(op.name, shapes, tuple(sorted(attrs.items())), chosen, device_num), ShardingRule)
+    return chosen if fits else ones

@@ -62,6 +62,7 @@ def rank_step(
     env: Env,
     *,
     phases: Iterable[str] | None = None,
+    step: int = 0,
     ticks: bool = False,
     observe: Callable[[str, Instr, float, float, int], None] | None = None,
     show: Callable[[str], None] = print,
@@ -69,6 +70,7 @@ def rank_step(
     """Run the programs of one step on `rank`, in the order of its stage's actions; `env` is changed in place and returned.
 
     phases   run only these programs
+    step     how many steps were taken before: what random masks depend on
     show     receives the text of what `construct` prints
     ticks    also yield a Tick after every instruction (answered with None)
     observe  called after every instruction with (phase, instruction, start, end, bytes): perf_counter seconds, and the bytes of the array handed over
@@ -78,6 +80,7 @@ def rank_step(
     """
     stage = plan.stage_of(rank)
     env.update((name, value) for name, value in plan.scalars.items() if name not in env)
+    env.update((i.name, np.asarray(step, i.dtype)) for i in plan.graph.inputs if i.role == "step")
     for action in stage.actions:
         phase = action.program
         if phases is not None and phase not in phases:
@@ -101,6 +104,8 @@ def rank_step(
             else:
                 for name in dead.get(position, ()):
                     env.pop(name, None)
+        if phase == "forward" and plan.forward_assignments:
+            env.update({target: env[source] for target, source in plan.forward_assignments})
         if phase == "update":
             new = {target: env[source] for target, source in plan.assignments}
             env.update(new)
@@ -125,8 +130,12 @@ def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:
     arrays = [env[name] for name in instr.ins]
     if instr.kind == "compute":
         op, attrs = instr.opdef, dict(instr.attrs)
-        if op.part_size is not None and instr.axes:
-            attrs["offset"] = instr.position(rank) * op.part_size([a.shape for a in arrays], attrs)
+        if instr.offset_axes:
+            shapes = tuple(a.shape for a in arrays)
+            labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.infer_fn is None else ""
+            sizes = op.part_sizes(shapes, attrs, labels)
+            starts = tuple(instr.position(rank, axes) * size for axes, size in zip(instr.offset_axes, sizes, strict=True))
+            attrs["offset"] = starts if len(starts) > 1 else starts[0]
         return op.compute(*arrays, **attrs)
     if instr.kind == "reshape":
         return arrays[0].reshape(instr.attr("shape"))

@@ -161,7 +161,7 @@ class Session:
         for step in range(self.step, self.step + steps):
             ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
             seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
-            losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, observe=seen).reshape(-1)[0]))
+            losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, step=step, observe=seen).reshape(-1)[0]))
             self.step = step + 1
             if record:
                 clock = virtual_clock(ran, cluster)
@@ -204,10 +204,10 @@ class Session:
         """Run the network forward once on the global `inputs`; its outputs in full (for a plan with a loss: the loss). Nothing is trained."""
         self._check_open()
         if self.executor == "simulator":
-            self._simulator.run_step(*inputs, phases=("forward",))
+            self._simulator.run_step(*inputs, phases=("forward",), step=self.step)
         else:
             envs = [step_inputs(self.plan, r, inputs) for r in range(self.plan.device_num)]
-            self._pool.run_each(_forward, [(self._key, env) for env in envs])
+            self._pool.run_each(_forward, [(self._key, env, self.step) for env in envs])
         found = self.values(self.plan.outputs)
         return [found[name] for name in self.plan.outputs]
 
@@ -410,11 +410,11 @@ def _feed(comm: Any, key: str, batches: list[Env]) -> None:
     comm.state[key]["batches"] = batches
 
 
-def _forward(comm: Any, key: str, inputs: Env) -> None:
+def _forward(comm: Any, key: str, inputs: Env, step: int) -> None:
     session = comm.state[key]
     session["env"].update(inputs)
     with one_blas_thread():
-        drive(rank_step(session["plan"], comm.rank, session["env"], phases=("forward",), show=comm.report), comm.answer)
+        drive(rank_step(session["plan"], comm.rank, session["env"], phases=("forward",), step=step, show=comm.report), comm.answer)
 
 
 def _drop(comm: Any, key: str) -> None:
@@ -443,7 +443,7 @@ def _train(comm: Any, key: str, first: int, steps: int, record: int, phases: Seq
             env.update(batches[step % len(batches)])
             ran: list[Ran] = []
             seen = (lambda *what, ran=ran: ran.append(what)) if record else None
-            drive(rank_step(plan, comm.rank, env, phases=phases, observe=seen, show=comm.report), comm.answer)
+            drive(rank_step(plan, comm.rank, env, phases=phases, step=step, observe=seen, show=comm.report), comm.answer)
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
             recorded.append((step, ran))
             now = time.perf_counter()

@@ -161,6 +161,7 @@ class Simulator:
         self.ranks = range(plan.device_num)
         self._need([i.name for i in plan.parameters], values)
         self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in values.items() if n in plan.value_table} for r in self.ranks]
+        self.steps = 0
         self._engine: _Engine | None = None
 
     @staticmethod
@@ -170,9 +171,12 @@ class Simulator:
             hint = "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares optimizer states too"
             raise PlanError(message(f"no value for {missing}", where="Simulator", allowed="One array per parameter and optimizer state", hint=hint))
 
-    def run_step(self, *inputs: Any, phases: Sequence[str] | None = None, observe: Callable[..., None] | None = None) -> np.ndarray:
+    def run_step(
+        self, *inputs: Any, phases: Sequence[str] | None = None, step: int | None = None, observe: Callable[..., None] | None = None
+    ) -> np.ndarray:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
+        step     number of the step, on which random masks depend; default: how many whole steps this simulator has taken
         observe  called with (rank, phase, instruction, start, end) after every instruction
 
         A step that was begun and not stepped to its end is given up.
@@ -180,13 +184,16 @@ class Simulator:
         if phases is None or "update" in phases:
             self._need([s.name for s in self.plan.states], self.envs[0])
         self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
+        number = self.steps if step is None else step
         with one_blas_thread():
             programs = []
             for rank in self.ranks:
                 self.envs[rank].update(step_inputs(self.plan, rank, inputs))
                 seen = None if observe is None else (lambda *what, rank=rank: observe(rank, *what))
-                programs.append(rank_step(self.plan, rank, self.envs[rank], phases=phases, observe=seen))
+                programs.append(rank_step(self.plan, rank, self.envs[rank], phases=phases, step=number, observe=seen))
             simulate(programs)
+        if phases is None:
+            self.steps = number + 1
         return self.full(self.plan.outputs[0])
 
     # ---- stepping ----
@@ -198,7 +205,7 @@ class Simulator:
             keep = {i.name for i in self.plan.graph.inputs} | {s.name for s in self.plan.states}
             self.envs[rank] = {n: v for n, v in self.envs[rank].items() if n in keep}
             self.envs[rank].update(step_inputs(self.plan, rank, inputs))
-        self._engine = _Engine({r: rank_step(self.plan, r, self.envs[r], ticks=True) for r in self.ranks})
+        self._engine = _Engine({r: rank_step(self.plan, r, self.envs[r], step=self.steps, ticks=True) for r in self.ranks})
 
     def next_instruction(self) -> Tick | None:
         """Let every rank run one instruction; returns which, or None at the end of the step."""
@@ -220,6 +227,7 @@ class Simulator:
                         ticks[rank] = tick
         if not ticks:
             self._engine = None
+            self.steps += 1
             return None
         return ticks[0]
 

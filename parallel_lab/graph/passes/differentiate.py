@@ -47,6 +47,8 @@ class LocalRecorder:
         self.instrs: list[Instr] = []
         self.name, self.origin = "", Origin()
         self.suffix = ".grad"
+        # where the slices of the forward instruction lie, for gradient operators that ask for it
+        self.place: dict[str, Any] = {}
 
     def __enter__(self) -> LocalRecorder:
         self._token = current_tracer.set(self)
@@ -66,8 +68,9 @@ class LocalRecorder:
         shape, dtype = op.infer(tuple(t.shape for t in traced), tuple(str(t.dtype) for t in traced), attrs, self.name)
         if op.view:
             attrs = {**attrs, "shape": shape}
+        place = self.place if op.offset is not None or op.part_size is not None else {}
         return self.emit(
-            "compute", Value(shape, dtype, None), tuple(t.name for t in traced), op=op.name, op_class=op.class_name, attrs=attr_pairs(attrs)
+            "compute", Value(shape, dtype, None), tuple(t.name for t in traced), op=op.name, op_class=op.class_name, attrs=attr_pairs(attrs), **place
         )
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
@@ -171,9 +174,11 @@ class _Backward:
         combined = self.combined.get(instr.out)
         out = combined.out if combined is not None and combined.attr("reduce") != "sum" else instr.out
         extra = {"across": lambda v: self.sum_across(v, combined)} if op.vjp_across else {}
-        attrs = {k: v for k, v in instr.attrs if k != "offset_size"}
+        attrs = dict(instr.attrs)
+        self.rec.place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix} if instr.offset_axes else {}
         operands = [self.rec.value(name) for name in instr.ins]
         grads = op.vjp_fn(self.array(gradient), self.rec.value(out), *operands, **attrs, **extra)
+        self.rec.place = {}
         for name, grad in zip(instr.ins, grads, strict=True):
             self.give(name, grad)
 
@@ -242,7 +247,7 @@ class _Backward:
             op=op.name,
             op_class=op.class_name,
             attrs=attr_pairs(attrs),
-            axes=instr.axes,
+            offset_axes=(instr.axes,),
             device_matrix=instr.device_matrix,
             reason="backward of a slice: zeros where the rank had dropped elements",
         )

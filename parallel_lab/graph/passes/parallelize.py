@@ -92,7 +92,7 @@ class _Builder:
     def operand(self, name: str, want: TensorLayout, node: Node, position: int) -> str:
         """Name of the value that holds `name` in the layout `want`."""
         given = self.graph.input(name)
-        if given is not None and given.role == "scalar":
+        if given is not None and given.role in ("scalar", "step"):
             return name
         if given is not None and given.role == "parameter":
             return self.parameter(given, want, node)
@@ -173,6 +173,19 @@ class _Builder:
                 label = fresh_name(f"{name}.print", self.values)
                 self.add(Instr("print", label, (shown,), name, origin=origin), self.values[shown])
 
+    def assigned(self, name: str, source: str) -> str:
+        """The value that parameter `name` takes at the end of the forward program, laid out as the parameter is."""
+        given = self.graph.input(name)
+        maker = self.graph.node(source)
+        have, shape = self.layout_and_shape(source)
+        if given.name not in self.values:
+            # no operator reads it: it is kept as its new value comes
+            self.parameter(
+                given, have.whole() if source not in self.views else TensorLayout.replicated(self.config.device_num, len(given.shape)), maker
+            )
+        want = self.values[name].layout
+        return source if source not in self.views and have.same_placement(want) else self.redistribute(source, have, shape, want, maker, 0)
+
     # ---- operators ----
 
     def compute(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
@@ -181,9 +194,13 @@ class _Builder:
         parts = dict(rule.cuts)
         if op.localize is not None:
             attrs = op.localize(attrs, parts)
-        axes: tuple[int, ...] = ()
-        if op.offset is not None and parts[op.offset] > 1:
-            axes = (len(rule.out.device_matrix) - 1 - rule.labels.index(op.offset),)
+        places: tuple[tuple[int, ...], ...] = ()
+        if op.offset is not None:
+            signature = op.signature_for(tuple(self.graph.shapes()[i] for i in node.ins), dict(node.attrs))
+            wanted = op.offset_labels(signature)
+            if any(parts.get(c, 1) > 1 for c in wanted):
+                last = len(rule.out.device_matrix) - 1
+                places = tuple((last - rule.labels.index(c),) if parts.get(c, 1) > 1 else () for c in wanted)
         partial = rule.out.is_partial
         label = fresh_name(f"{node.name}.partial", self.values) if partial else node.name
         instr = Instr(
@@ -194,9 +211,9 @@ class _Builder:
             op.name,
             node.op_class,
             attr_pairs(attrs),
-            axes,
-            rule.out.device_matrix,
-            node.strategy,
+            device_matrix=rule.out.device_matrix,
+            offset_axes=places,
+            strategy=node.strategy,
             origin=node.origin,
         )
         self.add(instr, Value(node.shape, node.dtype, rule.out))
@@ -277,7 +294,7 @@ def parallelize(draft: Draft) -> Draft:
             ) from error
         build.values[given.name] = Value(given.shape, given.dtype, layout)
     for given in graph.inputs:
-        if given.role in ("constant", "scalar"):
+        if given.role in ("constant", "scalar", "step"):
             build.values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape)))
     shapes = graph.shapes()
     for node in graph.nodes:
@@ -292,11 +309,12 @@ def parallelize(draft: Draft) -> Draft:
         ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True)))
         build.compute(node, rule, ins)
         build.prints([node.name])
-    build.prints(i.name for i in graph.inputs if i.name in build.values and i.role != "scalar")
+    assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns)
+    build.prints(i.name for i in graph.inputs if i.name in build.values and i.role not in ("scalar", "step"))
     outputs = tuple(_output(build, name) for name in graph.outputs)
     messages = sum(i.is_communication for i in build.instrs)
     done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=outputs)
-    return replace(done).noted("parallelize", f"{len(build.instrs)} instructions, {messages} messages")
+    return replace(done, forward_assignments=assigned).noted("parallelize", f"{len(build.instrs)} instructions, {messages} messages")
 
 
 def _output(build: _Builder, name: str) -> str:

@@ -1,0 +1,69 @@
+"""Operators made of other operators, with one strategy for all of them.
+
+Where a cut dim is not "local forward + one reduction" (a softmax along it, a batch norm over a cut batch), the computation is several operators with
+messages between them. A composed operator has labels, a class and a strategy like any other; when it is called, its parts are run or recorded in its
+place, each with the cuts that the strategy gives its labels:
+
+    @composed("nchw,c,c->nchw", name="BatchNormTraining", example=case((8, 4, 2, 2), (4,), (4,)))
+    def batch_norm_training(part, x, scale, bias, *, epsilon=1e-5):
+        sums = part(batch_norm_sums, x, labels="nchw->sc")
+        return part(batch_norm_apply, x, sums, scale, bias, labels="nchw,sc,c,c->nchw", epsilon=epsilon)
+
+Gradients are those of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..context import current_tracer
+from .registry import OpDef, Primitive, op
+from .sharding import sharding_rule
+
+__all__ = ["composed"]
+
+# More devices than any plan has: how many there are is checked part by part, once that is known.
+_ANY_NUMBER = 1 << 40
+
+
+class _Part:
+    """`part(op, *operands, labels=..., **attributes)`: run one part with the cuts of the whole's strategy.
+
+    labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a cut in the strategy stay whole
+    """
+
+    def __init__(self, cuts: dict[str, int] | None, primitive: Primitive | None) -> None:
+        self.cuts, self.primitive = cuts, primitive
+
+    def __call__(self, part: OpDef, *operands: Any, labels: str = "", **attrs: Any) -> Any:
+        if self.primitive is None or current_tracer.get() is None:
+            return part.call(operands, attrs)
+        kind = type(part.class_name, (Primitive,), {"op": part})
+        inner = kind(**{k: v for k, v in attrs.items() if k in part.options})
+        if self.primitive.instance_name:
+            inner.instance_name = f"{self.primitive.instance_name}.{part.name}"
+        if self.cuts is not None and not part.view:
+            ins = labels.split("->")[0].split(",")
+            inner.in_strategy = tuple(tuple(self.cuts.get(c, 1) for c in letters) for letters in ins)
+            inner.strategy_origin = self.primitive.strategy_origin
+        return part.call(operands, attrs, inner)
+
+
+def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], OpDef]:
+    """Declare an operator by the parts it is made of: `fn(part, *operands, **attributes)`; the other keywords are those of `op`."""
+
+    def declare(fn: Callable) -> OpDef:
+        def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
+            cuts = None
+            if primitive is not None and primitive.in_strategy is not None and current_tracer.get() is not None:
+                shapes = tuple(tuple(x.shape) for x in operands)
+                place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
+                where = f"{whole.class_name} {primitive.instance_name!r}" + (f" ({place})" if place else "")
+                cuts = dict(sharding_rule(whole, shapes, attrs, primitive.in_strategy, _ANY_NUMBER, where).cuts)
+            named = dict(zip(whole.tensors, operands, strict=True))
+            return fn(_Part(cuts, primitive), **named, **attrs)
+
+        return op(signature, expand=expand, **facts)(fn)
+
+    return declare
