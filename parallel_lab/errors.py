@@ -21,6 +21,7 @@ __all__ = [
     "CollectiveTimeout",
     "ContextError",
     "DataFileError",
+    "DatasetError",
     "DeadlockError",
     "LayoutError",
     "MissingPackage",
@@ -114,6 +115,10 @@ class SharedMemoryTooSmall(ParallelLabError, OSError):
 
 class DataFileError(ParallelLabError, ValueError):
     """A data file that is missing, cut short or not what it claims to be."""
+
+
+class DatasetError(ArgumentError, RuntimeError):
+    """A data pipeline put together or used wrongly. MindSpore raises RuntimeError when it runs, a Python user expects ValueError: it is both."""
 
 
 class MissingPackage(ParallelLabError, ImportError):
