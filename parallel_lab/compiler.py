@@ -11,7 +11,7 @@ import numpy as np
 from .context import PARALLEL_MODES, ParallelConfig, frozen, get_auto_parallel_context
 from .errors import ContextError, ShapeError, TraceError, message, shorten
 from .graph.ir import Draft
-from .graph.passes import PASSES, Pass, run_passes, update_parameters
+from .graph.passes import DATA_PARALLEL_PASSES, PASSES, Pass, run_passes, scale_loss, update_parameters
 from .graph.passes.parallelize import dataset_cuts
 from .graph.passes.strategies import check_device_num
 from .graph.trace import check_input, input_names, trace_network
@@ -22,7 +22,7 @@ from .plan import Plan, freeze
 
 __all__ = ["COMPILED_MODES", "compile_network", "compile_steps"]
 
-COMPILED_MODES = ("stand_alone", "semi_auto_parallel")
+COMPILED_MODES = ("stand_alone", "data_parallel", "semi_auto_parallel")
 
 
 def compile_network(
@@ -46,7 +46,8 @@ def compile_network(
     dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global ones are shape x cuts
     passes            another list of passes than `graph.passes.PASSES`
     settings          further fields of `ParallelConfig`: gradients_mean, loss_repeated_mean, enable_alltoall, parallel_mode; with
-                      parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network carries
+                      parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network carries; with "data_parallel" every
+                      rank runs the whole network on its own rows (see `graph.passes.replicate`)
 
     Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything runs.
     """
@@ -75,7 +76,9 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
         if np.dtype(dtype).kind not in "fiub":
             raise ShapeError(message(f"input {name!r} has dtype {dtype}", where="compile", allowed="Floats, integers or bools"))
     cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
-    specs = [(name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype) for (name, shape, dtype), cut in zip(specs, cuts, strict=True)]
+    local = config.parallel_mode == "data_parallel"  # every rank runs the network on its own part: it is traced on that part's shapes
+    if not local:
+        specs = [(name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype) for (name, shape, dtype), cut in zip(specs, cuts, strict=True)]
     traced = WithLossCell(network, loss) if loss is not None else network
     if loss is not None:
         traced.cell_name = "network"
@@ -86,8 +89,12 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
         raise ShapeError(message(f"the loss {what}", where="compile", allowed="One number", hint="Use reduction='mean' or 'sum', or ops.reduce_mean"))
     draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
-    chosen = tuple(p for p in PASSES if loss is not None or p[0] != "differentiate") if passes is None else tuple(passes)
+    default = DATA_PARALLEL_PASSES if local else PASSES
+    chosen = tuple(p for p in default if loss is not None or p[0] != "differentiate") if passes is None else tuple(passes)
     if optimizer is not None:
+        if optimizer.loss_scaler is not None:
+            at = next((i for i, (name, _) in enumerate(chosen) if name == "differentiate"), len(chosen))
+            chosen = (*chosen[:at], ("loss_scale", lambda d: scale_loss(d, optimizer.loss_scaler)), *chosen[at:])
         chosen = (*chosen, ("update", lambda d: update_parameters(d, optimizer, parameters)))
     steps += run_passes(draft, chosen)
     steps.append(("plan", freeze(steps[-1][1], constants)))

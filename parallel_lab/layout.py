@@ -30,7 +30,7 @@ from .errors import LayoutError, message
 
 __all__ = ["REDUCTIONS", "TensorLayout", "ranks_along", "slice_text"]
 
-REDUCTIONS = ("sum", "max", "min")
+REDUCTIONS = ("sum", "max", "min", "prod")
 
 
 @lru_cache(maxsize=65536)
@@ -81,7 +81,7 @@ class TensorLayout:
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
     tensor_map     one entry per tensor dim: axis, tuple of axes (outer cut first), or -1 / None / () for a whole dim
     partial        axes along which the ranks hold addends that `reduce` must still combine
-    reduce         "sum", "max" or "min": how partial values combine
+    reduce         "sum", "max", "min" or "prod": how partial values combine
 
     Raises LayoutError if an axis does not exist or is used twice. Shapes are checked where a shape is given.
     """

@@ -4,9 +4,11 @@
     kinds         only known kinds; operators are registered
     shapes        an operator's slice shapes give the slice shape of its result; a message's shapes fit its group
     layouts       forward operators have the layouts of their strategy; every message and slice brings each rank the elements that the table says
+    windows       a halo's slices lie side by side along its group, its windows reach direct neighbours only; an operator reads just the windows that
+                  its strategy asks for
     groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
     state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and outputs are made;
-                  a gradient is laid out as its parameter, and no update reads a partial sum
+                  a gradient is laid out as its parameter, and an update computes with no partial sum
     stages        every rank belongs to one stage
     schedule      actions name programs that exist, forward before backward before update
 
@@ -22,10 +24,15 @@ import numpy as np
 
 from .errors import ParallelLabError, PlanError, message
 from .graph.ir import COMMUNICATION, KINDS, Instr, Value
+from .halo import HALOS
+from .layout import TensorLayout
 from .ops.registry import OPS
-from .ops.sharding import sharding_rule
+from .ops.sharding import ShardingRule, sharding_rule
 
 __all__ = ["verify_plan"]
+
+# The instruction that made each value known so far; None for what the plan is given.
+Makers = dict[str, Instr | None]
 
 # Up to here the elements themselves are followed; a lesson's nets are far below, and a check of this size takes about a millisecond.
 MOST_RANKS, MOST_ELEMENTS = 16, 16_384
@@ -38,7 +45,7 @@ def verify_plan(plan) -> None:
     if ranks != list(range(plan.device_num)):
         raise PlanError(message(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=f"Ranks 0 to {plan.device_num - 1}, each once"))
     for stage in plan.stages:
-        known = set(made)
+        known: Makers = dict.fromkeys(made)
         order = [a.program for a in stage.actions]
         programs = dict(stage.programs)
         if sorted(order) != sorted(programs):
@@ -49,7 +56,7 @@ def verify_plan(plan) -> None:
                 fault = _fault(plan, instr, known, phase)
                 if fault:
                     raise PlanError(message(fault, where=f"plan, {phase} instruction {position}") + "\n" + _around(program, position))
-                known.add(instr.out)
+                known[instr.out] = instr
     assigned = (*plan.forward_assignments, *plan.assignments)
     for what, name in [("the new value of " + t, s) for t, s in assigned] + [("the gradient of " + p, g) for p, g in plan.gradients]:
         if name not in known:
@@ -66,7 +73,8 @@ def verify_plan(plan) -> None:
             )
     for target, source in plan.forward_assignments:
         a, b = plan.value(target), plan.value(source)
-        if a.layout is None or b.layout is None or not a.layout.same_placement(b.layout):
+        # a value without a layout is each rank's own (data_parallel: running statistics of its part of the batch)
+        if a.layout is None or (b.layout is not None and not a.layout.same_placement(b.layout)):
             raise PlanError(message(f"{target!r} is laid out as {a.layout} and takes a value laid out as {b.layout}", where="plan"))
     for name in plan.outputs:
         if name not in known:
@@ -82,7 +90,7 @@ def _around(program: tuple[Instr, ...], position: int) -> str:
     return "\n".join(lines)
 
 
-def _fault(plan, instr: Instr, known: set[str], phase: str) -> str:
+def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     if instr.kind not in KINDS:
         return f"kind {instr.kind!r} is not known"
     missing = [n for n in instr.ins if n not in known]
@@ -104,16 +112,19 @@ def _fault(plan, instr: Instr, known: set[str], phase: str) -> str:
     out = plan.value(instr.out)
     try:
         pending = next((n for n, v in zip(instr.ins, ins, strict=True) if v.layout is not None and v.layout.is_partial), None)
-        if phase == "update" and pending is not None:
+        if phase == "update" and pending is not None and instr.kind != "all_reduce":
             return f"%{pending} is a partial sum, and updates take whole gradients"
         if instr.kind == "compute":
-            return _compute_fault(plan, instr, ins, out, phase)
-        return _move_fault(instr, ins[0], out, phase)
+            return _compute_fault(plan, instr, ins, out, known, phase)
+        if instr.kind in HALOS and instr.group_size > 1:
+            return _halo_fault(instr, ins[0], out, known, phase)
+        # in data_parallel mode values exist per rank: there are no layouts that a message could break
+        return _move_fault(instr, ins[0], out, "" if plan.config.parallel_mode == "data_parallel" else phase)
     except ParallelLabError as error:
         return str(error)
 
 
-def _compute_fault(plan, instr: Instr, ins: list[Value], out: Value, phase: str) -> str:
+def _compute_fault(plan, instr: Instr, ins: list[Value], out: Value, known: Makers, phase: str) -> str:
     op = OPS.get(instr.op)
     if op is None:
         return f"operator {instr.op!r} is not registered"
@@ -128,13 +139,61 @@ def _compute_fault(plan, instr: Instr, ins: list[Value], out: Value, phase: str)
             rule = sharding_rule(op, tuple(shapes[i] for i in node.ins), dict(node.attrs), instr.strategy, plan.device_num)
         except ParallelLabError as error:
             return str(error)
-        for name, have, want in zip(instr.ins, ins, rule.ins, strict=True):
+        for name, have, want in _slices_read(plan, instr, rule, known):
+            if have.layout is None and have.shape:
+                return f"%{name} has no layout"
             if have.layout is not None and have.shape and not have.layout.same_placement(want):
                 return f"%{name} is laid out as {have.layout}, {instr.op_class} with strategy {instr.strategy} wants {want}"
         if out.layout is None:
             return f"%{instr.out} has no layout"
-        if not out.layout.same_placement(rule.out):
-            return f"the result is laid out as {rule.out}, the table says {out.layout}"
+        expected = rule.out.whole() if node.keeps_own_part(plan.device_num) else rule.out
+        if not out.layout.same_placement(expected):
+            return f"the result is laid out as {expected}, the table says {out.layout}"
+    return ""
+
+
+def _slices_read(plan, instr: Instr, rule: ShardingRule, known: Makers) -> list[tuple[str, Value, TensorLayout]]:
+    """(name, value, layout the strategy wants) of the operands; of a windowed one, the slices its windows were made of.
+
+    Raises PlanError unless the windowed operand was made by just the halo_exchanges that the strategy asks for.
+    """
+    first = instr.ins[0] if instr.ins else ""
+    for dim, axis, window in reversed(rule.windows):
+        maker = known.get(first)
+        made = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
+        if made != ("halo_exchange", dim, (axis,), rule.out.device_matrix, window):
+            what = f"%{first} is no halo_exchange along dim {dim} of windows {window}"
+            raise PlanError(message(what, where=f"{instr.op_class} with strategy {instr.strategy}"))
+        first = maker.ins[0]
+    names = (first, *instr.ins[1:]) if instr.ins else ()
+    return [(name, plan.value(name), want) for name, want in zip(names, rule.ins, strict=True)]
+
+
+def _halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: str) -> str:
+    """A halo's slices lie side by side along its group; its windows have no layout, and come from slices or from windows along another dim."""
+    dim, halo = instr.attr("dim"), instr.halo
+    have, gives, (before, after) = source.slice_shape, out.slice_shape, halo.extents(instr.kind)
+    wanted = tuple(after if d == dim else size for d, size in enumerate(have))
+    if have[dim] != before or wanted != gives:
+        shapes = f"a slice {have} with window {instr.attr('window')} along dim {dim}"
+        return f"{instr.kind} of {shapes} takes {before} elements and gives {wanted}, the table says {gives}"
+    fault = halo.fault()
+    if fault:
+        return f"{instr.kind}: {fault}"
+    slices, windows = (source, out) if instr.kind == "halo_exchange" else (out, source)
+    if windows.layout is not None:
+        return f"{instr.kind}: windows overlap, so they have no layout, but the table says {windows.layout}"
+    layout, maker = slices.layout, known.get(instr.ins[0])
+    if layout is None:
+        chained = maker is not None and maker.kind == "halo_exchange" and maker.attr("dim") != dim
+        return "" if chained or phase != "forward" else f"%{instr.ins[0]} has no layout"
+    if layout.is_partial and phase == "forward":
+        return f"{instr.kind} of a value that is partial ({layout})"
+    for rank in range(min(layout.device_num, MOST_RANKS)):
+        index, first = layout.slice_index(slices.shape, rank), layout.slice_index(slices.shape, instr.group(rank)[0])
+        elsewhere = any(a != b for d, (a, b) in enumerate(zip(index, first, strict=True)) if d != dim)
+        if elsewhere or index[dim].start != halo.part * instr.position(rank) or slices.shape[dim] != halo.part * halo.members:
+            return f"{instr.kind}: dim {dim} of {layout} is not cut into one slice of {halo.part} per rank of the group {instr.group(rank)}"
     return ""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .graph.ir import Instr, Value
+from .halo import HALOS
 from .layout import TensorLayout, slice_text
 from .origin import short_file
 
@@ -22,6 +23,8 @@ CLASS_NAMES = {
     "all_gather": "AllGather",
     "reduce_scatter": "ReduceScatter",
     "all_to_all": "AlltoAll",
+    "halo_exchange": "NeighborExchangeV2",
+    "halo_reduce": "NeighborExchangeV2Grad",
     "broadcast": "Broadcast",
     "send": "Send",
     "recv": "Receive",
@@ -63,8 +66,8 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
 
     ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice, phase, origin
     params   name, global, slice, layout, index (where the slice lies);  inputs: the same for data
-    comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of the rank's operand; 0 for a
-             slice), phase, fusion, reduce, reason, origin
+    comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of what the rank hands over:
+             its operand, the strips of a halo; 0 for a slice), phase, fusion, reduce, reason, origin
     """
     stage = plan.stage_of(rank)
     ops, comm = [], []
@@ -74,7 +77,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
             ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
             if instr.kind == "compute":
                 if phase != "forward" or instr.strategy is not None:
-                    ops.append(_op_entry(instr, ins, out, phase))
+                    ops.append(_op_entry(instr, ins, out, phase, _global_shapes(plan, instr, ins)))
             elif instr.is_communication or instr.kind == "slice":
                 comm.append(_comm_entry(instr, ins, out, phase, rank))
     # operators of the network in the order they were written, those without an instruction of their own (reshapes) among them
@@ -98,12 +101,21 @@ def _shape(shape: tuple[int, ...]) -> list[int]:
     return list(shape)
 
 
-def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str) -> dict[str, Any]:
+def _global_shapes(plan, instr: Instr, ins: list[Value]) -> list[tuple[int, ...]]:
+    """Shapes of the whole operands; of a windowed one, which exists per rank only, that of the tensor it was taken from."""
+    node = plan.graph.node(instr.name) if instr.strategy is not None else None
+    if node is None or all(v.layout is not None or not v.shape for v in ins):
+        return [v.shape for v in ins]
+    shapes = plan.graph.shapes()
+    return [shapes[name] for name in node.ins]
+
+
+def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str, global_shapes: list[tuple[int, ...]]) -> dict[str, Any]:
     return {
         "name": instr.name,
         "op": instr.op_class,
         "strategy": None if instr.strategy is None else [list(t) for t in instr.strategy],
-        "in_global": [_shape(v.shape) for v in ins],
+        "in_global": [_shape(s) for s in global_shapes],
         "out_global": [_shape(out.shape)],
         "in_slice": [_shape(v.slice_shape) for v in ins],
         "out_slice": [_shape(out.slice_shape)],
@@ -140,7 +152,7 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
         "in_shape": _shape(have),
         "out_shape": _shape(gives),
         "dtype": ins[0].dtype,
-        "bytes": math.prod(have) * itemsize if instr.is_communication else 0,
+        "bytes": instr.handed_bytes(math.prod(have) * itemsize, rank) if instr.is_communication else 0,
         "phase": phase,
         "fusion": instr.attr("fusion", 0),
         "reduce": instr.attr("reduce"),
@@ -217,8 +229,8 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list
         extra = f" {{{attrs}}}" if attrs else ""
         head = f"{number}({instr.out}) = {instr.op_class}({', '.join(operands)}) {{instance name: {instr.name}}}{extra}{chosen}"
         lines = [head, *_types(ins, out)]
-        if out.layout is not None and all(v.layout is not None or not v.shape for v in ins):
-            lines.append(f"    # global: ({', '.join(str(v.shape) for v in ins)}) -> {out.shape}")
+        if out.layout is not None and (instr.strategy is not None or all(v.layout is not None or not v.shape for v in ins)):
+            lines.append(f"    # global: ({', '.join(str(s) for s in _global_shapes(plan, instr, ins))}) -> {out.shape}")
     else:
         lines = _move_lines(plan, instr, rank, number, operands[0], ins[0], out)
     if instr.reason:
@@ -232,6 +244,20 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list
 
 def _types(ins: list[Value], out: Value) -> list[str]:
     return [f"    : ({', '.join(_tensor(v.slice_shape, v.dtype) for v in ins)}) -> ({_tensor(out.slice_shape, out.dtype)})"]
+
+
+def _halo_words(instr: Instr, rank: int) -> str:
+    """What a halo brings to one rank."""
+    halo, me = instr.halo, instr.position(rank)
+    (start, stop), (low, high) = halo.window(me), (halo.part * me, halo.part * (me + 1))
+    group = instr.group(rank)
+    taken = [(group[j], b - a) for j in halo.neighbours(me) for a, b in [halo.taken(instr.kind, me, j)] if b > a]
+    strips = " and ".join(f"{count} of rank {other}" for other, count in taken) or "none of another rank"
+    if instr.kind == "halo_exchange":
+        outside = max(0, min(stop, 0) - start) + max(0, stop - max(start, halo.part * halo.members))
+        zeros = f", {outside} zeros outside the tensor" if outside else ""
+        return f"this rank gets [{start}, {stop}) along dim {instr.attr('dim')} of {halo.part * halo.members}: {strips}{zeros}"
+    return f"this rank adds up its slice [{low}, {high}) along dim {instr.attr('dim')} of {halo.part * halo.members}: {strips}"
 
 
 def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source: Value, out: Value) -> list[str]:
@@ -249,7 +275,7 @@ def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source
         head = f"{number}({instr.out}) = {name}({operand}, {instr.attr('shape')}) {{for: {instr.name}}}"
     else:
         ranks = "-".join(map(str, instr.group(rank)))
-        kind = "mirror" if instr.out.endswith(".mirror") else "forward_op" if instr.kind == "all_reduce" else "redistribution_op"
+        kind = "mirror" if instr.out.endswith(".mirror") else "forward_op" if instr.kind in ("all_reduce", *HALOS) else "redistribution_op"
         reduce = f", op: {instr.attr('reduce')}" if instr.attr("reduce") else ""
         dims = {"split_dim": instr.attr("split_dim"), "concat_dim": instr.attr("concat_dim")} if instr.kind == "all_to_all" else {}
         shown = "".join(f", {k}: {v}" for k, v in dims.items())
@@ -258,6 +284,8 @@ def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source
             f"{{group_ranks: {ranks}, fusion: {instr.attr('fusion', 0)}{reduce}{shown}}}"
         )
     lines = [head, f"    : ({_tensor(have, source.dtype)}) -> ({_tensor(gives, out.dtype)})"]
+    if instr.kind in HALOS:
+        lines.append("    # " + _halo_words(instr, rank))
     dim = instr.attr("dim", 0)
     if instr.kind == "all_gather" and dim:
         lines.append(f"    then Split(axis 0, {instr.group_size} parts), Concat(axis {dim}) -> ({_tensor(out.slice_shape, out.dtype)})")

@@ -232,7 +232,7 @@ def apply(step: Step, layout: TensorLayout) -> TensorLayout:
 
 # ---- what a step does to arrays ----
 
-_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
 def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

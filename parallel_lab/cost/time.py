@@ -16,6 +16,7 @@ S is the full tensor (all_reduce, reduce_scatter: before; all_gather: after), n 
     scatter         binomial    ceil(log2 n) alpha + (n-1)/n S beta                         S = m, the root's
     barrier         dissemination  ceil(log2 n) alpha
     send, recv                   alpha + S beta                                             S = m
+    halos           neighbours  alpha + s beta per strip of s bytes (halo_reduce: + s gamma), of the member with most to do
 
 They assume full-duplex links without contention and one port per rank. Sources: Thakur, Rabenseifner, Gropp 2005 (ring, pairwise, binomial);
 Chan et al. 2007 (gather, scatter, lower bounds); Hensgen, Finkel, Manber 1988 (dissemination barrier).
@@ -25,10 +26,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..cluster import Cluster, Device, Link
 from ..errors import ArgumentError, PlanError, message
 from ..graph.ir import Instr
+from ..halo import HALOS, Halo
 from ..plan import PHASES, Plan, Stage
 from ..run.communicator import payload_bytes
 
@@ -39,12 +42,14 @@ __all__ = [
     "all_reduce_time_s",
     "all_to_all_time_s",
     "broadcast_time_s",
+    "halo_time_s",
     "instr_flops",
     "instr_time_s",
     "is_view",
     "local_time_s",
     "message_bytes",
     "message_time_s",
+    "plan_message_time_s",
     "reduce_scatter_time_s",
     "sent_bytes",
     "single_stage",
@@ -103,8 +108,43 @@ def broadcast_time_s(size_bytes: float, group_size: int, link: Link) -> float:
     return _rounds(group_size) * link.time_s(size_bytes)
 
 
-def message_time_s(kind: str, operand_bytes: float, group_size: int, link: Link, gamma_s_per_byte: float = 0.0) -> float:
+def halo_time_s(kind: str, operand_bytes: float, halo: Halo, link: Link, gamma_s_per_byte: float = 0.0) -> float:
+    """Seconds for one halo_exchange or halo_reduce; `operand_bytes` is a slice, or a window.
+
+    A rank in the middle sends one strip each way and receives one from each side, at the same time; its port sends them one after the other. In a
+    group of two each sends one and receives one.
+
+    >>> halo_time_s("halo_exchange", 8_000, Halo(4, -1, 6, 4, 3), Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
+    6e-06
+    """
+    element_bytes = operand_bytes / halo.extents(kind)[0]
+    adding = gamma_s_per_byte if kind == "halo_reduce" else 0.0
+
+    def seconds(messages: tuple[int, ...], per_byte: float) -> float:
+        return len(messages) * link.alpha_s + sum(messages) * element_bytes * per_byte
+
+    return max(
+        max(seconds(sent, link.beta_s_per_byte), seconds(received, link.beta_s_per_byte + adding)) for sent, received in halo_traffic(halo, kind)
+    )
+
+
+@lru_cache(maxsize=256)
+def halo_traffic(halo: Halo, kind: str) -> frozenset[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(elements of each strip sent, elements of each strip received) of the members, each different pair once."""
+    return frozenset((halo.sent(kind, i), halo.received(kind, i)) for i in range(halo.members))
+
+
+def message_time_s(
+    kind: str,
+    operand_bytes: float,
+    group_size: int,
+    link: Link,
+    gamma_s_per_byte: float = 0.0,
+    window: tuple[int, int, int, int] | None = None,
+) -> float:
     """Seconds for one message of any kind, from the bytes of the operand one rank hands over (for scatter: the root's).
+
+    window   halo_exchange and halo_reduce: their attribute (step, origin, length, part)
 
     A collective of one rank costs nothing. Raises ArgumentError for a kind without a closed form, negative sizes and empty groups.
     """
@@ -120,6 +160,10 @@ def message_time_s(kind: str, operand_bytes: float, group_size: int, link: Link,
         return reduce_scatter_time_s(operand_bytes, group_size, link, gamma_s_per_byte)
     if kind == "all_to_all":
         return all_to_all_time_s(operand_bytes, group_size, link)
+    if kind in HALOS:
+        if window is None:
+            raise ArgumentError(message(f"{kind} without a window", where="message_time_s", allowed="window=(step, origin, length, part)"))
+        return halo_time_s(kind, operand_bytes, Halo(*window, members=group_size), link, gamma_s_per_byte)
     if kind == "broadcast":
         return broadcast_time_s(operand_bytes, group_size, link)
     if kind == "reduce":
@@ -148,11 +192,28 @@ def _rounds(group_size: int) -> int:
 # ---- instructions ----
 
 
-def message_bytes(plan: Plan, instr: Instr) -> int:
-    """Bytes of the operand a rank hands over; 0 for local instructions and barriers. A recv has no operand: the bytes that arrive."""
+def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
+    """Bytes a rank hands over: its operand; 0 for local instructions and barriers. A recv has no operand: the bytes that arrive.
+
+    Of a halo only strips are handed over, fewer at the edges of the tensor: those of `rank`, or of the rank that gives most.
+    """
+    if instr.kind in HALOS:
+        return payload_bytes(
+            instr.kind, instr.group_size, _operand_bytes(plan, instr), instr.attr("window"), None if rank is None else instr.position(rank)
+        )
+    return _operand_bytes(plan, instr)
+
+
+def _operand_bytes(plan: Plan, instr: Instr) -> int:
     if not instr.is_communication or instr.kind == "barrier":
         return 0
     return plan.value(instr.ins[0] if instr.ins else instr.out).slice_bytes
+
+
+def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:
+    """Seconds for one message of a plan over `link`."""
+    gamma = cluster.device.gamma_s_per_byte
+    return message_time_s(instr.kind, _operand_bytes(plan, instr), instr.group_size, link, gamma, instr.attr("window"))
 
 
 def sent_bytes(plan: Plan, instr: Instr) -> int:
@@ -161,7 +222,7 @@ def sent_bytes(plan: Plan, instr: Instr) -> int:
         return 0
     # a send has no axes along which its two ranks would differ
     members = 2 if instr.kind in ("send", "recv") else instr.group_size
-    return payload_bytes(instr.kind, members, message_bytes(plan, instr))
+    return payload_bytes(instr.kind, members, _operand_bytes(plan, instr), instr.attr("window"))
 
 
 def is_view(instr: Instr) -> bool:
@@ -206,8 +267,7 @@ def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -
     """
     if not instr.is_communication:
         return local_time_s(plan, instr, cluster.device)
-    link = cluster.link_for(instr.group(rank))
-    return message_time_s(instr.kind, message_bytes(plan, instr), instr.group_size, link, cluster.device.gamma_s_per_byte)
+    return plan_message_time_s(plan, instr, cluster, cluster.link_for(instr.group(rank)))
 
 
 # ---- a step ----

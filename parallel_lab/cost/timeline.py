@@ -22,7 +22,7 @@ from ..errors import ArgumentError, message
 from ..events import Event, EventLog
 from ..graph.ir import Instr
 from ..plan import Plan
-from .time import local_time_s, message_bytes, message_time_s, single_stage
+from .time import local_time_s, message_bytes, plan_message_time_s, single_stage
 
 __all__ = ["Timeline", "predict_timeline"]
 
@@ -33,7 +33,7 @@ class Timeline:
 
     log         events of the ranks that were asked for, rank by rank in order of time
     end_s       when the last rank is done, all ranks of the plan considered
-    symmetric   whether every rank's lane is the same
+    symmetric   whether the times of every rank's lane are the same
     """
 
     log: EventLog
@@ -72,10 +72,10 @@ def predict_timeline(
     for action in stage.actions:
         for instr in stage.program(action.program):
             if instr.is_communication:
-                starts, ends, size_bytes = *_message(plan, instr, cluster, clocks), message_bytes(plan, instr)
+                starts, ends = _message(plan, instr, cluster, clocks)
             else:
                 work_s = local_time_s(plan, instr, cluster.device)
-                starts, ends, size_bytes = clocks, clocks + (work_s if factors is None else work_s * factors), 0
+                starts, ends = clocks, clocks + (work_s if factors is None else work_s * factors)
             for rank, lane in lanes.items():
                 at = 0 if symmetric else rank
                 group = instr.group(rank) if instr.is_communication else ()
@@ -84,6 +84,7 @@ def predict_timeline(
                 if start_s > arrived_s:
                     lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))
                 kind = "communication" if instr.is_communication else "compute"
+                size_bytes = message_bytes(plan, instr, rank)
                 lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, bytes=size_bytes, source="predicted", **common))
             clocks = ends
     return Timeline(EventLog(tuple(e for lane in lanes.values() for e in lane)), float(clocks.max()), symmetric)
@@ -105,10 +106,9 @@ def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
 def _message(plan: Plan, instr: Instr, cluster: Cluster, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """When a message starts and ends: for every rank, or once for all where there is one clock."""
     spans = _spans(instr.device_matrix, instr.axes, cluster.devices_per_node)
-    size_bytes, gamma = message_bytes(plan, instr), cluster.device.gamma_s_per_byte
 
     def seconds(across: bool) -> float:
-        return message_time_s(instr.kind, size_bytes, instr.group_size, cluster.link_over(spans=across), gamma)
+        return plan_message_time_s(plan, instr, cluster, cluster.link_over(spans=across))
 
     if len(clocks) == 1:
         return clocks, clocks + seconds(bool(spans[0]))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..context import ParallelConfig
+from ..halo import HALOS, Halo
 from ..layout import TensorLayout, ranks_along
 from ..ops.registry import OPS, OpDef, Strategy
 from ..origin import Origin
@@ -27,7 +28,11 @@ __all__ = ["COMMUNICATION", "KINDS", "Draft", "Graph", "GraphInput", "Instr", "N
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[str, Any], ...]
 
-COMMUNICATION = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier", "send", "recv")
+COMMUNICATION = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier"),
+    *HALOS,
+    *("send", "recv"),
+)
 KINDS = ("compute", *COMMUNICATION, "slice", "split", "concat", "reshape", "print", "start", "wait", "free")
 
 
@@ -74,6 +79,7 @@ class Node:
     op         name in the registry;  op_class: MindSpore's class name
     ins        names of its operands
     strategy, strategy_source   None until the strategies pass; "user" or "default"
+    cross_batch   leave a cut reduction as each rank has it;  sync: in data_parallel mode, average the result over all ranks
     """
 
     name: str
@@ -87,10 +93,20 @@ class Node:
     strategy: Strategy | None = None
     strategy_source: str = ""
     strategy_origin: Origin | None = None
+    cross_batch: bool = False
+    sync: bool = False
 
     @property
     def opdef(self) -> OpDef:
         return OPS[self.op]
+
+    def keeps_own_part(self, device_num: int) -> bool:
+        """Whether a reduction whose dim is cut is left as each rank has it: `add_prim_attr("cross_batch", True)`, which only reductions read.
+
+        The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its first dim is cut among all
+        devices.
+        """
+        return self.cross_batch and len(self.ins) == 1 and (not self.opdef.mean or self.strategy[0][0] == device_num)
 
     @property
     def where(self) -> str:
@@ -160,7 +176,7 @@ class Instr:
     kind           one of KINDS
     out, ins       value names
     name           operator it belongs to ("d1.matmul"); `op`/`op_class` only for compute
-    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / fusion of a communication
+    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication
     axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that cut it
     reason         why a communication or a slice is here, in a sentence
@@ -194,6 +210,15 @@ class Instr:
     @property
     def group_size(self) -> int:
         return math.prod(self.device_matrix[-1 - a] for a in self.axes)
+
+    @property
+    def halo(self) -> Halo:
+        """The windows of a halo_exchange or halo_reduce."""
+        return Halo(*self.attr("window"), members=self.group_size)
+
+    def handed_bytes(self, operand_bytes: int, rank: int) -> int:
+        """Bytes that `rank` hands over, of an operand of `operand_bytes`: all of it; for a halo, the strips its neighbours need."""
+        return self.halo.sent_bytes(self.kind, operand_bytes, self.position(rank)) if self.kind in HALOS else operand_bytes
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The ranks `rank` communicates with here, itself included, ascending."""

@@ -61,9 +61,7 @@ class TracedValue(Arithmetic):
     def __complex__(self): return self._refuse("complex()")
     def __index__(self): return self._refuse("use as an index")
     def __round__(self, digits=None): return self._refuse("round()")
-    def __iter__(self): return self._refuse("iteration")
     def __contains__(self, value): return self._refuse("a search ('in')")
-    def __getitem__(self, index): return self._no_operator("indexing", "Use ops.reshape or ops.transpose, or let shard() cut the tensor")
     def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new tensor with operators")
     # fmt: on
 
@@ -284,6 +282,8 @@ class Tracer:
             strategy=primitive.in_strategy if primitive is not None else None,
             strategy_source="user" if primitive is not None and primitive.in_strategy is not None else "",
             strategy_origin=primitive.strategy_origin if primitive is not None else None,
+            cross_batch=primitive is not None and primitive.prim_attrs.get("cross_batch") is True,
+            sync=primitive is not None and primitive.prim_attrs.get("sync") is True,
         )
         self.nodes.append(node)
         return TracedValue(node.name, shape, dtype, self)

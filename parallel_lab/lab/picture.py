@@ -16,7 +16,7 @@ from typing import Any
 
 from ..cluster import get_cluster
 from ..cost.memory import predict_memory
-from ..cost.time import instr_time_s
+from ..cost.time import instr_time_s, message_bytes
 from ..cost.timeline import predict_timeline
 from ..events import Event
 from ..graph.ir import Instr, Node, Value
@@ -110,7 +110,7 @@ def label_name(node: Node, shapes: tuple[tuple[int, ...], ...], label: str) -> s
     """A label in words: declared labels as they are, dealt-out ones by their dim, the spare axis as "copies"."""
     if label == "":
         return COPIES
-    if node.opdef.axes is not None or isinstance(node.opdef.signature, str) and label in node.opdef.signature:
+    if isinstance(node.opdef.axes, str) or isinstance(node.opdef.signature, str) and label in node.opdef.signature:
         return label
     for labels in strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs))):
         if label in labels:
@@ -190,7 +190,7 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
                 "kind": instr.kind,
                 "collective": CLASS_NAMES[instr.kind],
                 "group": list(instr.group(rank)) if instr.is_communication else [],
-                "bytes_predicted": plan.value(instr.ins[0]).slice_bytes if instr.is_communication else 0,
+                "bytes_predicted": message_bytes(plan, instr, rank),
                 "bytes_counted": event.bytes if event is not None else None,
                 "time_predicted_s": instr_time_s(plan, instr, profile, rank=rank),
                 "time_measured_s": event.duration_s if event is not None else None,

@@ -32,7 +32,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
             if instr.is_communication:
                 group = instr.group(rank)
                 start = max(arrived[r] for r in group)
-                end = start + message_time_s(instr.kind, handed_over, len(group), cluster.link_for(group))
+                end = start + message_time_s(instr.kind, handed_over, len(group), cluster.link_for(group), window=instr.attr("window"))
                 # waiting for the others is part of the message here; the event log can tell them apart by the members' starts
                 begin = arrived[rank]
             else:

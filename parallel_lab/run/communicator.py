@@ -18,13 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import CollectiveMismatch, ShapeError, message, shorten
+from ..halo import HALOS, Halo
 
 __all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "check_request", "combine", "payload_bytes"]
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier")
-REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier", *HALOS)
+REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_ADDING = (*_REDUCING, "halo_reduce")
 _NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
 
 
@@ -35,9 +37,10 @@ class Request:
     kind        one of COLLECTIVES, or "send" / "recv"
     group       ranks that take part, ascending; for send and recv (source, destination)
     value       this rank's array; None for barrier, recv, and for the ranks of broadcast/scatter that are not the root
-    reduce      "sum", "max" or "min" (all_reduce, reduce_scatter, reduce)
+    reduce      "sum", "max", "min" or "prod" (all_reduce, reduce_scatter, reduce)
     dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or cut
     split_dim, concat_dim   all_to_all: the dim that is cut among the members, and the dim along which received pieces are joined
+    window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `parallel_lab/halo.py`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
     number      how many requests this rank made before in this group (filled by the answerer when None)
@@ -46,7 +49,7 @@ class Request:
     A send never waits for its receiver: the value is copied and lies ready, and what one rank sends another arrives in the order of the sends. A recv
     waits until its sender has sent. A message that nobody has received when the programs have ended is a CollectiveMismatch.
 
-    A group or shape given as a list or range becomes a tuple, a value given as a list or number becomes an array (ShapeError if it cannot).
+    A group, shape or window given as a list or range becomes a tuple, a value given as a list or number becomes an array (ShapeError if it cannot).
     """
 
     kind: str
@@ -56,6 +59,7 @@ class Request:
     dim: int = 0
     split_dim: int = 0
     concat_dim: int = 0
+    window: tuple[int, int, int, int] | None = None
     root: int | None = None
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
@@ -63,7 +67,7 @@ class Request:
     origin: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("group", "shape"):
+        for name in ("group", "shape", "window"):
             given = getattr(self, name)
             if isinstance(given, (list, range)):
                 object.__setattr__(self, name, tuple(given))
@@ -97,6 +101,7 @@ class Request:
             "scatter": (self.dim, self.root),
             "all_to_all": (self.split_dim, self.concat_dim),
             "broadcast": (self.root,),
+            **dict.fromkeys(HALOS, (self.dim, self.window and tuple(map(int, self.window)))),
         }[self.kind]
         return (self.kind, self.group, dtype, shape, *detail)
 
@@ -144,11 +149,11 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         return
     if value is None:
         raise ShapeError(message(f"{call} without a value", allowed="A numpy array of numbers"))
-    if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (kind in _REDUCING and value.dtype.kind not in _NUMBERS):
+    if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (kind in _ADDING and value.dtype.kind not in _NUMBERS):
         raise ShapeError(message(f"{call}: values of dtype {value.dtype} cannot be sent", allowed="A numpy array of numbers"))
     parts = len(group)
     cuts = {"reduce_scatter": "dim", "scatter": "dim", "all_to_all": "split_dim"}.get(kind)
-    joins = {"all_gather": "dim", "gather": "dim", "all_to_all": "concat_dim"}.get(kind)
+    joins = {"all_gather": "dim", "gather": "dim", "all_to_all": "concat_dim", "halo_exchange": "dim", "halo_reduce": "dim"}.get(kind)
     for name in filter(None, (cuts, joins)):
         dim = getattr(request, name)
         if not _is_int(dim) or not -value.ndim <= dim < value.ndim:
@@ -157,6 +162,24 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         if name == cuts and value.shape[dim] % parts:
             what = f"{call}: dim {dim} of size {value.shape[dim]} cannot be cut into {parts} equal pieces"
             raise ShapeError(message(what, allowed=f"A dim that divides by {parts}", hint="Pad the value, or use another dim"))
+    if kind in HALOS:
+        _check_window(request, call)
+
+
+def _check_window(request: Request, call: str) -> None:
+    """Raise ShapeError unless neighbours can fill the windows of a halo request, and its value is a slice (or a window) of them."""
+    window = request.window
+    if not isinstance(window, tuple) or len(window) != 4 or not all(_is_int(n) for n in window):
+        allowed = "Four ints: (step, origin, length, part); member i gets [step * i + origin, + length) of slices of `part` elements"
+        raise ShapeError(message(f"{call}: window={shorten(window)}", allowed=allowed))
+    halo = Halo(*window, members=len(request.group))
+    extent, size = halo.extents(request.kind)[0], request.value.shape[request.dim]
+    if size != extent:
+        what = f"{call}: dim {request.dim} has {size} elements"
+        raise ShapeError(message(what, allowed=f"A {'slice' if request.kind == 'halo_exchange' else 'window'} of {extent}, as window={window} says"))
+    fault = halo.fault()
+    if fault:
+        raise ShapeError(message(f"{call}: {fault}", allowed="Windows reach no further than the neighbouring slices"))
 
 
 def _is_int(value: object) -> bool:
@@ -200,10 +223,12 @@ def describe(request: Request) -> str:
         words.append(request.reduce)
     if request.root is not None:
         words.append(f"root {request.root}")
-    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter"):
+    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):
         words.append(f"dim {request.dim}")
     if request.kind == "all_to_all":
         words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
+    if request.kind in HALOS:
+        words.append(f"window {shorten(request.window)}")
     return " ".join(words) + (f" at {request.origin}" if request.origin else "")
 
 
@@ -239,6 +264,8 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
     reduce, gather  the root: as all_reduce / all_gather; the others: None
     scatter         rank i: piece i of the root's value along `dim`
     barrier         None
+    halo_exchange   rank i: window i of the values joined along `dim`, zeros outside
+    halo_reduce     rank i: slice i of the sum of all windows, each put where it lies and added to zeros in group order
 
     Raises CollectiveMismatch when the members do not agree.
     """
@@ -265,18 +292,43 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
     if kind == "all_to_all":
         pieces = [cut(r, n, first.split_dim) for r in requests]
         return [np.ascontiguousarray(np.concatenate([p[i] for p in pieces], axis=first.concat_dim)) for i in range(n)]
+    if kind in HALOS:
+        return _answer_halo(kind, values, first.dim % first.value.ndim, Halo(*first.window, members=n))
     raise CollectiveMismatch(message(f"unknown collective {kind!r}", allowed=f"One of {COLLECTIVES}"))
 
 
-def payload_bytes(kind: str, group_size: int, in_bytes: int) -> int:
+def _answer_halo(kind: str, values: list[np.ndarray], dim: int, halo: Halo) -> list[np.ndarray]:
+    """Both halos, by way of the whole tensor with its surroundings: from the first element of any window or slice to the last."""
+    windows, total = [halo.window(i) for i in range(halo.members)], halo.part * halo.members
+    low, high = min(0, *(start for start, _ in windows)), max(total, *(stop for _, stop in windows))
+    shape = [high - low if d == dim else size for d, size in enumerate(values[0].shape)]
+    whole = np.zeros(shape, values[0].dtype.newbyteorder("="))
+    slices = [(halo.part * i, halo.part * (i + 1)) for i in range(halo.members)]
+    at, wanted = (slices, windows) if kind == "halo_exchange" else (windows, slices)
+
+    def part(interval: tuple[int, int]) -> np.ndarray:
+        return whole[(slice(None),) * dim + (slice(interval[0] - low, interval[1] - low),)]
+
+    for value, interval in zip(values, at, strict=True):
+        if kind == "halo_exchange":
+            part(interval)[...] = value
+        else:
+            np.add(part(interval), value, out=part(interval))
+    return [np.array(part(interval), order="C") for interval in wanted]
+
+
+def payload_bytes(kind: str, group_size: int, in_bytes: int, window: tuple[int, int, int, int] | None = None, position: int | None = None) -> int:
     """Bytes one rank must send in the bandwidth-optimal form of a collective on a value of `in_bytes` bytes per rank.
 
     all_reduce 2(n-1)/n, reduce_scatter (n-1)/n, all_to_all (n-1)/n of the value; all_gather (n-1) times the value; broadcast, send: the value.
-    (Chan et al. 2007, table 1.)
+    (Chan et al. 2007, table 1.)  halo_exchange, halo_reduce: the strips for the neighbours, by `window` and the rank's position in the group
+    (None: of the member that sends most).
     """
     n = group_size
     if n <= 1 or kind in ("barrier", "recv"):
         return 0
+    if kind in HALOS:
+        return Halo(*window, members=n).sent_bytes(kind, in_bytes, position)
     if kind == "all_reduce":
         return 2 * (n - 1) * in_bytes // n
     if kind in ("reduce_scatter", "all_to_all"):

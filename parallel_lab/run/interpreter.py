@@ -19,11 +19,12 @@ import numpy as np
 from ..errors import ShapeError, message
 from ..graph.ir import Instr
 from ..layout import slice_text
+from ..nn.amp import LOSS_SCALE
 from ..plan import Plan
 from ..plan_view import CLASS_NAMES
-from .communicator import Request
+from .communicator import REDUCERS, Request
 
-__all__ = ["Env", "Tick", "gather_value", "one_blas_thread", "rank_step", "slice_value", "step_inputs"]
+__all__ = ["Env", "Tick", "computing", "gather_value", "one_blas_thread", "rank_step", "slice_value", "step_inputs"]
 
 Env = dict[str, np.ndarray]
 
@@ -53,6 +54,14 @@ def _controller() -> Any:
 def one_blas_thread() -> Generator[None]:
     """Compute with one BLAS thread: thread counts change the bits of large products, and ranks must not fight over cores."""
     with _controller().limit(limits=1, user_api="blas"):
+        yield
+
+
+@contextmanager
+def computing(plan: Plan) -> Generator[None]:
+    """One BLAS thread; and no warnings of numpy about overflow if the plan has a loss scale, for then it handles overflow itself."""
+    quiet = {} if all(state.kind != LOSS_SCALE for state in plan.states) else {"over": "ignore", "invalid": "ignore", "divide": "ignore"}
+    with one_blas_thread(), np.errstate(**quiet):
         yield
 
 
@@ -114,7 +123,7 @@ def rank_step(
 
 def request_of(instr: Instr, rank: int, env: Env) -> Request:
     """The request that one communication instruction makes."""
-    fields = {name: instr.attr(name) for name in ("dim", "split_dim", "concat_dim", "reduce") if instr.attr(name) is not None}
+    fields = {name: instr.attr(name) for name in ("dim", "split_dim", "concat_dim", "reduce", "window") if instr.attr(name) is not None}
     place = instr.origin.place
     return Request(instr.kind, instr.group(rank), env[instr.ins[0]], origin=f"{instr.out}" + (f" ({place})" if place else ""), **fields)
 
@@ -161,10 +170,15 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
 
 
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
-    """The full tensor from every rank's slice; pending partial results are combined in rank order."""
+    """The full tensor from every rank's slice; pending partial results are combined in rank order.
+
+    Of a value that each rank has for itself (the loss in data_parallel mode), rank 0's.
+    """
     value = plan.value(name)
     layout = value.layout
-    reduce = {"sum": np.add, "max": np.maximum, "min": np.minimum}[layout.reduce]
+    if layout is None:
+        return np.array(slices[0])
+    reduce = REDUCERS[layout.reduce]
     full = np.empty(value.shape, value.dtype)
     done: set[tuple] = set()
     for rank, part in enumerate(slices):

@@ -22,7 +22,7 @@ from ..errors import ArgumentError, PlanError, ShapeError, message, shorten
 from ..events import Event, from_dicts, to_dicts
 from ..plan import Plan
 from ..tensor import Tensor
-from .interpreter import Env, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
+from .interpreter import Env, computing, gather_value, rank_step, slice_value, step_inputs
 from .simulator import Simulator
 
 if TYPE_CHECKING:
@@ -72,15 +72,23 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
                 hint="Give the optimizer it was compiled with, or compile again",
             )
         )
+    scalars = optimizer.initial_scalars() if plan.states else {}
     for state in plan.states:
-        dtype = plan.value(state.name).dtype
-        if state.parameter:
-            values[state.name] = np.asarray(optimizer.initial_state(table[state.parameter])[state.kind], dtype)
-        elif state.kind == "learning_rate":
-            values[state.name] = np.asarray(optimizer.learning_rate, dtype)
-        else:
-            values[state.name] = np.asarray(optimizer.scalar_state()[state.kind], dtype)
+        initial = optimizer.initial_state(table[state.parameter]) if state.parameter else scalars
+        values[state.name] = np.asarray(initial[state.kind], plan.value(state.name).dtype)
     return values
+
+
+def rates_of_steps(plan: Plan, optimizer: Any, first: int, steps: int) -> dict[str, np.ndarray]:
+    """The learning rates of `steps` steps from number `first` on: {value name: (steps,), or (1,) if they are all the same}.
+
+    Raises ArgumentError if a schedule has no such step.
+    """
+    if optimizer is None or not steps:
+        return {}
+    per_step = [optimizer.rates(step) for step in range(first, first + (steps if optimizer.has_schedule else 1))]
+    wanted = [s for s in plan.states if not s.parameter and s.kind in per_step[0]]
+    return {s.name: np.array([rates[s.kind] for rates in per_step], plan.value(s.name).dtype) for s in wanted}
 
 
 def _array(value: Any) -> np.ndarray:
@@ -118,6 +126,7 @@ class Session:
         self._broken = ""
         self._run: Run | None = None
         values = initial_values(plan, parameters, optimizer)
+        self._optimizer = optimizer if plan.states else None
         if executor == "simulator":
             self._simulator = Simulator(plan, values)
         else:
@@ -135,6 +144,8 @@ class Session:
 
     def train(self, batches: Iterable[Batch], steps: int, *, record: int = 0, phases: Sequence[str] | None = None) -> list[float]:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
+
+        The learning rate of each step is what the optimizer says for it: a schedule's, or `optimizer.learning_rate` as it is when `train` is called.
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank
                 has a core of its own (its numpy work as timed here) and messages take what `cluster` says.
@@ -158,7 +169,10 @@ class Session:
         batches = _checked(self.plan, batches)
         losses = []
         recorded: deque[list[Event]] = deque(maxlen=record)
-        for step in range(self.step, self.step + steps):
+        first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
+        for step in range(first, first + steps):
+            for env in self._simulator.envs:
+                env.update(_row(rates, step - first))
             ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
             seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
             losses.append(float(self._simulator.run_step(*batches[step % len(batches)], phases=phases, step=step, observe=seen).reshape(-1)[0]))
@@ -233,6 +247,12 @@ class Session:
         found = self.values(value for _, value in self.plan.gradients)
         return {name: found[value] for name, value in self.plan.gradients}
 
+    def scalars(self) -> dict[str, float]:
+        """The optimizer's values that all parameters share, as the last step left them: learning rate, loss scale, Adam's beta powers."""
+        found = {s.kind: s.name for s in reversed(self.plan.states) if not s.parameter}
+        values = self.values(found.values())
+        return {kind: float(values[name]) for kind, name in reversed(found.items())}
+
     def slices(self, name: str) -> list[np.ndarray]:
         """What each rank holds of `name`, in rank order."""
         self.plan.value(name)
@@ -304,7 +324,8 @@ class Run:
         self._record = record
         self._first = session.step
         self._taken = False
-        self._job = session._pool.submit(_train, session._key, self._first, steps, record, phases, on_message=self._receive)
+        rates = rates_of_steps(session.plan, session._optimizer, self._first, steps)
+        self._job = session._pool.submit(_train, session._key, self._first, steps, record, phases, rates, on_message=self._receive)
 
     def _receive(self, message_: tuple[int, Any]) -> None:
         _, losses = message_
@@ -392,7 +413,7 @@ def _events(rank: int, step: int, ran: Iterable[Ran], source: str) -> list[Event
             start_s=start_s,
             end_s=end_s,
             group=instr.group(rank) if instr.is_communication else (),
-            bytes=handed_over,
+            bytes=instr.handed_bytes(handed_over, rank),
             source=source,
         )
         for phase, instr, start_s, end_s, handed_over in ran
@@ -413,7 +434,7 @@ def _feed(comm: Any, key: str, batches: list[Env]) -> None:
 def _forward(comm: Any, key: str, inputs: Env, step: int) -> None:
     session = comm.state[key]
     session["env"].update(inputs)
-    with one_blas_thread():
+    with computing(session["plan"]):
         drive(rank_step(session["plan"], comm.rank, session["env"], phases=("forward",), step=step, show=comm.report), comm.answer)
 
 
@@ -429,18 +450,26 @@ def _collect(comm: Any, key: str, names: list[str]) -> dict[str, np.ndarray]:
     return {n: env[n] for n in names}
 
 
-def _train(comm: Any, key: str, first: int, steps: int, record: int, phases: Sequence[str] | None) -> tuple[list[float], list[dict]]:
+def _row(rates: dict[str, np.ndarray], number: int) -> Env:
+    """The learning rates of one of the steps."""
+    return {name: np.asarray(per_step[min(number, len(per_step) - 1)]) for name, per_step in rates.items()}
+
+
+def _train(
+    comm: Any, key: str, first: int, steps: int, record: int, phases: Sequence[str] | None, rates: dict[str, np.ndarray]
+) -> tuple[list[float], list[dict]]:
     """One rank's training loop; every rank takes the same number of steps, also when stopped."""
     session = comm.state[key]
     plan, env, batches = session["plan"], session["env"], session["batches"]
     losses: list[float] = []
     reported, last_report = 0, time.perf_counter()
     recorded: deque[tuple[int, list[Ran]]] = deque(maxlen=record)
-    with one_blas_thread():
+    with computing(plan):
         for step in range(first, first + steps):
             if not comm.agree_to_continue(step):
                 break
             env.update(batches[step % len(batches)])
+            env.update(_row(rates, step - first))
             ran: list[Ran] = []
             seen = (lambda *what, ran=ran: ran.append(what)) if record else None
             drive(rank_step(plan, comm.rank, env, phases=phases, step=step, observe=seen, show=comm.report), comm.answer)

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
 from ..plan import Plan
 from .communicator import Request, answer, check_request, describe
-from .interpreter import Env, Tick, gather_value, one_blas_thread, rank_step, slice_value, step_inputs
+from .interpreter import Env, Tick, computing, gather_value, rank_step, slice_value, step_inputs
 
 __all__ = ["Simulator", "simulate"]
 
@@ -151,7 +151,8 @@ class Simulator:
     """A plan on simulated ranks.
 
     plan    what to run
-    values  full tensors by name: parameters and optimizer states (`Session` prepares them); every rank gets its slices
+    values  full tensors by name: parameters and optimizer states (`Session` prepares them); every rank gets its slices. Learning rates stay as they
+            are given here; it is `Session.train` that follows a schedule
 
     `envs[rank]` are the arrays of a rank. Computation uses one BLAS thread, as the processes do: results are equal bit for bit.
     """
@@ -185,7 +186,7 @@ class Simulator:
             self._need([s.name for s in self.plan.states], self.envs[0])
         self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
         number = self.steps if step is None else step
-        with one_blas_thread():
+        with computing(self.plan):
             programs = []
             for rank in self.ranks:
                 self.envs[rank].update(step_inputs(self.plan, rank, inputs))
@@ -212,7 +213,7 @@ class Simulator:
         if self._engine is None:
             raise PlanError(message("no step was begun", where="Simulator.next_instruction", hint="Call begin(*inputs) first"))
         engine, ticks = self._engine, {}
-        with one_blas_thread():
+        with computing(self.plan):
             for rank in self.ranks:
                 tick = engine.advance(rank)
                 if tick is not None:

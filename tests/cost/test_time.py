@@ -58,6 +58,29 @@ def test_a_collective_of_one_rank_costs_nothing(kind):
     assert message_time_s(kind, M, 1, LINK, G) == 0
 
 
+WINDOW = (12, -2, 15, 12)  # of 12 elements: 2 of the slice before, 1 of the slice after
+
+
+@pytest.mark.parametrize(
+    ("kind", "group_size", "expected_s"),
+    [
+        ("halo_exchange", 1, 0),
+        ("halo_exchange", 2, A + 2 / 12 * M * B),  # rank 0 sends 2 elements while rank 1 sends 1
+        ("halo_exchange", 3, (A + 2 / 12 * M * B) + (A + 1 / 12 * M * B)),
+        ("halo_exchange", 8, (A + 2 / 12 * M * B) + (A + 1 / 12 * M * B)),
+        ("halo_reduce", 2, A + 2 / 15 * M * (B + G)),
+        ("halo_reduce", 8, (A + 2 / 15 * M * (B + G)) + (A + 1 / 15 * M * (B + G))),
+    ],
+)
+def test_a_halo_costs_one_message_to_each_neighbour(kind, group_size, expected_s):
+    assert message_time_s(kind, M, group_size, LINK, G, WINDOW) == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_a_halo_without_its_window_is_refused():
+    with pytest.raises(ArgumentError, match="window"):
+        message_time_s("halo_exchange", M, 2, LINK)
+
+
 @pytest.mark.parametrize("group_size", [2, 4, 8])
 def test_a_ring_all_reduce_is_a_reduce_scatter_and_an_all_gather(group_size):
     parts = reduce_scatter_time_s(M, group_size, LINK, G) + all_gather_time_s(M, group_size, LINK)

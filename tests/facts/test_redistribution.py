@@ -31,7 +31,7 @@ from parallel_lab.redistribution import (
 from parallel_lab.refinement import common_refinement
 
 RECORDED = json.loads((Path(__file__).parent.parent / "recorded" / "redistribution.json").read_text())
-REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}  # whole numbers wrap: products too are exact
 BOTH = pytest.mark.parametrize("alltoall", [False, True], ids=["gather", "alltoall"])
 
 
@@ -132,7 +132,7 @@ def test_a_reshape_between_producer_and_consumer_is_planned_through(ranks, seed,
 
 
 @BOTH
-@pytest.mark.parametrize("reduce", ["sum", "max", "min"])
+@pytest.mark.parametrize("reduce", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("ranks", [2, 6, 8, 16])
 def test_pending_reductions_are_finished_on_the_way(ranks, seed, reduce, alltoall):

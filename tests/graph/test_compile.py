@@ -70,7 +70,7 @@ def test_unknown_phases_of_a_text_are_refused(phases):
         compile(Net(), X, device_num=8, dataset_strategy="full_batch").text(phases=phases)
 
 
-@pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel", "auto_parallel"])
+@pytest.mark.parametrize("mode", ["hybrid_parallel", "auto_parallel"])
 def test_a_mode_without_a_compiler_is_refused_instead_of_compiled_as_another(mode):
     with pytest.raises(ContextError, match=f"parallel_mode='{mode}'.*semi_auto_parallel"):
         compile(Net(), X, device_num=8, dataset_strategy="full_batch", parallel_mode=mode)

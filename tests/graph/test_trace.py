@@ -145,10 +145,6 @@ def loop(x):
     return x
 
 
-def each(x):
-    return next(iter(x))
-
-
 READS = {
     "asnumpy": (lambda x: Tensor(x.asnumpy()), "asnumpy()"),
     "item": (lambda x: x.item(), "item()"),
@@ -156,7 +152,6 @@ READS = {
     "while": (loop, "a truth test"),
     "float": (lambda x: x * float(x), "float()"),
     "int": (lambda x: x * int(x), "int()"),
-    "iteration": (each, "iteration"),
     "array": (lambda x: np.asarray(x), "a conversion to a numpy array"),
     "data": (lambda x: x.data, ".data"),
     "and": (lambda x: x and x, "a truth test"),
@@ -165,20 +160,20 @@ READS = {
     "round": (lambda x: round(x), "round()"),
 }
 NO_OPERATOR = {
-    "index": (lambda x: x[0], "indexing", "ops.reshape"),
-    "slice": (lambda x: x[:, 1:3], "indexing", "ops.transpose"),
-    "modulo": (lambda x: x % 2, "'%'", "operators that exist"),
-    "modulo of a number": (lambda x: 7 % x, "'%'", "operators that exist"),
+    "bits": (lambda x: x & 2, "'&'", "operators that exist"),
+    "bits of a number": (lambda x: 7 | x, "'|'", "operators that exist"),
     "attribute": (lambda x: x.relu(), "the attribute 'relu'", "Use ops.relu"),
     "misspelt": (lambda x: x.reshap(2, -1), "the attribute 'reshap'", "Did you mean 'reshape'"),
-    "np.sin": (lambda x: np.sin(x), "np.sin", "operators instead"),
+    "np.sin": (lambda x: np.sin(x), "np.sin", "Use ops.sin"),
+    "np.arctan": (lambda x: np.arctan(x), "np.arctan", "operators instead"),
     "np.exp": (lambda x: np.exp(x), "np.exp", "Use ops.exp"),
     "np.maximum": (lambda x: np.maximum(x, 0), "np.maximum", "Use ops.maximum"),
     "np.maximum, array first": (lambda x: np.maximum(X, x), "np.maximum", "Use ops.maximum"),
     "np.matmul": (lambda x: np.matmul(x, X.T), "np.matmul", "Use ops.matmul"),
     "np.sum": (lambda x: np.sum(x), "np.sum", "Use ops.reduce_sum"),
     "np.reshape": (lambda x: np.reshape(x, (4, 8)), "np.reshape", "Use ops.reshape"),
-    "np.concatenate": (lambda x: np.concatenate([x, x]), "np.concatenate", "operators instead"),
+    "np.concatenate": (lambda x: np.concatenate([x, x]), "np.concatenate", "Use ops.concat"),
+    "np.flip": (lambda x: np.flip(x), "np.flip", "operators instead"),
 }
 
 
@@ -194,6 +189,11 @@ def test_what_is_no_operator_is_refused_with_file_line_and_what_to_use(how):
 
 def test_an_array_on_the_left_of_a_traced_value_is_recorded():
     assert [n.op_class for n in graph_of(lambda x: np.float32(2) * (X + x)).nodes] == ["Add", "Mul"]
+
+
+def test_indexing_rows_and_remainders_are_recorded():
+    assert [n.op_class for n in graph_of(lambda x: x[1:3, 0] % 2).nodes] == ["StridedSlice", "Squeeze", "FloorMod"]
+    assert len(graph_of(lambda x: sum(row for row in x[:3])).nodes) > 3
 
 
 def test_equality_is_recorded_element_by_element():

@@ -7,7 +7,11 @@ from parallel_lab import Parameter, Session, Tensor, TraceError, compile, nn, op
 
 RNG = np.random.default_rng(70)
 X, Y = RNG.normal(size=(8, 4)), RNG.normal(size=(8, 4))
-OPTIMIZERS = {"momentum": lambda p: nn.Momentum(p, 0.1, 0.9), "adam": lambda p: nn.Adam(p, 0.1)}
+OPTIMIZERS = {
+    "momentum": lambda p: nn.Momentum(p, 0.1, 0.9),
+    "adam": lambda p: nn.Adam(p, 0.1),
+    "lamb": lambda p: nn.Lamb([{"params": p[:1], "lr": [0.1, 0.2, 0.1, 0.05]}, {"params": p[1:]}], 0.1, clip=nn.GradientClip("global_norm", 0.5)),
+}
 
 
 class Two(nn.Cell):

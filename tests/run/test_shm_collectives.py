@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from parallel_lab.errors import CollectiveMismatch, RankRaised, ShapeError
+from parallel_lab.halo import HALOS
 from parallel_lab.run.communicator import COLLECTIVES, Request, answer
 from parallel_lab.run.shm import WorkerPool
+from tests.run.halos import draw_windows
 
 SEED = 20261121
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "uint64", "bool", "complex64")
@@ -63,6 +65,12 @@ def fields_and_shape(kind: str, n: int, root: int, big: bool) -> list[tuple[dict
     if kind == "broadcast":
         return [({"root": root}, s) for s in ((), (0, 4), (3, 5), (1031, 3) if big else (7,))]
     rows = 171 if big else 3
+    if kind in HALOS:
+        made = []
+        for window, dim in zip(draw_windows(np.random.default_rng([SEED, n]), n, 6), (0, 1, -1) * 2, strict=True):
+            size = window[3] if kind == "halo_exchange" else window[2]
+            made.append(({"dim": dim, "window": window}, {0: (size, rows), 1: (rows, size, 2), -1: (rows, size)}[dim]))
+        return [*made, ({"dim": 1, "window": window}, (0, size, 2))]
     shapes = [(2 * n, 3 * n, rows), (0, n, n)]
     if kind == "all_to_all":
         return [({"split_dim": a, "concat_dim": b}, s) for s in shapes for a in (0, 1) for b in (0, 1, 2)]
@@ -146,6 +154,44 @@ def test_value_larger_than_all_buffers_equals_answer(pool):
     replies = pool.run_each(lambda comm, r: comm.answer(r), [(r,) for r in requests])
     want = answer(requests)[0].tobytes()
     assert [reply.tobytes() == want for reply in replies] == [True] * n
+
+
+def test_only_border_strips_of_a_halo_pass_through_the_arena(small_pool):
+    """A slice many times as large as all buffers, with strips of one row: two meetings at most, and the bits of `answer`."""
+    n = small_pool.world_size
+    rng = np.random.default_rng([SEED, 11])
+    slices = [rng.standard_normal((4000, 33)) for _ in range(n)]
+    requests = [Request("halo_exchange", tuple(range(n)), x, window=(4000, -1, 4002, 4000)) for x in slices]
+
+    def program(comm, request):
+        meetings = []
+        meet = comm._meeting.meet
+        comm._meeting.meet = lambda *given: (meetings.append(1), meet(*given))[1]
+        try:
+            reply = comm.answer(request)
+        finally:
+            comm._meeting.meet = meet
+        return reply, len(meetings)
+
+    for (reply, meetings), want in zip(small_pool.run_each(program, [(r,) for r in requests]), answer(requests), strict=True):
+        assert reply.tobytes() == want.tobytes()
+        assert meetings == 1
+
+
+def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
+    n = pool.world_size
+
+    def program(comm):
+        comm.recording = True
+        comm.halo_exchange(np.ones((4, 3)), (4, -1, 7, 4))
+        comm.halo_reduce(np.ones((7, 3)), (4, -1, 7, 4))
+        comm.recording = False
+        return [record[-1] for record in comm.records]
+
+    # a rank gives 2 rows to the rank before it and 1 to the rank after it; of its window it gives 1 row back to the one before, 2 to the one after
+    row = 3 * 8
+    want = [[row * (2 * (r > 0) + (r < n - 1)), row * ((r > 0) + 2 * (r < n - 1))] for r in range(n)]
+    assert pool.run(program) == want
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])

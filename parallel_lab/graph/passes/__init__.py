@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable
 
 from ..ir import Draft
 from .differentiate import differentiate
+from .loss_scale import scale_loss
 from .parallelize import parallelize
+from .replicate import replicate
 from .strategies import choose_strategies
 from .update import update_parameters
 
-__all__ = ["PASSES", "Pass", "run_passes", "update_parameters"]
+__all__ = ["DATA_PARALLEL_PASSES", "PASSES", "Pass", "run_passes", "scale_loss", "update_parameters"]
 
 Pass = tuple[str, Callable[[Draft], Draft]]
 
 PASSES: tuple[Pass, ...] = (("strategies", choose_strategies), ("parallelize", parallelize), ("differentiate", differentiate))
+DATA_PARALLEL_PASSES: tuple[Pass, ...] = (("strategies", choose_strategies), ("replicate", replicate), ("differentiate", differentiate))
 
 
 def run_passes(draft: Draft, passes: Iterable[Pass]) -> tuple[tuple[str, Draft], ...]:

@@ -5,15 +5,16 @@ Then every operator's vjp rule is used as it stands, on slices, and each inserte
 
     all_reduce sum   <->  all_reduce sum          slice       <->  zero padding
     all_gather       <->  reduce_scatter          reshape     <->  reshape
+    halo_exchange    <->  halo_reduce
     all_to_all       <->  all_to_all              parameter   ->   all_reduce over the ranks that hold the same slice ("mirror")
 
-The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv. Gradients that are one number everywhere stay numbers until an
-operator needs them as arrays; so the all_reduce of the constant seed is never sent.
+The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv, times the loss scale if there is one. Gradients that are one
+number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the constant seed is never sent.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...context import current_tracer
@@ -23,13 +24,14 @@ from ...ops.registry import OPS, OpDef, scalar_operand
 from ...origin import Origin
 from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
 from ..trace import TracedValue
+from .loss_scale import loss_scale_name
 
 __all__ = ["LocalRecorder", "differentiate"]
 
 
 @dataclass(frozen=True)
 class _Uniform:
-    """A gradient that is the same number everywhere, on every rank."""
+    """A gradient that is the same number everywhere, on every rank; with a loss scaler, times the loss scale."""
 
     number: float
     shape: tuple[int, ...]
@@ -100,6 +102,7 @@ class _Backward:
         self.draft = draft
         self.values = draft.value_table()
         self.forward = draft.program("forward")
+        self.loss_scale = loss_scale_name(draft)
         self.rec = LocalRecorder(self.values, {})
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
@@ -143,14 +146,19 @@ class _Backward:
     def array(self, gradient: TracedValue | _Uniform) -> TracedValue:
         if isinstance(gradient, TracedValue):
             return gradient
-        return OPS["fill"](shape=gradient.shape, value=gradient.number, dtype=gradient.dtype)
+        filled = OPS["fill"](shape=gradient.shape, value=gradient.number, dtype=gradient.dtype)
+        if self.loss_scale is None:
+            return filled
+        scale = self.rec.value(self.loss_scale)
+        return filled * (scale if gradient.dtype == str(scale.dtype) else OPS["cast"](scale, dtype=gradient.dtype))
 
     # ---- instructions ----
 
     def run(self) -> None:
         for name in self.draft.outputs:
             made = self.values[name]
-            divisor = made.layout.replica_count if self.draft.config.loss_repeated_mean else 1
+            # in data_parallel mode every rank differentiates a loss of its own, which has no layout
+            divisor = made.layout.replica_count if made.layout is not None and self.draft.config.loss_repeated_mean else 1
             self.give(name, _Uniform(1.0 / divisor, made.slice_shape, made.dtype))
         for instr in reversed(self.forward):
             if instr.out not in self.live:
@@ -163,7 +171,7 @@ class _Backward:
     def of_compute(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         if instr.op == "divide_by" and isinstance(gradient, _Uniform):
             count = instr.attr("count")
-            self.give(instr.ins[0], _Uniform(gradient.number / count, gradient.shape, gradient.dtype))
+            self.give(instr.ins[0], replace(gradient, number=gradient.number / count))
             return
         op = instr.opdef
         if instr.op == "divide_by":
@@ -173,8 +181,10 @@ class _Backward:
             return
         combined = self.combined.get(instr.out)
         out = combined.out if combined is not None and combined.attr("reduce") != "sum" else instr.out
-        extra = {"across": lambda v: self.sum_across(v, combined)} if op.vjp_across else {}
+        extra = {"across": lambda v, reduce="sum": self.across(v, combined, reduce)} if op.vjp_across else {}
         attrs = dict(instr.attrs)
+        if op.vjp_needs:
+            extra["needs"] = tuple(name in self.live for name in instr.ins)
         self.rec.place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix} if instr.offset_axes else {}
         operands = [self.rec.value(name) for name in instr.ins]
         grads = op.vjp_fn(self.array(gradient), self.rec.value(out), *operands, **attrs, **extra)
@@ -182,12 +192,13 @@ class _Backward:
         for name, grad in zip(instr.ins, grads, strict=True):
             self.give(name, grad)
 
-    def sum_across(self, value: TracedValue, combined: Instr | None) -> TracedValue:
-        """Sum of a vjp rule's helper value over the ranks its reduction was split among."""
+    def across(self, value: TracedValue, combined: Instr | None, reduce: str) -> TracedValue:
+        """A vjp rule's helper value combined over the ranks its reduction was split among."""
         if combined is None:
             return value
-        reason = f"the number of equal extremes of {combined.name!r} must be known over all its ranks"
-        return self.message("all_reduce", combined, value, self.values[value.name], reason, {"reduce": "sum", "fusion": 0})
+        reason = f"the gradient of {combined.name!r} needs the {'product' if reduce == 'prod' else 'sum'} of this over all its ranks: "
+        reason += "the factors that are not 0" if reduce == "prod" else "how many elements are equal extremes, or are 0 in a product"
+        return self.message("all_reduce", combined, value, self.values[value.name], reason, {"reduce": reduce, "fusion": 0})
 
     def message(self, kind: str, forward: Instr, gradient: TracedValue, value: Value, reason: str, attrs: dict[str, Any]) -> TracedValue:
         return self.rec.emit(
@@ -207,15 +218,16 @@ class _Backward:
 
     def of_all_reduce(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         if isinstance(gradient, _Uniform):
-            self.give(instr.ins[0], _Uniform(gradient.number * instr.group_size, gradient.shape, gradient.dtype))
+            self.give(instr.ins[0], replace(gradient, number=gradient.number * instr.group_size))
             return
         reason = (
             f"backward of the all_reduce of {instr.name!r}: the gradient of its replicated result lies in addends on its {instr.group_size} holders"
         )
-        value = Value(self.values[instr.out].shape, self.values[instr.out].dtype, self.values[instr.out].layout)
-        layout = gradient_layout(value.layout)
-        rest = TensorLayout(layout.device_matrix, layout.tensor_map, tuple(a for a in layout.partial if a not in instr.axes))
-        made = Value(value.shape, value.dtype, rest)
+        made = self.values[instr.out]
+        if made.layout is not None:
+            layout = gradient_layout(made.layout)
+            rest = TensorLayout(layout.device_matrix, layout.tensor_map, tuple(a for a in layout.partial if a not in instr.axes))
+            made = Value(made.shape, made.dtype, rest)
         self.give(instr.ins[0], self.message("all_reduce", instr, gradient, made, reason, {"reduce": "sum", "fusion": 0}))
 
     def of_all_gather(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
@@ -235,6 +247,21 @@ class _Backward:
         attrs = {"split_dim": instr.attr("concat_dim"), "concat_dim": instr.attr("split_dim"), "fusion": 0}
         made = self.gradient_value(instr.ins[0])
         self.give(instr.ins[0], self.message("all_to_all", instr, self.array(gradient), made, reason, attrs))
+
+    def of_halo_exchange(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        reason = f"backward of the halo_exchange for {instr.name!r}: an element that several ranks used gets the sum of their gradients"
+        self.give(instr.ins[0], self.halo("halo_reduce", instr, gradient, reason))
+
+    def of_halo_reduce(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        reason = f"backward of the halo_reduce of {instr.name!r}: every addend of an element has that element's gradient"
+        self.give(instr.ins[0], self.halo("halo_exchange", instr, gradient, reason))
+
+    def halo(self, kind: str, instr: Instr, gradient: TracedValue | _Uniform, reason: str) -> TracedValue:
+        source = self.values[instr.ins[0]]
+        # a windowed value has no layout: neighbours hold some of its elements too
+        made = Value(source.slice_shape, source.dtype, None) if source.layout is None else self.gradient_value(instr.ins[0])
+        attrs = {"dim": instr.attr("dim"), "window": instr.attr("window"), "fusion": 0}
+        return self.message(kind, instr, self.array(gradient), made, reason, attrs)
 
     def of_slice(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         op = OPS["strided_slice_grad"]

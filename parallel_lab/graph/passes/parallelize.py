@@ -21,7 +21,7 @@ from ...ops.sharding import ShardingRule, sharding_rule
 from ...redistribution import Step, apply, plan_redistribution
 from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
 
-__all__ = ["dataset_cuts", "parallelize"]
+__all__ = ["dataset_cuts", "input_values", "parallelize"]
 
 
 def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -81,6 +81,9 @@ class _Builder:
         self.views: dict[str, _View] = {}
         self.parameters: dict[str, Node] = {}
         self.moved: dict[tuple[str, TensorLayout], str] = {}
+        self.halos: dict[tuple[Any, ...], str] = {}
+        # parameters read in another dtype: their slices are cast where they are used, in the layout their operator wants
+        self.casts: dict[str, Node] = {}
 
     def add(self, instr: Instr, value: Value) -> str:
         self.instrs.append(instr)
@@ -96,6 +99,8 @@ class _Builder:
             return name
         if given is not None and given.role == "parameter":
             return self.parameter(given, want, node)
+        if name in self.casts:
+            return self.cast_parameter(name, want, node)
         have, shape = self.layout_and_shape(name)
         if name not in self.views and have.same_placement(want):
             return name
@@ -127,6 +132,19 @@ class _Builder:
                 )
             )
         return given.name
+
+    def is_parameter(self, name: str) -> bool:
+        given = self.graph.input(name)
+        return given is not None and given.role == "parameter"
+
+    def cast_parameter(self, name: str, want: TensorLayout, node: Node) -> str:
+        """The parameter behind the cast `name`, in the layout `want` and the cast's dtype."""
+        cast = self.casts[name]
+        source = self.operand(cast.ins[0], want, node, 0)
+        if name not in self.values:
+            made = Value(cast.shape, cast.dtype, self.values[source].layout)
+            self.add(Instr("compute", name, (source,), name, cast.op, cast.op_class, cast.attrs, origin=cast.origin), made)
+        return name
 
     def redistribute(self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int) -> str:
         target = self.graph.shapes()[name]
@@ -188,8 +206,40 @@ class _Builder:
 
     # ---- operators ----
 
+    def windowed(self, node: Node, rule: ShardingRule, name: str) -> str:
+        """The value that holds, of operand 0, what the operator's windows need: one halo_exchange per dim whose slices do not suffice.
+
+        The second dim is exchanged with the first one's rows already there, so corners come from the diagonal neighbour in two steps.
+        """
+        for dim, axis, window in rule.windows:
+            key = (name, dim, axis, rule.out.device_matrix, window)
+            if key not in self.halos:
+                have = self.values[name]
+                label = fresh_name(f"{name}.halo.{node.name}", self.values)
+                instr = Instr(
+                    "halo_exchange",
+                    label,
+                    (name,),
+                    node.name,
+                    attrs=attr_pairs({"dim": dim, "window": window, "fusion": 0}),
+                    axes=(axis,),
+                    device_matrix=rule.out.device_matrix,
+                    origin=node.origin.made("parallelize"),
+                )
+                before, after = instr.halo.reach()
+                reason = (
+                    f"{node.name!r} slides a window along dim {dim}, cut {instr.group_size} ways: beside its own slice a rank needs up to {before} "
+                    f"elements of the rank before and {after} of the rank after it; outside the tensor are zeros"
+                )
+                shape = tuple(window[2] if d == dim else size for d, size in enumerate(have.slice_shape))
+                self.halos[key] = self.add(replace(instr, reason=reason), Value(shape, have.dtype, None))
+            name = self.halos[key]
+        return name
+
     def compute(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
         op = node.opdef
+        if rule.windows:
+            ins = (self.windowed(node, rule, ins[0]), *ins[1:])
         attrs = dict(node.attrs)
         parts = dict(rule.cuts)
         if op.localize is not None:
@@ -201,7 +251,8 @@ class _Builder:
             if any(parts.get(c, 1) > 1 for c in wanted):
                 last = len(rule.out.device_matrix) - 1
                 places = tuple((last - rule.labels.index(c),) if parts.get(c, 1) > 1 else () for c in wanted)
-        partial = rule.out.is_partial
+        own = rule.out.is_partial and node.keeps_own_part(self.config.device_num)
+        partial = rule.out.is_partial and not own
         label = fresh_name(f"{node.name}.partial", self.values) if partial else node.name
         instr = Instr(
             "compute",
@@ -216,7 +267,7 @@ class _Builder:
             strategy=node.strategy,
             origin=node.origin,
         )
-        self.add(instr, Value(node.shape, node.dtype, rule.out))
+        self.add(instr, Value(node.shape, node.dtype, rule.out.whole() if own else rule.out))
         if partial:
             self.combine(node, rule, label)
 
@@ -225,7 +276,7 @@ class _Builder:
         whole = rule.out.whole()
         cut = [rule.labels[len(rule.out.device_matrix) - 1 - a] for a in sorted(rule.out.partial, reverse=True)]
         # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name the dim instead
-        named = isinstance(node.opdef.signature, str) or node.opdef.axes is not None
+        named = node.opdef.names_labels
         dims = " and ".join(f"'{c}'" if named else f"dim {'abcdefghijklmnopqrstuvwxyz'.index(c)}" for c in cut)
         count = 1
         for a in rule.out.partial:
@@ -235,6 +286,7 @@ class _Builder:
             "sum": ("averages" if node.opdef.mean else "sums", "addends"),
             "max": ("takes the maximum", "candidates"),
             "min": ("takes the minimum", "candidates"),
+            "prod": ("multiplies", "factors"),
         }[rule.out.reduce]
         reason = f"{node.name!r} {does} over {dims}, cut {count} ways: each rank holds one of {count} {what} of the result"
         origin = node.origin.made("parallelize")
@@ -277,31 +329,46 @@ def step_instr(step: Step, out: str, source: str, node: Node, reason: str) -> In
     )
 
 
+def input_values(draft: Draft) -> dict[str, Value]:
+    """What the program is given beside parameters: data laid out as `dataset_strategy` says, constants and numbers on every rank.
+
+    Raises ShapeError when an input does not fit the dataset strategy.
+    """
+    graph, config = draft.graph, draft.config
+    values: dict[str, Value] = {}
+    data = [i for i in graph.inputs if i.role == "data"]
+    local = config.parallel_mode == "data_parallel"  # traced on one rank's shapes
+    for given, cuts in zip(data, dataset_cuts(config, tuple(i.shape for i in data)), strict=True):
+        try:
+            layout = TensorLayout.from_strategy(cuts, config.device_num)
+            shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if local else given.shape
+            layout.check_shape(shape)
+        except LayoutError as error:
+            raise ShapeError(
+                message(f"dataset_strategy cuts input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile")
+            ) from error
+        values[given.name] = Value(shape, given.dtype, layout)
+    for given in graph.inputs:
+        if given.role in ("constant", "scalar", "step"):
+            values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape)))
+    return values
+
+
 def parallelize(draft: Draft) -> Draft:
     """Make the forward program.
 
     Raises StrategyError when operators disagree about a parameter, ShapeError when inputs do not fit the dataset strategy.
     """
     build, graph, config = _Builder(draft), draft.graph, draft.config
-    data = [i for i in graph.inputs if i.role == "data"]
-    for given, cuts in zip(data, dataset_cuts(config, tuple(i.shape for i in data)), strict=True):
-        try:
-            layout = TensorLayout.from_strategy(cuts, config.device_num)
-            layout.check_shape(given.shape)
-        except LayoutError as error:
-            raise ShapeError(
-                message(f"dataset_strategy cuts input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile")
-            ) from error
-        build.values[given.name] = Value(given.shape, given.dtype, layout)
-    for given in graph.inputs:
-        if given.role in ("constant", "scalar", "step"):
-            build.values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape)))
+    build.values = input_values(draft)
     shapes = graph.shapes()
     for node in graph.nodes:
+        if node.op == "cast" and node.strategy_source == "default" and (build.is_parameter(node.ins[0]) or node.ins[0] in build.casts):
+            build.casts[node.name] = node
+            continue
         if node.opdef.view:
-            if graph.input(node.ins[0]) is not None and graph.input(node.ins[0]).role == "parameter":
-                whole = TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]]))
-                build.parameter(graph.input(node.ins[0]), whole, node)
+            if build.is_parameter(node.ins[0]) or node.ins[0] in build.casts:
+                build.operand(node.ins[0], TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]])), node, 0)
             build.views[node.name] = _View(node.ins[0], node)
             build.prints([node.name])
             continue
@@ -319,6 +386,12 @@ def parallelize(draft: Draft) -> Draft:
 
 def _output(build: _Builder, name: str) -> str:
     """The value of a graph output; a reshaped one is brought into the batch-parallel layout of its shape, or made whole."""
+    if name in build.casts and name not in build.values:
+        node = source = build.casts[name]
+        while source.ins[0] in build.casts:
+            source = build.casts[source.ins[0]]
+        known = build.values.get(source.ins[0])
+        return build.cast_parameter(name, known.layout if known else TensorLayout.replicated(build.config.device_num, len(node.shape)), node)
     if name not in build.views:
         return name
     shape, device_num = build.graph.shapes()[name], build.config.device_num

@@ -22,12 +22,18 @@ def check_device_num(device_num: int) -> None:
 
 
 def choose_strategies(draft: Draft) -> Draft:
-    """Fill in `strategy` of every node. In stand_alone mode the learner's strategies are ignored, as in MindSpore.
+    """Fill in `strategy` of every node. In stand_alone and data_parallel mode the learner's strategies are ignored, as in MindSpore.
 
     Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) for a strategy that does not fit its operator.
     """
     check_device_num(draft.config.device_num)
     shapes = draft.graph.shapes()
+    if draft.config.parallel_mode == "data_parallel":
+        nodes = tuple(replace(n, strategy=None, strategy_source="") for n in draft.graph.nodes)
+        ignored = sum(n.strategy is not None for n in draft.graph.nodes)
+        return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted(
+            "strategies", f"none in data_parallel mode; {ignored} given ones ignored"
+        )
     stand_alone = draft.config.parallel_mode == "stand_alone"
     nodes = tuple(_chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone) for node in draft.graph.nodes)
     given = sum(n.strategy_source == "user" for n in nodes)

@@ -1,7 +1,9 @@
 """Pass `update`: the optimizer's rule, traced on one rank's slices.
 
-Optimizer states are cut as their parameter is, so the update needs no communication. Learning rate and scalar states (such as Adam's beta powers) are
-values of the program too, so that they can change without compiling again.
+Optimizer states are cut as their parameter is, so most rules need no communication. Those that need a sum over a whole parameter (the norms of Lamb,
+LARS and gradient clipping, the search for overflow) get it by an all_reduce over the axes that cut the parameter, and only those: ranks that hold
+copies count once. Learning rates and scalar states (such as Adam's beta powers, or the loss scale) are values of the program too, so that they can
+change without compiling again.
 """
 
 from __future__ import annotations
@@ -12,76 +14,160 @@ import numpy as np
 
 from ...errors import TraceError, message
 from ...layout import TensorLayout
+from ...nn.amp import nonfinite
+from ...nn.totals import Totals, added
+from ...ops.registry import OPS
 from ...origin import Origin
-from ..ir import Draft, Value, fresh_name
+from ..ir import Draft, Value, attr_pairs, fresh_name
 from .differentiate import LocalRecorder
+from .loss_scale import loss_scale_name
 
-__all__ = ["LEARNING_RATE", "update_parameters"]
+__all__ = ["update_parameters"]
 
-LEARNING_RATE = "learning_rate"
+
+class _SliceTotals(Totals):
+    """Sums over the ranks that hold different slices."""
+
+    def __init__(self, rec: LocalRecorder) -> None:
+        self.rec = rec
+
+    def at(self, name: str) -> None:
+        self.rec.name = name or "optimizer"
+
+    def total(self, name: str, local: Any, why: str) -> Any:
+        return self._summed(local, _cut(self.rec.values[name].layout), why, f"{self.rec.name}.total")
+
+    def totals(self, found: dict[str, Any], why: str) -> Any:
+        # parameters that are cut alike share one message
+        together: dict[TensorLayout, list[Any]] = {}
+        for name, local in found.items():
+            together.setdefault(_cut(self.rec.values[name].layout), []).append(local)
+        return added([self._summed(added(locals_), layout, why, f"{self.rec.name}.total") for layout, locals_ in together.items()])
+
+    def _summed(self, local: Any, layout: TensorLayout, why: str, label: str) -> Any:
+        """The sum of the ranks' addends; `layout` says who holds them."""
+        if not layout.is_partial:
+            return local
+        self.rec.values[local.name] = Value((), str(local.dtype), layout)
+        axes = tuple(sorted(layout.partial, reverse=True))
+        count = len(layout.partial_group(0))
+        return self.rec.emit(
+            "all_reduce",
+            Value((), str(local.dtype), layout.whole()),
+            (local.name,),
+            label,
+            attrs=attr_pairs({"reduce": "sum", "fusion": 0}),
+            axes=axes,
+            device_matrix=layout.device_matrix,
+            reason=f"{why}: each of {count} ranks holds another slice, and ranks with copies are not counted again",
+        )
+
+
+def _cut(layout: TensorLayout) -> TensorLayout:
+    """How a number is laid out that every rank has computed from its slice: an addend along each axis that cuts the parameter."""
+    axes = tuple(a for entry in layout.tensor_map for a in entry if layout.axis_size(a) > 1)
+    return TensorLayout(layout.device_matrix, (), axes).canonical()
+
+
+class _Update:
+    """The update program while it grows."""
+
+    def __init__(self, draft: Draft, optimizer: Any) -> None:
+        self.draft, self.optimizer = draft, optimizer
+        self.values = draft.value_table()
+        self.rec = LocalRecorder(self.values, {})
+        self.rec.suffix = ".update"
+        self.rec.origin = Origin(scope=f"Default/optimizer-{type(optimizer).__name__}", made_by="update")
+        self.totals = _SliceTotals(self.rec)
+        self.states = list(draft.states)
+        self.assignments: list[tuple[str, str]] = []
+        self.labels: dict[tuple[str, str], str] = {}
+        self.finite: Any = None
+
+    def scalar(self, kind: str, dtype: str) -> Any:
+        """A scalar state in the dtype of the parameters that use it; one program value per dtype."""
+        if (kind, dtype) not in self.labels:
+            label = self.labels[kind, dtype] = fresh_name(f"{kind}:{dtype}", self.values)
+            self.values[label] = Value((), dtype, TensorLayout.replicated(self.draft.config.device_num, 0))
+            self.states.append((label, "", kind))
+        return self.rec.value(self.labels[kind, dtype])
+
+    def assign(self, target: str, new: Any, layout: TensorLayout, shape: tuple[int, ...]) -> None:
+        """`target` takes the value `new`; after an overflow it keeps the one it has."""
+        if new.name == target:
+            return
+        if self.finite is not None:
+            new = OPS["choose"](self.finite, new, self.rec.value(target))
+        self.values[new.name] = Value(shape, self.values[new.name].dtype, layout)
+        self.assignments.append((target, new.name))
+
+    def prepared(self, gradients: dict[str, str]) -> dict[str, Any]:
+        """Gradients without loss scale, clipped; notes whether the step counts."""
+        found = {name: self.rec.value(gradient) for name, gradient in gradients.items()}
+        scaler, scale = self.optimizer.loss_scaler, loss_scale_name(self.draft)
+        if scaler is None or scale is None:
+            return self.optimizer.prepared(found, self.totals)
+        if scaler.drop_overflow_update:
+            self.finite = OPS["equal"](nonfinite(found, self.totals), 0.0)
+            given = {kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in scaler.scalar_state()}
+            for kind, new in scaler.update_scalars(given, self.finite).items():
+                if new.name != given[kind].name:
+                    self.values[new.name] = self.values[given[kind].name]
+                    self.assignments.append((given[kind].name, new.name))
+        return self.optimizer.prepared(found, self.totals, self.rec.value(scale))
+
+    def shared(self, dtype: str) -> dict[str, Any]:
+        """The scalar states of this step, as parameters of this dtype use them."""
+        given = {kind: self.scalar(kind, dtype) for kind in self.optimizer.scalar_state()}
+        self.totals.at("")
+        stepped = self.optimizer.update_scalars(given) if given else {}
+        for kind, new in stepped.items():
+            self.assign(given[kind].name, new, self.values[given[kind].name].layout, ())
+        return stepped
+
+    def parameter(self, parameter: Any, gradient: Any, scalars: dict[str, Any]) -> None:
+        name, optimizer = parameter.name, self.optimizer
+        self.totals.at(name)
+        dtype, layout, shape = self.values[name].dtype, self.values[name].layout, self.values[name].shape
+        state, targets = {}, {}
+        for s, initial in optimizer.initial_state(parameter).items():
+            # a parameter may itself be called "moments.w"
+            label = targets[s] = fresh_name(f"{s}.{name}", self.values)
+            self.values[label] = Value(shape, str(np.asarray(initial).dtype), layout)
+            self.states.append((label, name, s))
+            state[s] = self.rec.value(label)
+        rate = self.scalar(optimizer.rate_name(name), dtype)
+        new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, optimizer.place(name, self.totals))
+        self.assign(name, new, layout, shape)
+        for s, value in new_state.items():
+            self.assign(targets[s], value, layout, shape)
 
 
 def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) -> Draft:
     """Add the update program.
 
-    optimizer   an `nn.Optimizer`: `parameters`, `update(parameter, gradient, state, scalars, learning_rate)`, `initial_state`, `scalar_state`
+    optimizer   an `nn.Optimizer`: `parameters`, `prepared`, `update`, `initial_state`, `scalar_state`
     parameters  the network's Parameters by name
 
     Only the optimizer's own parameters are updated. Raises TraceError if none of them has a gradient.
     """
     own = {p.name for p in optimizer.parameters}
-    if not any(name in own for name, _ in draft.gradients):
+    gradients = {name: gradient for name, gradient in draft.gradients if name in own}
+    if not gradients:
         trained = ", ".join(name for name, _ in draft.gradients)
         raise TraceError(message(f"the optimizer has {', '.join(sorted(own))}", where="compile", allowed=f"The network's parameters: {trained}"))
-    values = draft.value_table()
-    rec = LocalRecorder(values, {})
-    rec.suffix = ".update"
-    device_num = draft.config.device_num
-    kind = type(optimizer).__name__
-    rec.origin = Origin(scope=f"Default/optimizer-{kind}", made_by="update")
-    assignments: list[tuple[str, str]] = []
-    states: list[tuple[str, str, str]] = []
-    scalars: dict[tuple[str, str], Any] = {}
-    labels: dict[tuple[str, str], str] = {}
-
-    def scalar(name: str, dtype: str) -> Any:
-        """A scalar state in the dtype of the parameters that use it; one program value per dtype."""
-        if (name, dtype) not in labels:
-            label = labels[name, dtype] = fresh_name(f"{name}:{dtype}", values)
-            values[label] = Value((), dtype, TensorLayout.replicated(device_num, 0))
-            states.append((label, "", name))
-        return rec.value(labels[name, dtype])
-
-    with rec:
-        for name, gradient in draft.gradients:
-            if name not in own:
-                continue
-            parameter = parameters[name]
-            dtype, layout, shape = values[name].dtype, values[name].layout, values[name].shape
-            rec.name = name
-            if not any(d == dtype for _, d in scalars):
-                given = {s: scalar(s, dtype) for s in optimizer.scalar_state()}
-                rec.name = "optimizer"
-                stepped = optimizer.update_scalars(given) if given else {}
-                rec.name = name
-                for s, new in stepped.items():
-                    scalars[s, dtype] = new
-                    if new.name != given[s].name:
-                        assignments.append((given[s].name, new.name))
-                scalars["", dtype] = None
-            state, targets = {}, {}
-            for s, initial in optimizer.initial_state(parameter).items():
-                # a parameter may itself be called "moments.w"
-                label = targets[s] = fresh_name(f"{s}.{name}", values)
-                values[label] = Value(shape, str(np.asarray(initial).dtype), layout)
-                states.append((label, name, s))
-                state[s] = rec.value(label)
-            rate = scalar(LEARNING_RATE, dtype)
-            known = {s: v for (s, d), v in scalars.items() if s and d == dtype}
-            new_parameter, new_state = optimizer.update(rec.value(name), rec.value(gradient), state, known, rate)
-            for target, new in [(name, new_parameter), *((targets[s], v) for s, v in new_state.items())]:
-                if new.name != target:
-                    values[new.name] = Value(shape, values[new.name].dtype, layout)
-                    assignments.append((target, new.name))
-    done = draft.with_program("update", tuple(rec.instrs), values, assignments=tuple(assignments), states=tuple(states), optimizer=optimizer.rule)
-    return done.noted("update", f"{kind}: {len(rec.instrs)} instructions, {len(states)} states")
+    update = _Update(draft, optimizer)
+    with update.rec:
+        ready = update.prepared(gradients)
+        shared: dict[str, dict[str, Any]] = {}
+        for name, gradient in ready.items():
+            dtype = update.values[name].dtype
+            if dtype not in shared:
+                shared[dtype] = update.shared(dtype)
+            update.parameter(parameters[name], gradient, shared[dtype])
+    instrs, states = tuple(update.rec.instrs), tuple(update.states)
+    messages = sum(i.is_communication for i in instrs)
+    assignments = tuple(update.assignments)
+    done = draft.with_program("update", instrs, update.values, assignments=assignments, states=states, optimizer=optimizer.rule)
+    text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states" + (f", {messages} messages" if messages else "")
+    return done.noted("update", text)

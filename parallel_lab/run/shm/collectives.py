@@ -10,15 +10,21 @@ one meeting per step is enough (a member can be at most one step behind, and sti
     reduce_scatter  write n pieces                   | add piece `me` of everybody, in group order
     all_reduce      small: write all of it           | add everybody's, in group order (each for itself)
                     large: write range t             | add my 1/n of range t-1 into my buffer | read everybody's 1/n of range t-2   (in one step)
+    halos           write a strip for each neighbour | read the neighbours' strips for me
 
 The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in group order, element by element, so the bits are those of `answer`.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 
 from ...errors import ShapeError, message
+from ...halo import HALOS, Halo
 from ..communicator import REDUCERS, Request
 from .arena import Arena
 from .barrier import Meeting, digest
@@ -219,6 +225,45 @@ class Collectives:
                     copy_in(joined[:, i, :], start, stop, row)
         return out
 
+    # only strips at the borders go out
+
+    def _halo_exchange(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
+        routes, value, out, result = _halo_views(group, request)
+        targets = {j: result[:, part] for j, part in routes.taken.items()}
+        self._strips(group, routes, value, targets, check, loose)
+        targets[group.me][...] = value[:, routes.given[group.me]]
+        return out
+
+    def _halo_reduce(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
+        routes, value, out, result = _halo_views(group, request)
+        # strips are put aside: where windows overlap, the element takes the addend of the rank before it first
+        strips = {j: np.empty((len(result), part.stop - part.start), out.dtype) for j, part in routes.taken.items() if j != group.me}
+        self._strips(group, routes, value, strips, check, loose)
+        strips[group.me] = value[:, routes.given[group.me]]
+        for j, part in routes.taken.items():
+            mine = result[:, part]
+            np.add(mine, strips[j], out=mine)
+        return out
+
+    def _strips(
+        self, group: Group, routes: _Routes, value: np.ndarray, targets: dict[int, np.ndarray], check: int, loose: tuple[int, int] | None
+    ) -> None:
+        """Hand each neighbour its strip of `value` (rows, run), and put what each neighbour gives into its target (rows, strip).
+
+        A buffer holds two pieces: for the member before, for the member after. All members take as many steps as the longest strip needs, so that
+        they meet equally often.
+        """
+        me = group.me
+        sent = [(j, value[:, part]) for j, part in routes.given.items() if j != me]
+        for start, stop, meet in self._steps(group, routes.longest * len(value), value.itemsize, 2, check, loose):
+            size = stop - start
+            rows = group.rows(value.dtype, 2 * size)
+            for j, strip in sent:
+                copy_out(strip, start, min(stop, strip.size), rows[me][size if j > me else 0 :])
+            meet()
+            for j, _ in sent:
+                copy_in(targets[j], start, min(stop, targets[j].size), rows[j][0 if j > me else size :])
+
     # values are added
 
     def _all_reduce(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray | None:
@@ -273,6 +318,37 @@ class Collectives:
         return out
 
 
+@dataclass(frozen=True)
+class _Routes:
+    """Which part of each row one member of a halo gives to whom, and where that which it gets goes; by member, itself included, ascending.
+
+    longest   elements per row of the longest strip of all members
+    """
+
+    given: dict[int, slice]
+    taken: dict[int, slice]
+    longest: int
+
+
+@lru_cache(maxsize=256)
+def _routes(halo: Halo, kind: str, me: int, inner: int) -> _Routes:
+    """inner   elements in memory per element along the dim"""
+    members = sorted((*halo.neighbours(me), me))
+    given, taken = ({j: slice(start * inner, stop * inner) for j in members for start, stop in [of(kind, me, j)]} for of in (halo.given, halo.taken))
+    return _Routes(given, taken, inner * max(count for i in range(halo.members) for count in (0, *halo.sent(kind, i))))
+
+
+def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np.ndarray, np.ndarray]:
+    """(routes, value as (rows, run along the dim), result of zeros, the result as (rows, run)) of a halo request."""
+    value = request.value
+    dim, halo = positive_dim(request.dim, value.ndim, request.kind), Halo(*request.window, members=len(group.members))
+    shape = (*value.shape[:dim], halo.extents(request.kind)[1], *value.shape[dim + 1 :])
+    out = np.zeros(shape, value.dtype.newbyteorder("="))
+    rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
+    routes = _routes(halo, request.kind, group.me, inner)
+    return routes, value.reshape(rows, value.shape[dim] * inner), out, out.reshape(rows, shape[dim] * inner)
+
+
 def _combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
     """`communicator.combine` of equal rows, into `out` (which is none of them)."""
     ufunc = REDUCERS[reduce]
@@ -290,7 +366,7 @@ def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, in
     """
     kind, group = request.kind, request.group
     origin = digest(request.origin) if request.origin else 0
-    if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+    if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", *HALOS):
         return digest(request.descriptor(), origin), None
     loose_origin = origin if explicit_origin else 0
     if kind in ("reduce", "gather"):

@@ -22,6 +22,7 @@ import dill
 import numpy as np
 
 from ...errors import ShapeError, message
+from ...halo import HALOS
 from ...origin import short_file
 from ..communicator import REDUCERS, Request, answer, check_request, payload_bytes
 from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence, flight_text
@@ -115,7 +116,7 @@ class Communicator:
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
         key = (
             *(request.kind, request.group, signature, request.reduce, request.dim, request.split_dim, request.concat_dim),
-            *(request.root, request.shape, request.dtype, request.origin, explicit),
+            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit),
         )
         known = self._calls.get(key)
         if known is None:
@@ -153,7 +154,9 @@ class Communicator:
 
     def _bytes_sent(self, request: Request) -> int:
         silent = request.value is None or (request.kind in ("broadcast", "scatter") and request.root != self.rank)
-        return 0 if silent else payload_bytes(request.kind, len(request.group), request.value.nbytes)
+        if silent:
+            return 0
+        return payload_bytes(request.kind, len(request.group), request.value.nbytes, request.window, request.group.index(self.rank))
 
     def _note_start(self, number: int, text: bytes) -> int:
         """Write the flight record of a request that starts; returns where it lies."""
@@ -192,6 +195,14 @@ class Communicator:
     def all_to_all(self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
         """x cut along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
         return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim)
+
+    def halo_exchange(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part, ...) -> (..., length, ...)."""
+        return self._ask("halo_exchange", group, tag, value=x, window=window, dim=dim)
+
+    def halo_reduce(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length, ...) -> (..., part, ...)."""
+        return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
 
     def broadcast(self, x=None, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
         """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
@@ -288,10 +299,12 @@ def _detail(request: Request) -> str:
         words.append(request.reduce if request.reduce in REDUCERS else repr(request.reduce))
     if request.root is not None:
         words.append(f"root {request.root}")
-    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter"):
+    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):
         words.append(f"dim {request.dim}")
     if request.kind == "all_to_all":
         words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
+    if request.kind in HALOS:
+        words.append(f"window {request.window}")
     return " ".join(words)
 
 

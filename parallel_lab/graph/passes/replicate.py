@@ -1,0 +1,62 @@
+"""Pass `replicate`: the forward program of data_parallel mode. Every rank runs the whole network on its own part of the batch.
+
+Nothing is cut but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the network was traced on one rank's
+shapes, its values exist per rank, and so does the loss. `differentiate` then adds one all_reduce per parameter.
+
+What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of the rank, so the result is
+not that of one device on the whole batch. An operator with the attribute `sync` (`nn.BatchNorm2d(..., sync=True)`) averages its statistics over all
+ranks and makes them equal again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...layout import TensorLayout
+from ..ir import Draft, Instr, Node, Value, attr_pairs, fresh_name
+from .parallelize import input_values
+
+__all__ = ["replicate"]
+
+
+def replicate(draft: Draft) -> Draft:
+    """Make the forward program of data_parallel mode. Raises ShapeError when inputs do not fit the dataset strategy."""
+    graph, device_num = draft.graph, draft.config.device_num
+    values = input_values(draft)
+    for given in graph.inputs:
+        if given.role == "parameter":
+            values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(device_num, len(given.shape)))
+    printed = dict(graph.prints)
+    instrs: list[Instr] = []
+
+    def shown(name: str) -> None:
+        if name in printed:
+            label = fresh_name(f"{name}.print", values)
+            values[label] = values[name]
+            instrs.append(Instr("print", label, (name,), name, origin=printed[name]))
+
+    for given in graph.inputs:
+        shown(given.name)
+    for node in graph.nodes:
+        averaged = node.sync and device_num > 1
+        label = fresh_name(f"{node.name}.local", values) if averaged else node.name
+        values[label] = Value(node.shape, node.dtype, None)
+        instrs.append(Instr("compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, origin=node.origin))
+        if averaged:
+            _average(node, label, device_num, instrs, values)
+        shown(node.name)
+    assigned = tuple((name, value) for name, value in graph.assigns)
+    done = draft.with_program("forward", tuple(instrs), values, outputs=graph.outputs)
+    messages = sum(i.is_communication for i in instrs)
+    return replace(done, forward_assignments=assigned).noted("replicate", f"{len(instrs)} instructions, {messages} messages")
+
+
+def _average(node: Node, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
+    """The mean over all ranks of a value that each made from its own samples."""
+    origin, total = node.origin.made("replicate"), fresh_name(f"{node.name}.sum", values)
+    reason = f"{node.name!r} is synchronised (sync=True): all ranks use the statistics of the whole batch, not of their own part"
+    attrs = attr_pairs({"reduce": "sum", "fusion": 0})
+    instrs.append(Instr("all_reduce", total, (label,), node.name, attrs=attrs, axes=(0,), device_matrix=(device_num,), reason=reason, origin=origin))
+    divide = attr_pairs({"count": device_num})
+    instrs.append(Instr("compute", node.name, (total,), node.name, "divide_by", "RealDiv", divide, origin=origin))
+    values[total] = values[node.name] = Value(node.shape, node.dtype, None)

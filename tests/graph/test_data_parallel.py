@@ -1,0 +1,232 @@
+"""data_parallel mode: every rank runs the whole network on its own rows, and only gradients travel."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from parallel_lab import Parameter, Tensor, compile, nn, ops
+from parallel_lab.run.session import Session
+from parallel_lab.run.shm import WorkerPool
+from parallel_lab.run.simulator import Simulator
+
+RANKS, ROWS = 4, 6
+
+
+@contextlib.contextmanager
+def session_on(executor, plan, net, optimizer):
+    """A session whose workers end with it."""
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(WorkerPool(plan.device_num)) if executor == "processes" else None
+        yield stack.enter_context(Session(plan, net, optimizer, executor=executor, pool=pool))
+
+
+class Net(nn.Cell):
+    def __init__(self, sync=False, cross_batch=False):
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.w = Parameter(Tensor(rng.normal(size=(5, 3))), name="w")
+        self.matmul = ops.MatMul().shard(((1, 1), (1, 1)))
+        self.mean = ops.ReduceMean(keep_dims=True)
+        self.sub = ops.Sub()
+        if sync:
+            self.mean.add_prim_attr("sync", True)
+
+    def construct(self, x):
+        """Centred over the batch: looks across samples, as batch norm does."""
+        y = self.matmul(x, self.w)
+        return self.sub(y, self.mean(y, 0))
+
+
+def batch(rng):
+    return rng.normal(size=(RANKS * ROWS, 5)) + np.arange(RANKS * ROWS)[:, None], rng.normal(size=(RANKS * ROWS, 3))
+
+
+def compiled(net, **settings):
+    x, y = np.zeros((ROWS, 5)), np.zeros((ROWS, 3))
+    return compile(net, x, y, loss=nn.MSELoss(), device_num=RANKS, parallel_mode="data_parallel", **settings)
+
+
+def expected(x, y, w, parts):
+    """Loss and gradient per part in numpy: loss = mean((xw - mean(xw) - y)^2)."""
+    losses, grads = [], []
+    for xs, ys in zip(np.split(x, parts), np.split(y, parts), strict=True):
+        centred = xs - xs.mean(axis=0)
+        rest = centred @ w - ys
+        losses.append((rest**2).mean())
+        grads.append(2 * centred.T @ rest / rest.size)
+    return losses, grads
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_each_rank_has_its_own_loss_and_all_have_the_sum_of_gradients(rng, mean):
+    net, (x, y) = Net(), batch(rng)
+    plan = compiled(net, gradients_mean=mean)
+    assert [i.kind for _, i in plan.instructions() if i.is_communication] == ["all_reduce"]
+    sim = Simulator(plan, {"w": net.w.asnumpy()})
+    sim.run_step(x, y)
+    losses, grads = expected(x, y, net.w.asnumpy(), RANKS)
+    assert [float(sim.value(plan.outputs[0], r)) for r in range(RANKS)] == pytest.approx(losses, rel=1e-12)
+    np.testing.assert_allclose(sim.full(dict(plan.gradients)["w"]), sum(grads) / (RANKS if mean else 1), rtol=1e-12)
+
+
+def test_what_looks_across_samples_differs_from_one_device_unless_it_is_synchronised(rng):
+    x, y = batch(rng)
+    net, synced = Net(), Net(sync=True)
+    whole_loss, whole_grad = (v[0] for v in expected(x, y, net.w.asnumpy(), 1))
+    for cell, equal in ((net, False), (synced, True)):
+        plan = compiled(cell, gradients_mean=True)
+        sim = Simulator(plan, {"w": cell.w.asnumpy()})
+        sim.run_step(x, y)
+        got = np.mean([sim.value(plan.outputs[0], r) for r in range(RANKS)])
+        assert (abs(got - whole_loss) < 1e-10) == equal
+        assert np.allclose(sim.full(dict(plan.gradients)["w"]), whole_grad, rtol=1e-10) == equal
+
+
+def test_strategies_are_ignored_and_noted(rng):
+    net = Net()
+    net.matmul.shard(((2, 1), (1, 1)))
+    plan = compiled(net)
+    assert all(n.strategy is None for n in plan.graph.nodes)
+    assert dict(plan.notes)["strategies"] == "none in data_parallel mode; 1 given ones ignored"
+
+
+def test_plan_round_trip_and_training_on_processes_equals_the_simulator(rng):
+    x, y = (a.astype(np.float32) for a in batch(rng))
+    net = Net(sync=True)
+    optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
+    plan = compile(net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), optimizer=optimizer, device_num=RANKS, parallel_mode="data_parallel")
+    assert type(plan).from_dict(plan.to_dict()) == plan
+    found = []
+    for executor in ("simulator", "processes"):
+        with session_on(executor, plan, net, optimizer) as session:
+            found.append((session.train([(x, y)], 5), session.parameters()["w"]))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+# ---- cross_batch: a reduction in semi_auto_parallel that is left as data parallel has it ----
+
+
+class Reduced(nn.Cell):
+    def __init__(self, reduction, strategy, cross_batch):
+        super().__init__()
+        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=(5,))), name="w")
+        self.mul = ops.Mul().shard((strategy, (strategy[1],)))
+        self.reduction = reduction.shard((strategy,))
+        self.reduction.add_prim_attr("cross_batch", cross_batch)
+
+    def construct(self, x):
+        return self.reduction(self.mul(x, self.w))
+
+
+@pytest.mark.parametrize(
+    ("reduction", "strategy", "kept"),
+    [(ops.ReduceMean, (8, 1), True), (ops.ReduceMean, (4, 1), False), (ops.ReduceSum, (4, 1), True), (ops.ReduceSum, (8, 1), True)],
+)
+def test_cross_batch_leaves_out_the_forward_message_where_the_real_system_does(reduction, strategy, kept, rng):
+    x = rng.normal(size=(16, 5))
+    for flag in (False, True):
+        net = Reduced(reduction(), strategy, flag)
+        plan = compile(net, x, device_num=8, dataset_strategy="full_batch")
+        sums = [i for _, i in plan.instructions("forward") if i.kind == "all_reduce"]
+        assert bool(sums) == (not (flag and kept))
+        sim = Simulator(plan, {"w": net.w.asnumpy()})
+        sim.run_step(x)
+        if flag and kept:
+            parts = np.split(x * net.w.asnumpy(), strategy[0])
+            want = [p.mean() if reduction is ops.ReduceMean else p.sum() for p in parts]
+            got = [float(sim.value(plan.outputs[0], r)) for r in range(0, 8, 8 // strategy[0])]
+            assert got == pytest.approx(want, rel=1e-12)
+
+
+def test_with_cross_batch_the_gradient_of_a_mean_is_still_that_of_the_whole_batch(rng):
+    x, y = rng.normal(size=(16, 5)), np.zeros((16, 5))
+    net = Reduced(ops.ReduceMean(), (8, 1), True)
+
+    class Loss(nn.Cell):
+        def construct(self, value, label):
+            return value
+
+    plan = compile(net, x, y, loss=Loss(), device_num=8, dataset_strategy="full_batch")
+    sim = Simulator(plan, {"w": net.w.asnumpy()})
+    sim.run_step(x, y)
+    np.testing.assert_allclose(sim.full(dict(plan.gradients)["w"]), x.mean(axis=0) / 5, rtol=1e-12)
+
+
+def test_only_reductions_read_cross_batch(rng):
+    x, w = Tensor(rng.normal(size=(8, 16))), Tensor(rng.normal(size=(16, 4)))
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = Parameter(w, name="w")
+            self.matmul = ops.MatMul().shard(((1, 8), (8, 1))).add_prim_attr("cross_batch", True)
+
+        def construct(self, x):
+            return self.matmul(x, self.w)
+
+    net = Net()
+    plan = compile(net, x, device_num=8, dataset_strategy="full_batch")
+    sim = Simulator(plan, {"w": net.w.asnumpy()})
+    np.testing.assert_allclose(sim.run_step(x), x.asnumpy() @ w.asnumpy(), rtol=1e-12)
+
+
+# ---- running values ----
+
+
+class Running(nn.Cell):
+    """Keeps the running mean of what it sees."""
+
+    def __init__(self, strategy):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones(4)), name="w")
+        self.mean = Parameter(Tensor(np.zeros(4)), name="mean", requires_grad=False)
+        self.mul = ops.Mul().shard(strategy)
+        self.reduce = ops.ReduceMean().shard((strategy[0],))
+
+    def construct(self, x):
+        y = self.mul(x, self.w)
+        ops.assign(self.mean, 0.9 * self.mean + 0.1 * self.reduce(y, 0))
+        return y - self.mean  # reads the old value
+
+
+@pytest.mark.parametrize("strategy", [((8, 1), (1,)), ((2, 4), (4,)), ((1, 1), (1,))])
+@pytest.mark.parametrize("executor", ["simulator", "processes"])
+def test_assigned_parameters_change_at_the_end_of_the_forward_program(strategy, executor, rng):
+    x, label = rng.normal(size=(16, 4)), np.zeros((16, 4))
+    net = Running(strategy)
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    plan = compile(net, x, label, loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch")
+    w, mean, losses = np.ones(4), np.zeros(4), []
+    for _ in range(3):
+        rest = x * w - mean
+        losses.append((rest**2).mean())
+        new_mean = 0.9 * mean + 0.1 * (x * w).mean(axis=0)
+        w = w - 0.1 * (2 * rest * x / rest.size).sum(axis=0)
+        mean = new_mean
+    with session_on(executor, plan, net, optimizer) as session:
+        assert session.train([(x, label)], 3) == pytest.approx(losses, rel=1e-10)
+        np.testing.assert_allclose(session.parameters()["mean"], mean, rtol=1e-10)
+
+
+def test_a_trained_parameter_is_not_assigned():
+    class Wrong(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = Parameter(Tensor(np.ones(4)), name="w")
+
+        def construct(self, x):
+            y = x * self.w
+            ops.assign(self.w, ops.reduce_mean(y, 0))
+            return y
+
+    with pytest.raises(Exception, match=r"test_data_parallel.py:\d+: .*w.*is trained.*requires_grad=False"):
+        compile(Wrong(), np.ones((4, 4)), device_num=4, dataset_strategy="full_batch")
+
+
+def test_outside_a_trace_assign_acts_at_once_and_the_step_is_unknown():
+    p = Parameter(Tensor(np.zeros(3)), name="p", requires_grad=False)
+    assert ops.assign(p, np.ones(3)) is p
+    np.testing.assert_array_equal(p.asnumpy(), np.ones(3))
+    assert ops.training_step() is None
