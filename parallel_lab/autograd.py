@@ -18,22 +18,29 @@ from .tensor import Node, Parameter, Tensor
 __all__ = ["grad", "gradients", "value_and_grad"]
 
 
-def _identity(value: Any) -> Any:
+def _alone(value: Any, reduce: str = "sum") -> Any:
+    """`across` of a vjp rule where nothing is split: the one value there is."""
     return value
 
 
-def _ordered(root: Tensor) -> list[Tensor]:
-    """Tensors with a node from which `root` was made, each after its operands (iterative: deep nets do not overflow the stack)."""
-    done, seen, stack = [], set(), [(root, False)]
+def _order(tensor: Tensor) -> int:
+    return tensor.node.order
+
+
+def _history(root: Tensor) -> list[Tensor]:
+    """Tensors with a node from which `root` was made, latest first (iterative: deep nets do not overflow the stack)."""
+    found, seen, stack = [], {id(root)}, [root]
     while stack:
-        tensor, ready = stack.pop()
-        if ready:
-            done.append(tensor)
-        elif id(tensor) not in seen and tensor.node is not None:
-            seen.add(id(tensor))
-            stack.append((tensor, True))
-            stack.extend((operand, False) for operand in tensor.node.operands)
-    return done
+        tensor = stack.pop()
+        if tensor.node is None:
+            continue
+        found.append(tensor)
+        for operand in tensor.node.operands:
+            if operand.node is not None and id(operand) not in seen:
+                seen.add(id(operand))
+                stack.append(operand)
+    found.sort(key=_order, reverse=True)
+    return found
 
 
 def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[np.ndarray]:
@@ -45,19 +52,30 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[n
     """
     asked = {id(t) for t in wrt}
     found: dict[int, np.ndarray] = {id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)}
-    for tensor in reversed(_ordered(output)):
-        g = found.get(id(tensor)) if id(tensor) in asked else found.pop(id(tensor), None)
+    for tensor in _history(output):
+        key = id(tensor)
+        g = found.get(key) if key in asked else found.pop(key, None)
         if g is None:
             continue
+        if g.dtype != tensor._data.dtype:
+            g = g.astype(tensor._data.dtype)  # float16 beside float32: the rule computed in the wider one, the gradient has the value's own
         node: Node = tensor.node
-        extra = {"across": _identity} if node.op.vjp_across else {}
-        grads = node.op.vjp_fn(g, tensor.data, *(t.data for t in node.operands), **node.attrs, **extra)
-        for operand, operand_grad in zip(node.operands, grads, strict=True):
-            if operand_grad is None or not operand.requires_grad:
+        op, operands = node.op, node.operands
+        needed = [x.node is not None or x.requires_grad for x in operands]
+        if op.plain:
+            grads = op.vjp_fn(g, tensor._data, *[x.data for x in operands])
+        else:
+            extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
+            if op.vjp_needs:
+                extra["needs"] = tuple(needed)
+            grads = op.vjp_fn(g, tensor._data, *[x.data for x in operands], **node.attrs, **extra)
+        for operand, wanted, grad in zip(operands, needed, grads, strict=True):
+            if grad is None or not wanted:
                 continue
-            before = found.get(id(operand))
-            found[id(operand)] = np.asarray(operand_grad) if before is None else before + operand_grad
-    return [found.get(id(t), np.zeros(t.shape, t.dtype)) for t in wrt]
+            key = id(operand)
+            before = found.get(key)
+            found[key] = grad if before is None else before + grad
+    return [np.asarray(found[id(t)], t.dtype) if id(t) in found else np.zeros(t.shape, t.dtype) for t in wrt]
 
 
 def value_and_grad(

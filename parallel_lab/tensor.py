@@ -11,6 +11,7 @@ traced values the same operators and methods.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -63,25 +64,42 @@ class Arithmetic:
     def __le__(self, other): return ops.less_equal(self, other)
     def __eq__(self, other): return ops.equal(self, other) if _comparable(other) else NotImplemented
     def __ne__(self, other): return ops.not_equal(self, other) if _comparable(other) else NotImplemented
-    def __mod__(self, other): return self._without_operator("%", np.remainder, self, other)
-    def __rmod__(self, other): return self._without_operator("%", np.remainder, other, self)
-    def __floordiv__(self, other): return self._without_operator("//", np.floor_divide, self, other)
-    def __rfloordiv__(self, other): return self._without_operator("//", np.floor_divide, other, self)
-    def __and__(self, other): return self._without_operator("&", np.bitwise_and, self, other)
-    def __rand__(self, other): return self._without_operator("&", np.bitwise_and, other, self)
-    def __or__(self, other): return self._without_operator("|", np.bitwise_or, self, other)
-    def __ror__(self, other): return self._without_operator("|", np.bitwise_or, other, self)
-    def __xor__(self, other): return self._without_operator("^", np.bitwise_xor, self, other)
-    def __invert__(self): return self._without_operator("~", np.invert, self)
+    def __mod__(self, other): return ops.mod(self, other)
+    def __rmod__(self, other): return ops.mod(other, self)
+    def __floordiv__(self, other): return ops.floor_div(self, other)
+    def __rfloordiv__(self, other): return ops.floor_div(other, self)
+    def __and__(self, other): return self._bits("&", np.bitwise_and, ops.logical_and, self, other)
+    def __rand__(self, other): return self._bits("&", np.bitwise_and, ops.logical_and, other, self)
+    def __or__(self, other): return self._bits("|", np.bitwise_or, ops.logical_or, self, other)
+    def __ror__(self, other): return self._bits("|", np.bitwise_or, ops.logical_or, other, self)
+    def __xor__(self, other): return self._bits("^", np.bitwise_xor, ops.logical_xor, self, other)
+    def __rxor__(self, other): return self._bits("^", np.bitwise_xor, ops.logical_xor, other, self)
+    def __invert__(self): return self._bits("~", np.invert, ops.logical_not, self)
+    def __getitem__(self, index): return ops.getitem(self, index)
     def sum(self, axis=None, keep_dims=False): return ops.reduce_sum(self, axis, keep_dims=keep_dims)
     def mean(self, axis=None, keep_dims=False): return ops.reduce_mean(self, axis, keep_dims=keep_dims)
     def max(self, axis=None, keep_dims=False): return ops.reduce_max(self, axis, keep_dims=keep_dims)
     def min(self, axis=None, keep_dims=False): return ops.reduce_min(self, axis, keep_dims=keep_dims)
+    def prod(self, axis=None, keep_dims=False): return ops.reduce_prod(self, axis, keep_dims=keep_dims)
+    def all(self, axis=None, keep_dims=False): return ops.reduce_all(self, axis, keep_dims=keep_dims)
+    def any(self, axis=None, keep_dims=False): return ops.reduce_any(self, axis, keep_dims=keep_dims)
     def astype(self, dtype): return ops.cast(self, dtype)
     # fmt: on
 
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
     __hash__ = object.__hash__
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows: `q, k, v = qkv`. Each is an operator."""
+        return iter([self[i] for i in range(len(self))])
+
+    def _bits(self, symbol: str, function: np.ufunc, operator: OpDef, *operands: Any) -> Any:
+        """`&`, `|`, `^` and `~`: the logical operator on truth values; on integers numpy's `function`, where there are numbers."""
+        if not all(_comparable(x) for x in operands):
+            return NotImplemented
+        if all(isinstance(x, bool) or np.asarray(x).dtype.kind == "b" if not isinstance(x, Arithmetic) else x.dtype.kind == "b" for x in operands):
+            return operator(*operands)
+        return self._without_operator(symbol, function, *operands)
 
     def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
         """What Python writes with `symbol` and no operator does: numpy's `function` on values, refused where that cannot be."""
@@ -175,20 +193,6 @@ class Tensor(Arithmetic):
     def __format__(self, spec: str) -> str:
         return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
 
-    def __getitem__(self, index: Any) -> Tensor:
-        """Elements as numpy's indexing gives them, as a Tensor. No gradient flows through it: refused for what needs one."""
-        index = tuple(_plain(i) for i in index) if isinstance(index, tuple) else _plain(index)
-        _refuse_gradient([self], "indexing", "Use x.asnumpy()[...] to look at numbers; ops.reshape and ops.transpose have gradients")
-        try:
-            return Tensor(np.array(self.data[index]))
-        except IndexError as error:
-            # an IndexError, so that code written for sequences ends its loops
-            raise TensorIndexError(message(f"index {shorten(index)} ({error})", where=f"{type(self).__name__} of shape {self.shape}")) from None
-
-    def __iter__(self) -> Iterator[Tensor]:
-        _refuse_gradient([self], "iteration", "Loop over x.asnumpy() to look at numbers")
-        return iter([Tensor(np.array(row)) for row in self.data[: len(self)]])
-
     def __contains__(self, value: Any) -> bool:
         return bool(np.any(self.data == _plain(value)))
 
@@ -233,6 +237,28 @@ class Tensor(Arithmetic):
     def __repr__(self) -> str:
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=\n{self.data})"
 
+    def __parallel_lab_plain__(self, op: OpDef, operands: tuple[Any, ...]) -> Any:
+        """`op` element by element on Tensors; NotImplemented for anything that needs a closer look."""
+        arrays, tracked = [], False
+        for x in operands:
+            kind = type(x)
+            if kind is Tensor:
+                arrays.append(x._data)
+                tracked = tracked or x.node is not None
+            elif kind is Parameter:
+                arrays.append(x.data)
+                tracked = tracked or x._requires_grad
+            else:
+                return NotImplemented
+        try:
+            data = op.fn(*arrays)
+        except ValueError:
+            return NotImplemented
+        out = _new(Tensor)
+        out._data = data if type(data) is np.ndarray else np.asarray(data)
+        out.node = Node(op, operands, _NO_ATTRS) if tracked and op.vjp_fn is not None else None
+        return out
+
     def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Tensor:
         """Run `op` now and remember it if a gradient may be asked for."""
         tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
@@ -245,19 +271,22 @@ class Tensor(Arithmetic):
         return out
 
 
-class TensorIndexError(ShapeError, IndexError):
-    """An index outside a Tensor."""
-
-
 # numpy's name -> ours, of what both have
+_SAME_NAME = (
+    *("add", "maximum", "minimum", "power", "matmul", "sign", "exp", "log", "sqrt", "square", "tanh", "sin", "cos", "expm1", "log1p", "reciprocal"),
+    *("floor", "ceil", "equal", "not_equal", "greater", "greater_equal", "less", "less_equal", "isnan", "isinf", "isfinite"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not"),
+)
 UFUNC_OPERATORS = {
-    **{name: name for name in ("add", "maximum", "minimum", "power", "matmul", "sign", "exp", "log", "sqrt", "square", "tanh", "equal")},
-    **{name: name for name in ("not_equal", "greater", "greater_equal", "less", "less_equal")},
+    **{name: name for name in _SAME_NAME},
     **{"subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs_"},
+    **{"remainder": "mod", "floor_divide": "floor_div"},
 }
 FUNCTION_OPERATORS = {
     **{"sum": "reduce_sum", "mean": "reduce_mean", "max": "reduce_max", "amax": "reduce_max", "min": "reduce_min", "amin": "reduce_min"},
-    **{"reshape": "reshape", "ravel": "reshape", "transpose": "transpose", "dot": "matmul", "clip": "maximum and ops.minimum"},
+    **{"prod": "reduce_prod", "all": "reduce_all", "any": "reduce_any", "concatenate": "concat", "where": "select"},
+    **{name: name for name in ("reshape", "transpose", "squeeze", "expand_dims", "stack", "split", "tile", "pad", "cumsum", "argmax", "argmin")},
+    **{"ravel": "reshape", "dot": "matmul", "take": "gather", "broadcast_to": "broadcast_to", "clip": "clip_by_value"},
 }
 
 
@@ -312,13 +341,18 @@ def as_array(value: Any, operands: list[Any]) -> np.ndarray:
     return np.asarray(value)
 
 
-class Node:
-    """How a Tensor was made: the operator, its operands and attributes."""
+_new = object.__new__
+_NO_ATTRS: dict[str, Any] = {}
+_made = itertools.count().__next__
 
-    __slots__ = ("attrs", "op", "operands")
+
+class Node:
+    """How a Tensor was made: the operator, its operands and attributes. `order` grows with time, so every Tensor comes after its operands."""
+
+    __slots__ = ("attrs", "op", "operands", "order")
 
     def __init__(self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
-        self.op, self.operands, self.attrs = op, operands, attrs
+        self.op, self.operands, self.attrs, self.order = op, operands, attrs, _made()
 
 
 class Initial:
@@ -401,6 +435,13 @@ class Parameter(Tensor):
         if array.shape != self.shape:
             raise ShapeError(message(f"data of shape {array.shape}", where=f"Parameter {self.name!r}", allowed=f"Shape {self.shape}"))
         self._data = np.array(array)
+
+    def adopt(self, array: np.ndarray) -> None:
+        """As `set_data`, but the Parameter keeps `array` itself, which nobody else may change any more: what optimizers make anew in every step."""
+        if array.shape == self.shape and array.dtype == self.dtype and array.flags.c_contiguous:
+            self._data = array
+        else:
+            self.set_data(array)
 
     def __repr__(self) -> str:
         return f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"

@@ -1,12 +1,32 @@
 """Operators: functions (`ops.matmul(a, b)`) and classes (`ops.MatMul().shard(...)`), each declared once in the family files."""
 
+from inspect import isfunction
+
+from .activation import *  # noqa: F403
+from .attention import *  # noqa: F403
+from .bands import *  # noqa: F403
+from .batch_norm import *  # noqa: F403
+from .class_loss import *  # noqa: F403
+from .conv import *  # noqa: F403
+from .dropout import *  # noqa: F403
 from .elementwise import *  # noqa: F403
+from .functions import *  # noqa: F403
+from .index import *  # noqa: F403
+from .indexing import *  # noqa: F403
+from .join import *  # noqa: F403
 from .linalg import *  # noqa: F403
+from .logic import *  # noqa: F403
 from .loss import *  # noqa: F403
+from .normalization import *  # noqa: F403
+from .order import *  # noqa: F403
+from .padding import *  # noqa: F403
+from .pair_loss import *  # noqa: F403
+from .pool import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .registry import OPS, PRIMITIVES, Primitive
 from .shape import *  # noqa: F403
 from .state import assign, training_step
+from .statistics import *  # noqa: F403
 
 
 def shape(x):
@@ -25,6 +45,8 @@ globals().update(PRIMITIVES)
 __all__ = ["OPS", "PRIMITIVES", "Primitive", "assign", "scalar_to_array", "shape", "training_step"]
 __all__ += [name for name, o in OPS.items() if not o.internal]
 __all__ += list(PRIMITIVES)
+# functions made of operators: norm, split, pad, getitem, zeros, ...
+__all__ += [name for name, value in globals().items() if isfunction(value) and value.__module__.startswith(__name__) and name not in __all__]
 
 
 def __getattr__(name):

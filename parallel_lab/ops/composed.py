@@ -31,16 +31,18 @@ class _Part:
     """`part(op, *operands, labels=..., **attributes)`: run one part with the cuts of the whole's strategy.
 
     labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a cut in the strategy stay whole
+    keep    names of attributes (`add_prim_attr`) that the part takes over from the whole
     """
 
     def __init__(self, cuts: dict[str, int] | None, primitive: Primitive | None) -> None:
         self.cuts, self.primitive = cuts, primitive
 
-    def __call__(self, part: OpDef, *operands: Any, labels: str = "", **attrs: Any) -> Any:
+    def __call__(self, part: OpDef, *operands: Any, labels: str = "", keep: tuple[str, ...] = (), **attrs: Any) -> Any:
         if self.primitive is None or current_tracer.get() is None:
             return part.call(operands, attrs)
         kind = type(part.class_name, (Primitive,), {"op": part})
         inner = kind(**{k: v for k, v in attrs.items() if k in part.options})
+        inner.prim_attrs = {name: value for name, value in self.primitive.prim_attrs.items() if name in keep}
         if self.primitive.instance_name:
             inner.instance_name = f"{self.primitive.instance_name}.{part.name}"
         if self.cuts is not None and not part.view:

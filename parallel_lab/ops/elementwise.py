@@ -1,4 +1,4 @@
-"""Element-wise operators: each result element depends on the operand elements at its own place. Operands broadcast like numpy's.
+"""Element-wise arithmetic of tensors: each result element depends on the operand elements at its own place. Operands broadcast like numpy's.
 
 Any dim may be cut; a dim of size 1 that is broadcast stays whole. No communication forward.
 """
@@ -9,34 +9,25 @@ import numpy as np
 
 from ..errors import ShapeError, message, shorten
 from .registry import case, op
+from .signature import letters
 
 __all__ = [
-    "abs_",
     "add",
+    "addn",
     "bias_add",
     "cast",
+    "clamp",
+    "clip",
+    "clip_by_value",
     "div",
-    "equal",
-    "exp",
-    "gelu",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "log",
+    "floor_div",
     "maximum",
     "minimum",
+    "mod",
     "mul",
     "neg",
-    "not_equal",
     "power",
-    "relu",
-    "sigmoid",
-    "sign",
-    "sqrt",
-    "square",
     "sub",
-    "tanh",
 ]
 
 UNARY = "...->..."
@@ -46,7 +37,8 @@ PAIR = (case((16, 8), (16, 8)), case((16, 8), (8,)), case((8, 16, 4), (16, 1)), 
 POSITIVE = {"low": 0.5, "high": 2.0}
 
 
-def _float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
+def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
+    """Result dtype of functions that have fractions: integers and bools give float32."""
     found = np.result_type(*dtypes)
     return found if found.kind == "f" else np.dtype(np.float32)
 
@@ -69,35 +61,38 @@ def unbroadcast(g, operand):
     return g if tuple(g.shape) == tuple(operand.shape) else sum_to(g, shape=tuple(operand.shape))
 
 
-@op(infer_fn=lambda shapes: shapes[0])
-def relu_grad(g, out):
-    """Gradient of relu: g where out > 0.  g, out: (...) -> (...)."""
-    return g * (out > 0)
+def first_dtype(dtypes, **_):
+    """Result dtype of a gradient helper: that of the gradient it is given, whatever stands beside it."""
+    return dtypes[0]
 
 
-@op(infer_fn=lambda shapes: shapes[0])
-def gelu_grad(g, x):
-    """Gradient of gelu (tanh form).  g, x: (...) -> (...)."""
-    inner = np.tanh(_GELU_SCALE * (x + _GELU_CUBE * x**3))
-    return g * (0.5 * (1 + inner) + 0.5 * x * (1 - inner**2) * _GELU_SCALE * (1 + 3 * _GELU_CUBE * x**2))
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def where_at_least(g, x, y):
+    """g where x >= y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
+    return g * np.greater_equal(x, y)
 
 
-@op(infer_fn=lambda shapes: shapes[0])
-def sigmoid_grad(g, out):
-    """Gradient of sigmoid.  g, out: (...) -> (...)."""
-    return g * out * (1 - out)
-
-
-@op(infer_fn=lambda shapes: shapes[0])
-def tanh_grad(g, out):
-    """Gradient of tanh.  g, out: (...) -> (...)."""
-    return g * (1 - out * out)
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def where_below(g, x, y):
+    """g where x < y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
+    return g * np.less(x, y)
 
 
 @op(infer_fn=lambda shapes: shapes[0])
 def log_of_positive(x):
     """Logarithm where x > 0, zero elsewhere.  x: (...) -> (...)."""
     return np.log(np.where(x > 0, x, np.ones((), x.dtype)))
+
+
+def number_result(dtypes, **_):
+    """Result dtype of functions of numbers: numpy's promotion; ShapeError for bools alone, of which numpy has no such function, or another one.
+
+    Not a `check=`: these operators run too often at once for that; there numpy's own TypeError says it.
+    """
+    found = np.result_type(*dtypes)
+    if found.kind == "b":
+        raise ShapeError(message("the operands are bool", where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')"))
+    return found
 
 
 # ---- two operands ----
@@ -114,7 +109,7 @@ def _(g, out, x, y):
     return unbroadcast(g, x), unbroadcast(g, y)
 
 
-@op(BINARY, name="Sub", example=PAIR)
+@op(BINARY, name="Sub", dtype=number_result, example=PAIR)
 def sub(x, y):
     """Difference.  x, y: (...) -> broadcast (...)."""
     return np.subtract(x, y)
@@ -136,10 +131,10 @@ def _(g, out, x, y):
     return unbroadcast(mul(g, y), x), unbroadcast(mul(g, x), y)
 
 
-@op(BINARY, name="Div", aliases=("RealDiv",), dtype=_float_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
+@op(BINARY, name="Div", aliases=("RealDiv",), dtype=float_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
 def div(x, y):
     """Quotient; integers give float32.  x, y: (...) -> broadcast (...)."""
-    return np.true_divide(x, y, dtype=_float_result((np.result_type(x, y),)))
+    return np.true_divide(x, y, dtype=float_result((np.result_type(x, y),)))
 
 
 @div.vjp
@@ -147,7 +142,24 @@ def _(g, out, x, y):
     return unbroadcast(div(g, y), x), neg(unbroadcast(div(mul(g, out), y), y))
 
 
-@op(BINARY, name="Pow", example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
+@op(BINARY, name="FloorDiv", dtype=number_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]))
+def floor_div(x, y):
+    """The largest integer not above x / y, in the operands' dtype.  x, y: (...) -> broadcast (...). No gradient: it is 0 wherever it exists."""
+    return np.floor_divide(x, y)
+
+
+@op(BINARY, name="FloorMod", aliases=("Mod",), dtype=number_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]))
+def mod(x, y):
+    """The remainder x - y * floor(x / y), which has the sign of y.  x, y: (...) -> broadcast (...)."""
+    return np.mod(x, y)
+
+
+@mod.vjp
+def _(g, out, x, y):
+    return unbroadcast(g, x), neg(unbroadcast(mul(g, floor_div(x, y)), y))
+
+
+@op(BINARY, name="Pow", dtype=number_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
 def power(x, y):
     """x to the power y.  x, y: (...) -> broadcast (...)."""
     return np.power(x, y)
@@ -159,42 +171,6 @@ def _(g, out, x, y):
     return unbroadcast(mul(g, mul(y, power(x, sub(y, 1.0)))), x), unbroadcast(mul(g, mul(out, log_of_positive(x))), y)
 
 
-@op(BINARY, name="Equal", dtype="bool", example=case((16, 8), (8,)))
-def equal(x, y):
-    """Whether elements are equal.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.equal(x, y)
-
-
-@op(BINARY, name="NotEqual", dtype="bool", example=case((16, 8), (8,)))
-def not_equal(x, y):
-    """Whether elements differ.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.not_equal(x, y)
-
-
-@op(BINARY, name="Greater", dtype="bool", example=case((16, 8), (8,)))
-def greater(x, y):
-    """Whether x > y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.greater(x, y)
-
-
-@op(BINARY, name="Less", dtype="bool", example=case((16, 8), (8,)))
-def less(x, y):
-    """Whether x < y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.less(x, y)
-
-
-@op(BINARY, name="LessEqual", dtype="bool", example=case((16, 8), (8,)))
-def less_equal(x, y):
-    """Whether x <= y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.less_equal(x, y)
-
-
-@op(BINARY, name="GreaterEqual", dtype="bool", example=case((16, 8), (8,)))
-def greater_equal(x, y):
-    """Whether x >= y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.greater_equal(x, y)
-
-
 @op(BINARY, name="Maximum", example=PAIR)
 def maximum(x, y):
     """The larger element.  x, y: (...) -> broadcast (...). Where equal, the gradient goes to x."""
@@ -203,8 +179,7 @@ def maximum(x, y):
 
 @maximum.vjp
 def _(g, out, x, y):
-    mask = cast(greater_equal(x, y), dtype=str(g.dtype))
-    return unbroadcast(mul(g, mask), x), unbroadcast(mul(g, sub(1.0, mask)), y)
+    return unbroadcast(where_at_least(g, x, y), x), unbroadcast(where_below(g, x, y), y)
 
 
 @op(BINARY, name="Minimum", example=PAIR)
@@ -215,25 +190,55 @@ def minimum(x, y):
 
 @minimum.vjp
 def _(g, out, x, y):
-    mask = cast(greater_equal(y, x), dtype=str(g.dtype))
-    return unbroadcast(mul(g, mask), x), unbroadcast(mul(g, sub(1.0, mask)), y)
+    return unbroadcast(where_at_least(g, y, x), x), unbroadcast(where_below(g, y, x), y)
 
 
-@op("ab,b->ab", name="BiasAdd", example=case((16, 8), (8,)))
+def _bias_labels(shapes):
+    # at least two: a vector has no dim 1, and the signature says so
+    names = letters(max(2, len(shapes[0])))
+    return f"{names},b->{names}"
+
+
+@op(infer_fn=lambda shapes: (shapes[0][1],))
+def channel_sum(x):
+    """Sum over all dims but dim 1.  x: (a, b, ...) -> (b,)."""
+    return x.sum(axis=(0, *range(2, x.ndim)), dtype=x.dtype)
+
+
+@op(_bias_labels, name="BiasAdd", example=(case((16, 8), (8,)), case((4, 8, 2, 3), (8,))))
 def bias_add(x, b):
-    """Add a bias to every row.  x: (a, b), b: (b,) -> (a, b)."""
-    return x + b
+    """Add a bias to every row, or to every channel.  x: (a, b, ...), b: (b,) -> (a, b, ...)."""
+    return x + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 @bias_add.vjp
 def _(g, out, x, b):
-    return g, unbroadcast(g, b)
+    return g, unbroadcast(g, b) if len(x.shape) == 2 else channel_sum(g)
+
+
+def _add_n_labels(shapes):
+    names = letters(len(shapes[0]))
+    return ",".join([names] * len(shapes)) + "->" + names
+
+
+@op(_add_n_labels, name="AddN", aliases=("AccumulateNV2",), example=case((16, 8), (16, 8), (16, 8)))
+def addn(*inputs):
+    """Sum of any number of tensors of one shape, from the first to the last.  inputs: each (...) -> (...)."""
+    total = np.array(inputs[0], np.result_type(*inputs))
+    for x in inputs[1:]:
+        total += x
+    return total
+
+
+@addn.vjp
+def _(g, out, *inputs):
+    return (g,) * len(inputs)
 
 
 # ---- one operand ----
 
 
-@op(UNARY, name="Neg", example=case((16, 8)))
+@op(UNARY, name="Neg", dtype=number_result, example=case((16, 8)))
 def neg(x):
     """Minus x.  x: (...) -> (...)."""
     return np.negative(x)
@@ -242,116 +247,6 @@ def neg(x):
 @neg.vjp
 def _(g, out, x):
     return (neg(g),)
-
-
-@op(UNARY, name="Abs", example=case((16, 8)))
-def abs_(x):
-    """Absolute value; its gradient at 0 is 0.  x: (...) -> (...)."""
-    return np.abs(x)
-
-
-@abs_.vjp
-def _(g, out, x):
-    return (mul(g, sign(x)),)
-
-
-@op(UNARY, name="Sign", example=case((16, 8)))
-def sign(x):
-    """-1, 0 or 1.  x: (...) -> (...). No gradient."""
-    return np.sign(x)
-
-
-@op(UNARY, name="ReLU", example=(case((16, 8)), case((8, 4, 16))))
-def relu(x):
-    """max(x, 0).  x: (...) -> (...)."""
-    return np.maximum(x, np.zeros((), x.dtype))
-
-
-@relu.vjp
-def _(g, out, x):
-    return (relu_grad(g, out),)
-
-
-_GELU_SCALE = float(np.sqrt(2 / np.pi))
-_GELU_CUBE = 0.044715  # Hendrycks and Gimpel 2016, eq. for the tanh form
-
-
-@op(UNARY, name="GeLU", flops=lambda s: 8 * np.prod(list(vars(s).values())), example=case((16, 8)))
-def gelu(x):
-    """Gaussian error linear unit in its tanh form, as MindSpore's GeLU.  x: (...) -> (...)."""
-    return 0.5 * x * (1 + np.tanh(_GELU_SCALE * (x + _GELU_CUBE * x**3)))
-
-
-@gelu.vjp
-def _(g, out, x):
-    return (gelu_grad(g, x),)
-
-
-@op(UNARY, name="Sigmoid", example=case((16, 8)))
-def sigmoid(x):
-    """1 / (1 + exp(-x)), without overflow.  x: (...) -> (...)."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
-
-
-@sigmoid.vjp
-def _(g, out, x):
-    return (sigmoid_grad(g, out),)
-
-
-@op(UNARY, name="Tanh", example=case((16, 8)))
-def tanh(x):
-    """Hyperbolic tangent.  x: (...) -> (...)."""
-    return np.tanh(x)
-
-
-@tanh.vjp
-def _(g, out, x):
-    return (tanh_grad(g, out),)
-
-
-@op(UNARY, name="Exp", example=case((16, 8)))
-def exp(x):
-    """e to the power x.  x: (...) -> (...)."""
-    return np.exp(x)
-
-
-@exp.vjp
-def _(g, out, x):
-    return (mul(g, out),)
-
-
-@op(UNARY, name="Log", example=case((16, 8), **POSITIVE))
-def log(x):
-    """Natural logarithm.  x: (...) -> (...)."""
-    return np.log(x)
-
-
-@log.vjp
-def _(g, out, x):
-    return (div(g, x),)
-
-
-@op(UNARY, name="Sqrt", example=case((16, 8), **POSITIVE))
-def sqrt(x):
-    """Square root.  x: (...) -> (...)."""
-    return np.sqrt(x)
-
-
-@sqrt.vjp
-def _(g, out, x):
-    return (div(mul(g, 0.5), out),)
-
-
-@op(UNARY, name="Square", example=case((16, 8)))
-def square(x):
-    """x times x.  x: (...) -> (...)."""
-    return np.square(x)
-
-
-@square.vjp
-def _(g, out, x):
-    return (mul(g, mul(x, 2.0)),)
 
 
 def _check_cast(where, operands, *, dtype):
@@ -374,6 +269,28 @@ def _(g, out, x, *, dtype):
     if np.dtype(str(x.dtype)).kind != "f" or np.dtype(dtype).kind != "f":
         return (None,)
     return (g if str(x.dtype) == dtype else cast(g, dtype=str(x.dtype)),)
+
+
+def clip_by_value(x, clip_value_min=None, clip_value_max=None):
+    """x, but nothing below the one bound or above the other; None is no bound.  x, bounds: (...) -> broadcast (...).
+
+    Several tensors, given as a list or tuple, are clipped one by one. The gradient is 0 where x was changed and passes where x equals a bound.
+    """
+    if isinstance(x, (list, tuple)):
+        return tuple(clip_by_value(each, clip_value_min, clip_value_max) for each in x)
+    if clip_value_min is None and clip_value_max is None:
+        raise ShapeError(message("no bound is given", where="clip_by_value", allowed="clip_value_min, clip_value_max, or both"))
+    if clip_value_min is not None:
+        x = maximum(x, clip_value_min)
+    return x if clip_value_max is None else minimum(x, clip_value_max)
+
+
+def clip(x, min=None, max=None):  # the argument names of numpy, PyTorch and mindspore.ops.clip
+    """`clip_by_value` under numpy's name.  x, bounds: (...) -> broadcast (...)."""
+    return clip_by_value(x, min, max)
+
+
+clamp = clip
 
 
 @op(infer_fn=lambda shapes, *, count: shapes[0])

@@ -45,8 +45,11 @@ def matmul(a, b, *, transpose_a=False, transpose_b=False):
 
 
 @matmul.vjp
-def _(g, out, a, b, *, transpose_a, transpose_b):
+def _(g, out, a, b, *, transpose_a, transpose_b, needs):
     # a stored transposed takes the transposed gradient: (g b^T)^T = b g^T
-    grad_a = matmul(b, g, transpose_a=transpose_b, transpose_b=True) if transpose_a else matmul(g, b, transpose_b=not transpose_b)
-    grad_b = matmul(g, a, transpose_a=True, transpose_b=transpose_a) if transpose_b else matmul(a, g, transpose_a=not transpose_a)
-    return unbroadcast(grad_a, a), unbroadcast(grad_b, b)
+    grad_a = grad_b = None
+    if needs[0]:
+        grad_a = unbroadcast(matmul(b, g, transpose_a=transpose_b, transpose_b=True) if transpose_a else matmul(g, b, transpose_b=not transpose_b), a)
+    if needs[1]:
+        grad_b = unbroadcast(matmul(g, a, transpose_a=True, transpose_b=transpose_a) if transpose_b else matmul(a, g, transpose_a=not transpose_a), b)
+    return grad_a, grad_b

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import ShapeError, message, shorten
+from .class_loss import check_labels
 from .registry import case, check_dim, check_ints, op
 from .signature import letters
 
@@ -124,18 +125,6 @@ def _(g, out, logits, labels):
     return softmax_cross_entropy_grad(g, logits, labels), softmax_cross_entropy_label_grad(g, logits)
 
 
-def _checked_labels(labels, classes):
-    if labels.size and not (labels.min() >= 0 and labels.max() < classes):
-        raise ShapeError(
-            message(
-                f"a label is {labels.min() if labels.min() < 0 else labels.max()}",
-                where="SparseSoftmaxCrossEntropyWithLogits",
-                allowed=f"Labels are class numbers from 0 to {classes - 1}",
-            )
-        )
-    return labels
-
-
 @op(
     "ac,a->a",
     name="SparseSoftmaxCrossEntropyWithLogits",
@@ -147,8 +136,8 @@ def _checked_labels(labels, classes):
 )
 def sparse_softmax_cross_entropy(logits, labels):
     """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,). The class dim stays whole."""
-    labels = _checked_labels(labels, logits.shape[-1])
-    return -np.take_along_axis(_log_softmax(logits), labels[:, None].astype(np.int64), axis=-1)[:, 0]
+    labels, _ = check_labels("SparseSoftmaxCrossEntropyWithLogits", labels, logits.shape[-1])
+    return -np.take_along_axis(_log_softmax(logits), labels[:, None], axis=-1)[:, 0]
 
 
 @op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[0])

@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from ..errors import ShapeError, message
-from .elementwise import cast, equal, mul
+from .elementwise import cast, first_dtype, mul
+from .logic import equal, select
 from .registry import case, check_dim, op
 from .signature import letters
 
-__all__ = ["reduce_max", "reduce_mean", "reduce_min", "reduce_sum"]
+__all__ = ["reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
 
 
 def reduced_dims(axis, ndim: int) -> tuple[int, ...]:
@@ -22,7 +23,7 @@ def reduced_dims(axis, ndim: int) -> tuple[int, ...]:
     return tuple(sorted({a % ndim for a in axes}))
 
 
-def _check(where, operands, *, axis, keep_dims):
+def check_axes(where, operands, *, axis, keep_dims):
     """axis: None, or one or several ints, each naming another dim."""
     if axis is None:
         return
@@ -32,7 +33,8 @@ def _check(where, operands, *, axis, keep_dims):
         raise ShapeError(message(f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"))
 
 
-def _labels(shapes, *, axis, keep_dims):
+def reduce_labels(shapes, *, axis, keep_dims):
+    """Signature of a reduction: the dims that `axis` names have no label in the result, or "1" if they are kept."""
     names = letters(len(shapes[0]))
     gone = reduced_dims(axis, len(names))
     kept = "".join(("1" if keep_dims else "") if i in gone else c for i, c in enumerate(names))
@@ -67,7 +69,7 @@ def _spread(value, x, axis):
     return spread(value, shape=tuple(x.shape), axis=reduced_dims(axis, len(x.shape)))
 
 
-@op(_labels, check=_check, name="ReduceSum", dtype=_summed, example=_CASES)
+@op(reduce_labels, check=check_axes, name="ReduceSum", dtype=_summed, example=_CASES)
 def reduce_sum(x, axis=None, *, keep_dims=False):
     """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.sum(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
@@ -78,7 +80,7 @@ def _(g, out, x, *, axis, keep_dims):
     return (_spread(g, x, axis),)
 
 
-@op(_labels, check=_check, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
+@op(reduce_labels, check=check_axes, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
 def reduce_mean(x, axis=None, *, keep_dims=False):
     """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.mean(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_float((str(x.dtype),)))
@@ -97,7 +99,7 @@ def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
     return (mul(mask, _spread(g / ties, x, axis)),)
 
 
-@op(_labels, check=_check, name="ReduceMax", reduce="max", example=_CASES)
+@op(reduce_labels, check=check_axes, name="ReduceMax", reduce="max", example=_CASES)
 def reduce_max(x, axis=None, *, keep_dims=False):
     """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.max(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
@@ -108,7 +110,7 @@ def _(g, out, x, *, axis, keep_dims, across):
     return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
 
 
-@op(_labels, check=_check, name="ReduceMin", reduce="min", example=_CASES)
+@op(reduce_labels, check=check_axes, name="ReduceMin", reduce="min", example=_CASES)
 def reduce_min(x, axis=None, *, keep_dims=False):
     """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.min(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
@@ -117,3 +119,55 @@ def reduce_min(x, axis=None, *, keep_dims=False):
 @reduce_min.vjp
 def _(g, out, x, *, axis, keep_dims, across):
     return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
+
+
+@op(
+    reduce_labels,
+    check=check_axes,
+    name="ReduceProd",
+    dtype=_summed,
+    reduce="prod",
+    example=tuple(case(*c.shapes, low=0.5, high=1.5, **dict(c.attrs)) for c in _CASES),
+)
+def reduce_prod(x, axis=None, *, keep_dims=False):
+    """Product over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    return x.prod(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
+
+
+@op(infer_fn=lambda shapes, *, axis: shapes[1], dtype=first_dtype)
+def reduce_prod_grad(g, x, product, zeros, *, axis):
+    """Gradient of a product: g times the product of all other factors.
+
+    g, product, zeros: x's shape without the dims `axis`, or with size 1 there; x: (...) -> (...)
+    product  of the factors that are not 0, over all ranks; zeros: how many factors are 0, over all ranks
+    """
+    kept = tuple(1 if i in axis else n for i, n in enumerate(x.shape))
+    product, zeros = product.reshape(kept), zeros.reshape(kept)
+    factor = x == 0
+    others = product / np.where(factor, np.ones((), x.dtype), x)
+    return g.reshape(kept) * np.where(zeros == factor, others, np.zeros((), x.dtype))
+
+
+@reduce_prod.vjp
+def _(g, out, x, *, axis, keep_dims, across):
+    # out / x would do but for zeros: the factors that are not 0 and the number of those that are say what the others multiply to, for every x
+    zero = equal(x, 0.0)
+    product = across(reduce_prod(select(zero, 1.0, x), axis, keep_dims=keep_dims), reduce="prod")
+    zeros = across(reduce_sum(cast(zero, dtype=str(g.dtype)), axis, keep_dims=keep_dims))
+    return (reduce_prod_grad(g, x, product, zeros, axis=reduced_dims(axis, len(x.shape))),)
+
+
+def _bool_case(c):
+    return case(*c.shapes, bools={0}, **dict(c.attrs))
+
+
+@op(reduce_labels, check=check_axes, name="ReduceAny", dtype="bool", reduce="max", example=tuple(_bool_case(c) for c in _CASES))
+def reduce_any(x, axis=None, *, keep_dims=False):
+    """Whether any element is true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those dims or with size 1 there."""
+    return x.any(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
+
+
+@op(reduce_labels, check=check_axes, name="ReduceAll", dtype="bool", reduce="min", example=tuple(_bool_case(c) for c in _CASES))
+def reduce_all(x, axis=None, *, keep_dims=False):
+    """Whether all elements are true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those dims or with size 1 there."""
+    return x.all(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)

@@ -23,7 +23,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,7 +87,7 @@ class OpDef:
     tensors: tuple[str, ...]
     options: dict[str, Any]
     defaults: dict[str, Any]
-    axes: str | None = None
+    axes: str | Callable | None = None
     whole: str | Callable = ""
     reduce: str = "sum"
     mean: bool = False
@@ -110,28 +110,53 @@ class OpDef:
     expand: Callable | None = None
     vjp_fn: Callable | None = None
     vjp_across: bool = False
+    vjp_needs: bool = False
     internal: bool = False
     __doc__: str | None = field(default=None, repr=False)
 
     # ---- calling ----
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
+            # the short way for what a tape does most: arrays of numbers, element by element
+            if all([type(x) is np.ndarray for x in args]):  # noqa: C419 - a list is faster than a generator here
+                try:
+                    return np.asarray(self.fn(*args))
+                except ValueError:
+                    pass  # shapes that do not fit are refused in words below
+            else:
+                run = getattr(args[0], "__parallel_lab_plain__", None)
+                result = NotImplemented if run is None else run(self, args)
+                if result is not NotImplemented:
+                    return result
         return self.call(args, kwargs)
 
-    def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Primitive | None = None) -> Any:
-        """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple."""
-        operands, attrs = self.bind(args, kwargs)
+    @cached_property
+    def plain(self) -> bool:
+        """Element by element, with tensors and nothing else as arguments."""
+        simple = self.signature in ("...->...", "...,...->...") and self.check is None and self.expand is None and self.outputs is None
+        return simple and self.positional == self.tensors and not self.options
+
+    def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Primitive | None = None, only: int | None = None) -> Any:
+        """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple, or the one numbered `only`."""
+        operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
         tracer = current_tracer.get()
         if tracer is None:
             operands = self._as_arrays(operands)
         if self.check is not None:
             self.check(self.class_name, [_Facts(x) for x in operands], **attrs)
         if self.expand is not None:
-            return self.expand(operands, attrs, primitive)
+            return self.expand(operands, attrs if only is None else {**attrs, "index": only}, primitive)
+        if only is not None:
+            return self._one(operands, {**attrs, "index": only}, tracer, primitive)
         if self.outputs is not None:
             count = self.outputs(tuple(tuple(getattr(x, "shape", ())) for x in operands), **attrs)
             return tuple(self._one(operands, {**attrs, "index": i}, tracer, primitive) for i in range(count))
         return self._one(operands, attrs, tracer, primitive)
+
+    def result(self, index: int, *args: Any, **kwargs: Any) -> Any:
+        """One of several results; the others are not computed."""
+        return self.call(args, kwargs, only=index)
 
     def _one(self, operands: list[Any], attrs: dict[str, Any], tracer: Any, primitive: Primitive | None) -> Any:
         if tracer is not None:
@@ -168,19 +193,24 @@ class OpDef:
         # by name: a static parameter may stand between two tensors (one_hot's depth)
         return np.asarray(self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs))
 
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Split call arguments into tensor operands and attributes; attributes at their default are kept too."""
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any], *, as_class: bool = False) -> tuple[list[Any], dict[str, Any]]:
+        """Split call arguments into tensor operands and attributes; attributes at their default are kept too.
+
+        as_class  attributes of the class were given to its constructor: by position the call takes tensors and the attributes given with them only
+        """
         if self.variadic:
             operands, args = (list(args[0]), args[1:]) if args and isinstance(args[0], (tuple, list)) else (list(args), ())
             usage, names = f"{self.name}(tensors, {', '.join(self.options)})", tuple(self.options)
         else:
             usage, names = f"{self.name}({', '.join([*self.positional, *self.options])})", self.positional
+            names = names if as_class else (*names, *self.options)
         if len(args) > len(names):
             raise ShapeError(message(f"got {len(args)} arguments", where=self.name, allowed=usage))
         given = dict(zip(names, args, strict=False))
         given.update(kwargs)
         unknown = [k for k in given if k not in self.positional and k not in self.options]
         missing = [k for k in self.positional if k not in given and k not in self.defaults]
+        missing += [k for k, default in self.options.items() if default is inspect.Parameter.empty and k not in given]
         if unknown or missing:
             fault = f"unknown argument {unknown[0]!r}" if unknown else f"missing argument {missing[0]!r}"
             raise ShapeError(message(fault, where=self.name, allowed=usage))
@@ -200,10 +230,12 @@ class OpDef:
     def vjp(self, fn: Callable) -> Callable:
         """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient (or None) per operand, written with operators.
 
-        A rule that names a parameter `across` is given a function that sums a value over the ranks among which a reduction was split.
+        A rule that names a parameter `across` is given a function `across(value, reduce="sum")` that combines a value over the ranks among which a
+        reduction was split; one that names `needs` is given a tuple of bools, which operands' gradients are asked for, so that costly ones for data
+        are not computed.
         """
-        self.vjp_fn = fn
-        self.vjp_across = "across" in inspect.signature(fn).parameters
+        names = inspect.signature(fn).parameters
+        self.vjp_fn, self.vjp_across, self.vjp_needs = fn, "across" in names, "needs" in names
         return fn
 
     # ---- inference ----
@@ -246,6 +278,11 @@ class OpDef:
         return str(np.result_type(*(np.dtype(d) for d in dtypes)))
 
     @property
+    def names_labels(self) -> bool:
+        """Whether the labels are the operator's own words ("k" of a matrix product), not letters dealt out by position."""
+        return isinstance(self.signature, str) or isinstance(self.axes, str)
+
+    @property
     def default_attrs(self) -> dict[str, Any]:
         """Attributes of a call that gives none; the first of several results."""
         return {**self.defaults, **self.options, **({} if self.outputs is None else {"index": 0})}
@@ -286,7 +323,8 @@ class _Facts:
     def __init__(self, operand: Any) -> None:
         if not hasattr(operand, "dtype"):
             operand = np.asarray(operand)
-        self.shape, self.dtype = tuple(operand.shape), np.dtype(str(operand.dtype))
+        dtype = operand.dtype
+        self.shape, self.dtype = tuple(operand.shape), dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
 
 
 def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> int:
@@ -348,9 +386,10 @@ def op(
     aliases    further class names
     static     parameters without a default that are attributes, not tensors
     example    one or several `case(...)`: the battery's data
-    axes       labels in the order of the device matrix (default: order of appearance)
+    axes       labels in the order of the device matrix, the batch dim first; or a function of the signature (default: order of appearance); those
+               left out must be whole, and have no axis
     whole      labels that must not be cut, or a function of (signature, **attributes)
-    reduce     how partial results over a cut, reduced label combine: "sum", "max" or "min"
+    reduce     how partial results over a cut, reduced label combine: "sum", "max", "min" or "prod"; "same" if every rank has the whole result already
     mean       the combined result is divided by the number of parts (means)
     dtype      result dtype: a name, or a function of (operand dtypes, **attributes); default: numpy's promotion
     sizes      function of (shapes, **attributes): extents of labels that only the result has
@@ -531,6 +570,10 @@ class Primitive:
 
     def __call__(self, *args: Any) -> Any:
         return self.op.call(args, self.attrs, self)
+
+    def result(self, index: int, *args: Any) -> Any:
+        """One of the several results of a call; the others are not computed."""
+        return self.op.call(args, self.attrs, self, index)
 
     def __repr__(self) -> str:
         shown = {**self.attrs, **({"in_strategy": self.in_strategy} if self.in_strategy is not None else {}), **self.prim_attrs}

@@ -1,4 +1,7 @@
-"""Operators that move or rename dims, and constants."""
+"""Operators that rename, move, add and repeat dims.
+
+Others that change shapes: `padding.py` (longer dims, turned dims), `join.py` (several tensors), `index.py` (elements by range and by number).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,22 @@ import math
 import numpy as np
 
 from ..errors import ShapeError, message, shorten
+from .elementwise import unbroadcast
+from .reduce import reduce_sum
 from .registry import case, check_dim, op
-from .signature import letters
+from .signature import letters, more_letters
 
-__all__ = ["fill", "flatten", "reshape", "transpose"]
+__all__ = [
+    "broadcast_to",
+    "expand_dims",
+    "fill",
+    "flatten",
+    "reshape",
+    "squeeze",
+    "swapaxes",
+    "tile",
+    "transpose",
+]
 
 
 def _target(shapes, *, shape):
@@ -69,7 +84,7 @@ def _check_flatten(where, operands):
 )
 def flatten(x):
     """All dims but the first joined.  x: (a, ...) -> (a, product of the rest). Only the first dim may be cut."""
-    return x.reshape(x.shape[0], -1)
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # -1 has no answer where there are no rows
 
 
 @flatten.vjp
@@ -110,6 +125,201 @@ def _(g, out, x, *, perm):
     for i, p in enumerate(perm):
         inverse[p % len(perm)] = i
     return (transpose(g, tuple(inverse)),)
+
+
+def swapaxes(x, axis0, axis1):
+    """x with two dims exchanged.  x: (...) -> (...)."""
+    ndim = len(x.shape)
+    perm = list(range(ndim))
+    i, j = (check_dim("swapaxes", name, axis, ndim, tuple(x.shape)) for name, axis in (("axis0", axis0), ("axis1", axis1)))
+    perm[i], perm[j] = j, i
+    return transpose(x, tuple(perm))
+
+
+# ---- dims of size 1 ----
+
+
+def _check_expand(where, operands, *, axis):
+    check_dim(where, "axis", axis, len(operands[0].shape) + 1)
+
+
+def _expanded(shapes, *, axis):
+    names = letters(len(shapes[0]))
+    place = axis % (len(names) + 1)
+    return f"{names}->{names[:place]}1{names[place:]}"
+
+
+@op(
+    _expanded,
+    name="ExpandDims",
+    static=("axis",),
+    check=_check_expand,
+    flops=lambda s: 0,
+    example=(case((16, 8), axis=1), case((16, 8), axis=-1), case((16,), axis=0)),
+)
+def expand_dims(x, axis):
+    """A dim of size 1 put in at `axis` of the result.  x: (...) -> (..., 1, ...)."""
+    return np.expand_dims(x, axis)
+
+
+@expand_dims.vjp
+def _(g, out, x, *, axis):
+    return (reshape(g, tuple(x.shape)),)
+
+
+def _squeezed(shape, axis):
+    """The dims that go: those named, or all of size 1."""
+    if axis in ((), None):
+        return tuple(i for i, n in enumerate(shape) if n == 1)
+    return tuple(a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,)))
+
+
+def _check_squeeze(where, operands, *, axis):
+    shape = operands[0].shape
+    for a in () if axis is None else axis if isinstance(axis, tuple) else (axis,):
+        if shape[check_dim(where, "axis", a, len(shape), shape)] != 1:
+            raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}", where=where, allowed=f"Dims of size 1; dim {a} has {shape[a]}"))
+
+
+def _squeeze_labels(shapes, *, axis):
+    names, gone = letters(len(shapes[0])), _squeezed(shapes[0], axis)
+    # the dims that go have labels of their own kind, by which _squeeze_local knows them: a slice may have a size of 1 where the tensor has more
+    spare = dict(zip(gone, more_letters(len(gone)), strict=True))
+    return "".join(spare.get(i, c) for i, c in enumerate(names)) + "->" + "".join(c for i, c in enumerate(names) if i not in spare)
+
+
+def _squeeze_local(attrs, parts):
+    if attrs["axis"] in ((), None):
+        return {**attrs, "axis": tuple(i for i, c in enumerate(parts) if not c.isascii()) or None}
+    return attrs
+
+
+@op(
+    _squeeze_labels,
+    name="Squeeze",
+    check=_check_squeeze,
+    localize=_squeeze_local,
+    flops=lambda s: 0,
+    example=(case((16, 1, 8)), case((1, 16, 1, 8), axis=(0,)), case((16, 8, 1), axis=-1)),
+)
+def squeeze(x, *, axis=()):
+    """Dims of size 1 taken out: those of `axis`, or all of them for ().  x: (...) -> (...)."""
+    gone = _squeezed(x.shape, axis)
+    return x.reshape([n for i, n in enumerate(x.shape) if i not in gone])
+
+
+@squeeze.vjp
+def _(g, out, x, *, axis):
+    return (reshape(g, tuple(x.shape)),)
+
+
+# ---- repeating ----
+
+
+def check_int_tuple(where, name, given, least):
+    """ShapeError unless `given` is a tuple of ints, none of them below `least`."""
+    if not isinstance(given, tuple) or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in given):
+        raise ShapeError(message(f"{name} {shorten(given)}", where=where, allowed=f"A tuple of ints, none below {least}"))
+
+
+def _check_tile(where, operands, *, multiples):
+    check_int_tuple(where, "multiples", multiples, 1)
+    shape = operands[0].shape
+    if len(multiples) < len(shape):
+        raise ShapeError(message(f"multiples {multiples} for a tensor of shape {shape}", where=where, allowed="At least one count per dim"))
+
+
+def _tile_labels(shapes, *, multiples):
+    names = letters(len(shapes[0]))
+    added = len(multiples) - len(names)
+    spare = more_letters(len(multiples))
+    repeated = "".join(c if m == 1 else s for c, m, s in zip(names, multiples[added:], spare[added:], strict=True))
+    return f"{names}->{spare[:added]}{repeated}"
+
+
+def _tile_sizes(shapes, *, multiples):
+    full = (1,) * (len(multiples) - len(shapes[0])) + tuple(shapes[0])
+    return {c: n * m for c, n, m in zip(more_letters(len(multiples)), full, multiples, strict=True)}
+
+
+def changed_labels(signature, **_):
+    """whole= of operators whose changed dims have another label in the result: a dim that is changed stays whole."""
+    return "".join(signature.reduced)
+
+
+@op(
+    _tile_labels,
+    name="Tile",
+    static=("multiples",),
+    check=_check_tile,
+    sizes=_tile_sizes,
+    whole=changed_labels,
+    flops=lambda s: 0,
+    example=(case((16, 8), multiples=(1, 3)), case((8, 4), multiples=(2, 1, 1)), case((4, 2, 8), multiples=(2, 3, 1))),
+)
+def tile(x, multiples):
+    """x repeated `multiples[i]` times along dim i; more counts than dims add dims in front.  x: (...) -> (...). A repeated dim stays whole."""
+    return np.tile(x, multiples)
+
+
+@tile.vjp
+def _(g, out, x, *, multiples):
+    added = len(multiples) - len(x.shape)
+    split, over = list(multiples[:added]), list(range(added))
+    for n, m in zip(x.shape, multiples[added:], strict=True):
+        over.append(len(split))
+        split += [m, n]
+    return (reduce_sum(reshape(g, tuple(split)), tuple(over)) if over else g,)
+
+
+def _broadcast_shape(shape, target):
+    """The target shape with its -1 (as x has it) worked out; None if x does not broadcast to it."""
+    added = len(target) - len(shape)
+    full = (None,) * added + tuple(shape)
+    if added < 0 or any(n is None and t < 0 or n not in (None, 1, t) and t != -1 for n, t in zip(full, target, strict=True)):
+        return None
+    return tuple(n if t == -1 else t for n, t in zip(full, target, strict=True))
+
+
+def _check_broadcast(where, operands, *, shape):
+    check_int_tuple(where, "shape", shape, -1)
+    given = operands[0].shape
+    if _broadcast_shape(given, shape) is None:
+        allowed = "Dims of size 1 are stretched, dims in front are added, -1 keeps a dim; other sizes stay"
+        raise ShapeError(message(f"shape {shape} for a tensor of shape {given}", where=where, allowed=allowed))
+
+
+def _broadcast_labels(shapes, *, shape):
+    names, target = letters(len(shape)), _broadcast_shape(shapes[0], shape)
+    added = len(shape) - len(shapes[0])
+    kept = "".join(c if n == t else "1" for c, n, t in zip(names[added:], shapes[0], target[added:], strict=True))
+    return f"{kept}->{names}"
+
+
+def _broadcast_local(attrs, parts):
+    return {"shape": tuple(n if n == -1 else n // parts[c] for c, n in zip(letters(len(attrs["shape"])), attrs["shape"], strict=True))}
+
+
+@op(
+    _broadcast_labels,
+    name="BroadcastTo",
+    check=_check_broadcast,
+    sizes=lambda shapes, *, shape: dict(zip(letters(len(shape)), _broadcast_shape(shapes[0], shape), strict=True)),
+    localize=_broadcast_local,
+    flops=lambda s: 0,
+    example=(case((16, 1), shape=(16, 8)), case((8,), shape=(4, 8)), case((4, 1, 8), shape=(2, -1, 3, -1))),
+)
+def broadcast_to(x, *, shape):
+    """x stretched to `shape` by numpy's rules; -1 keeps a dim.  x: (...) -> `shape`. Stretched and added dims are not cut."""
+    return np.array(np.broadcast_to(x, _broadcast_shape(x.shape, shape)), order="C")
+
+
+@broadcast_to.vjp
+def _(g, out, x, *, shape):
+    return (unbroadcast(g, x),)
+
+
+# ---- constants, and helpers of the compiler ----
 
 
 @op(infer_fn=lambda shapes, *, shape, value, dtype: shape, dtype=lambda dtypes, *, shape, value, dtype: dtype)

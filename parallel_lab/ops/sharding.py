@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import StrategyError, message
+from ..halo import Halo
 from ..layout import TensorLayout
 from .registry import OPS, OpDef, Strategy
 from .signature import Shape, Signature
@@ -32,6 +33,7 @@ class ShardingRule:
     ins, out      layouts of the operands and of the result; the result may be partial
     labels        label of each device-matrix axis from the left; "" is the axis of repeated calculation
     cuts          (label, parts) for every label
+    windows       (dim of operand 0, axis of the device matrix, window) where a slice does not suffice: the `window` of a halo_exchange
     """
 
     strategy: Strategy
@@ -39,6 +41,7 @@ class ShardingRule:
     out: TensorLayout
     labels: tuple[str, ...]
     cuts: tuple[tuple[str, int], ...]
+    windows: tuple[tuple[int, int, tuple[int, int, int, int]], ...] = ()
 
 
 def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
@@ -51,7 +54,8 @@ def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
     broadcast = tuple(sorted(c for c in signature.labels if c.isupper()))  # `resolve` names them A, B, ... from the left
     others = tuple(c for c in signature.labels if not c.isupper())
     if op.axes is not None:
-        others = tuple(c for c in others if c not in op.axes) + tuple(c for c in op.axes if c in others)
+        axes = op.axes(signature) if callable(op.axes) else op.axes
+        others = tuple(c for c in axes if c in others)  # labels left out have no axis
     return broadcast + others
 
 
@@ -115,7 +119,7 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
     uneven = next((c for c in names if out[c] % cuts[c]), None)
     if uneven is not None:
         return f"cuts '{uneven}' {cuts[uneven]} ways, but the result has {out[uneven]} elements there", "Every slice must have the same size"
-    refused = op.restrict(signature, cuts, sizes, **dict(attrs)) if op.restrict is not None else None
+    refused = _refused(op, signature, cuts, sizes, dict(attrs))
     if refused is not None:
         return refused
     used = math.prod(cuts[c] for c in names)
@@ -129,14 +133,36 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
         entries = tuple((axis[c],) if c != "1" and cuts[c] > 1 else () for c in labels)
         return TensorLayout(matrix, entries, partial, op.reduce if partial else "sum")
 
-    partial = tuple(axis[c] for c in signature.reduced if cuts[c] > 1)
+    partial = () if op.reduce == "same" else tuple(axis[c] for c in signature.reduced if cuts[c] > 1)
     return ShardingRule(
         strategy,
         tuple(layout(labels) for labels in signature.ins),
         layout(signature.out, partial),
         names + (("",) if repeat else ()),
         tuple((c, cuts[c]) for c in names),
+        tuple((signature.ins[0].index(c), axis[c], window) for c, window in _windows(op, cuts, sizes, dict(attrs)).items()),
     )
+
+
+def _windows(op: OpDef, cuts: dict[str, int], sizes: dict[str, int], attrs: dict[str, Any]) -> dict[str, tuple[int, int, int, int]]:
+    """{cut label of operand 0: (step, origin, length, part)} where a rank needs more, or other elements than its slice."""
+    wanted = {} if op.window is None else op.window(sizes, cuts, **attrs)
+    return {c: (*window, sizes[c] // cuts[c]) for c, window in wanted.items() if cuts[c] > 1}
+
+
+def _refused(op: OpDef, signature: Signature, cuts: dict[str, int], sizes: dict[str, int], attrs: dict[str, Any]) -> tuple[str, str] | None:
+    """What the operator itself has against these cuts of its labels: (what is wrong, what is allowed), or None."""
+    refused = op.restrict(signature, cuts, sizes, **attrs) if op.restrict is not None else None
+    if refused is not None:
+        return refused
+    for label, window in _windows(op, cuts, sizes, attrs).items():
+        fault = Halo(*window, members=cuts[label]).fault()
+        if fault:
+            return (
+                f"cuts '{label}' {cuts[label]} ways: {fault}",
+                f"'{label}' may be cut so far that every rank finds what it needs with its neighbours",
+            )
+    return None
 
 
 def _shape_text(labels: str, sizes: dict[str, int]) -> str:
@@ -169,7 +195,7 @@ def _legal(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: in
         if device_num % product or (fully_use_devices and product != device_num):
             continue
         by_label = dict(zip(free, cuts, strict=True))
-        if op.restrict is not None and op.restrict(signature, whole_too | by_label, sizes, **given) is not None:
+        if _refused(op, signature, whole_too | by_label, sizes, given) is not None:
             continue
         found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
     return tuple(found)

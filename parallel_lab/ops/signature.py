@@ -12,12 +12,13 @@ Signature(ins=('AB', 'B'), out='AB')
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors import ShapeError, message
 
-__all__ = ["Signature", "letters", "resolve"]
+__all__ = ["Signature", "letters", "more_letters", "resolve"]
 
 BROADCAST = "1"
 _SPARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -28,6 +29,11 @@ Shape = tuple[int, ...]
 def letters(n: int) -> str:
     """The first `n` labels for dims that have no name of their own: 'abc...'. Signatures of rank-dependent operators use them."""
     return "abcdefghijklmnopqrstuvwxyz"[:n]
+
+
+def more_letters(n: int) -> str:
+    """`n` further labels beside those of `letters`, for dims that only the result has or whose size changes: Greek, then Cyrillic."""
+    return "".join(itertools.islice((chr(c) for c in itertools.count(ord("α")) if chr(c).islower()), n))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,354 @@
+"""Activation functions. All but log_softmax act on each element by itself: any dim may be cut, with no communication forward."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import ShapeError, message, shorten
+from .elementwise import UNARY, first_dtype, float_result, mul, neg
+from .functions import error_function, floats
+from .registry import case, check_dim, op
+from .signature import letters
+
+__all__ = [
+    "elu",
+    "gelu",
+    "hsigmoid",
+    "hswish",
+    "leaky_relu",
+    "log_sigmoid",
+    "log_softmax",
+    "prelu",
+    "relu",
+    "relu6",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "tanh",
+]
+
+EXAMPLE = case((16, 8))
+WIDE = case((16, 8), low=-8.0, high=8.0)  # reaches both flat ends
+
+
+def _elements(weight):
+    """flops= of a function that does `weight` operations per element."""
+    return lambda s: weight * np.prod(list(vars(s).values()))
+
+
+# ---- piecewise linear ----
+
+
+@op(UNARY, name="ReLU", example=(case((16, 8)), case((8, 4, 16))))
+def relu(x):
+    """max(x, 0).  x: (...) -> (...)."""
+    return np.maximum(x, np.zeros((), x.dtype))
+
+
+@op(infer_fn=lambda shapes: shapes[0])
+def relu_grad(g, out):
+    """Gradient of relu: g where out > 0.  g, out: (...) -> (...)."""
+    return g * (out > 0)
+
+
+@relu.vjp
+def _(g, out, x):
+    return (relu_grad(g, out),)
+
+
+@op(UNARY, name="ReLU6", example=WIDE)
+def relu6(x):
+    """max(x, 0), but at most 6.  x: (...) -> (...)."""
+    return np.clip(x, np.zeros((), x.dtype), np.asarray(6, x.dtype))
+
+
+@op(infer_fn=lambda shapes, **_: shapes[0], dtype=first_dtype)
+def within_grad(g, x, *, low, high, slope):
+    """Gradient of a function that rises by `slope` between two bounds and is flat outside: g * slope where low < x < high.  g, x: (...) -> (...)."""
+    return g * ((x > low) & (x < high)) * np.asarray(slope, g.dtype)
+
+
+@relu6.vjp
+def _(g, out, x):
+    return (within_grad(g, x, low=0.0, high=6.0, slope=1.0),)
+
+
+@op(UNARY, name="HSigmoid", dtype=float_result, flops=_elements(3), example=WIDE)
+def hsigmoid(x):
+    """Piecewise linear sigmoid: (x + 3) / 6, at least 0 and at most 1.  x: (...) -> (...)."""
+    x = floats(x)
+    return np.clip((x + 3) / 6, np.zeros((), x.dtype), np.ones((), x.dtype))
+
+
+@hsigmoid.vjp
+def _(g, out, x):
+    return (within_grad(g, x, low=-3.0, high=3.0, slope=1 / 6),)
+
+
+@op(UNARY, name="HSwish", dtype=float_result, flops=_elements(4), example=WIDE)
+def hswish(x):
+    """x times hsigmoid(x).  x: (...) -> (...)."""
+    x = floats(x)
+    return x * np.clip((x + 3) / 6, np.zeros((), x.dtype), np.ones((), x.dtype))
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def hswish_grad(g, x):
+    """Gradient of hswish: 0 below -3, 1 above 3, (2 x + 3) / 6 between.  g, x: (...) -> (...)."""
+    return g * np.where(x <= -3, 0, np.where(x < 3, (2 * x + 3) / 6, 1)).astype(g.dtype, copy=False)
+
+
+@hswish.vjp
+def _(g, out, x):
+    return (hswish_grad(g, x),)
+
+
+@op(UNARY, name="LeakyReLU", dtype=float_result, flops=_elements(2), example=(EXAMPLE, case((16, 8), negative_slope=0.2)))
+def leaky_relu(x, *, negative_slope=0.01):
+    """x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
+    x = floats(x)
+    return np.where(x > 0, x, np.asarray(negative_slope, x.dtype) * x)
+
+
+@op(infer_fn=lambda shapes, *, negative_slope: shapes[0], dtype=first_dtype)
+def leaky_relu_grad(g, x, *, negative_slope):
+    """Gradient of leaky_relu.  g, x: (...) -> (...)."""
+    return np.where(x > 0, g, np.asarray(negative_slope, g.dtype) * g)
+
+
+@leaky_relu.vjp
+def _(g, out, x, *, negative_slope):
+    return (leaky_relu_grad(g, x, negative_slope=negative_slope),)
+
+
+def _prelu_labels(shapes):
+    names = letters(len(shapes[0]))
+    return f"{names},{'1' if shapes[1] == (1,) else names[1:2]}->{names}"
+
+
+def _check_prelu(where, operands):
+    x, weight = (o.shape for o in operands)
+    if len(weight) != 1 or (weight != (1,) and (len(x) < 2 or weight[0] != x[1])):
+        allowed = f"({x[1]},), one number per channel (dim 1 of x), or (1,)" if len(x) > 1 else "(1,)"
+        raise ShapeError(message(f"weight has shape {weight} beside x of shape {x}", where=where, allowed=allowed))
+
+
+@op(_prelu_labels, name="PReLU", check=_check_prelu, flops=_elements(2), example=(case((8, 4, 2), (4,)), case((16, 8), (1,))))
+def prelu(x, weight):
+    """x where x > 0, weight * x elsewhere.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...). The weight is cut as the channels are."""
+    return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def prelu_grad(g, x, weight):
+    """Gradient for x.  g, x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
+    return np.where(x > 0, g, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * g)
+
+
+@op(infer_fn=lambda shapes: shapes[2], dtype=first_dtype)
+def prelu_weight_grad(g, x, weight):
+    """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) or (1,) -> weight's shape."""
+    over = tuple(i for i in range(x.ndim) if i != 1 or weight.shape == (1,))
+    return (g * np.minimum(x, 0)).sum(axis=over).reshape(weight.shape)
+
+
+@prelu.vjp
+def _(g, out, x, weight):
+    return prelu_grad(g, x, weight), prelu_weight_grad(g, x, weight)
+
+
+# ---- smooth ----
+
+
+_GELU_SCALE = float(np.sqrt(2 / np.pi))
+_GELU_CUBE = 0.044715  # Hendrycks and Gimpel 2016, eq. for the tanh form
+
+
+def _check_gelu(where, operands, *, approximate):
+    if approximate not in ("tanh", "none"):
+        raise ShapeError(message(f"approximate={shorten(approximate)}", where=where, allowed="'tanh' or 'none' (with the error function)"))
+
+
+def _gelu_inner(x):
+    """tanh of the tanh form's argument, in one new array."""
+    inner = np.asarray(x * x)  # of a 0-d array numpy makes a number, which takes nothing in place
+    inner *= x.dtype.type(_GELU_SCALE * _GELU_CUBE)
+    inner += x.dtype.type(_GELU_SCALE)
+    inner *= x
+    return np.tanh(inner, out=inner)
+
+
+@op(
+    UNARY,
+    name="GeLU",
+    check=_check_gelu,
+    dtype=float_result,
+    flops=_elements(8),
+    example=(EXAMPLE, case((16, 8), approximate="none")),
+)
+def gelu(x, *, approximate="tanh"):
+    """Gaussian error linear unit: x times the standard normal distribution function.  x: (...) -> (...).
+
+    approximate  "tanh": its tanh form, as MindSpore's GeLU; "none": 0.5 x (1 + erf(x / sqrt 2))
+    """
+    x = floats(x)
+    if approximate == "none":
+        return 0.5 * x * (1 + error_function(x * x.dtype.type(math.sqrt(0.5))))
+    inner = _gelu_inner(x)
+    inner += 1
+    inner *= x
+    inner *= x.dtype.type(0.5)
+    return inner
+
+
+@op(infer_fn=lambda shapes, *, approximate: shapes[0], dtype=first_dtype)
+def gelu_grad(g, x, *, approximate):
+    """Gradient of gelu.  g, x: (...) -> (...)."""
+    kind = x.dtype.type
+    if approximate == "none":
+        density = np.exp(-0.5 * x * x) * kind(1 / math.sqrt(2 * math.pi))
+        return g * (0.5 * (1 + error_function(x * kind(math.sqrt(0.5)))) + x * density)
+    inner = _gelu_inner(x)
+    slope = x * x
+    slope *= kind(3 * _GELU_SCALE * _GELU_CUBE)
+    slope += kind(_GELU_SCALE)
+    slope *= x  # x times the slope of tanh's argument
+    slope *= 1 - inner * inner
+    slope += 1
+    slope += inner
+    slope *= kind(0.5)
+    return g * slope
+
+
+@gelu.vjp
+def _(g, out, x, *, approximate):
+    return (gelu_grad(g, x, approximate=approximate),)
+
+
+def _sigmoid(x):
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
+
+
+@op(UNARY, name="Sigmoid", dtype=float_result, example=EXAMPLE)
+def sigmoid(x):
+    """1 / (1 + exp(-x)), without overflow.  x: (...) -> (...)."""
+    return _sigmoid(floats(x))
+
+
+@op(infer_fn=lambda shapes: shapes[0])
+def sigmoid_grad(g, out):
+    """Gradient of sigmoid.  g, out: (...) -> (...)."""
+    return g * out * (1 - out)
+
+
+@sigmoid.vjp
+def _(g, out, x):
+    return (sigmoid_grad(g, out),)
+
+
+@op(UNARY, name="SiLU", dtype=float_result, flops=_elements(5), example=EXAMPLE)
+def silu(x):
+    """x times sigmoid(x), also called swish.  x: (...) -> (...)."""
+    x = floats(x)
+    return x * _sigmoid(x)
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def silu_grad(g, x):
+    """Gradient of silu: g * s * (1 + x (1 - s)) with s = sigmoid(x).  g, x: (...) -> (...)."""
+    s = _sigmoid(x)
+    return g * s * (1 + x * (1 - s))
+
+
+@silu.vjp
+def _(g, out, x):
+    return (silu_grad(g, x),)
+
+
+@op(UNARY, name="Softplus", dtype=float_result, flops=_elements(4), example=EXAMPLE)
+def softplus(x):
+    """log(1 + exp(x)), without overflow.  x: (...) -> (...)."""
+    x = floats(x)
+    return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype))
+
+
+@softplus.vjp
+def _(g, out, x):
+    return (mul(g, sigmoid(x)),)
+
+
+def log_sigmoid(x):
+    """log(sigmoid(x)), without overflow.  x: (...) -> (...)."""
+    return neg(softplus(neg(x)))
+
+
+@op(UNARY, name="Elu", dtype=float_result, flops=_elements(3), example=(EXAMPLE, case((16, 8), alpha=0.5)))
+def elu(x, *, alpha=1.0):
+    """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
+    x = floats(x)
+    return np.where(x > 0, x, np.asarray(alpha, x.dtype) * np.expm1(np.minimum(x, np.zeros((), x.dtype))))
+
+
+@op(infer_fn=lambda shapes, *, alpha: shapes[0], dtype=first_dtype)
+def elu_grad(g, x, *, alpha):
+    """Gradient of elu: g where x > 0, g * alpha * exp(x) elsewhere.  g, x: (...) -> (...)."""
+    return g * np.where(x > 0, np.ones((), g.dtype), np.asarray(alpha, g.dtype) * np.exp(np.minimum(x, np.zeros((), x.dtype))))
+
+
+@elu.vjp
+def _(g, out, x, *, alpha):
+    return (elu_grad(g, x, alpha=alpha),)
+
+
+@op(UNARY, name="Tanh", dtype=float_result, example=EXAMPLE)
+def tanh(x):
+    """Hyperbolic tangent.  x: (...) -> (...)."""
+    return np.tanh(floats(x))
+
+
+@op(infer_fn=lambda shapes: shapes[0])
+def tanh_grad(g, out):
+    """Gradient of tanh.  g, out: (...) -> (...)."""
+    return g * (1 - out * out)
+
+
+@tanh.vjp
+def _(g, out, x):
+    return (tanh_grad(g, out),)
+
+
+# ---- along one dim ----
+
+
+def _check_axis(where, operands, *, axis):
+    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
+
+
+@op(
+    UNARY,
+    name="LogSoftmax",
+    check=_check_axis,
+    dtype=float_result,
+    whole=lambda signature, *, axis: signature.out[axis],
+    flops=_elements(5),
+    example=(case((16, 8)), case((8, 4, 2), axis=0)),
+)
+def log_softmax(x, *, axis=-1):
+    """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
+    x = floats(x)
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+@op(infer_fn=lambda shapes, *, axis: shapes[0])
+def log_softmax_grad(g, out, *, axis):
+    """Gradient of log_softmax: g - softmax * sum of g along `axis`.  g, out: (...) -> (...)."""
+    return g - np.exp(out) * g.sum(axis=axis, keepdims=True)
+
+
+@log_softmax.vjp
+def _(g, out, x, *, axis):
+    return (log_softmax_grad(g, out, axis=axis),)

@@ -1,0 +1,338 @@
+"""Scaled dot-product attention: fused, and taken apart.
+
+    softmax(scale * q k^T [+ mask]) v            q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e);  scale: 1 / sqrt(d)
+
+Samples and heads are independent: b and h may be cut without a message, and so may rows of q (s) and columns of v (e). Every query looks at all keys,
+so t stays whole in the fused operator, as d does. `AttentionExpand` is the same made of MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be
+cut, which costs an all_reduce of the maxima, one of the sums and one of the result.
+
+The fused operator never holds the (b, h, s, t) weights of all samples: it works on a few samples at a time, and its gradient computes them again
+(as in Dao et al. 2022, here per sample). That is also faster, because the few stay in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import ShapeError, message, shorten
+from .composed import composed
+from .elementwise import div, mul, sub
+from .functions import exp, stop_gradient
+from .linalg import matmul
+from .normalization import pieces
+from .reduce import reduce_max, reduce_sum
+from .registry import case, check_dim, op
+from .signature import letters
+from .threads import spread_over_threads, thread_count
+
+__all__ = ["attention_expand", "causal_mask", "scaled_dot_product_attention", "scaled_dot_product_attention_with_mask", "softmax_expand"]
+
+LAYOUTS = {"BNSD": "bhsd,bhtd,bhte->bhse", "BSND": "bshd,bthd,bthe->bshe"}  # MindSpore's names of input layouts (FlashAttentionScore)
+CHUNK_BYTES = 1 << 20  # of weights at a time: they stay in the second cache
+THREAD_FLOPS = 100_000_000  # a thread costs 0.1 ms to start: not for less than 2 ms of work
+
+
+def _check(where, operands, *, is_causal, scale, input_layout):
+    if input_layout not in LAYOUTS:
+        raise ShapeError(message(f"input_layout={shorten(input_layout)}", where=where, allowed="'BNSD' (heads before positions) or 'BSND'"))
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale)):
+        raise ShapeError(message(f"scale={shorten(scale)}", where=where, allowed="A number, or None for 1 / sqrt(d)"))
+    for name, x in zip(("q", "k", "v"), operands, strict=False):
+        if len(x.shape) != 4 or x.dtype.kind != "f":
+            raise ShapeError(message(f"{name} is {x.dtype} of shape {x.shape}", where=where, allowed=f"Floats with 4 dims, {input_layout}"))
+
+
+def _check_masked(where, operands, **attrs):
+    _check(where, operands[:3], **attrs)
+    mask = operands[3]
+    if mask.dtype.kind != "f" or not 2 <= len(mask.shape) <= 4:
+        hint = "For a mask of True and False: ops.select(mask, 0.0, float('-inf'))" if mask.dtype.kind == "b" else ""
+        raise ShapeError(
+            message(
+                f"mask is {mask.dtype} of shape {mask.shape}", where=where, allowed="Floats that are added, (s, t) or up to (b, h, s, t)", hint=hint
+            )
+        )
+
+
+def _labels(shapes, *, input_layout, **_):
+    return LAYOUTS[input_layout]
+
+
+def _masked_labels(shapes, *, input_layout, **_):
+    q, k, _, mask = shapes
+    heads_first = input_layout == "BNSD"
+    full = (q[0], q[1 if heads_first else 2], q[2 if heads_first else 1], k[2 if heads_first else 1])
+    dims = list(zip("bhst", full, strict=True))[4 - len(mask) :]
+    labels = "".join("1" if n == 1 and extent != 1 else c for n, (c, extent) in zip(mask, dims, strict=True))
+    ins, out = LAYOUTS[input_layout].split("->")
+    return f"{ins},{labels}->{out}"
+
+
+def _heads_first(x, input_layout):
+    return x if input_layout == "BNSD" else x.swapaxes(1, 2)
+
+
+class _Problem:
+    """One call on arrays: heads-first views of the operands, and the weights of a few samples at a time."""
+
+    def __init__(self, q, k, v, mask, is_causal, scale, input_layout, offset):
+        self.q, self.k, self.v = (_heads_first(x, input_layout) for x in (q, k, v))
+        self.dtype = np.result_type(q, k, v)
+        self.scale = np.asarray(1 / math.sqrt(q.shape[3]) if scale is None else scale, self.dtype)
+        b, h, s, _ = self.q.shape
+        t = self.k.shape[2]
+        self.mask = None if mask is None else np.broadcast_to(mask.reshape((1,) * (4 - mask.ndim) + mask.shape), (b, h, s, t))
+        self.causal = None
+        if is_causal:
+            # row i of this slice is row offset + i of all, and looks at the keys 0 to offset + i
+            self.causal = np.where(np.arange(t) > np.arange(offset, offset + s)[:, None], np.asarray(-np.inf, self.dtype), np.asarray(0, self.dtype))
+        self.samples = max(1, CHUNK_BYTES // max(1, h * s * t * self.dtype.itemsize))
+        self.flops = 4 * b * h * s * t * q.shape[3]
+
+    def chunks(self):
+        return [slice(i, i + self.samples) for i in range(0, len(self.q), self.samples)]
+
+    def each(self, work):
+        """Call work(chunk) for every chunk of samples, in threads if the matrix library may use several and it is worth it."""
+        chunks = self.chunks()
+        threads = min(len(chunks), thread_count()) if self.flops >= THREAD_FLOPS else 1
+
+        def part(number):
+            for chunk in chunks[number::threads]:
+                work(chunk)
+
+        spread_over_threads(part, threads)
+
+    def exponentials(self, chunk):
+        """exp(score - largest score of the row) and their sums.  -> (n, h, s, t), (n, h, s, 1)."""
+        scores = np.matmul(self.q[chunk] * self.scale, self.k[chunk].swapaxes(-1, -2))
+        if self.causal is not None:
+            scores += self.causal
+        if self.mask is not None:
+            scores += self.mask[chunk]
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        return scores, (scores @ np.ones(scores.shape[-1], scores.dtype))[..., None]
+
+
+def _attention(q, k, v, mask, *, is_causal, scale, input_layout, offset):
+    problem = _Problem(q, k, v, mask, is_causal, scale, input_layout, offset)
+    out = np.empty((*q.shape[:3], v.shape[3]), problem.dtype)
+    view = _heads_first(out, input_layout)
+
+    def work(chunk):
+        scores, sums = problem.exponentials(chunk)
+        np.divide(np.matmul(scores, problem.v[chunk]), sums, out=view[chunk])
+
+    problem.each(work)
+    return out
+
+
+def _gradients(g, out, q, k, v, mask, *, is_causal, scale, input_layout, offset, of_mask=False):
+    """Gradients for q, k, v (and mask), one after the other in one array."""
+    problem = _Problem(q, k, v, mask, is_causal, scale, input_layout, offset)
+    sizes = [q.size, k.size, v.size, mask.size if of_mask else 0]
+    packed = np.empty(sum(sizes), problem.dtype)
+    starts = np.cumsum([0, *sizes])
+    of_q, of_k, of_v = (
+        _heads_first(packed[start : start + x.size].reshape(x.shape), input_layout) for start, x in zip(starts[:3], (q, k, v), strict=True)
+    )
+    scores_grad = np.empty(problem.mask.shape, problem.dtype) if of_mask else None
+    g, out = _heads_first(g, input_layout), _heads_first(out, input_layout)
+
+    def work(chunk):
+        weights, sums = problem.exponentials(chunk)
+        weights /= sums
+        of_v[chunk] = np.matmul(weights.swapaxes(-1, -2), g[chunk])
+        grad = np.matmul(g[chunk], problem.v[chunk].swapaxes(-1, -2))
+        # the sum over keys of weight * its gradient is that of out * g over columns, which are fewer
+        grad -= np.vecdot(g[chunk], out[chunk])[..., None]
+        grad *= weights
+        if of_mask:
+            scores_grad[chunk] = grad
+        grad *= problem.scale
+        of_q[chunk] = np.matmul(grad, problem.k[chunk])
+        of_k[chunk] = np.matmul(grad.swapaxes(-1, -2), problem.q[chunk])
+
+    problem.each(work)
+    if of_mask:
+        aligned = (1,) * (4 - mask.ndim) + mask.shape
+        summed = tuple(i for i, n in enumerate(aligned) if n == 1)
+        packed[starts[3] :] = scores_grad.sum(axis=summed).reshape(-1)
+    return packed
+
+
+def _rows_of_q(shapes, attrs):
+    return shapes[2][2 if attrs["input_layout"] == "BNSD" else 1]
+
+
+_FACTS = {"whole": "td", "offset": "s", "flops": lambda s: 4 * s.b * s.h * s.s * s.t * max(s.d, s.e)}
+
+
+@op(
+    _labels,
+    name="ScaledDotProductAttention",
+    check=_check,
+    example=(
+        case((4, 2, 8, 6), (4, 2, 5, 6), (4, 2, 5, 4)),
+        case((2, 2, 8, 4), (2, 2, 8, 4), (2, 2, 8, 4), is_causal=True),
+        case((2, 8, 4, 4), (2, 8, 4, 4), (2, 8, 4, 2), is_causal=True, scale=0.3, input_layout="BSND"),
+    ),
+    **_FACTS,
+)
+def scaled_dot_product_attention(q, k, v, *, is_causal=False, scale=None, input_layout="BNSD", offset=0):
+    """softmax(scale * q k^T) v.  q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e).
+
+    is_causal     row i of q looks at the keys 0 to i only
+    scale         None: 1 / sqrt(d)
+    input_layout  "BNSD" as above, or "BSND": (b, s, h, d) and so on, which saves the transposes after a projection
+    """
+    return _attention(q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
+
+
+@op(infer_fn=lambda shapes, **_: (sum(math.prod(s) for s in shapes[2:]),), part_size=_rows_of_q)
+def attention_grad(g, out, q, k, v, *, is_causal, scale, input_layout, offset=0):
+    """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v: as in attention -> (elements of q, k and v,)."""
+    return _gradients(g, out, q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
+
+
+@scaled_dot_product_attention.vjp
+def _(g, out, q, k, v, **attrs):
+    return pieces(attention_grad(g, out, q, k, v, **attrs), q.shape, k.shape, v.shape)
+
+
+@op(
+    _masked_labels,
+    name="ScaledDotProductAttentionWithMask",
+    check=_check_masked,
+    example=(
+        case((4, 2, 8, 6), (4, 2, 5, 6), (4, 2, 5, 4), (8, 5)),
+        case((2, 8, 4, 4), (2, 6, 4, 4), (2, 6, 4, 2), (2, 1, 1, 6), input_layout="BSND"),
+        case((2, 2, 4, 4), (2, 2, 4, 4), (2, 2, 4, 4), (2, 2, 4, 4), is_causal=True),
+    ),
+    **_FACTS,
+)
+def scaled_dot_product_attention_with_mask(q, k, v, mask, *, is_causal=False, scale=None, input_layout="BNSD", offset=0):
+    """softmax(scale * q k^T + mask) v.  q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e), mask: broadcast to (b, h, s, t) -> (b, h, s, e).
+
+    mask  numbers added to the scores; -inf where a query must not look at a key. A row without any key gives NaN
+    Attributes: as `scaled_dot_product_attention`. The mask is in the order b, h, s, t whatever the input layout; dims of size 1 are not cut.
+    """
+    return _attention(q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
+
+
+def _masked_size(shapes, *, of_mask, **_):
+    return (sum(math.prod(s) for s in shapes[2 : 6 if of_mask else 5]),)
+
+
+@op(infer_fn=_masked_size, part_size=_rows_of_q)
+def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
+    """Gradients for q, k, v and, if `of_mask`, mask, one after the other.  g, out: (b, h, s, e), others: as in attention -> (their elements,)."""
+    return _gradients(g, out, q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset, of_mask=of_mask)
+
+
+@scaled_dot_product_attention_with_mask.vjp
+def _(g, out, q, k, v, mask, *, needs, **attrs):
+    packed = masked_attention_grad(g, out, q, k, v, mask, of_mask=needs[3], **attrs)
+    shapes = (q.shape, k.shape, v.shape, mask.shape)
+    return pieces(packed, *shapes) if needs[3] else (*pieces(packed, *shapes[:3]), None)
+
+
+# ---- taken apart ----
+
+
+def _causal_labels(shapes):
+    names = letters(len(shapes[0]) - 2)
+    return f"{names}st->{names}st"
+
+
+def _check_causal(where, operands):
+    shape = operands[0].shape
+    if not 2 <= len(shape) <= 20 or operands[0].dtype.kind != "f":
+        raise ShapeError(message(f"scores are {operands[0].dtype} of shape {shape}", where=where, allowed="Floats, (..., s, t)"))
+
+
+@op(_causal_labels, name="CausalMask", check=_check_causal, offset="st", example=(case((2, 2, 8, 8)), case((8, 8))))
+def causal_mask(scores, *, offset=(0, 0)):
+    """Scores with -1e30 in place of those of keys that come after the query.  scores: (..., s, t) -> (..., s, t). Any dim may be cut.
+
+    -1e30 and not -inf: a slice may hold nothing else, and the difference to its maximum must be a number.
+    """
+    return np.where(_hidden(scores.shape, offset), np.asarray(max(-1e30, float(np.finfo(scores.dtype).min)), scores.dtype), scores)
+
+
+def _hidden(shape, offset):
+    (row, column), (s, t) = offset, shape[-2:]
+    return np.arange(column, column + t) > np.arange(row, row + s)[:, None]
+
+
+@op(infer_fn=lambda shapes: shapes[0], part_size=lambda shapes, attrs: tuple(shapes[0][-2:]))
+def causal_mask_grad(g, *, offset=(0, 0)):
+    """Zeros in place of gradients for keys that come after the query.  g: (..., s, t) -> (..., s, t)."""
+    return np.where(_hidden(g.shape, offset), np.zeros((), g.dtype), g)
+
+
+@causal_mask.vjp
+def _(g, out, scores):
+    return (causal_mask_grad(g),)
+
+
+def _check_softmax(where, operands, *, axis):
+    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
+
+
+def _same_labels(shapes, **_):
+    names = letters(len(shapes[0]))
+    return f"{names}->{names}"
+
+
+@composed(
+    _same_labels,
+    name="SoftmaxExpand",
+    check=_check_softmax,
+    flops=lambda s: 5 * math.prod(vars(s).values()),
+    example=(case((16, 8)), case((8, 4, 2), axis=0)),
+)
+def softmax_expand(part, x, *, axis=-1):
+    """exp(x) / sum of exp(x) along `axis`, which may be cut.  x: (...) -> (...).
+
+    Made of ReduceMax, Sub, Exp, ReduceSum and Div: a cut axis costs an all_reduce of the maxima and one of the sums. No gradient goes through the
+    maximum: the result does not depend on it.
+    """
+    names = letters(len(x.shape))
+    place = axis % len(names)
+    kept = names[:place] + "1" + names[place + 1 :]
+    largest = part(reduce_max, x, labels=f"{names}->{kept}", axis=axis, keep_dims=True)
+    largest = part(stop_gradient, largest, labels=f"{kept}->{kept}")
+    raised = part(exp, part(sub, x, largest, labels=f"{names},{kept}->{names}"), labels=f"{names}->{names}")
+    total = part(reduce_sum, raised, labels=f"{names}->{kept}", axis=axis, keep_dims=True)
+    return part(div, raised, total, labels=f"{names},{kept}->{names}")
+
+
+def _check_expand(where, operands, *, is_causal, scale):
+    _check(where, operands, is_causal=is_causal, scale=scale, input_layout="BNSD")
+
+
+@composed(
+    "bhsd,bhtd,bhte->bhse",
+    name="AttentionExpand",
+    check=_check_expand,
+    whole="d",
+    flops=_FACTS["flops"],
+    example=(
+        case((4, 2, 4, 6), (4, 2, 8, 6), (4, 2, 8, 4)),
+        case((2, 2, 8, 3), (2, 2, 8, 3), (2, 2, 8, 4), is_causal=True, scale=0.5),
+    ),
+)
+def attention_expand(part, q, k, v, *, is_causal=False, scale=None):
+    """softmax(scale * q k^T) v made of Mul, MatMul, CausalMask, SoftmaxExpand and MatMul.
+
+    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e). All dims but d may be cut; a cut t costs three all_reduces forward.
+    """
+    factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    scores = part(matmul, part(mul, q, factor, labels="bhsd,->bhsd"), k, labels="bhsd,bhtd->bhst", transpose_b=True)
+    if is_causal:
+        scores = part(causal_mask, scores, labels="bhst->bhst")
+    return part(matmul, part(softmax_expand, scores, labels="bhst->bhst", axis=-1), v, labels="bhst,bhte->bhse")

@@ -1,0 +1,348 @@
+"""Batch norm: channels normalised over the whole batch, wherever its samples lie.
+
+    y = (x - mean of the channel) / sqrt(variance of the channel + epsilon) * scale + bias
+
+In training the statistics are those of the batch. When the batch (or height, width) is cut, every rank has a part of the sums, so the operator is
+composed of two with one message between them:
+
+    batch_norm_sums    x -> (2, c): sum and sum of squares of every channel            all_reduce of 2 c numbers, if n, h or w is cut
+    batch_norm_apply   x, sums, scale, bias -> y                                       backward: another all_reduce of 2 c numbers
+
+E[x^2] - E[x]^2 loses digits when the mean is large against the deviation: in float32 all of them at 3000 times. So a rank takes its own mean off
+first, and adds sums in float64: sum = n m and sum of squares = (sum of (x - m)^2) + n m^2. The variance is then as good as a two-pass one until the
+mean is 10^7 deviations, beyond what float32 data can hold, for one message as before (of 16 c bytes in place of 8 c).
+
+Gradients: with A = sum of g and B = sum of g * (x - mean) / deviation over a channel, bias has A, scale has B, and x has
+scale / deviation * (g - A / N - normalised * B / N), whose A and B travel with the gradient of the sums.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import ShapeError, message
+from .composed import composed
+from .elementwise import cast
+from .functions import floats
+from .normalization import check_epsilon, check_floats, check_like, piece
+from .registry import case, op
+from .signature import letters
+from .state import assign
+
+__all__ = ["batch_norm", "batch_normalization"]
+
+CHUNK = 1 << 16  # elements worked on at a time: the temporary stays in the cache (256 kB of float32)
+
+
+def _planes(x):
+    """x: (n, c, ...) -> (n, c, p), all positions in one dim."""
+    return x.reshape(len(x), x.shape[1], -1)
+
+
+def _chunks(planes):
+    step = max(1, CHUNK // max(1, planes[0].size))
+    return (slice(i, i + step) for i in range(0, len(planes), step))
+
+
+def _channel_sum(planes, other=None):
+    """Sum over samples and positions of x, or of x * other, in float64.  (n, c, p) -> (c,)."""
+    if planes.shape[2] == 1:
+        rows = planes[:, :, 0]
+        return np.einsum("nc->c" if other is None else "nc,nc->c", *((rows,) if other is None else (rows, other[:, :, 0]))).astype(np.float64)
+    if other is None:
+        # a product with ones is a third of the time of numpy's sum
+        sums = planes.reshape(-1, planes.shape[2]) @ np.ones(planes.shape[2], planes.dtype)
+        return sums.reshape(planes.shape[:2]).sum(axis=0, dtype=np.float64)
+    return np.vecdot(planes, other).sum(axis=0, dtype=np.float64)
+
+
+def _moments(sums, count, epsilon):
+    """Mean, variance and 1 / deviation in float64.  sums: (2, c) -> three times (c,)."""
+    mean = sums[0] / count
+    variance = np.maximum(sums[1] / count - mean * mean, 0)
+    return mean, variance, 1 / np.sqrt(variance + epsilon)
+
+
+def _channelled(values, dtype):
+    """(c,) as it multiplies (n, c, p)."""
+    return np.asarray(values, dtype)[:, None]
+
+
+def _of_x(dtypes, **_):
+    return dtypes[0]
+
+
+def _affine(x, factor, offset):
+    y = _planes(x) * _channelled(factor, x.dtype)
+    y += _channelled(offset, x.dtype)
+    return y.reshape(x.shape)
+
+
+# ---- the parts in training ----
+
+
+@op(
+    lambda shapes: f"{letters(len(shapes[0]))}->sb",
+    sizes=lambda shapes: {"s": 2},
+    whole="s",
+    dtype="float64",
+    flops=lambda s: 4 * math.prod(vars(s).values()),
+)
+def batch_norm_sums(x):
+    """Sum and sum of squares of every channel.  x: (n, c, ...) -> (2, c) float64."""
+    planes = _planes(floats(x))
+    count = planes.shape[0] * planes.shape[2]
+    mean = _channel_sum(planes) / count
+    # the mean as x can hold it: the sums below are exact for whatever is taken off
+    shift = mean.astype(planes.dtype)
+    rest, squares = np.zeros(len(mean)), np.zeros(len(mean))
+    for part in _chunks(planes):
+        centered = planes[part] - shift[:, None]
+        rest += _channel_sum(centered)
+        squares += _channel_sum(centered, centered)
+    shift = shift.astype(np.float64)
+    return np.stack([rest + count * shift, squares + shift * (2 * rest + count * shift)])
+
+
+@op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[1])
+def batch_norm_sums_grad(g, x):
+    """Gradient of the sums.  g: (2, c), x: (n, c, ...) -> (n, c, ...)."""
+    return _affine(x, 2 * g[1], g[0])
+
+
+@batch_norm_sums.vjp
+def _(g, out, x):
+    return (batch_norm_sums_grad(g, x),)
+
+
+def _apply_labels(shapes, *, count, epsilon):
+    names = letters(len(shapes[0]))
+    return f"{names},sb,b,b->{names}"
+
+
+@op(_apply_labels, whole="s", dtype=_of_x, flops=lambda s: 2 * math.prod(vars(s).values()))
+def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
+    """x normalised with the statistics in `sums`.  x: (n, c, ...), sums: (2, c) float64, scale, bias: (c,) -> (n, c, ...).
+
+    count  how many elements a channel has in the whole batch
+    """
+    mean, _, inverse = _moments(sums, count, epsilon)
+    factor = scale * inverse
+    return _affine(x, factor, bias - mean * factor)
+
+
+@op(infer_fn=lambda shapes, **_: (2, shapes[1][1]), dtype="float64")
+def batch_norm_grad_sums(g, x, mean, inverse):
+    """Sum of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse (1 / deviation): (c,) float64 -> (2, c) float64."""
+    g, planes = _planes(g), _planes(x)
+    shift = mean.astype(planes.dtype)
+    of_g, of_product = np.zeros(len(mean)), np.zeros(len(mean))
+    for part in _chunks(planes):
+        of_g += _channel_sum(g[part])
+        of_product += _channel_sum(g[part], planes[part] - shift[:, None])
+    return np.stack([of_g, (of_product - (mean - shift) * of_g) * inverse])
+
+
+@op(infer_fn=lambda shapes, **_: shapes[0][1:], dtype="float64")
+def batch_norm_mean(sums, *, count):
+    """Mean of every channel.  sums: (2, c) -> (c,) float64."""
+    return sums[0] / count
+
+
+@op(infer_fn=lambda shapes, **_: shapes[0][1:], dtype="float64")
+def batch_norm_inverse(sums, *, count, epsilon):
+    """1 / sqrt(variance + epsilon) of every channel.  sums: (2, c) -> (c,) float64."""
+    return _moments(sums, count, epsilon)[2]
+
+
+@op(infer_fn=lambda shapes, **_: shapes[0], dtype="float64")
+def batch_norm_apply_sums_grad(both, sums, scale, *, count, epsilon):
+    """Gradient for the sums.  both: (2, c) of `batch_norm_grad_sums`, sums: (2, c), scale: (c,) -> (2, c)."""
+    mean, _, inverse = _moments(sums, count, epsilon)
+    of_variance = -0.5 * scale * inverse**2 * both[1]
+    return np.stack([-scale * inverse * both[0] - 2 * mean * of_variance, of_variance]) / count
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=_of_x)
+def scale_channels(g, scale, inverse):
+    """g times scale / deviation.  g: (n, c, ...), scale, inverse: (c,) -> (n, c, ...)."""
+    return (_planes(g) * _channelled(scale * inverse, g.dtype)).reshape(g.shape)
+
+
+def _rows(both, like):
+    """Both rows of (2, c) in the dtype of `like`."""
+    dtype = str(like.dtype)
+    return tuple(cast(piece(both, start=i * both.shape[1], shape=tuple(like.shape)), dtype=dtype) for i in (0, 1))
+
+
+@batch_norm_apply.vjp
+def _(g, out, x, sums, scale, bias, *, count, epsilon):
+    inverse = batch_norm_inverse(sums, count=count, epsilon=epsilon)
+    both = batch_norm_grad_sums(g, x, batch_norm_mean(sums, count=count), inverse)
+    of_bias, of_scale = _rows(both, scale)
+    return scale_channels(g, scale, inverse), batch_norm_apply_sums_grad(both, sums, scale, count=count, epsilon=epsilon), of_scale, of_bias
+
+
+# What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that channels lie on the ranks as
+# they do elsewhere: by its shape alone, (c,) cut in 4 on 8 ranks would lie otherwise, and be sent around.
+def _channel_labels(shapes, **_):
+    return f"{letters(len(shapes[0]))},sb,b->b"
+
+
+@op(_channel_labels, whole="s", reduce="same", dtype=lambda dtypes, **_: dtypes[2], flops=lambda s: 4 * s.b)
+def batch_norm_statistic(x, sums, like, *, count, variance):
+    """Mean, or population variance, of every channel.  x: (n, c, ...), sums: (2, c), like: (c,), whose dtype the result takes -> (c,)."""
+    return _moments(sums, count, 1.0)[int(variance)].astype(like.dtype)
+
+
+@op(infer_fn=lambda shapes, **_: shapes[1], dtype="float64")
+def batch_norm_statistic_grad(g, sums, *, count, variance):
+    """Gradient for the sums.  g: (c,), sums: (2, c) -> (2, c)."""
+    if not variance:
+        return np.stack([g / count, np.zeros(g.shape)]).astype(np.float64)
+    return np.stack([-2 * sums[0] / count * g, g]) / count
+
+
+@batch_norm_statistic.vjp
+def _(g, out, x, sums, like, *, count, variance):
+    return None, batch_norm_statistic_grad(g, sums, count=count, variance=variance), None
+
+
+@op(_channel_labels, whole="s", reduce="same", dtype=lambda dtypes, **_: dtypes[2], flops=lambda s: 6 * s.b)
+def moving_statistic(x, sums, old, *, count, variance, share, factor):
+    """(1 - share) * old + share * factor * the batch's mean or population variance.  x: (n, c, ...), sums: (2, c), old: (c,) -> (c,)."""
+    return ((1 - share) * old + share * factor * _moments(sums, count, 1.0)[int(variance)]).astype(old.dtype)
+
+
+# ---- with moving statistics ----
+
+
+def _infer_labels(shapes, *, epsilon):
+    names = letters(len(shapes[0]))
+    return f"{names},b,b,b,b->{names}"
+
+
+@op(_infer_labels, dtype=_of_x, flops=lambda s: 2 * math.prod(vars(s).values()))
+def batch_norm_infer(x, scale, bias, mean, variance, *, epsilon):
+    """x normalised with given statistics.  x: (n, c, ...), the others: (c,) -> (n, c, ...)."""
+    factor = scale / np.sqrt(variance.astype(np.float64) + epsilon)
+    return _affine(x, factor, bias - mean * factor)
+
+
+@op(infer_fn=lambda shapes, **_: shapes[0], dtype="float64")
+def inverse_deviation(variance, *, epsilon):
+    """1 / sqrt(variance + epsilon).  variance: (c,) -> (c,) float64."""
+    return 1 / np.sqrt(variance.astype(np.float64) + epsilon)
+
+
+@batch_norm_infer.vjp
+def _(g, out, x, scale, bias, mean, variance, *, epsilon, needs):
+    inverse = inverse_deviation(variance, epsilon=epsilon)
+    of_x = scale_channels(g, scale, inverse)
+    if not any(needs[1:]):
+        return of_x, None, None, None, None
+    both = batch_norm_grad_sums(g, x, cast(mean, dtype="float64"), inverse)
+    of_bias, of_scale = _rows(both, scale)
+    if not any(needs[3:]):
+        return of_x, of_scale, of_bias, None, None
+    slope = scale * cast(inverse, dtype=str(scale.dtype))
+    of_variance = cast(inverse * inverse, dtype=str(scale.dtype)) * scale * of_scale * -0.5
+    return of_x, of_scale, of_bias, -(slope * of_bias), of_variance
+
+
+@op(lambda shapes: f"{letters(len(shapes[0]))},b->b", reduce="same", dtype=lambda dtypes: dtypes[1], flops=lambda s: 0)
+def given_statistic(x, given):
+    """The mean or variance that was given, as a result of its own.  x: (n, c, ...), given: (c,) -> (c,)."""
+    return given.copy()
+
+
+@given_statistic.vjp
+def _(g, out, x, given):
+    return None, g
+
+
+# ---- the operator ----
+
+
+def _labels(shapes, *, is_training, epsilon, momentum, data_format, unbiased, index=0):
+    names = letters(len(shapes[0]))
+    return f"{names},b,b,b,b->{'b' if index else names}"
+
+
+def _check(where, operands, *, is_training, epsilon, momentum, data_format, unbiased):
+    x, *others = operands
+    check_floats(where, x)
+    check_epsilon(where, epsilon)
+    if len(x.shape) < 2:
+        raise ShapeError(message(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)"))
+    if data_format != "NCHW":
+        raise ShapeError(message(f"data_format={data_format!r}", where=where, allowed="'NCHW': samples, channels, positions"))
+    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+        raise ShapeError(message(f"momentum={momentum!r}", where=where, allowed="A number from 0 to 1: the share of the new statistics"))
+    for name, operand in zip(("scale", "bias", "mean", "variance"), others, strict=True):
+        check_like(where, name, operand, x.shape[1:2], "one per channel of x")
+    if is_training and math.prod(x.shape[:1] + x.shape[2:]) < 2:
+        raise ShapeError(
+            message(f"x of shape {x.shape} has one element per channel", where=where, allowed="At least 2, to have a variance in training")
+        )
+
+
+_POSITIVE = {"low": 0.5, "high": 2.0}
+
+
+@composed(
+    _labels,
+    name="BatchNorm",
+    check=_check,
+    outputs=lambda shapes, **_: 5,
+    dtype=_of_x,
+    flops=lambda s: 6 * math.prod(vars(s).values()),
+    example=(
+        case((8, 4, 2, 2), (4,), (4,), (4,), (4,), is_training=True, **_POSITIVE),
+        case((16, 4), (4,), (4,), (4,), (4,), is_training=True, **_POSITIVE),
+        case((8, 4, 2, 2), (4,), (4,), (4,), (4,), **_POSITIVE),
+        case((16, 4), (4,), (4,), (4,), (4,), **_POSITIVE),
+    ),
+)
+def batch_normalization(
+    part, x, scale, bias, mean, variance, *, is_training=False, epsilon=1e-5, momentum=0.1, data_format="NCHW", unbiased=False, index=None
+):
+    """Batch norm over n and all dims after c.  x: (n, c, ...), the others: (c,) -> y: (n, c, ...), and four times (c,): mean, variance, both again.
+
+    is_training  normalise with the statistics of the batch; else with `mean` and `variance`, which are then the second and third result
+    momentum     in training, `mean` and `variance` that are Parameters without gradient become (1 - momentum) * old + momentum * new
+    unbiased     variance takes n / (n - 1) times the batch's population variance (PyTorch, cuDNN); default: that variance itself (MindSpore, CPU)
+
+    c may be cut without a message, n and the other dims with one all_reduce forward and one backward. Results and defaults: MindSpore, ops.BatchNorm.
+    """
+    names, statistics = letters(len(x.shape)), (mean, variance)
+    if is_training:
+        count = math.prod(x.shape) // x.shape[1]
+        sums = part(batch_norm_sums, x, labels=f"{names}->sb", keep=("sync",))
+        channels = f"{names},sb,b->b"
+        for i, kept in enumerate(statistics):
+            if hasattr(kept, "set_data") and not kept.requires_grad:
+                factor = count / (count - 1) if unbiased and i == 1 else 1.0
+                rule = {"count": count, "variance": i == 1, "share": float(momentum), "factor": factor}
+                assign(kept, part(moving_statistic, x, sums, kept, labels=channels, **rule))
+        if index is None or index > 0:
+            statistics = [
+                part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1) for i, like in enumerate(statistics)
+            ]
+        if index in (None, 0):
+            y = part(batch_norm_apply, x, sums, scale, bias, labels=f"{names},sb,b,b->{names}", count=count, epsilon=epsilon)
+    else:
+        if index in (None, 0):
+            y = part(batch_norm_infer, x, scale, bias, mean, variance, labels=f"{names},b,b,b,b->{names}", epsilon=epsilon)
+        if index is None or index > 0:
+            statistics = [part(given_statistic, x, s, labels=f"{names},b->b") for s in statistics]
+    if index is not None:
+        return y if index == 0 else statistics[(index - 1) % 2]
+    return y, *statistics, *statistics
+
+
+def batch_norm(x, running_mean, running_var, weight, bias, training=False, momentum=0.1, eps=1e-5):
+    """`BatchNorm`'s first result.  x: (n, c, ...), the others: (c,) -> (n, c, ...). Form: mindspore.ops.batch_norm."""
+    return batch_normalization.result(0, x, weight, bias, running_mean, running_var, is_training=training, momentum=momentum, epsilon=eps)

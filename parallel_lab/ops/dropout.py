@@ -1,0 +1,180 @@
+"""Dropout whose mask is a function of the element's place, not of who computes it.
+
+Whether an element is kept depends on (key, step, global index of the element): a hash of the three, compared with the probability. A rank evaluates
+it for its own slice, so the mask is the same bit for bit on one device and under every strategy, in every step, and no mask is stored or sent: the
+gradient evaluates it again.
+
+The hash is a counter-based generator as in Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"), with the mixing of a 32-bit
+integer hash (multiply, xor with a shift; constants of C. Wellons' "lowbias32"), keyed twice:
+
+    a, b = two words made from (key, step)
+    v = index + a;  v ^= v >> 16;  v *= 0x7feb352d;  v ^= v >> 15;  v ^= b;  v *= 0x846ca68b;  v ^= v >> 16         kept where v < (1 - p) 2^32
+
+Indices count elements in row-major order, modulo 2^32: a tensor of more elements (16 GB of float32) would repeat its mask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+from ..context import get_seed
+from ..errors import ShapeError, message, shorten
+from ..origin import caller
+from .registry import case, op
+from .state import training_step
+
+__all__ = ["dropout", "dropout_at", "dropout_key"]
+
+CHUNK = 1 << 14  # elements hashed at a time: the words stay in the cache (64 kB each)
+_MULTIPLIERS = (np.uint32(0x7FEB352D), np.uint32(0x846CA68B))
+_MASK64 = (1 << 64) - 1
+
+
+def dropout_key(*parts: object) -> int:
+    """A 64-bit key made from names and numbers: the same for equal parts, unrelated for different ones.
+
+    >>> dropout_key(1, "blocks.0.dropout") == dropout_key(1, "blocks.1.dropout")
+    False
+    """
+    text = "\x1f".join(f"{type(p).__name__}:{p}" for p in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def _words(key: int, step: int) -> tuple[np.uint32, np.uint32]:
+    """Two words that differ in every bit with probability 1/2 between keys and between steps (splitmix64, Steele et al. 2014)."""
+    z = (key + 0x9E3779B97F4A7C15 * (step + 1)) & _MASK64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
+    z ^= z >> 31
+    return np.uint32(z & 0xFFFFFFFF), np.uint32(z >> 32)
+
+
+def _row_starts(shape: tuple[int, ...], part: tuple[int, ...], offset: tuple[int, ...], dims: int) -> np.ndarray:
+    """Index modulo 2^32, in a tensor of `shape`, of the first element of every row of a slice: `part` elements from `offset` on, last dim left out.
+
+    dims  how many leading dims have indices of their own; elements that differ in the others alone share one
+    """
+    starts = np.zeros((), np.uint32)
+    stride = 1
+    for dim in reversed(range(len(shape))):
+        if dim >= dims:
+            continue
+        if dim < len(shape) - 1:
+            along = ((np.arange(part[dim], dtype=np.uint64) + np.uint64(offset[dim])) * np.uint64(stride)).astype(np.uint32)
+            starts = along.reshape(-1, *(1,) * starts.ndim) + starts
+        stride *= shape[dim]
+    return np.broadcast_to(starts.reshape(starts.shape + (1,) * (len(shape) - 1 - starts.ndim)), part[:-1]).reshape(-1)
+
+
+def _hash(words: np.ndarray, scratch: np.ndarray, a: np.uint32, b: np.uint32) -> None:
+    """Hash `words` in place; `scratch` has their shape."""
+    np.add(words, a, out=words)
+    np.right_shift(words, 16, out=scratch)
+    np.bitwise_xor(words, scratch, out=words)
+    np.multiply(words, _MULTIPLIERS[0], out=words)
+    np.right_shift(words, 15, out=scratch)
+    np.bitwise_xor(words, scratch, out=words)
+    np.bitwise_xor(words, b, out=words)
+    np.multiply(words, _MULTIPLIERS[1], out=words)
+    np.right_shift(words, 16, out=scratch)
+    np.bitwise_xor(words, scratch, out=words)
+
+
+def _dropped(x, step, p, key, dims, parts, offset):
+    """x with the mask applied, and scaled."""
+    shape = tuple(n * count for n, count in zip(x.shape, parts or (1,) * x.ndim, strict=True))
+    given = offset if isinstance(offset, tuple) else (offset,) * x.ndim if x.ndim == 1 or not offset else (offset,)
+    dims = x.ndim if dims is None else dims
+    if x.ndim == 0:
+        return _dropped(x.reshape(1), step, p, key, 1, (1,), 0).reshape(())
+    a, b = _words(key, int(step))
+    # an element is kept with probability limit / 2^32, which is 1 - p to 2^-32
+    limit = round((1 - p) * 2**32)
+    scale = np.asarray(1 / (1 - p), x.dtype)
+    rows, width = x.reshape(-1, x.shape[-1]), x.shape[-1]
+    starts = _row_starts(shape, x.shape, given, dims)
+    last = dims == x.ndim
+    columns = np.arange(width, dtype=np.uint32) + np.uint32(given[-1] & 0xFFFFFFFF) if last else np.zeros(1, np.uint32)
+    out = np.empty_like(rows)
+    step_rows = max(1, CHUNK // max(1, len(columns)))
+    words = np.empty((step_rows, len(columns)), np.uint32)
+    scratch = np.empty_like(words)
+    for first in range(0, len(rows), step_rows):
+        chunk = slice(first, first + step_rows)
+        count = len(starts[chunk])
+        np.add(starts[chunk, None], columns, out=words[:count])
+        _hash(words[:count], scratch[:count], a, b)
+        # the mask as 0 and 1 in x's dtype: multiplying bools converts them in small pieces, three times as slow
+        kept = (words[:count] < limit if limit < 2**32 else np.ones((count, 1), bool)).view(np.uint8).astype(x.dtype)
+        kept *= scale
+        np.multiply(rows[chunk], kept, out=out[chunk])
+    return out.reshape(x.shape)
+
+
+def _check(where, operands, *, p, key, dims, parts):
+    x, step = operands
+    if x.dtype.kind != "f":
+        raise ShapeError(message(f"x is {x.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')"))
+    if step.shape or step.dtype.kind not in "iu":
+        raise ShapeError(message(f"step is {step.dtype} of shape {step.shape}", where=where, allowed="One int: how many steps were taken before"))
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
+        raise ShapeError(message(f"p={shorten(p)}", where=where, allowed="A probability from 0 on, below 1: the share of elements that become 0"))
+    if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key <= _MASK64:
+        raise ShapeError(message(f"key={shorten(key)}", where=where, allowed="An int of 64 bits, such as dropout_key(...) makes"))
+    if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or not 1 <= dims <= len(x.shape)):
+        raise ShapeError(message(f"dims={shorten(dims)} for x of shape {x.shape}", where=where, allowed="How many leading dims, or None for all"))
+
+
+@op(
+    "...,->...",
+    name="Dropout",
+    check=_check,
+    strategy_labels=lambda signature: (signature.ins[0],),
+    offset=lambda signature: signature.ins[0],
+    localize=lambda attrs, parts: {**attrs, "parts": tuple(parts[c] for c in sorted(parts))},
+    dtype=lambda dtypes, **_: dtypes[0],
+    flops=lambda s: 12 * math.prod(vars(s).values()),
+    example=(
+        case((16, 8), (), ints={1: 50}, p=0.4, key=7),
+        case((4, 8, 2), (), ints={1: 50}, p=0.5, key=8),
+        case((4, 8, 2, 2), (), ints={1: 50}, p=0.5, key=9, dims=2),
+        case((32,), (), ints={1: 50}, p=0.25, key=10),
+    ),
+)
+def dropout_at(x, step, *, p=0.5, key=0, dims=None, parts=None, offset=0):
+    """x with a share p of its elements set to 0 and the others divided by 1 - p.  x: (...), step: () int -> (...).
+
+    step    number of the step: every step has a mask of its own
+    key     64 bits that name this dropout (`dropout_key`)
+    dims    how many leading dims have elements of their own; those that differ in the others alone are kept or dropped together (2: channels)
+    parts   in how many slices each dim of the whole tensor is cut, x being one of them; set by the compiler
+
+    Any dim may be cut; the mask is that of the whole tensor. The strategy has one tuple, for x.
+    """
+    return _dropped(x, step, p, key, dims, parts, offset)
+
+
+@dropout_at.vjp
+def _(g, out, x, step, *, p, key, dims, parts):
+    return dropout_at(g, step, p=p, key=key, dims=dims, parts=parts), None
+
+
+def dropout(x, p=0.5, training=True, seed=None, step=None):
+    """x with a share p of its elements set to 0 and the others divided by 1 - p; x itself if not training.  x: (...) -> (...).
+
+    seed  what makes this dropout's masks differ from another's; None: the line that calls
+    step  number of the step; None: the training step of a compiled network. Outside of one nobody counts: give it, or use `nn.Dropout`, which does
+
+    Form: mindspore.ops.dropout.
+    """
+    if not training:
+        return x
+    step = training_step() if step is None else step
+    if step is None:
+        what, allowed = "no step is given outside a compiled network", "step=0, 1, 2, ..., so that every call has a mask of its own"
+        raise ShapeError(message(what, where="dropout", allowed=allowed, hint="nn.Dropout counts its calls itself"))
+    key = dropout_key(get_seed(), caller().place if seed is None else seed)
+    return dropout_at(x, step, p=p, key=key)

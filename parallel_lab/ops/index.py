@@ -1,0 +1,400 @@
+"""Operators that pick elements: by a range (strided_slice), by row number (gather, embedding_lookup, gather_elements), and their reverse,
+adding rows up by number (unsorted_segment_sum).
+
+A table whose rows are cut is looked up where the rows are: every rank takes the indices, subtracts the number of its first row, gives zeros for rows
+that lie elsewhere, and the sum over the ranks is the result.
+
+        rows 0-3 on rank 0, 4-7 on rank 1;  indices [5, 2]
+        rank 0: [   0   ,  row 2 ]  \\
+                                      + = [ row 5, row 2 ]
+        rank 1: [ row 5 ,    0   ]  /
+
+Rules: MindSpore, operators StridedSlice, Gather, EmbeddingLookup, GatherD, UnsortedSegmentSum. Python's x[...] is made of these in `indexing.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import ShapeError, message, shorten
+from .elementwise import first_dtype
+from .registry import case, check_dim, op
+from .signature import letters, more_letters
+
+__all__ = ["embedding", "embedding_lookup", "gather", "gather_elements", "strided_slice", "unsorted_segment_sum"]
+
+
+# ---- ranges ----
+
+
+def _slices(begin, end, strides):
+    return tuple(slice(*bounds) for bounds in zip(begin, end, strides or (1,) * len(begin), strict=True))
+
+
+def _taken(shape, begin, end, strides):
+    """Per dim, how many elements are taken, and whether that is the whole dim in its order."""
+    indices = [s.indices(n) for s, n in zip(_slices(begin, end, strides), shape, strict=False)]
+    counts = [len(range(*i)) for i in indices] + list(shape[len(indices) :])
+    whole = [i == (0, n, 1) for i, n in zip(indices, shape, strict=False)] + [True] * (len(shape) - len(indices))
+    return counts, whole
+
+
+def _check_slice(where, operands, *, begin, end, strides):
+    shape = operands[0].shape
+    for name, given in (("begin", begin), ("end", end), ("strides", strides)):
+        if name == "strides" and given is None:
+            continue
+        if not isinstance(given, tuple) or len(given) != len(begin) or any(isinstance(n, bool) or not isinstance(n, int) for n in given):
+            raise ShapeError(message(f"{name} {shorten(given)}", where=where, allowed="Tuples of ints, equally long"))
+    if len(begin) > len(shape):
+        raise ShapeError(message(f"begin {begin} for a tensor of shape {shape}", where=where, allowed="At most one int per dim"))
+    if 0 in (strides or ()):
+        raise ShapeError(message(f"strides {strides}", where=where, allowed="Steps other than 0"))
+
+
+def _slice_labels(shapes, *, begin, end, strides):
+    names = letters(len(shapes[0]))
+    _, whole = _taken(shapes[0], begin, end, strides)
+    return f"{names}->" + "".join(c if w else s for c, s, w in zip(names, more_letters(len(names)), whole, strict=True))
+
+
+def _slice_sizes(shapes, *, begin, end, strides):
+    counts, _ = _taken(shapes[0], begin, end, strides)
+    return dict(zip(more_letters(len(counts)), counts, strict=True))
+
+
+@op(
+    _slice_labels,
+    name="StridedSlice",
+    static=("begin", "end"),
+    check=_check_slice,
+    sizes=_slice_sizes,
+    whole=lambda signature, **_: "".join(signature.reduced),
+    flops=lambda s: 0,
+    example=(
+        case((16, 8), begin=(0, 1), end=(16, 7), strides=(1, 2)),
+        case((4, 8, 2), begin=(-3,), end=(4,)),
+        case((4, 8), begin=(0, 7), end=(4, -9), strides=(1, -1)),
+    ),
+)
+def strided_slice(x, begin, end, strides=None):
+    """The elements begin, begin + stride, ... before end of every dim, by Python's slice rules.  x: (...) -> (...).
+
+    begin, end, strides  one int per dim, from the first on; dims without one are taken whole. Default stride 1
+
+    Only a dim that is taken whole with stride 1 can be cut.
+    """
+    return np.array(x[_slices(begin, end, strides)], order="C")
+
+
+@op(infer_fn=lambda shapes, *, shape, **_: shape)
+def slice_grad(g, *, shape, begin, end, strides):
+    """Gradient of strided_slice: zeros, with g where its elements came from.  g: (...) -> `shape`."""
+    grad = np.zeros(shape, g.dtype)
+    grad[_slices(begin, end, strides)] = g
+    return grad
+
+
+@strided_slice.vjp
+def _(g, out, x, *, begin, end, strides):
+    return (slice_grad(g, shape=tuple(x.shape), begin=begin, end=end, strides=strides),)
+
+
+# ---- rows by number ----
+
+_ROUNDS = 32  # rows with more equal numbers are summed by numpy's reduceat, others in rounds (measured with 2048 rows of 128)
+
+
+def add_rows(rows, indices, count):
+    """Sums of equal-numbered rows: (t, ...) and t numbers from 0 to count - 1 -> (count, ...).
+
+    The order of the additions, and so the bits of a sum, depend on the rows of that number only: up to 32 are added one after the other as they
+    stand, more of them pairwise. np.add.at needs 5 times as long for 2048 rows of 128 numbers, a product with one-hot rows up to 100 times.
+    """
+    total = np.zeros((count, *rows.shape[1:]), rows.dtype)
+    if not len(indices):
+        return total
+    order = np.argsort(indices, kind="stable")
+    ordered = indices[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    counts = np.diff(np.r_[starts, len(ordered)])
+    many = counts > _ROUNDS
+    if many.any():
+        chosen = np.repeat(many, counts)
+        sums = np.add.reduceat(rows[order[chosen]], np.r_[0, np.cumsum(counts[many])[:-1]], axis=0)
+        total[ordered[starts[many]]] = sums
+        starts, counts = starts[~many], counts[~many]
+    for nth in range(counts.max(initial=0)):
+        some = starts[counts > nth]
+        total[ordered[some]] += rows[order[some + nth]]
+    return total
+
+
+def _check_indices(where, operand, what="indices"):
+    if operand.dtype.kind not in "iu":
+        raise ShapeError(message(f"the {what} are {operand.dtype}", where=where, allowed=f"The {what} must be ints"))
+
+
+def _inside(indices, count, offset, where):
+    """Row numbers within this slice, and which of them lie in it (None: all do). Without an offset the slice is everything, and all must."""
+    if offset is None:
+        if indices.size and not (indices.min() >= 0 and indices.max() < count):
+            worst = indices.min() if indices.min() < 0 else indices.max()
+            raise ShapeError(message(f"an index is {worst}", where=where, allowed=f"Indices from 0 to {count - 1}"))
+        return indices, None
+    local = indices.astype(np.int64) - offset
+    mine = (local >= 0) & (local < count)
+    return np.where(mine, local, 0), mine
+
+
+def _look_up(table, indices, axis, offset, where):
+    local, mine = _inside(indices, table.shape[axis], offset, where)
+    rows = np.take(table, local, axis)
+    if mine is not None:
+        rows[(slice(None),) * axis + (~mine,)] = 0
+    return rows
+
+
+def _add_back(g, indices, shape, axis, offset, where):
+    """Reverse of _look_up: every row of g added to the row of the table that it was a copy of."""
+    local, mine = _inside(indices, shape[axis], offset, where)
+    rows = np.moveaxis(g.reshape((*shape[:axis], indices.size, *shape[axis + 1 :])), axis, 0)
+    numbers = local.reshape(-1)
+    if mine is not None:
+        rows, numbers = rows[mine.reshape(-1)], numbers[mine.reshape(-1)]
+    return np.array(np.moveaxis(add_rows(rows, numbers, shape[axis]), 0, axis), order="C")
+
+
+def _gather_labels(shapes, *, axis):
+    table, place = letters(len(shapes[0])), axis % len(shapes[0])
+    indices = letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
+    return f"{table},{indices}->{table[:place]}{indices}{table[place + 1 :]}"
+
+
+def _check_gather(where, operands, *, axis):
+    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
+    _check_indices(where, operands[1])
+
+
+def _row_label(signature):
+    """The table's dim that the result does not have."""
+    return next(c for c in signature.ins[0] if c not in signature.out)
+
+
+def _restrict_gather(signature, cuts, sizes, *, axis):
+    """MindSpore, Gather: CheckStrategy."""
+    table, indices = signature.ins
+    place = axis % len(table)
+    row = table[place]
+    if cuts[row] == 1:
+        return None
+    what = f"cuts dim {place} of input 0 ('{row}', the rows that are looked up) {cuts[row]} ways"
+    if place or len(table) > 2:
+        why = f"axis is {axis}" if place else f"the table has {len(table)} dims"
+        return f"{what}, but {why}", "Rows are cut of tables with 1 or 2 dims, at axis 0"
+    if not indices:
+        return f"{what}, but the index is one number", "With cut rows the indices have dims"
+    cut = [c for c in indices if cuts[c] > 1]
+    both = len(table) == len(indices) == 2 and cut == [indices[0]] and cuts[table[1]] == 1
+    if cut and not both:
+        allowed = "The rows or the indices are cut; both only for 2-D indices cut in dim 0 and a 2-D table with whole columns"
+        return f"{what}, and the indices too (input 1)", allowed
+    return None
+
+
+_TABLES = (
+    case((16, 8), (4, 2), ints={1: 16}),
+    case((16,), (8,), ints={1: 16}),
+    case((16, 8), (16,), ints={1: 4}),
+    case((2, 8, 4), (4,), ints={1: 8}, axis=1),
+    case((16, 4), (), ints={1: 16}, axis=-2),
+)
+
+
+@op(
+    _gather_labels,
+    name="Gather",
+    aliases=("GatherV2", "SparseGatherV2"),
+    axes=lambda signature: signature.ins[1] + signature.ins[0],
+    check=_check_gather,
+    restrict=_restrict_gather,
+    offset=_row_label,
+    dtype=first_dtype,
+    flops=lambda s: 0,
+    example=_TABLES,
+)
+def gather(params, indices, axis=0, *, offset=None):
+    """Rows of a table, by number: result[..., i, j, ...] = params[..., indices[i, j], ...].
+
+    params: (..., rows, ...) with the rows in dim `axis`, indices: (i, j, ...) int from 0 to rows - 1 -> (..., i, j, ..., ...)
+
+    A rank that holds rows from `offset` on gives zeros for the others. An index outside the table raises ShapeError; of a table whose rows are cut
+    no rank knows that it is outside, and gives zeros (as MindSpore).
+    """
+    return _look_up(params, indices, axis % params.ndim, offset, "Gather")
+
+
+@op(
+    infer_fn=lambda shapes, *, shape, axis: shape,
+    dtype=first_dtype,
+    part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]],
+)
+def gather_grad(g, indices, *, shape, axis, offset=None):
+    """Gradient of gather for its table: the rows of g added up by index.  g: as the result of gather, indices: (...) int -> `shape`."""
+    return _add_back(g, indices, shape, axis % len(shape), offset, "Gather")
+
+
+@gather.vjp
+def _(g, out, params, indices, *, axis):
+    return gather_grad(g, indices, shape=tuple(params.shape), axis=axis), None
+
+
+def embedding(input, weight):  # the argument names of PyTorch and mindspore.ops
+    """Rows of a table by number: `gather` along axis 0.  input: (...) int, weight: (rows, columns) -> (..., columns)."""
+    return gather(weight, input, 0)
+
+
+def _lookup_labels(shapes, *, start):
+    return _gather_labels(shapes, axis=0)
+
+
+def _check_lookup(where, operands, *, start):
+    _check_gather(where, operands, axis=0)
+    if isinstance(start, bool) or not isinstance(start, int) or len(operands[0].shape) > 2:
+        what = f"start={shorten(start)} and a table of shape {operands[0].shape}"
+        raise ShapeError(message(what, where=where, allowed="An int, and a table with 1 or 2 dims"))
+
+
+@op(
+    _lookup_labels,
+    name="EmbeddingLookup",
+    check=_check_lookup,
+    axes=lambda signature: signature.ins[1] + signature.ins[0],
+    restrict=lambda signature, cuts, sizes, *, start: _restrict_gather(signature, cuts, sizes, axis=0),
+    offset=_row_label,
+    dtype=first_dtype,
+    flops=lambda s: 0,
+    example=(case((16, 8), (4, 2), ints={1: 16}), case((8, 4), (16,), ints={1: 16}, start=4)),
+)
+def embedding_lookup(params, indices, start=0, *, offset=None):
+    """Rows of a table that begins with row number `start`; zeros for numbers it does not have.
+
+    params: (rows, columns) or (rows,), indices: (...) int -> (..., columns)
+    """
+    return _look_up(params, indices, 0, start + (offset or 0), "EmbeddingLookup")
+
+
+@op(infer_fn=lambda shapes, *, shape, start: shape, dtype=first_dtype, part_size=lambda shapes, attrs: attrs["shape"][0])
+def embedding_lookup_grad(g, indices, *, shape, start, offset=None):
+    """Gradient of embedding_lookup for its table.  g: (..., columns), indices: (...) int -> `shape`."""
+    return _add_back(g, indices, shape, 0, start + (offset or 0), "EmbeddingLookup")
+
+
+@embedding_lookup.vjp
+def _(g, out, params, indices, *, start):
+    return embedding_lookup_grad(g, indices, shape=tuple(params.shape), start=start), None
+
+
+# ---- one number per element ----
+
+
+def _elements_labels(shapes, *, dim):
+    names = letters(len(shapes[0]))
+    place = dim % len(names)
+    numbers = names[:place] + more_letters(1) + names[place + 1 :]
+    return f"{names},{numbers}->{numbers}"
+
+
+def _check_elements(where, operands, *, dim):
+    check_dim(where, "dim", dim, len(operands[0].shape), operands[0].shape)
+    _check_indices(where, operands[1], "index")
+    if len(operands[1].shape) != len(operands[0].shape):
+        what = f"index has shape {operands[1].shape} beside x of shape {operands[0].shape}"
+        raise ShapeError(message(what, where=where, allowed="The same number of dims, and equal sizes but in `dim`"))
+
+
+@op(
+    _elements_labels,
+    name="GatherD",
+    aliases=("GatherElements",),
+    static=("dim",),
+    check=_check_elements,
+    whole=lambda signature, *, dim: signature.ins[0][dim] + signature.ins[1][dim],
+    dtype=first_dtype,
+    flops=lambda s: 0,
+    example=(case((16, 8), (16, 4), ints={1: 8}, dim=1), case((8, 4, 2), (2, 4, 2), ints={1: 8}, dim=-3)),
+)
+def gather_elements(x, dim, index):
+    """For every place of `index` the element of x whose number along `dim` stands there (torch.gather).
+
+    x: (..., n, ...), index: (..., k, ...) int from 0 to n - 1 -> (..., k, ...). `dim` stays whole in both.
+    """
+    _inside(index, x.shape[dim], None, "GatherD")
+    return np.take_along_axis(x, index.astype(np.int64, copy=False), dim)
+
+
+@op(infer_fn=lambda shapes, *, shape, dim: shape, dtype=first_dtype)
+def gather_elements_grad(g, index, *, shape, dim):
+    """Gradient of gather_elements for x.  g, index: (..., k, ...) -> `shape`."""
+    if not index.size:
+        return np.zeros(shape, g.dtype)
+    # every element of x has a number of its own, so that one sum by number adds them all
+    places, size = np.moveaxis(index, dim, -1), shape[dim]
+    count = places.size // places.shape[-1]
+    numbers = places.reshape(count, -1).astype(np.int64) + size * np.arange(count)[:, None]
+    total = add_rows(np.moveaxis(g, dim, -1).reshape(-1), numbers.reshape(-1), count * size)
+    return np.array(np.moveaxis(total.reshape((*places.shape[:-1], size)), -1, dim), order="C")
+
+
+@gather_elements.vjp
+def _(g, out, x, index, *, dim):
+    return gather_elements_grad(g, index, shape=tuple(x.shape), dim=dim), None
+
+
+# ---- sums by number ----
+
+
+def _segment_labels(shapes, *, num_segments):
+    names = letters(len(shapes[0]))
+    ids = names[: len(shapes[1])]
+    return f"{names},{ids}->{more_letters(1)}{names[len(ids) :]}"
+
+
+def _check_segments(where, operands, *, num_segments):
+    _check_indices(where, operands[1], "segment_ids")
+    if isinstance(num_segments, bool) or not isinstance(num_segments, int) or num_segments < 1:
+        raise ShapeError(message(f"num_segments={shorten(num_segments)}", where=where, allowed="An int, at least 1"))
+    x, ids = operands[0].shape, operands[1].shape
+    if not ids or x[: len(ids)] != ids:
+        raise ShapeError(message(f"segment_ids have shape {ids} beside x of shape {x}", where=where, allowed="The first dims of x, at least one"))
+
+
+@op(
+    _segment_labels,
+    name="UnsortedSegmentSum",
+    static=("num_segments",),
+    check=_check_segments,
+    sizes=lambda shapes, *, num_segments: {more_letters(1): num_segments},
+    dtype=first_dtype,
+    example=(case((16, 4), (16,), ints={1: 5}, num_segments=5), case((8, 2, 4), (8, 2), ints={1: 6}, num_segments=4)),
+)
+def unsorted_segment_sum(x, segment_ids, num_segments):
+    """Sums of the parts of x that have the same number; numbers outside are left out.
+
+    x: (i, ..., rest), segment_ids: (i, ...) int -> (num_segments, rest). Where the numbers are cut, every rank has a partial sum.
+    """
+    numbers = segment_ids.reshape(-1)
+    rows = x.reshape((numbers.size, *x.shape[segment_ids.ndim :]))
+    kept = (numbers >= 0) & (numbers < num_segments)
+    return add_rows(rows[kept], numbers[kept], num_segments)
+
+
+@op(infer_fn=lambda shapes, *, shape: shape, dtype=first_dtype)
+def segment_grad(g, segment_ids, *, shape):
+    """Gradient of unsorted_segment_sum: every part gets its segment's, those left out zeros.  g: (segments, rest), segment_ids: (...) -> `shape`."""
+    return _look_up(g, segment_ids, 0, 0, "UnsortedSegmentSum").reshape(shape)
+
+
+@unsorted_segment_sum.vjp
+def _(g, out, x, segment_ids, *, num_segments):
+    return segment_grad(g, segment_ids, shape=tuple(x.shape)), None

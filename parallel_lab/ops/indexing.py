@@ -1,0 +1,227 @@
+"""Python's x[...] as operators: `getitem(x, key)` gives what numpy's indexing gives, on arrays, Tensors and values of a trace, gradient included.
+
+    x[1:5, -1]         strided_slice, then squeeze
+    x[:, None]         expand_dims
+    x[[2, 0, 2]]       gather along dim 0
+    x[rows, columns]   the two dims joined, then gather
+    x[mask]            gather of the places where the mask is true
+
+The shape of the result must be known: a mask that a trace computes is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from ..context import current_tracer
+from ..errors import ShapeError, message, shorten
+from .elementwise import add, mul
+from .index import gather, strided_slice
+from .logic import less, select
+from .shape import expand_dims, reshape, squeeze
+
+__all__ = ["TensorIndexError", "getitem", "take"]
+
+
+class TensorIndexError(ShapeError, IndexError):
+    """An index outside a tensor, or of a kind it does not take. An IndexError too, so that loops written for sequences end."""
+
+
+def getitem(x: Any, key: Any) -> Any:
+    """Elements of x as numpy's `x[key]`.  x: (...) -> (...).
+
+    key  ints, slices, None, Ellipsis, and arrays or Tensors of ints or bools, one or several in a tuple
+
+    Raises TensorIndexError for what lies outside, for too many indices, and for arrays of indices that stand apart from each other.
+    """
+    return _Index(x, key).result()
+
+
+def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+    """Elements along `axis` by number, as numpy's take; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
+    return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
+
+
+class _Array:
+    """Indices of one dim. `known` are their numbers; None if a trace computes them, or a Parameter holds them: then `value` stands for them."""
+
+    def __init__(self, value: Any, known: np.ndarray | None) -> None:
+        self.value, self.known = value, known
+        self.shape = tuple(value.shape) if known is None else known.shape
+
+
+def _known(value: Any) -> np.ndarray | None:
+    """The numbers of an index, where they are known."""
+    if not hasattr(value, "dtype") or isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if not hasattr(value, "__parallel_lab_op__"):  # a value of a trace
+        return None
+    if current_tracer.get() is not None and hasattr(value, "requires_grad") and hasattr(value, "comm_fusion"):  # a Parameter: it will change
+        return None
+    return value.asnumpy()
+
+
+class _Index:
+    """One key, taken apart: `items` holds None, slices, ints and _Arrays; all but None stand for one dim of x each."""
+
+    def __init__(self, x: Any, key: Any) -> None:
+        self.x, self.key, self.shape = x, key, tuple(x.shape)
+        parts = [p for item in (key if isinstance(key, tuple) else (key,)) for p in self.parts(item)]
+        used = sum(p is not None and p is not Ellipsis for p in parts)
+        if used > len(self.shape) or sum(p is Ellipsis for p in parts) > 1:
+            what = f"takes {used} dims" if used > len(self.shape) else "has more than one '...'"
+            raise self.error(what, f"At most {len(self.shape)} indices, and one '...'")
+        where = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
+        rest = [slice(None)] * (len(self.shape) - used)
+        # an Ellipsis stands between its neighbours even if it takes no dim
+        self.apart = where if where < len(parts) and not rest else None
+        self.items: list[Any] = [*parts[:where], *rest, *parts[where + 1 :]]
+        self.settle()
+
+    def error(self, what: str, allowed: str, hint: str = "") -> TensorIndexError:
+        given = f"index {shorten(self.key)} of a tensor of shape {self.shape} {what}"
+        return TensorIndexError(message(given, where="x[...]", allowed=allowed, hint=hint))
+
+    def parts(self, item: Any) -> list[Any]:
+        """One entry of the key; a mask becomes one array of numbers for each of its dims."""
+        if item is None or item is Ellipsis or isinstance(item, slice):
+            return [item]
+        if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+            return [int(item)]
+        if isinstance(item, bool) or not (hasattr(item, "dtype") or isinstance(item, (list, tuple, range))):
+            raise self.error(f"has {shorten(item)} in it", "Ints, slices, None, '...', and arrays of ints or bools")
+        known = _known(item)
+        kind = np.dtype(str(item.dtype)).kind if known is None else known.dtype.kind
+        if known is not None and not known.size and not hasattr(item, "dtype"):
+            known, kind = known.astype(np.int64), "i"  # an empty list has no dtype of its own
+        if kind == "b":
+            if known is None:
+                hint = "ops.select(mask, x, other) keeps the shape"
+                raise self.error("is a mask that is computed", "While a network is compiled the shape of the result must be known", hint)
+            if not known.ndim:
+                raise self.error("is one bool", "A mask has the dims it chooses from")
+            return [_Mask(n, known.shape[d]) for d, n in enumerate(np.nonzero(known))]
+        if kind not in "iu":
+            raise self.error(f"has an array of {item.dtype if known is None else known.dtype} in it", "Indices are ints or bools")
+        if known is not None and not known.ndim:
+            return [int(known)]
+        return [_Array(item, known)]
+
+    def settle(self) -> None:
+        """Check every item against its dim, and count from the front."""
+        dim = 0
+        for place, item in enumerate(self.items):
+            if item is None:
+                continue
+            n = self.shape[dim]
+            if isinstance(item, int):
+                if not -n <= item < n:
+                    raise self.error(f"is outside dim {dim}", f"An int from {-n} to {n - 1}" if n else "The dim has no elements")
+                self.items[place] = item % n
+            elif isinstance(item, _Array):
+                self.items[place] = self.counted(item, n, dim)
+            dim += 1
+
+    def counted(self, item: _Array, n: int, dim: int) -> _Array:
+        """The same indices, none below 0."""
+        if isinstance(item, _Mask) and item.size != n:
+            raise self.error(f"has a mask with {item.size} elements where dim {dim} has {n}", "A mask of the same size")
+        if item.known is None:
+            if np.dtype(str(item.value.dtype)).kind == "u":
+                return item
+            return _Array(select(less(item.value, 0), add(item.value, n), item.value), None)
+        numbers = item.known
+        if numbers.size and not -n <= numbers.min() <= numbers.max() < n:
+            worst = numbers.min() if numbers.min() < -n else numbers.max()
+            raise self.error(f"has {worst}, which is outside dim {dim}", f"Ints from {-n} to {n - 1}" if n else "The dim has no elements")
+        if numbers.dtype.kind == "i" and numbers.size and numbers.min() < 0:
+            numbers = np.where(numbers < 0, numbers + n, numbers)
+            return _Array(numbers, numbers)
+        return _Array(item.value if hasattr(item.value, "dtype") else numbers, numbers)
+
+    # ---- operators ----
+
+    def result(self) -> Any:
+        arrays = [i for i, item in enumerate(self.items) if isinstance(item, _Array)]
+        if len(arrays) > 1:
+            self.join_block(arrays)
+        if arrays:
+            self.check_place(arrays[0])
+        value = self.sliced()
+        dims: list[str] = []  # what stands where in the value: "kept", "gone" (to be squeezed), "new" (to be put in)
+        axis = 0
+        for item in self.items:
+            if isinstance(item, _Array):
+                value = gather(value, item.value, axis)
+                dims += ["kept"] * len(item.shape)
+                axis += len(item.shape)
+            else:
+                dims.append("new" if item is None else "gone" if isinstance(item, int) else "kept")
+                axis += item is not None
+        gone = tuple(i for i, d in enumerate(d for d in dims if d != "new") if d == "gone")
+        if gone:
+            value = squeeze(value, axis=gone)
+        for axis, what in enumerate(d for d in dims if d != "gone"):
+            if what == "new":
+                value = expand_dims(value, axis)
+        return value
+
+    def sliced(self) -> Any:
+        """x with its slices and ints taken; the dims of ints have size 1, those of arrays are whole."""
+        bounds = []
+        dims = [item for item in self.items if item is not None]
+        for item, n in zip(dims, self.x.shape, strict=True):
+            if isinstance(item, int):
+                bounds.append((item, item + 1, 1))
+            elif isinstance(item, slice):
+                start, stop, step = item.indices(n)
+                empty = not range(start, stop, step)
+                bounds.append((0, 0, 1) if empty else (start, stop if stop >= 0 else -n - 1, step))  # downwards, -1 means "to the first one"
+            else:
+                bounds.append((0, n, 1))
+        if all(b == (0, n, 1) for b, n in zip(bounds, self.x.shape, strict=True)):
+            return self.x
+        return strided_slice(self.x, *zip(*bounds, strict=True))
+
+    def join_block(self, arrays: list[int]) -> None:
+        """Several arrays side by side: their dims become one, their numbers those of its elements. Ints between them count as arrays."""
+        first, last = arrays[0], arrays[-1]
+        block = self.items[first : last + 1]
+        if any(item is None or isinstance(item, slice) for item in block) or (self.apart is not None and first < self.apart <= last):
+            raise self.error("has arrays that stand apart", "Arrays of indices stand side by side", "Index in two steps")
+        block = [item if isinstance(item, _Array) else _Array(np.asarray(item), np.asarray(item)) for item in block]
+        dim = sum(item is not None for item in self.items[:first])
+        sizes = self.shape[dim : dim + len(block)]
+        if all(item.known is not None for item in block):
+            try:
+                numbers = np.ravel_multi_index(np.broadcast_arrays(*(item.known for item in block)), sizes)
+            except ValueError as error:
+                raise self.error(f"has arrays of shapes {[item.shape for item in block]}", "Shapes that broadcast to one") from error
+            joined = _Array(numbers, numbers)
+        else:
+            total = block[0].value
+            for item, n in zip(block[1:], sizes[1:], strict=True):
+                total = add(mul(total, n), item.value)
+            joined = _Array(total, None)
+        self.x = reshape(self.x, (*self.shape[:dim], math.prod(sizes), *self.shape[dim + len(block) :]))
+        self.items[first : last + 1] = [joined]
+
+    def check_place(self, array: int) -> None:
+        """numpy puts the dims of arrays first if an int stands apart from them: refused where that is not where they stand anyway."""
+        special = [i for i, item in enumerate(self.items) if isinstance(item, (int, _Array))]
+        together = all(b - a == 1 for a, b in itertools.pairwise(special)) and not (self.apart is not None and special[0] < self.apart <= special[-1])
+        if not together and any(not isinstance(item, int) for item in self.items[:array]):
+            what = "has an int apart from the array of indices"
+            raise self.error(what, "They stand side by side", "Index in two steps, the int first: x[0][:, rows]")
+
+
+class _Mask(_Array):
+    """Where a mask is true, along one of its dims."""
+
+    def __init__(self, numbers: np.ndarray, size: int) -> None:
+        super().__init__(numbers, numbers)
+        self.size = size

@@ -1,0 +1,225 @@
+"""Operators that join tensors into one and cut one into several: concat, stack, split, unstack.
+
+    concat((4, 2), (4, 3)) along axis 1 -> (4, 5)         split (4, 5) into sizes (2, 3) along axis 1 -> (4, 2), (4, 3)
+    stack((4, 2), (4, 2)) along axis 1 -> (4, 2, 2)       unstack (4, 2, 2) along axis 1 -> (4, 2), (4, 2)
+
+The dim they work along stays whole, all others may be cut.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import ShapeError, message, shorten
+from .registry import case, check_dim, op
+from .shape import reshape
+from .signature import letters, more_letters
+
+__all__ = ["cat", "chunk", "concat", "split", "split_parts", "stack", "unbind", "unstack"]
+
+
+# ---- helpers of vjp rules ----
+
+
+@op(infer_fn=lambda shapes, *, axis, start, size: (*shapes[0][:axis], size, *shapes[0][axis + 1 :]))
+def take_range(x, *, axis, start, size):
+    """The elements start..start+size along `axis`.  x: (..., n, ...) -> (..., size, ...)."""
+    return np.array(x[(slice(None),) * axis + (slice(start, start + size),)], order="C")
+
+
+@op(infer_fn=lambda shapes, *, shape, axis, start: shape)
+def place_range(g, *, shape, axis, start):
+    """Gradient of take_range: zeros, with g from `start` on.  g: (..., size, ...) -> `shape`."""
+    grad = np.zeros(shape, g.dtype)
+    grad[(slice(None),) * axis + (slice(start, start + g.shape[axis]),)] = g
+    return grad
+
+
+# ---- joining ----
+
+
+def _check_concat(where, operands, *, axis):
+    first = operands[0].shape
+    place = check_dim(where, "axis", axis, len(first), first)
+    for i, operand in enumerate(operands):
+        shape = operand.shape
+        if len(shape) != len(first) or any(a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != place):
+            what = f"tensor {i} has shape {shape}, the first {first}"
+            raise ShapeError(message(what, where=where, allowed=f"Shapes that differ in dim {place} at most"))
+
+
+def _concat_labels(shapes, *, axis):
+    names, place = letters(len(shapes[0])), axis % len(shapes[0])
+    spare = iter(more_letters(len(shapes)))
+    # tensors of one size share the label, so that the device matrix is as long as the strategy
+    known = {shapes[0][place]: names[place]}
+    for shape in shapes:
+        if shape[place] not in known:
+            known[shape[place]] = next(spare)
+    return ",".join(names[:place] + known[s[place]] + names[place + 1 :] for s in shapes) + "->" + names
+
+
+@op(
+    _concat_labels,
+    name="Concat",
+    check=_check_concat,
+    out_sizes=lambda shapes, *, axis: {letters(len(shapes[0]))[axis]: sum(s[axis] for s in shapes)},
+    whole=lambda signature, *, axis: "".join(dict.fromkeys(labels[axis] for labels in signature.ins)),
+    flops=lambda s: 0,
+    example=(case((8, 4), (8, 2), (8, 4), axis=1), case((4, 8), (4, 8)), case((4, 2, 8), (4, 3, 8), axis=-2)),
+)
+def concat(*inputs, axis=0):
+    """Tensors joined along `axis`.  inputs: each (..., n_i, ...) -> (..., sum of n_i, ...)."""
+    return np.concatenate(inputs, axis=axis)
+
+
+@concat.vjp
+def _(g, out, *inputs, axis):
+    place, start, grads = axis % len(out.shape), 0, []
+    for x in inputs:
+        grads.append(take_range(g, axis=place, start=start, size=x.shape[place]))
+        start += x.shape[place]
+    return tuple(grads)
+
+
+cat = concat
+
+
+def _check_stack(where, operands, *, axis):
+    first = operands[0].shape
+    check_dim(where, "axis", axis, len(first) + 1)
+    for i, operand in enumerate(operands):
+        if operand.shape != first:
+            raise ShapeError(message(f"tensor {i} has shape {operand.shape}, the first {first}", where=where, allowed="Tensors of one shape"))
+
+
+def _stack_labels(shapes, *, axis):
+    names = letters(len(shapes[0]))
+    place = axis % (len(names) + 1)
+    return ",".join([names] * len(shapes)) + f"->{names[:place]}{more_letters(1)}{names[place:]}"
+
+
+@op(
+    _stack_labels,
+    name="Stack",
+    aliases=("Pack",),
+    check=_check_stack,
+    sizes=lambda shapes, *, axis: {more_letters(1): len(shapes)},
+    flops=lambda s: 0,
+    example=(case((8, 4), (8, 4), (8, 4), axis=1), case((16,), (16,)), case((4, 8), (4, 8), axis=-1)),
+)
+def stack(*inputs, axis=0):
+    """Tensors of one shape along a new dim at `axis` of the result.  inputs: each (...) -> (..., number of tensors, ...)."""
+    return np.stack(inputs, axis=axis)
+
+
+@stack.vjp
+def _(g, out, *inputs, axis):
+    place = axis % len(out.shape)
+    return tuple(reshape(take_range(g, axis=place, start=i, size=1), tuple(x.shape)) for i, x in enumerate(inputs))
+
+
+# ---- cutting ----
+
+
+def _check_split(where, operands, *, axis, output_num, sizes):
+    shape = operands[0].shape
+    n = shape[check_dim(where, "axis", axis, len(shape), shape)]
+    if sizes:
+        if not isinstance(sizes, tuple) or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in sizes) or sum(sizes) != n:
+            raise ShapeError(message(f"sizes {shorten(sizes)} of dim {axis} of shape {shape}", where=where, allowed=f"Sizes that add up to {n}"))
+    elif isinstance(output_num, bool) or not isinstance(output_num, int) or output_num < 1 or n % output_num:
+        what = f"output_num={shorten(output_num)} for dim {axis} of shape {shape}"
+        raise ShapeError(message(what, where=where, allowed=f"A count that divides {n}", hint="Give sizes=(...) for unequal parts"))
+
+
+def _part_size(shapes, *, axis, output_num, sizes, index):
+    return sizes[index] if sizes else shapes[0][axis] // output_num
+
+
+@op(
+    lambda shapes, **_: f"{letters(len(shapes[0]))}->{letters(len(shapes[0]))}",
+    name="Split",
+    check=_check_split,
+    outputs=lambda shapes, *, output_num, sizes, **_: len(sizes) if sizes else output_num,
+    out_sizes=lambda shapes, *, axis, **rest: {letters(len(shapes[0]))[axis]: _part_size(shapes, axis=axis, **rest)},
+    whole=lambda signature, *, axis, **_: signature.ins[0][axis],
+    flops=lambda s: 0,
+    example=(case((8, 6), axis=1, output_num=3), case((4, 8, 2), axis=0, output_num=2), case((16, 7), axis=-1, sizes=(1, 4, 2))),
+)
+def split_parts(x, *, axis=0, output_num=1, sizes=(), index):
+    """A tensor cut along `axis` into `output_num` equal parts, or into parts of the given sizes.  x: (..., n, ...) -> several (..., n_i, ...)."""
+    start = sum(sizes[:index]) if sizes else index * (x.shape[axis] // output_num)
+    stop = start + _part_size((x.shape,), axis=axis, output_num=output_num, sizes=sizes, index=index)
+    return np.array(x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)], order="C")
+
+
+@split_parts.vjp
+def _(g, out, x, *, axis, output_num, sizes, index):
+    place = axis % len(x.shape)
+    start = sum(sizes[:index]) if sizes else index * (x.shape[place] // output_num)
+    return (place_range(g, shape=tuple(x.shape), axis=place, start=start),)
+
+
+def split(x, split_size_or_sections, axis=0):
+    """A tensor cut along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
+
+    split_size_or_sections  an int: parts of this size, the last one smaller if it does not come out even; ints: the sizes
+    """
+    shape = tuple(x.shape)
+    n, given = shape[check_dim("split", "axis", axis, len(shape), shape)], split_size_or_sections
+    if isinstance(given, (list, tuple)):
+        sizes = tuple(given)
+    elif isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ShapeError(message(f"split_size_or_sections={shorten(given)}", where="split", allowed="An int, at least 1, or a tuple of sizes"))
+    else:
+        sizes = tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
+    return split_parts(x, axis=axis, sizes=sizes)
+
+
+def chunk(x, chunks, axis=0):
+    """At most `chunks` equal parts along `axis`; if it does not come out even the last is smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
+    shape = tuple(x.shape)
+    n = shape[check_dim("chunk", "axis", axis, len(shape), shape)]
+    if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
+        raise ShapeError(message(f"chunks={shorten(chunks)}", where="chunk", allowed="An int, at least 1"))
+    return split(x, max(1, -(-n // chunks)), axis)
+
+
+def _check_unstack(where, operands, *, axis, num):
+    shape = operands[0].shape
+    n = shape[check_dim(where, "axis", axis, len(shape), shape)]
+    if num not in (None, n):
+        raise ShapeError(message(f"num={shorten(num)} for dim {axis} of shape {shape}", where=where, allowed=f"{n}, or None"))
+
+
+def _unstack_labels(shapes, *, axis, num, index):
+    names, place = letters(len(shapes[0])), axis % len(shapes[0])
+    return f"{names}->{names[:place]}{names[place + 1 :]}"
+
+
+@op(
+    _unstack_labels,
+    name="Unstack",
+    aliases=("Unpack",),
+    check=_check_unstack,
+    outputs=lambda shapes, *, axis, num: shapes[0][axis],
+    whole=lambda signature, *, axis, **_: signature.ins[0][axis],
+    flops=lambda s: 0,
+    example=(case((8, 3), axis=1), case((2, 8, 4)), case((4, 8, 2), axis=-1, num=2)),
+)
+def unstack(x, *, axis=0, num=None, index):
+    """The parts of a tensor along `axis`, without that dim.  x: (..., n, ...) -> n times (...). `num` may say n."""
+    return np.array(np.take(x, index, axis), order="C")
+
+
+@unstack.vjp
+def _(g, out, x, *, axis, num, index):
+    shape, place = tuple(x.shape), axis % len(x.shape)
+    kept = reshape(g, (*shape[:place], 1, *shape[place + 1 :]))
+    return (place_range(kept, shape=shape, axis=place, start=index),)
+
+
+def unbind(x, dim=0):
+    """`unstack` under PyTorch's name.  x: (..., n, ...) -> n times (...)."""
+    return unstack(x, axis=dim)

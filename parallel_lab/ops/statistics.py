@@ -1,0 +1,149 @@
+"""Reductions made of others, so that the dims they reduce may be cut: norms, logsumexp, variance and standard deviation.
+
+None of them is "each slice's own result, then one reduction": a norm is a root of a sum, a variance needs the mean first. Each is declared with one
+strategy for all its parts (`composed.py`); a cut, reduced dim costs the all_reduce of every reduction inside.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import ShapeError, message, shorten
+from .composed import composed
+from .elementwise import add, cast, float_result, mul, power, sub
+from .functions import abs_, exp, log, sqrt, square, stop_gradient
+from .logic import equal, isfinite, not_equal, select
+from .reduce import check_axes, reduce_labels, reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
+from .registry import case
+from .shape import squeeze
+
+__all__ = ["logsumexp", "lp_norm", "norm", "std", "var"]
+
+CASES = (case((16, 8)), case((16, 8), axis=1), case((8, 4, 2), axis=(0, 2), keep_dims=True))
+
+
+def _labels(shapes, *, axis, keep_dims, **_):
+    return reduce_labels(shapes, axis=axis, keep_dims=keep_dims)
+
+
+class _Steps:
+    """Parts of one such operator on x and on what its reductions leave, which keep the reduced dims with size 1 until the end."""
+
+    def __init__(self, part, x, axis):
+        self.part, self.shape = part, tuple(x.shape)
+        self.gone = reduced_dims(axis, len(self.shape))
+        self.whole, self.small = reduce_labels((self.shape,), axis=self.gone or None, keep_dims=True).split("->")
+
+    def each(self, fn, *operands, **attrs):
+        """A function of every element of tensors shaped as x, of reduced ones, and of numbers."""
+        labels = ("" if not hasattr(v, "shape") else self.whole if tuple(v.shape) == self.shape else self.small for v in operands)
+        return self.part(fn, *operands, labels=",".join(labels), **attrs)
+
+    def over(self, fn, x):
+        """A reduction of x."""
+        return self.part(fn, x, labels=self.whole, axis=self.gone or None, keep_dims=True)
+
+    def floats(self, x):
+        return x if float_result((str(x.dtype),)) == x.dtype else self.each(cast, x, dtype="float32")
+
+    def root(self, total, exponent):
+        """total ** exponent, an exponent below 1, with gradient 0 where total is 0: there the root has none."""
+        zero = self.each(equal, total, 0.0)
+        safe = self.each(select, zero, 1.0, total)
+        root = self.each(sqrt, safe) if exponent == 0.5 else self.each(power, safe, exponent)
+        return self.each(select, zero, 0.0, root)
+
+    def done(self, result, keep_dims):
+        """The result in the shape that was asked for."""
+        return result if keep_dims or not self.gone else self.part(squeeze, result, labels=self.small, axis=self.gone)
+
+
+def _check_norm(where, operands, *, axis, p, keep_dims):
+    check_axes(where, operands, axis=axis, keep_dims=keep_dims)
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or (p < 0 and p != -math.inf) or p != p:
+        raise ShapeError(message(f"p={shorten(p)}", where=where, allowed="A number above 0, 0, or infinity with either sign"))
+
+
+@composed(
+    _labels,
+    name="LpNorm",
+    check=_check_norm,
+    dtype=float_result,
+    example=(*CASES, case((16, 8), axis=0, p=1), case((16, 8), axis=1, p=math.inf), case((8, 4, 2), axis=-2, p=3), case((16, 8), p=-math.inf)),
+)
+def lp_norm(part, x, *, axis=None, p=2, keep_dims=False):
+    """(sum of |x| to the power p) to the power 1/p over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
+
+    p  2: the Euclidean norm; 1: the sum of |x|; infinity: the largest |x|, minus infinity: the smallest; 0: how many are not 0
+
+    The gradient at 0 is 0.
+    """
+    do = _Steps(part, x, axis)
+    x = do.floats(x)
+    if p == 2:
+        total = do.root(do.over(reduce_sum, do.each(square, x)), 0.5)
+    elif p == 0:
+        total = do.over(reduce_sum, do.each(cast, do.each(not_equal, x, 0.0), dtype=str(x.dtype)))
+    elif math.isinf(p):
+        total = do.over(reduce_max if p > 0 else reduce_min, do.each(abs_, x))
+    elif p == 1:
+        total = do.over(reduce_sum, do.each(abs_, x))
+    else:
+        total = do.root(do.over(reduce_sum, do.each(power, do.each(abs_, x), float(p))), 1 / p)
+    return do.done(total, keep_dims)
+
+
+def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspore.ops.norm
+    """`lp_norm` in mindspore.ops' form.  x: (...) -> (...) without the dims `dim` (None: all), or with size 1 there.
+
+    ord  None or 2: the Euclidean norm of all elements (of a matrix: Frobenius'); other numbers as `p` of lp_norm, on all elements as one vector
+    """
+    return lp_norm(x, axis=dim, p=2 if ord in (None, "fro") else ord, keep_dims=keepdim)
+
+
+@composed(_labels, name="LogSumExp", check=check_axes, dtype=float_result, example=CASES)
+def logsumexp(part, x, axis=None, *, keep_dims=False):
+    """log of the sum of exp(x) over `axis` (None = all dims), without overflow.  x: (...) -> (...) without those dims, or with size 1 there."""
+    do = _Steps(part, x, axis)
+    x = do.floats(x)
+    # shifted by the largest element, through which no gradient need flow; a row of infinities is not shifted: inf - inf is no number
+    top = do.each(stop_gradient, do.over(reduce_max, x))
+    top = do.each(select, do.each(isfinite, top), top, 0.0)
+    total = do.over(reduce_sum, do.each(exp, do.each(sub, x, top)))
+    return do.done(do.each(add, do.each(log, total), top), keep_dims)
+
+
+def _check_var(where, operands, *, axis, ddof, keep_dims):
+    check_axes(where, operands, axis=axis, keep_dims=keep_dims)
+    shape = operands[0].shape
+    count = math.prod(shape[i] for i in reduced_dims(axis, len(shape)))
+    if isinstance(ddof, bool) or not isinstance(ddof, (int, float)) or ddof >= count:
+        raise ShapeError(message(f"ddof={shorten(ddof)}", where=where, allowed=f"A number below {count}, how many elements are reduced"))
+
+
+def _squares(do, x, ddof):
+    """Sum of the squared distances to the mean, divided by the count less ddof."""
+    count = math.prod(do.shape[i] for i in do.gone)
+    apart = do.each(sub, x, do.over(reduce_mean, x))
+    total = do.over(reduce_sum, do.each(square, apart))
+    return do.each(mul, total, 1.0 / (count - ddof))
+
+
+_VARIANCES = (*CASES, case((16, 8), axis=0, ddof=1))
+
+
+@composed(_labels, name="Var", check=_check_var, dtype=float_result, example=_VARIANCES)
+def var(part, x, axis=None, *, ddof=0, keep_dims=False):
+    """Variance over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
+
+    ddof  taken off the count of elements that the squares are divided by; 1 gives the unbiased estimate
+    """
+    do = _Steps(part, x, axis)
+    return do.done(_squares(do, do.floats(x), ddof), keep_dims)
+
+
+@composed(_labels, name="Std", check=_check_var, dtype=float_result, example=_VARIANCES)
+def std(part, x, axis=None, *, ddof=0, keep_dims=False):
+    """Standard deviation over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there. See `var`; gradient 0 at 0."""
+    do = _Steps(part, x, axis)
+    return do.done(do.root(_squares(do, do.floats(x), ddof), 0.5), keep_dims)

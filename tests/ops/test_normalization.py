@@ -1,0 +1,82 @@
+"""Normalising operators: all their results, digits under a large mean, refusals of strategies, dtypes."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import StrategyError, ops
+from parallel_lab.ops.registry import OPS
+from parallel_lab.ops.sharding import sharding_rule
+
+RNG = np.random.default_rng(17)
+X = RNG.normal(3, 2, (4, 6, 5))
+
+
+def test_layer_norm_gives_the_mean_and_variance_it_used():
+    gamma = beta = np.ones((6, 5))
+    y, mean, variance = ops.LayerNorm(epsilon=1e-3)(X, gamma, beta)
+    np.testing.assert_allclose(mean, X.mean((1, 2), keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(variance, X.var((1, 2), keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(y, (X - mean) / np.sqrt(variance + 1e-3) + 1, rtol=1e-12)
+
+
+def test_rms_norm_gives_the_inverse_root_it_used():
+    y, inverse = ops.RmsNorm()(X, np.full(5, 2.0))
+    np.testing.assert_allclose(inverse, 1 / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6), rtol=1e-12)
+    np.testing.assert_allclose(y, 2 * X * inverse, rtol=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_gives_five_results(training):
+    scale, bias, mean, variance = RNG.uniform(0.5, 2, (4, 6))
+    y, *statistics = ops.BatchNorm(is_training=training, epsilon=1e-4)(X, scale, bias, mean, variance)
+    m, v = (X.mean((0, 2)), X.var((0, 2))) if training else (mean, variance)
+    np.testing.assert_allclose(statistics, [m, v, m, v], rtol=1e-12)
+    expected = (X - m[:, None]) / np.sqrt(v[:, None] + 1e-4) * scale[:, None] + bias[:, None]
+    np.testing.assert_allclose(y, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e2, 1e4])
+def test_batch_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
+    """E[x^2] - E[x]^2 in float32 would have no digit left of a variance of 1 beside a mean of 10^4 (1e8 * 6e-8 = 6)."""
+    x = (RNG.normal(size=(64, 2, 16)) + mean).astype(np.float32)
+    ones, zeros = np.ones(2, np.float32), np.zeros(2, np.float32)
+    y, found_mean, found_variance, *_ = ops.BatchNorm(is_training=True)(x, ones, zeros, zeros, ones)
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(found_variance, exact.var((0, 2)), rtol=1e-6)
+    np.testing.assert_allclose(found_mean, exact.mean((0, 2)), rtol=1e-6, atol=1e-6)
+    wanted = (exact - exact.mean((0, 2))[:, None]) / np.sqrt(exact.var((0, 2))[:, None] + 1e-5)
+    assert np.abs(y - wanted).max() < 1e-6 + 3 * 6e-8 * mean  # of y: a few roundings of x itself, divided by a deviation of 1
+    assert y.dtype == np.float32
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3])
+def test_layer_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
+    x = (RNG.normal(size=(16, 256)) + mean).astype(np.float32)
+    y = ops.layer_norm(x, 256, np.ones(256, np.float32), np.zeros(256, np.float32))
+    exact = x.astype(np.float64)
+    wanted = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
+    assert np.abs(y - wanted).max() < 2e-6 + 6 * 6e-8 * mean
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "attrs", "strategy", "text"),
+    [
+        ("layer_normalization", ((8, 4), (4,), (4,)), {"begin_norm_axis": -1, "begin_params_axis": -1}, ((1, 2), (2,), (2,)), "works along that dim"),
+        ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
+        ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
+        ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 1, 2), (1,), (1,)), "works along that dim"),
+        ("batch_normalization", ((8, 4), (4,), (4,), (4,), (4,)), {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split 'b' equally"),
+    ],
+)
+def test_strategies_that_normalising_operators_refuse(name, shapes, attrs, strategy, text):
+    op = OPS[name]
+    with pytest.raises(StrategyError, match=text):
+        sharding_rule(op, shapes, {**op.default_attrs, **attrs}, strategy, 8)
+
+
+def test_parameters_may_have_dims_that_are_not_normalised():
+    """MindSpore: gamma and beta are cut as x is from begin_params_axis on, ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1))."""
+    op = OPS["layer_normalization"]
+    attrs = {**op.default_attrs, "begin_norm_axis": -1, "begin_params_axis": 1}
+    rule = sharding_rule(op, ((4, 8, 16, 6), (8, 16, 6), (8, 16, 6)), attrs, ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1)), 64)
+    assert rule.out.slice_shape((4, 8, 16, 6)) == (2, 2, 2, 6)

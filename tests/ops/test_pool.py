@@ -1,0 +1,214 @@
+"""Pooling: windows written out, ties, what a mean counts, adaptive windows, refusals, the sharding rule.
+
+Every legal strategy, and gradients against finite differences, are in the battery (test_battery.py, test_eager.py).
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import ShapeError, StrategyError, ops
+from parallel_lab.autograd import gradients
+from parallel_lab.ops import OPS, pool_kernels
+from parallel_lab.ops.pool_kernels import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad
+from parallel_lab.ops.sharding import legal_strategies, sharding_rule
+from parallel_lab.tensor import Parameter
+
+# size, kernel, stride, pads (top, bottom, left, right)
+SETTINGS = {
+    "halves": ((6, 8), (2, 2), (2, 2), (0, 0, 0, 0)),
+    "a row left over": ((7, 5), (2, 2), (2, 2), (0, 0, 0, 0)),
+    "overlapping": ((6, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
+    "dense": ((5, 4), (3, 2), (1, 1), (1, 0, 0, 1)),
+    "gaps": ((8, 9), (2, 1), (3, 4), (0, 0, 0, 0)),
+    "four pads": ((5, 6), (3, 4), (2, 3), (2, 1, 3, 2)),
+    "one window": ((4, 3), (4, 3), (1, 1), (0, 0, 0, 0)),
+    "one element": ((3, 4), (1, 1), (1, 1), (0, 0, 0, 0)),
+}
+each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+
+
+def result_size(size, kernel, stride, pads):
+    return tuple((size[d] + pads[2 * d] + pads[2 * d + 1] - kernel[d]) // stride[d] + 1 for d in (0, 1))
+
+
+def windows(size, kernel, stride, pads):
+    """((y, x), elements of the window that lie in the picture, in row-major order) for every window."""
+    for y, x in itertools.product(*map(range, result_size(size, kernel, stride, pads))):
+        rows = [y * stride[0] + i - pads[0] for i in range(kernel[0])]
+        cols = [x * stride[1] + j - pads[2] for j in range(kernel[1])]
+        yield (y, x), [(r, c) for r in rows for c in cols if 0 <= r < size[0] and 0 <= c < size[1]]
+
+
+def with_ties(rng, size):
+    return rng.integers(0, 3, (3, 2, *size)).astype(float)
+
+
+@each_setting
+def test_max_is_the_largest_real_element(setting, rng):
+    size, *rest = setting
+    x = -1 - with_ties(rng, size)  # below 0, so that a padded zero would be seen
+    out = max_pool_forward(x, *rest, result_size(size, *rest))
+    for (y, z), inside in windows(size, *rest):
+        np.testing.assert_array_equal(out[:, :, y, z], np.max([x[:, :, r, c] for r, c in inside], axis=0))
+
+
+@each_setting
+def test_of_equal_largest_the_first_in_row_major_order_takes_the_gradient(setting, rng):
+    size, *rest = setting
+    x = with_ties(rng, size)
+    out = max_pool_forward(x, *rest, result_size(size, *rest))
+    g = rng.normal(size=out.shape)
+    expected = np.zeros(x.shape)
+    for (y, z), inside in windows(size, *rest):
+        for n, channel in np.ndindex(x.shape[:2]):
+            r, c = max(inside, key=lambda place, n=n, channel=channel: x[n, channel, *place])  # max() keeps the first of equal ones
+            expected[n, channel, r, c] += g[n, channel, y, z]
+    np.testing.assert_allclose(max_pool_grad(g, out, x, *rest), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("count_pads", [True, False])
+@each_setting
+def test_mean_and_its_gradient(setting, count_pads, rng):
+    size, kernel, *rest = setting
+    x = rng.normal(size=(3, 2, *size))
+    out = avg_pool_forward(x, kernel, *rest, result_size(*setting), count_pads)
+    g = rng.normal(size=out.shape)
+    expected = np.zeros(x.shape)
+    for (y, z), inside in windows(*setting):
+        count = math.prod(kernel) if count_pads else len(inside)
+        np.testing.assert_allclose(out[:, :, y, z], sum(x[:, :, r, c] for r, c in inside) / count, rtol=1e-12, atol=1e-12)
+        for r, c in inside:
+            expected[:, :, r, c] += g[:, :, y, z] / count
+    np.testing.assert_allclose(avg_pool_grad(g, size, kernel, *rest, count_pads), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_same_counts_real_elements_only_in_a_mean():
+    """3 columns, kernel 2, stride 2: the second window holds one real element."""
+    x = np.array([[[[1.0, 3.0, 10.0]]]])
+    np.testing.assert_array_equal(ops.AvgPool(kernel_size=(1, 2), strides=2, pad_mode="same")(x), [[[[2.0, 10.0]]]])
+
+
+def test_padded_zeros_count_in_a_mean_unless_told():
+    x = np.full((1, 1, 2, 2), 4.0)
+    assert ops.avg_pool2d(x, 2, 2, "pad", 1).ravel().tolist() == [1.0] * 4
+    assert ops.avg_pool2d(x, 2, 2, "pad", 1, count_include_pad=False).ravel().tolist() == [4.0] * 4
+
+
+def test_a_mean_of_float16_is_summed_in_float32():
+    """All ones: a running sum in float16 would stop at 2048 and give a mean of 0.5."""
+    x = np.ones((1, 1, 64, 64), np.float16)
+    out = ops.avg_pool2d(x, 64)
+    assert out.dtype == np.float16
+    assert out.item() == 1
+
+
+def test_tiles_and_threads_do_not_change_the_result(rng, monkeypatch):
+    x = rng.integers(0, 4, (13, 3, 8, 10)).astype(float)
+    rest = ((3, 3), (2, 2), (1, 1, 1, 1))
+    whole = max_pool_forward(x, *rest, (4, 5))
+    g = rng.normal(size=whole.shape)
+    grad = max_pool_grad(g, whole, x, *rest)
+    monkeypatch.setattr(pool_kernels, "TILE_BYTES", 2 * x[0].nbytes)
+    monkeypatch.setattr(pool_kernels, "THREAD_ELEMENTS", 0)
+    monkeypatch.setattr(pool_kernels, "thread_count", lambda: 3)
+    np.testing.assert_array_equal(max_pool_forward(x, *rest, (4, 5)), whole)
+    np.testing.assert_array_equal(max_pool_grad(g, whole, x, *rest), grad)
+
+
+# ---- adaptive ----
+
+
+@pytest.mark.parametrize("output_size", [1, (2, 3), (4, 5), (7, 9), (None, 2), (3, None)])
+def test_adaptive_windows_run_from_floor_to_ceil(output_size, rng):
+    size = (5, 7)
+    wanted = output_size if isinstance(output_size, tuple) else (output_size, output_size)
+    rows, cols = (n if w is None else w for n, w in zip(size, wanted, strict=True))
+    x = rng.normal(size=(2, 3, *size))
+    mean, largest = ops.adaptive_avg_pool2d(x, output_size), ops.adaptive_max_pool2d(x, output_size)
+    assert mean.shape == largest.shape == (2, 3, rows, cols)
+    for y, z in np.ndindex(rows, cols):
+        part = x[:, :, y * 5 // rows : math.ceil((y + 1) * 5 / rows), z * 7 // cols : math.ceil((z + 1) * 7 / cols)]
+        np.testing.assert_allclose(mean[:, :, y, z], part.mean(axis=(2, 3)), rtol=1e-12)
+        np.testing.assert_array_equal(largest[:, :, y, z], part.max(axis=(2, 3)))
+
+
+def test_adaptive_max_gives_equal_elements_the_first_ones_gradient():
+    """Two windows of rows 0-1 and 1-2 share row 1; all elements are equal, so the first of each window takes its gradient."""
+    x = Parameter(np.ones((1, 1, 3, 2)))
+    (grad,) = gradients(ops.adaptive_max_pool2d(x, (2, 1)), [x], np.array([[[[5.0], [7.0]]]]))
+    assert grad[0, 0].tolist() == [[5.0, 0.0], [7.0, 0.0], [0.0, 0.0]]
+
+
+# ---- attributes ----
+
+
+def test_the_classes_have_mindspores_arguments(rng):
+    x = rng.normal(size=(2, 3, 6, 8))
+    np.testing.assert_array_equal(ops.MaxPool(2, 2, "valid", "NCHW")(x), ops.max_pool2d(x, 2))
+    np.testing.assert_allclose(ops.AvgPool((2, 4), (2, 4), "same")(x), ops.AdaptiveAvgPool2D((3, 2))(x), rtol=1e-10)
+    np.testing.assert_array_equal(ops.AdaptiveMaxPool2D((3, 4))(x), ops.max_pool2d(x, 2, 2))
+
+
+X = np.ones((2, 3, 5, 6), np.float32)
+WRONG = {
+    "rank": (lambda: ops.max_pool2d(X[0], 2), r"MaxPool: a tensor of shape \(3, 5, 6\)"),
+    "ints": (lambda: ops.max_pool2d(X.astype(int), 2), "MaxPool: a tensor of int64"),
+    "kernel": (lambda: ops.avg_pool2d(X, 0), "AvgPool: kernel_size=0"),
+    "stride": (lambda: ops.max_pool2d(X, 2, (1, -1)), r"MaxPool: strides=\(1, -1\)"),
+    "too large": (lambda: ops.max_pool2d(X, 6), "MaxPool: a kernel that covers 6 x 6 elements for a picture of 5 x 6"),
+    "too much padding": (lambda: ops.max_pool2d(X, 2, 2, 2), "MaxPool: pad=2 with kernel_size=2"),
+    "pad mode": (lambda: ops.AvgPool(2, 2, "full")(X), "AvgPool: pad_mode='full'"),
+    "layout": (lambda: ops.MaxPool(2, 2, "same", "NHWC")(X), "MaxPool: data_format='NHWC'"),
+    "adaptive": (lambda: ops.adaptive_avg_pool2d(X, (2, 0)), r"AdaptiveAvgPool2D: output_size=\(2, 0\)"),
+    "adaptive type": (lambda: ops.adaptive_max_pool2d(X, "2"), "AdaptiveMaxPool2D: output_size='2'"),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_attributes_are_refused_with_the_numbers(call, words):
+    with pytest.raises(ShapeError, match=words):
+        call()
+
+
+# ---- the sharding rule ----
+
+each_pool = pytest.mark.parametrize("op", [OPS["max_pool"], OPS["avg_pool"]], ids=["max", "avg"])
+REFUSED = {
+    "overlap": (8, {"kernel_size": 3, "strides": 2, "pad_mode": "same"}, "kernel 3 and stride 2.*windows cross the cuts"),
+    "slices": (10, {"kernel_size": 2, "strides": 3, "pad_mode": "same"}, "slices of 5 elements with stride 3"),
+    "result": (6, {"kernel_size": 2, "strides": 2}, "the result has 3 elements"),
+    "padding": (8, {"kernel_size": 2, "strides": 2, "pad_mode": "pad", "pad": (1, 0, 0, 0)}, "padding 1, 0"),
+}
+
+
+@each_pool
+@pytest.mark.parametrize(("height", "attrs", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_heights_that_may_not_be_cut_are_refused_with_the_reason(op, height, attrs, words):
+    with pytest.raises(StrategyError, match=words):
+        sharding_rule(op, ((4, 4, height, 6),), {**op.default_attrs, **attrs}, ((1, 1, 2, 1),), 8)
+
+
+@each_pool
+def test_samples_channels_and_fitting_rows_may_be_cut(op):
+    attrs = {**op.default_attrs, "kernel_size": 2, "strides": 2}
+    assert ((2, 2, 2, 1),) in legal_strategies(op, ((4, 4, 8, 6),), attrs, 8)
+
+
+def test_adaptive_pooling_keeps_height_and_width_whole():
+    op = OPS["adaptive_avg_pool"]
+    with pytest.raises(StrategyError, match="'h' stays whole"):
+        sharding_rule(op, ((4, 4, 8, 8),), {"output_size": (2, 2)}, ((1, 1, 2, 1),), 8)
+    assert ((4, 2, 1, 1),) in legal_strategies(op, ((4, 4, 8, 8),), {"output_size": (2, 2)}, 8)
+
+
+def test_work_is_one_flop_per_element_of_a_window():
+    op = OPS["max_pool"]
+    windows_per_channel = 3 * 3  # of 6 x 8 elements, kernel (2, 3), stride 2
+    assert op.work_flops(((2, 5, 6, 8),), {**op.default_attrs, "kernel_size": (2, 3), "strides": 2}) == 2 * 5 * windows_per_channel * 2 * 3
+
+
+def test_adaptive_pooling_reads_each_element_once():
+    assert OPS["adaptive_avg_pool"].work_flops(((2, 5, 6, 8),), {"output_size": 1}) == 2 * 5 * 6 * 8

@@ -1,0 +1,114 @@
+"""Every operator that PyTorch has too: results and gradients equal PyTorch's, recorded in float64 (`tests/recorded/README.md`)."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import ops
+from parallel_lab.autograd import gradients
+from parallel_lab.ops import OPS, PRIMITIVES
+from parallel_lab.tensor import Parameter, Tensor
+from tests.recorded import torch_elements, torch_layered, torch_shapes
+from tests.recorded.torch_table import Recording, weights
+
+ROWS = torch_elements.ROWS + torch_shapes.ROWS + torch_layered.ROWS
+RECORDED = Recording("torch_operators.npz")
+# largest difference over largest element (at least 1): float64 and float32 with room for a few roundings
+BOUNDS = {"float64": 1e-12, "float32": 2e-6}
+
+NOT_IN_PYTORCH = {
+    "dropout_at": "its mask is a function of the element's place; PyTorch draws another",
+    "dropout": "as dropout_at",
+    "dropout_key": "names a mask",
+    "assign": "statement, not a function",
+    "training_step": "of a compiled network",
+    "shape": "an attribute there",
+    "scalar_to_array": "MindSpore's way to write a number",
+    "zeros": "a case of full",
+    "ones": "a case of full",
+    "zeros_like": "a case of full_like",
+    "ones_like": "a case of full_like",
+    "clamp": "another name of clip",
+}
+
+
+def call_operator(row, tensors):
+    """The declared operator, by keyword, as the row's attributes say."""
+    op = OPS[row.name]
+    return op(*tensors, **row.attrs) if op.variadic else op(**dict(zip(op.tensors, tensors, strict=True)), **row.attrs)
+
+
+def call_class(row, tensors):
+    """The same through its class: `ops.MatMul(transpose_b=True)(a, b)`."""
+    op = OPS[row.name]
+    primitive = PRIMITIVES[op.class_name](**{k: v for k, v in row.attrs.items() if k in op.options})
+    if op.variadic:
+        return primitive(*tensors)
+    named = {**op.defaults, **row.attrs, **dict(zip(op.tensors, tensors, strict=True))}
+    return primitive(*(named[n] for n in op.positional))
+
+
+def as_tuple(made):
+    return tuple(made) if isinstance(made, (tuple, list)) else (made,)
+
+
+def check_close(what, got, want, bound):
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert got.shape == want.shape, f"{what} has shape {got.shape}, PyTorch's {want.shape}"
+    largest = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound * largest, err_msg=what)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+def test_results_and_gradients_equal_the_recorded_ones(row):
+    recorded, bound = RECORDED[row.key], BOUNDS[row.dtype]
+    arrays = row.recorded_inputs(recorded["in"])
+    wanted = row.wanted(arrays)
+    for call in [lambda tensors: row.ours(*tensors)] if row.ours else [lambda tensors: call_operator(row, tensors), lambda t: call_class(row, t)]:
+        tensors = [Parameter(a) if i in wanted else Tensor(a) for i, a in enumerate(arrays)]
+        outs = as_tuple(call(tensors))
+        assert len(outs) == len(recorded["out"])
+        for i, (out, want) in enumerate(zip(outs, recorded["out"], strict=True)):
+            check_close(f"output {i}", out, want, bound)
+        floats = [o for o in outs if isinstance(o, Tensor) and o.requires_grad]
+        parameters = [tensors[i] for i in wanted]
+        found = [np.zeros(p.shape) for p in parameters]
+        for out in floats:
+            found = [f + g for f, g in zip(found, gradients(out, parameters, weights(out.shape, out.dtype)), strict=True)]
+        for i, (got, want) in enumerate(zip(found, recorded["grad"] or [np.zeros(p.shape) for p in parameters], strict=True)):
+            check_close(f"gradient {i}", got, want, bound)
+
+
+def test_every_public_operator_and_function_is_compared_or_said_not_to_be_in_pytorch():
+    members = {n: f for n, f in vars(ops).items() if inspect.isfunction(f) and not n.startswith("_")}
+    functions = {n for n, f in members.items() if f.__module__.startswith("parallel_lab.ops")}
+    public = {n for n, op in OPS.items() if not op.internal} | functions
+    rows = {row.name for row in ROWS}
+    assert public - rows - set(NOT_IN_PYTORCH) == set()
+    assert rows & set(NOT_IN_PYTORCH) == set()
+    assert set(NOT_IN_PYTORCH) <= public
+
+
+def test_every_differentiable_operator_has_a_row_whose_gradient_is_not_zero():
+    moved = {row.name for row in ROWS if any(np.any(g) for g in RECORDED[row.key]["grad"])}
+    differentiable = {n for n, op in OPS.items() if not op.internal and (op.vjp_fn is not None or op.expand is not None)}
+    assert differentiable - moved == set(NOT_IN_PYTORCH) & differentiable
+
+
+def test_the_file_holds_the_rows_of_the_table_and_nothing_else():
+    """If this fails, the table was changed without recording again."""
+    assert {row.key for row in ROWS} == RECORDED.keys()
+    assert len({row.key for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        assert [a.shape for a in RECORDED[row.key]["in"]] == [spec.shape for spec in row.inputs], row.key
+
+
+def test_a_wrong_result_would_be_seen():
+    with pytest.raises(AssertionError, match="output 0"):
+        check_close("output 0", np.array([1.0, 2.0]), np.array([1.0, 2.0 + 1e-11]), BOUNDS["float64"])
+    with pytest.raises(AssertionError, match="shape"):
+        check_close("output 0", np.zeros((1,)), np.zeros(()), BOUNDS["float64"])
+    with pytest.raises(AssertionError):
+        check_close("output 0", np.array([math.nan]), np.array([1.0]), BOUNDS["float64"])
