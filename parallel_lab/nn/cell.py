@@ -22,6 +22,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
+from .. import ops
 from ..context import current_tracer
 from ..errors import ArgumentError, ArgumentTypeError, CellError, message, shorten
 from ..ops.registry import Primitive
@@ -38,10 +41,14 @@ class Cell:
     auto_prefix  give Parameters of child Cells the path of attributes as their name
 
     Attributes: `cell_name` (the attribute under which the parent holds this Cell, "" for the outermost), `training` (set by `set_train`),
-    `pipeline_stage` (int, or None: as its inputs), `recompute_options` (dict once `recompute` was called, else None).
+    `pipeline_stage` (int, or None: as its inputs), `recompute_options` (dict once `recompute` was called, else None), `compute_dtype` (set by
+    `to_float`; None: as its inputs).
     """
 
     pipeline_stage: int | None = None
+    compute_dtype: str | None = None
+    # Parameters that `to_float` leaves as they are: running statistics, which the Cell itself changes
+    keep_dtype: tuple[str, ...] = ("moving_mean", "moving_variance")
     recompute_options: dict[str, bool] | None = None
     # A Cell that is never called itself (CellList) is entered by its children, so that their scope names it.
     _is_called = True
@@ -66,16 +73,37 @@ class Cell:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._registry("_cells")
         tracer = current_tracer.get()
+        construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
         if tracer is None:
-            return self.construct(*args, **kwargs)
+            return construct(*args, **kwargs)
         entered = self._entered()
         for cell in entered:
             tracer.enter(cell)
         try:
-            return self.construct(*args, **kwargs)
+            return construct(*args, **kwargs)
         finally:
             for _ in entered:
                 tracer.leave()
+
+    def _construct_in_dtype(self, *args: Any, **kwargs: Any) -> Any:
+        """`construct` on inputs in `compute_dtype`, and with `self.weight` reading as the Parameter in that dtype."""
+        # Taken out of __dict__, a Parameter is asked for through __getattr__, which casts it when, and only if, construct reads it.
+        hidden = {n: p for n, p in self._params.items() if self.__dict__.get(n) is p and p.dtype.kind == "f" and n not in self.keep_dtype}
+        outer = self.__dict__.get("_casts")
+        for name in hidden:
+            del self.__dict__[name]
+        self.__dict__["_casts"] = {}
+        try:
+            return self.construct(*(self._in_dtype(a) for a in args), **{k: self._in_dtype(a) for k, a in kwargs.items()})
+        finally:
+            self.__dict__.update(hidden, _casts=outer)
+
+    def _in_dtype(self, value: Any) -> Any:
+        """A float tensor, also inside lists and tuples, cast to `compute_dtype`; anything else as it is."""
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+            return type(value)(self._in_dtype(v) for v in value)
+        dtype = str(getattr(value, "dtype", ""))
+        return ops.cast(value, dtype=self.compute_dtype) if dtype.startswith("float") and dtype != self.compute_dtype else value
 
     def _entered(self) -> list[Cell]:
         """The Cells whose border a call crosses, outermost first: this one, after the lists that hold it."""
@@ -124,6 +152,11 @@ class Cell:
 
     def __getattr__(self, name: str) -> Any:
         # Only reached when the attribute is missing.
+        casts = self.__dict__.get("_casts")
+        if casts is not None and name in self._params:
+            if name not in casts:
+                casts[name] = self._in_dtype(self._params[name])
+            return casts[name]
         if "_cells" not in self.__dict__ and not name.startswith("__"):
             self._registry("_cells")
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
@@ -325,6 +358,21 @@ class Cell:
             raise ArgumentError(message(f"fusion_type={fusion_type}", where="set_comm_fusion", allowed=allowed))
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
+        return self
+
+    def to_float(self, dst_type: Any) -> Cell:
+        """Compute in float16, float32 or float64 here and below: inputs and Parameters are cast where they are used. Returns self.
+
+        Parameters keep their own dtype, and so do their gradients and updates. Loss scaling (`amp.py`) belongs to float16.
+        """
+        try:
+            dtype = str(np.dtype(dst_type)) if dst_type is not None else ""
+        except TypeError:
+            dtype = ""
+        if dtype not in ("float16", "float32", "float64"):
+            raise ArgumentError(message(f"dst_type={shorten(dst_type)}", where="to_float", allowed="float16, float32 or float64"))
+        for _, cell in self.cells_and_names():
+            cell.compute_dtype = dtype
         return self
 
     def recompute(self, **options: bool) -> None:

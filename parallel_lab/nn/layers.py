@@ -1,4 +1,4 @@
-"""Layers: Dense, the activations, and the Cells that hold others in order.
+"""Layers: Dense, Flatten, and the Cells that hold others in order.
 
 net = nn.SequentialCell(nn.Flatten(), nn.Dense(784, 512, activation="relu"), nn.Dense(512, 10))
 net[1].matmul.shard(((2, 4), (1, 4)))     # the weight is stored (out, in): cuts are in storage order
@@ -17,82 +17,12 @@ from .. import ops
 from ..errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, message, shorten
 from ..ops.registry import Primitive
 from ..tensor import Parameter
+from .activation import get_activation
 from .cell import Cell
+from .checks import whole_number
 from .initializer import HeUniform, Uniform, initializer
 
-__all__ = ["ACTIVATIONS", "GELU", "CellList", "Dense", "Flatten", "ReLU", "SequentialCell", "Sigmoid", "Softmax", "Tanh", "get_activation"]
-
-
-# ---- activations ----
-
-
-class ReLU(Cell):
-    """max(x, 0).  x: (...) -> (...)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.relu = ops.ReLU()
-
-    def construct(self, x: Any) -> Any:
-        return self.relu(x)
-
-
-class GELU(Cell):
-    """Gaussian error linear unit in its tanh form.  x: (...) -> (...)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gelu = ops.GeLU()
-
-    def construct(self, x: Any) -> Any:
-        return self.gelu(x)
-
-
-class Sigmoid(Cell):
-    """1 / (1 + exp(-x)).  x: (...) -> (...)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sigmoid = ops.Sigmoid()
-
-    def construct(self, x: Any) -> Any:
-        return self.sigmoid(x)
-
-
-class Tanh(Cell):
-    """Hyperbolic tangent.  x: (...) -> (...)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tanh = ops.Tanh()
-
-    def construct(self, x: Any) -> Any:
-        return self.tanh(x)
-
-
-class Softmax(Cell):
-    """exp(x) / sum of exp(x) along `axis`.  x: (...) -> (...)."""
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.softmax = ops.Softmax(axis=_whole_number(axis, "Softmax", "axis"))
-
-    def construct(self, x: Any) -> Any:
-        return self.softmax(x)
-
-
-ACTIVATIONS: dict[str, type[Cell]] = {"relu": ReLU, "gelu": GELU, "sigmoid": Sigmoid, "tanh": Tanh, "softmax": Softmax}
-
-
-def get_activation(activation: str | Cell | Primitive | None, where: str = "get_activation") -> Cell | Primitive | None:
-    """The activation of this name as a new Cell; Cells, Primitives and None are returned as they are."""
-    if activation is None or isinstance(activation, (Cell, Primitive)):
-        return activation
-    if not isinstance(activation, str):
-        raise ArgumentTypeError(message(f"activation={shorten(activation)}", where=where, allowed="A name, a Cell, a Primitive or None"))
-    if activation not in ACTIVATIONS:
-        raise ArgumentError(message(f"activation={activation!r} is not known", where=where, allowed=f"Names: {', '.join(ACTIVATIONS)}"))
-    return ACTIVATIONS[activation]()
+__all__ = ["CellList", "Dense", "Flatten", "SequentialCell"]
 
 
 # ---- layers ----
@@ -132,8 +62,8 @@ class Dense(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        self.in_channels = _whole_number(in_channels, "Dense", "in_channels", least=1)
-        self.out_channels = _whole_number(out_channels, "Dense", "out_channels", least=1)
+        self.in_channels = whole_number(in_channels, "Dense", "in_channels", least=1)
+        self.out_channels = whole_number(out_channels, "Dense", "out_channels", least=1)
         if not isinstance(has_bias, bool):
             raise ArgumentTypeError(message(f"has_bias={shorten(has_bias)}", where="Dense", allowed="True or False"))
         self.has_bias = has_bias
@@ -292,11 +222,3 @@ class CellList(_Ordered):
 
 class _IndexError(ArgumentError, IndexError):
     """An index outside a SequentialCell or CellList; also an IndexError."""
-
-
-def _whole_number(value: Any, where: str, name: str, least: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed="An int"))
-    if least is not None and value < least:
-        raise ArgumentError(message(f"{name}={value}", where=where, allowed=f"An int, at least {least}"))
-    return int(value)

@@ -1,4 +1,6 @@
-"""Losses, made of operators that can be sharded one by one, and `WithLossCell`, which joins a network and its loss.
+"""Losses that compare element with element, made of operators that can be sharded one by one, and `WithLossCell`, which joins a network and its loss.
+
+Cross-entropies are in `cross_entropy.py`.
 
 loss = nn.MSELoss()
 net_with_loss = nn.WithLossCell(net, loss)      # (data, label) -> loss
@@ -12,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
 from ..tensor import Tensor
 from .cell import Cell
+from .checks import number
 
-__all__ = ["CrossEntropyLoss", "LossBase", "MSELoss", "SoftmaxCrossEntropyExpand", "SoftmaxCrossEntropyWithLogits", "WithLossCell"]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MSELoss", "SmoothL1Loss", "WithLossCell"]
 
 
 class LossBase(Cell):
@@ -55,86 +58,81 @@ class MSELoss(LossBase):
         return self.get_loss(self.square(self.sub(logits, labels)))
 
 
-class CrossEntropyLoss(LossBase):
-    """Cross-entropy of a softmax.  logits: (a, c), labels: (a,) int class numbers, or (a, c) float class weights -> () or (a,).
+class L1Loss(LossBase):
+    """Absolute difference: Sub, Abs, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
-    The class dim stays whole in a parallel program; `SoftmaxCrossEntropyExpand` may cut it.
-    """
-
-    def __init__(self, *, reduction: str = "mean") -> None:
+    def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
-        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        is_integer = np.dtype(str(labels.dtype)).kind in "iu"
-        rows, dims = ops.shape(logits)[:1], len(ops.shape(labels))
-        if dims != (1 if is_integer else 2) or ops.shape(labels)[:1] != rows:
-            raise ShapeError(
-                message(
-                    f"logits of shape {ops.shape(logits)} with labels of shape {ops.shape(labels)}, {labels.dtype}",
-                    where=type(self).__name__,
-                    allowed="Logits (a, c) with int labels (a,), or with float labels (a, c)",
-                )
-            )
-        op = self.sparse_softmax_cross_entropy if is_integer else self.softmax_cross_entropy
-        return self.get_loss(op(logits, labels))
-
-
-class SoftmaxCrossEntropyWithLogits(LossBase):
-    """Cross-entropy of a softmax.  logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse -> () or (a,).
-
-    As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program.
-    """
-
-    def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
-        super().__init__(reduction)
-        self.sparse = _check_sparse(sparse, "SoftmaxCrossEntropyWithLogits")
-        self.softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits() if sparse else ops.SoftmaxCrossEntropyWithLogits()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(self.softmax_cross_entropy(logits, labels))
-
-    def extend_repr(self) -> str:
-        return f"sparse={self.sparse}, {super().extend_repr()}"
-
-
-class SoftmaxCrossEntropyExpand(Cell):
-    """Mean cross-entropy written with small operators, so that every one can take its own strategy, also along the class dim.
-
-    logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse -> ().
-
-    The logarithm is taken of the softmax itself, as the formula says: a probability that underflows to 0 gives an infinite loss, where the fused
-    operators stay finite.
-    """
-
-    def __init__(self, sparse: bool = False) -> None:
-        super().__init__()
-        self.sparse = _check_sparse(sparse, "SoftmaxCrossEntropyExpand")
-        self.max = ops.ReduceMax(keep_dims=True)
         self.sub = ops.Sub()
-        self.exp = ops.Exp()
-        self.sum = ops.ReduceSum(keep_dims=True)
-        self.div = ops.Div()
-        self.log = ops.Log()
-        self.onehot = ops.OneHot()
-        self.on_value = Tensor(1.0, np.float32)
-        self.off_value = Tensor(0.0, np.float32)
-        self.mul = ops.Mul()
-        self.sum_cross_entropy = ops.ReduceSum(keep_dims=False)
-        self.mul2 = ops.Mul()
-        self.mean = ops.ReduceMean(keep_dims=False)
+        self.abs = ops.Abs()
 
-    def construct(self, logit: Any, label: Any) -> Any:
-        exp = self.exp(self.sub(logit, self.max(logit, -1)))
-        softmax = self.div(exp, self.sum(exp, -1))
-        if self.sparse:
-            label = self.onehot(label, ops.shape(logit)[1], self.on_value, self.off_value)
-        loss = self.sum_cross_entropy(self.mul(self.log(softmax), label), -1)
-        return self.mean(self.mul2(ops.scalar_to_array(-1.0), loss), -1)
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.get_loss(self.abs(self.sub(logits, labels)))
+
+
+class SmoothL1Loss(LossBase):
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere (Girshick 2015).  logits, labels: (...) -> () or (...).
+
+    By default nothing is reduced, as in MindSpore. Operator: `smooth_l1`.
+    """
+
+    def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
+        super().__init__(reduction)
+        self.beta = number(beta, "SmoothL1Loss", "beta", 0, above=True)
+        self.smooth_l1 = ops.SmoothL1Loss(beta=self.beta)
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.get_loss(self.smooth_l1(logits, labels))
 
     def extend_repr(self) -> str:
-        return f"sparse={self.sparse}"
+        return f"beta={self.beta}, {super().extend_repr()}"
+
+
+def _factor(value: Any, where: str, name: str) -> Any:
+    """A number or tensor that multiplies losses; 1.0 for None."""
+    if value is None:
+        return 1.0
+    if isinstance(value, Tensor):
+        return value
+    array = np.asarray(value) if isinstance(value, (list, tuple, np.ndarray, int, float)) and not isinstance(value, bool) else None
+    if array is None or array.dtype.kind not in "fiu":
+        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed="A Tensor, an array, numbers, or None"))
+    return Tensor(array.astype(array.dtype if array.dtype == np.float64 and isinstance(value, np.ndarray) else np.float32))
+
+
+class BCELoss(LossBase):
+    """Binary cross-entropy: -weight * (y log x + (1 - y) log(1 - x)).  logits: (...) probabilities x, labels: (...) y -> () or (...).
+
+    weight  numbers that broadcast to the elements; a mean divides by the number of elements
+
+    Operator: `binary_cross_entropy`. Logarithms are not let below -100.
+    """
+
+    def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.weight = _factor(weight, "BCELoss", "weight")
+        self.binary_cross_entropy = ops.BinaryCrossEntropy()
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.get_loss(self.binary_cross_entropy(logits, labels, self.weight))
+
+
+class BCEWithLogitsLoss(LossBase):
+    """Binary cross-entropy of a sigmoid, without overflow.  logits, labels: (...) -> () or (...).
+
+    weight      numbers that broadcast to the elements and multiply their losses
+    pos_weight  numbers that broadcast to the elements and multiply the part of label 1
+
+    Operator: `bce_with_logits` (BCEWithLogitsLoss).
+    """
+
+    def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
+        super().__init__(reduction)
+        self.weight, self.pos_weight = _factor(weight, "BCEWithLogitsLoss", "weight"), _factor(pos_weight, "BCEWithLogitsLoss", "pos_weight")
+        self.bce_with_logits = ops.BCEWithLogitsLoss()
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.get_loss(self.bce_with_logits(logits, labels, self.weight, self.pos_weight))
 
 
 class WithLossCell(Cell):
@@ -159,9 +157,3 @@ class WithLossCell(Cell):
     def backbone_network(self) -> Cell:
         """The network without its loss."""
         return self._backbone
-
-
-def _check_sparse(sparse: Any, where: str) -> bool:
-    if not isinstance(sparse, bool):
-        raise ArgumentTypeError(message(f"sparse={shorten(sparse)}", where=where, allowed="True or False"))
-    return sparse

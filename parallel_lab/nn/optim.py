@@ -4,15 +4,18 @@
     loss, grads = value_and_grad(forward, None, optimizer.parameters)(x, y)
     optimizer(grads)
 
-`update(parameter, gradient, state, scalars, learning_rate)` is pure and made of operators: called with arrays it computes, called in a trace it is
-recorded. Every state has the shape of its parameter and every rule works element by element, so a slice of a state belongs to the same slice of its
-parameter, and a rank can update what it holds. Formulas and defaults: MindSpore, nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay.
+`update(parameter, gradient, state, scalars, learning_rate, place)` is pure and made of operators: called with arrays it computes, called in a trace
+it is recorded. Every state has the shape of its parameter, so a slice of a state belongs to the same slice of its parameter, and a rank can update
+what it holds. A rule that needs a norm of the whole asks `place.total` for it. What all gradients go through before the rule (loss scale, clipping)
+is `prepared`. Formulas and defaults: MindSpore, nn.SGD, nn.Momentum; the other families: `optim_adaptive.py`, `optim_layerwise.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -23,41 +26,102 @@ from ..context import current_tracer
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, message, shorten
 from ..origin import caller
 from ..tensor import Parameter, Tensor
+from .amp import LossScaler, nonfinite, unscaled
+from .clip import GradientClip
+from .schedule import as_schedule, rate_at
+from .totals import Place, Totals
 
-__all__ = ["SGD", "Adam", "AdamWeightDecay", "Momentum", "Optimizer"]
+__all__ = ["LEARNING_RATE", "SGD", "Momentum", "Optimizer", "Params"]
+
+LEARNING_RATE = "learning_rate"  # the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
+GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
 
 State = dict[str, Any]
+Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+Rate = float | Sequence[float] | Tensor | Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What holds for one parameter: its factor of weight decay, and the scalar state with its learning rate."""
+
+    weight_decay: float
+    rate: str
 
 
 class Optimizer:
     """Base of optimizers.
 
-    params         Parameters with different names; those without requires_grad are left out
-    learning_rate  number, at least 0
-    weight_decay   adds weight_decay * parameter to each gradient (AdamWeightDecay: see there)
+    params         Parameters with different names; those without requires_grad are left out. Or groups, as in MindSpore: a list of dicts
+                   {"params": [...], "lr": rate, "weight_decay": factor}, the last two where they differ from the optimizer's, and perhaps one
+                   {"order_params": [...]}, which says in which order the gradients come
+    learning_rate  number, at least 0; a schedule or function of the step (from 0); or a list or 1-D Tensor with one rate per step
+    weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). Without groups, parameters whose names
+                   contain "beta" or "gamma" have none, as in MindSpore: those of normalisation layers
     loss_scale     the loss was multiplied by this; gradients are divided by it
+    clip           a `GradientClip`: clip gradients before weight decay
+    loss_scaler    a `LossScaler` (amp.py): gradients are divided by its scale, and a step whose gradients are not finite changes nothing. In a plan
+                   it also multiplies the loss; with eager steps the loss is multiplied by hand, with loss_scaler.scale(loss)
 
-    Attributes: `parameters` (list), `learning_rate` (may be changed between steps), `states` and `scalars` (what the eager calls keep).
-    Subclasses define `update` and, if they keep states, `state_names`.
+    Attributes: `parameters` (list), `learning_rate` (may be changed between steps), `global_step` (eager steps taken, skipped ones too), `states` and
+    `scalars` (what the eager calls keep). Subclasses define `update` and, if they keep states, `state_names`.
     """
 
     state_names: tuple[str, ...] = ()
 
-    def __init__(self, params: Iterable[Parameter], learning_rate: float, weight_decay: float = 0.0, loss_scale: float = 1.0) -> None:
-        self.parameters = self._checked(params)
-        self.learning_rate = learning_rate
+    def __init__(
+        self,
+        params: Params,
+        learning_rate: Rate,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        *,
+        clip: GradientClip | None = None,
+        loss_scaler: LossScaler | None = None,
+    ) -> None:
         self.weight_decay = self._number("weight_decay", weight_decay, least=0)
         self.loss_scale = self._number("loss_scale", loss_scale, above=0)
+        self.clip = self._one_of("clip", clip, GradientClip)
+        self.loss_scaler = self._one_of("loss_scaler", loss_scaler, LossScaler)
+        self._rates: dict[str, Any] = {}
+        self.learning_rate = learning_rate
+        self._settings_by_name: dict[str, _Setting] = {}
+        self._groups: list[tuple[str, ...]] = []
+        self.parameters = self._grouped(params)
+        self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
 
+    # ---- learning rates ----
+
     @property
-    def learning_rate(self) -> float:
-        return self._learning_rate
+    def learning_rate(self) -> Any:
+        """The number or schedule for the parameters without a rate of their own."""
+        return self._rates[LEARNING_RATE]
 
     @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self._learning_rate = self._number("learning_rate", value, least=0)
+    def learning_rate(self, value: Rate) -> None:
+        self._rates[LEARNING_RATE] = as_schedule(value, type(self).__name__)
+
+    def rates(self, step: int) -> dict[str, float]:
+        """The learning rates of step `step` (from 0): {scalar state: rate}; "learning_rate" is the optimizer's own. Raises ArgumentError."""
+        return {kind: rate_at(rate, step, type(self).__name__) for kind, rate in self._rates.items()}
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether a learning rate depends on the step."""
+        return any(not isinstance(rate, float) for rate in self._rates.values())
+
+    def rate_name(self, name: str) -> str:
+        """The scalar state with the learning rate of parameter `name`."""
+        return self._settings_by_name[name].rate
+
+    def get_lr(self) -> float | tuple[float, ...]:
+        """The learning rate of the next eager step; with groups that have rates of their own, one per parameter."""
+        rates = self.rates(self.global_step)
+        if len(rates) == 1:
+            return rates[LEARNING_RATE]
+        return tuple(rates[self.rate_name(p.name)] for p in self.parameters)
 
     # ---- the rule ----
 
@@ -69,30 +133,67 @@ class Optimizer:
         """The values that all parameters share, before the first step."""
         return {}
 
+    def initial_scalars(self) -> dict[str, float]:
+        """Every scalar state of a plan before its first step: rates, what `scalar_state` names, and the loss scaler's."""
+        return {**self.rates(0), **self.scalar_state(), **(self.loss_scaler.scalar_state() if self.loss_scaler else {})}
+
     def update_scalars(self, scalars: State) -> State:
         """The shared values of this step from those of the last one. Called once per step, before the parameters."""
         return dict(scalars)
 
-    def update(self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any) -> tuple[Any, State]:
+    def prepared(self, gradients: dict[str, Any], totals: Totals, scale: Any = None) -> dict[str, Any]:
+        """What the rules are given: gradients without loss scale, clipped.
+
+        gradients  {parameter: its gradient, or one rank's slice of it}
+        totals     sums over the slices of a parameter
+        scale      the loss scaler's scale in this step: () or None
+        """
+        done = {}
+        for name, gradient in gradients.items():
+            totals.at(name)
+            gradient = gradient if scale is None else unscaled(gradient, scale)
+            done[name] = gradient if self.loss_scale == 1 else ops.mul(gradient, 1 / self.loss_scale)
+        return done if self.clip is None else self.clip.clipped(done, totals)
+
+    def update(
+        self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any, place: Place | None = None
+    ) -> tuple[Any, State]:
         """One step of one parameter: (new values, new states).
 
-        parameter, gradient, states  arrays, Tensors or traced values of one shape and dtype
+        parameter, gradient, states  arrays, Tensors or traced values of one shape and dtype; the gradient as `prepared` gave it
         scalars, learning_rate       0-d values of that dtype
+        place                        which parameter it is; default: a whole one with the optimizer's weight decay
         """
         raise NotImplementedError(f"{type(self).__name__} has no update rule")
 
-    def _unscaled(self, gradient: Any) -> Any:
-        return gradient if self.loss_scale == 1 else ops.mul(gradient, 1 / self.loss_scale)
+    def place(self, name: str, totals: Totals) -> Place:
+        """What `update` is told about parameter `name`."""
+        return Place(name, self._settings_by_name[name].weight_decay, lambda local, why: totals.total(name, local, why))
 
-    def _decayed(self, parameter: Any, gradient: Any) -> Any:
-        """The gradient without loss scale, with weight decay."""
-        gradient = self._unscaled(gradient)
-        return gradient if self.weight_decay == 0 else ops.add(gradient, ops.mul(parameter, self.weight_decay))
+    def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
+        """The gradient with weight decay."""
+        decay = self.weight_decay if place is None else place.weight_decay
+        return gradient if decay == 0 else ops.add(gradient, ops.mul(parameter, decay))
 
     # ---- a step, at once ----
 
     def __call__(self, grads: Sequence[Any]) -> None:
         """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in the order of `parameters`."""
+        gradients = self._gradients(grads)
+        if not gradients:
+            return
+        scaler, totals = self.loss_scaler, Totals()
+        rates = self.rates(self.global_step)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore") if scaler else nullcontext():
+            finite = not (scaler and scaler.drop_overflow_update) or bool(nonfinite(gradients, totals) == 0)
+            if finite:
+                self._step(self.prepared(gradients, totals, np.float32(scaler.scale_value) if scaler else None), rates, totals)
+        if scaler:
+            scaler.adjust(finite)
+        self.global_step += 1
+
+    def _gradients(self, grads: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The gradients of the parameters that are still trained, checked."""
         where = type(self).__name__
         if current_tracer.get() is not None:
             raise TraceError(
@@ -102,23 +203,28 @@ class Optimizer:
             raise ArgumentTypeError(message(f"gradients {shorten(grads)}", where=where, allowed="A list or tuple with one gradient per parameter"))
         if len(grads) != len(self.parameters):
             raise ShapeError(message(f"got {len(grads)} gradients", where=where, allowed=f"{len(self.parameters)}, one per parameter"))
-        arrays = []
+        arrays = {}
         for parameter, gradient in zip(self.parameters, grads, strict=True):
             array = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient, parameter.dtype)
             if array.shape != parameter.shape:
                 raise ShapeError(
                     message(f"the gradient of {parameter.name!r} has shape {array.shape}", where=where, allowed=f"Shape {parameter.shape}")
                 )
-            arrays.append(array)
+            if parameter.requires_grad:
+                arrays[parameter.name] = array
+        return arrays
+
+    def _step(self, gradients: dict[str, Any], rates: dict[str, float], totals: Totals) -> None:
         states = self._eager_states()
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
             self._scalars[dtype] = self.update_scalars(self._eager_scalars(dtype))
-        for i, (parameter, array) in enumerate(zip(self.parameters, arrays, strict=True)):
-            if not parameter.requires_grad:
-                continue
-            rate = np.asarray(self.learning_rate, parameter.dtype)
-            new, states[i] = self.update(parameter.asnumpy(), array, states[i], self._scalars[parameter.dtype], rate)
-            parameter.set_data(new)
+        for i, parameter in enumerate(self.parameters):
+            name = parameter.name
+            if name in gradients:
+                rate = np.asarray(rates[self.rate_name(name)], parameter.dtype)
+                given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[parameter.dtype], rate)
+                new, states[i] = self.update(*given, self.place(name, totals))
+                parameter.adopt(np.asarray(new))
 
     def _eager_states(self) -> list[State]:
         if self._states is None:
@@ -138,18 +244,76 @@ class Optimizer:
         """{name: value} of the shared values as the eager steps left them, in the first parameter's dtype."""
         return {name: float(value) for name, value in self._eager_scalars(self.parameters[0].dtype).items()}
 
-    # ---- checks ----
+    # ---- parameters and groups ----
 
-    def _checked(self, params: Any) -> list[Parameter]:
+    def _grouped(self, params: Any) -> list[Parameter]:
+        """The parameters in order; notes the settings of each."""
+        where = type(self).__name__
+        if isinstance(params, (Tensor, str, dict)) or not isinstance(params, Iterable):
+            raise ArgumentTypeError(
+                message(f"params={shorten(params)}", where=where, allowed="A list of Parameters, for instance net.trainable_params()")
+            )
+        params = list(params)
+        if not any(isinstance(one, dict) for one in params):
+            found = self._checked(params)
+            for p in found:
+                spared = "beta" in p.name or "gamma" in p.name
+                self._settings_by_name[p.name] = _Setting(0.0 if spared else self.weight_decay, LEARNING_RATE)
+            return found
+        groups, order = self._groups_of(params)
+        found = self._checked([p for group in groups for p in group["params"]])
+        trained = {p.name for p in found}
+        for group in groups:
+            rate = LEARNING_RATE
+            if "lr" in group:
+                rate = f"{LEARNING_RATE}.{len(self._rates)}"
+                self._rates[rate] = as_schedule(group["lr"], where, "lr")
+            decay = self._number("weight_decay", group.get("weight_decay", self.weight_decay), least=0)
+            names = tuple(p.name for p in group["params"] if p.name in trained)
+            self._groups.append(names)
+            self._settings_by_name.update(dict.fromkeys(names, _Setting(decay, rate)))
+        return found if order is None else self._ordered(found, order)
+
+    def _groups_of(self, params: list[Any]) -> tuple[list[dict[str, Any]], list[Any] | None]:
+        """The groups, each with a list under "params", and the list under "order_params" if there is one."""
+        where, groups, order = type(self).__name__, [], None
+        for i, group in enumerate(params):
+            if not isinstance(group, dict):
+                raise ArgumentTypeError(message(f"params[{i}] is {shorten(group)}", where=where, allowed="Groups only, or Parameters only"))
+            unknown = [key for key in group if key not in GROUP_KEYS]
+            if unknown:
+                raise ArgumentError(message(f"group {i} has the key {unknown[0]!r}", where=where, allowed=f"Keys: {', '.join(GROUP_KEYS)}"))
+            if group.get("grad_centralization"):
+                hint = "Leave it away; subtract the mean from the gradients by hand if you need it"
+                raise ArgumentError(message(f"group {i} asks for grad_centralization, which is not there", where=where, hint=hint))
+            if "order_params" in group:
+                order = list(group["order_params"])
+                continue
+            if "params" not in group:
+                raise ArgumentError(message(f"group {i} has no 'params'", where=where, allowed="A list of Parameters under 'params'"))
+            if isinstance(group["params"], (Tensor, str, dict)) or not isinstance(group["params"], Iterable):
+                raise ArgumentTypeError(message(f"group {i} has params={shorten(group['params'])}", where=where, allowed="A list of Parameters"))
+            groups.append({**group, "params": list(group["params"])})
+            if not groups[-1]["params"]:
+                raise ArgumentError(message(f"group {i} has no parameters", where=where, allowed="At least one per group"))
+        return groups, order
+
+    def _ordered(self, found: list[Parameter], order: list[Any]) -> list[Parameter]:
+        names = {p.name: p for p in found}
+        wanted = [p.name for p in order if isinstance(p, Parameter) and p.requires_grad]
+        if sorted(wanted) != sorted(names):
+            odd = sorted(set(wanted) ^ set(names)) or [n for n in wanted if wanted.count(n) > 1]
+            allowed = "Every parameter of the groups, each once"
+            raise ArgumentError(message(f"order_params and the groups differ in {', '.join(odd)}", where=type(self).__name__, allowed=allowed))
+        return [names[name] for name in wanted]
+
+    def _checked(self, params: list[Any]) -> list[Parameter]:
         where = type(self).__name__
         allowed = "Parameters, for instance net.trainable_params()"
-        if isinstance(params, (Tensor, str)) or not isinstance(params, Iterable):
-            raise ArgumentTypeError(message(f"params={shorten(params)}", where=where, allowed=f"A list of {allowed}"))
         names: dict[str, Parameter] = {}
         for i, parameter in enumerate(params):
             if not isinstance(parameter, Parameter):
-                hint = "Groups with their own settings are not supported: make one optimizer per group" if isinstance(parameter, dict) else ""
-                raise ArgumentTypeError(message(f"params[{i}] is {shorten(parameter)}", where=where, allowed=allowed, hint=hint))
+                raise ArgumentTypeError(message(f"params[{i}] is {shorten(parameter)}", where=where, allowed=allowed))
             if parameter.name in names:
                 same = "is given twice" if names[parameter.name] is parameter else "is the name of two parameters"
                 raise ArgumentError(message(f"{parameter.name!r} {same}", where=where, allowed="Parameters with different names"))
@@ -161,6 +325,8 @@ class Optimizer:
             if p.dtype.kind != "f":
                 raise ArgumentTypeError(message(f"parameter {p.name!r} has dtype {p.dtype}", where=where, allowed="Parameters with a float dtype"))
         return found
+
+    # ---- checks ----
 
     def _number(self, name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, below: float = math.inf) -> float:
         where = type(self).__name__
@@ -179,18 +345,35 @@ class Optimizer:
             raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=type(self).__name__, allowed="True or False"))
         return value
 
+    def _one_of(self, name: str, value: Any, kind: type) -> Any:
+        if value is not None and not isinstance(value, kind):
+            raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=type(self).__name__, allowed=f"A {kind.__name__}, or None"))
+        return value
+
+    # ---- text ----
+
     def _settings(self) -> dict[str, Any]:
         """What `repr` shows after the learning rate."""
         return {"weight_decay": self.weight_decay, "loss_scale": self.loss_scale}
 
     @property
     def rule(self) -> str:
-        """The update rule in words, without the learning rate, which may change from step to step. Optimizers with equal rules make equal plans."""
-        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self._settings().items())})"
+        """The update rule in words, without learning rates and loss scale, which are values of the program. Equal rules make equal plans."""
+        shown = {k: str(v) for k, v in self._settings().items()}
+        if self.clip is not None:
+            shown["clip"] = str(self.clip)
+        if self.loss_scaler is not None:
+            shown["loss_scaler"] = self.loss_scaler.rule
+        if self._groups:
+            firsts = [(", ".join(names), self._settings_by_name[names[0]]) for names in self._groups if names]
+            shown["groups"] = "[" + "; ".join(f"{names}: weight_decay={one.weight_decay}, {one.rate}" for names, one in firsts) + "]"
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in shown.items())})"
 
     def __repr__(self) -> str:
-        shown = {"learning_rate": self.learning_rate, **self._settings()}
-        return f"{type(self).__name__}({len(self.parameters)} parameters, {', '.join(f'{k}={v}' for k, v in shown.items())})"
+        shown = {LEARNING_RATE: self.learning_rate, **self._settings()}
+        shown.update((name, value) for name, value in (("clip", self.clip), ("loss_scaler", self.loss_scaler)) if value is not None)
+        groups = f" in {len(self._groups)} groups" if self._groups else ""
+        return f"{type(self).__name__}({len(self.parameters)} parameters{groups}, {', '.join(f'{k}={v}' for k, v in shown.items())})"
 
 
 class SGD(Optimizer):
@@ -205,15 +388,18 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Parameter],
-        learning_rate: float = 0.1,
+        params: Params,
+        learning_rate: Rate = 0.1,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
         loss_scale: float = 1.0,
+        *,
+        clip: GradientClip | None = None,
+        loss_scaler: LossScaler | None = None,
     ) -> None:
-        super().__init__(params, learning_rate, weight_decay, loss_scale)
+        super().__init__(params, learning_rate, weight_decay, loss_scale, clip=clip, loss_scaler=loss_scaler)
         self.momentum = self._number("momentum", momentum, least=0)
         self.dampening = self._number("dampening", dampening, least=0)
         self.nesterov = self._flag("nesterov", nesterov)
@@ -229,8 +415,10 @@ class SGD(Optimizer):
     def update_scalars(self, scalars: State) -> State:
         return {name: ops.add(value, 1.0) for name, value in scalars.items()}
 
-    def update(self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any) -> tuple[Any, State]:
-        step = gradient = self._decayed(parameter, gradient)
+    def update(
+        self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any, place: Place | None = None
+    ) -> tuple[Any, State]:
+        step = gradient = self._decayed(parameter, gradient, place)
         if self.momentum:
             kept = gradient
             if self.dampening:
@@ -259,19 +447,24 @@ class Momentum(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Parameter],
-        learning_rate: float,
+        params: Params,
+        learning_rate: Rate,
         momentum: float,
         weight_decay: float = 0.0,
         loss_scale: float = 1.0,
         use_nesterov: bool = False,
+        *,
+        clip: GradientClip | None = None,
+        loss_scaler: LossScaler | None = None,
     ) -> None:
-        super().__init__(params, learning_rate, weight_decay, loss_scale)
+        super().__init__(params, learning_rate, weight_decay, loss_scale, clip=clip, loss_scaler=loss_scaler)
         self.momentum = self._number("momentum", momentum, least=0)
         self.use_nesterov = self._flag("use_nesterov", use_nesterov)
 
-    def update(self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any) -> tuple[Any, State]:
-        gradient = self._decayed(parameter, gradient)
+    def update(
+        self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any, place: Place | None = None
+    ) -> tuple[Any, State]:
+        gradient = self._decayed(parameter, gradient, place)
         step = velocity = ops.add(ops.mul(state["moments"], self.momentum), gradient)
         if self.use_nesterov:
             step = ops.add(gradient, ops.mul(velocity, self.momentum))
@@ -279,104 +472,3 @@ class Momentum(Optimizer):
 
     def _settings(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "use_nesterov": self.use_nesterov, **super()._settings()}
-
-
-class _Moments(Optimizer):
-    """What the two Adams share: betas, eps, and the running means m of the gradient and v of its square."""
-
-    def _set_moments(self, beta1: float, beta2: float, eps: float) -> None:
-        self.beta1 = self._number("beta1", beta1, above=0, below=1)
-        self.beta2 = self._number("beta2", beta2, above=0, below=1)
-        self.eps = self._number("eps", eps, above=0)
-
-    def _moved(self, m: Any, v: Any, gradient: Any) -> tuple[Any, Any]:
-        rest1, rest2 = _rest(self.beta1, gradient), _rest(self.beta2, gradient)
-        return ops.add(ops.mul(m, self.beta1), ops.mul(gradient, rest1)), ops.add(ops.mul(v, self.beta2), ops.mul(ops.square(gradient), rest2))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps, **super()._settings()}
-
-
-class Adam(_Moments):
-    """Adam (Kingma and Ba 2015, the faster form at the end of section 2).
-
-    g = gradient + weight_decay * p
-    m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
-    p = p - learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)      in step t = 1, 2, ...
-
-    use_nesterov  beta1 * m + (1 - beta1) * g takes the place of m in the last line
-    """
-
-    state_names = ("moment1", "moment2")
-
-    def __init__(
-        self,
-        params: Iterable[Parameter],
-        learning_rate: float = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        *,
-        use_nesterov: bool = False,
-        weight_decay: float = 0.0,
-        loss_scale: float = 1.0,
-    ) -> None:
-        super().__init__(params, learning_rate, weight_decay, loss_scale)
-        self._set_moments(beta1, beta2, eps)
-        self.use_nesterov = self._flag("use_nesterov", use_nesterov)
-
-    def scalar_state(self) -> dict[str, float]:
-        return {"beta1_power": 1.0, "beta2_power": 1.0}
-
-    def update_scalars(self, scalars: State) -> State:
-        return {"beta1_power": ops.mul(scalars["beta1_power"], self.beta1), "beta2_power": ops.mul(scalars["beta2_power"], self.beta2)}
-
-    def update(self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any) -> tuple[Any, State]:
-        gradient = self._decayed(parameter, gradient)
-        m, v = self._moved(state["moment1"], state["moment2"], gradient)
-        correction = ops.div(ops.sqrt(ops.sub(1.0, scalars["beta2_power"])), ops.sub(1.0, scalars["beta1_power"]))
-        ahead = ops.add(ops.mul(m, self.beta1), ops.mul(gradient, _rest(self.beta1, gradient))) if self.use_nesterov else m
-        step = ops.div(ops.mul(ahead, ops.mul(learning_rate, correction)), ops.add(ops.sqrt(v), self.eps))
-        return ops.sub(parameter, step), {"moment1": m, "moment2": v}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"use_nesterov": self.use_nesterov, **super()._settings()}
-
-
-class AdamWeightDecay(_Moments):
-    """Adam without bias correction, with decoupled weight decay (Loshchilov and Hutter 2019; the form of BERT).
-
-    m = beta1 * m + (1 - beta1) * gradient,  v = beta2 * v + (1 - beta2) * gradient^2
-    p = p - learning_rate * (m / (sqrt(v) + eps) + weight_decay * p)
-    """
-
-    state_names = ("adam_m", "adam_v")
-
-    def __init__(
-        self,
-        params: Iterable[Parameter],
-        learning_rate: float = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(params, learning_rate, weight_decay)
-        self._set_moments(beta1, beta2, eps)
-
-    def update(self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any) -> tuple[Any, State]:
-        m, v = self._moved(state["adam_m"], state["adam_v"], self._unscaled(gradient))
-        step = ops.div(m, ops.add(ops.sqrt(v), self.eps))
-        if self.weight_decay:
-            step = ops.add(step, ops.mul(parameter, self.weight_decay))
-        return ops.sub(parameter, ops.mul(step, learning_rate)), {"adam_m": m, "adam_v": v}
-
-
-def _rest(beta: float, like: Any) -> float:
-    """1 - beta, computed in the dtype of `like`.
-
-    In float32, 1 - 0.999 is 4.7e-5 too large. The bias correction, which works on powers kept in that dtype, has the same error, and the two
-    cancel; with the exact 0.001 here the first steps would be 2.3e-5 off.
-    """
-    dtype = np.dtype(str(like.dtype)).type
-    return float(dtype(1) - dtype(beta))

@@ -25,6 +25,15 @@ ACTIVATION_FORMULAS = {
     "sigmoid": sigmoid,
     "tanh": lambda x: (np.exp(2 * x) - 1) / (np.exp(2 * x) + 1),
     "softmax": lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+    "logsoftmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
+    "relu6": lambda x: np.minimum(x * (x > 0), 6),
+    "leakyrelu": lambda x: np.where(x > 0, x, 0.2 * x),
+    "prelu": lambda x: np.where(x > 0, x, 0.25 * x),
+    "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+    "silu": lambda x: x * sigmoid(x),
+    "hswish": lambda x: x * np.clip((x + 3) / 6, 0, 1),
+    "hsigmoid": lambda x: np.clip((x + 3) / 6, 0, 1),
+    "logsigmoid": lambda x: np.log(sigmoid(x)),
 }
 
 

@@ -1,0 +1,128 @@
+"""Convolution and pooling layers: loops, defaults, training under strategies. The operators have their own tests."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import ParallelLabError, nn
+from parallel_lab.tensor import Tensor
+from tests.nn.one_device import check_equals_one_device
+
+X = np.random.default_rng(6).normal(size=(8, 4, 6, 5))
+
+
+def windows(x, kernel, stride, pads, fill):
+    """(row, column, window of the padded picture (n, c, kh, kw)) for every place of the result."""
+    (top, bottom, left, right), (kh, kw), (sy, sx) = pads, kernel, stride
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+    rows, columns = (padded.shape[2] - kh) // sy + 1, (padded.shape[3] - kw) // sx + 1
+    for i in range(rows):
+        for j in range(columns):
+            yield i, j, padded[:, :, i * sy : i * sy + kh, j * sx : j * sx + kw]
+
+
+def picture(parts):
+    rows, columns = max(p[0] for p in parts) + 1, max(p[1] for p in parts) + 1
+    out = np.zeros((*parts[0][2].shape, rows, columns))
+    for i, j, value in parts:
+        out[:, :, i, j] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("options", "kernel", "stride", "pads"),
+    [
+        ({}, (3, 3), (1, 1), (1, 1, 1, 1)),  # "same" is the default
+        ({"stride": 2}, (3, 3), (2, 2), (0, 1, 1, 1)),  # 6 and 5 elements give 3 and 3: 1 and 2 zeros, the odd one behind
+        ({"pad_mode": "valid", "has_bias": True}, (3, 2), (1, 1), (0, 0, 0, 0)),
+        ({"pad_mode": "pad", "padding": (2, 0, 1, 1), "stride": (2, 1)}, (3, 3), (2, 1), (2, 0, 1, 1)),
+    ],
+)
+def test_convolution_sums_the_weighted_window(options, kernel, stride, pads):
+    layer = nn.Conv2d(4, 3, kernel, dtype=np.float64, **options)
+    weight = layer.weight.asnumpy()
+    bias = layer.bias.asnumpy() if layer.has_bias else 0.0
+    expected = picture([(i, j, np.einsum("nckl,ockl->no", w, weight) + bias) for i, j, w in windows(X, kernel, stride, pads, 0)])
+    np.testing.assert_allclose(layer(Tensor(X)).asnumpy(), expected, rtol=1e-11, atol=1e-12)
+
+
+def test_initial_weights_are_uniform_within_one_over_the_root_of_what_they_sum():
+    """MindSpore, nn.Conv2d: HeUniform(sqrt(5)), bound sqrt(6 / (1 + 5) / fan_in)."""
+    layer = nn.Conv2d(16, 64, 3, has_bias=True, group=2)
+    bound = 1 / np.sqrt(8 * 9)
+    assert layer.weight.shape == (64, 8, 3, 3)
+    for values in (layer.weight.asnumpy(), layer.bias.asnumpy()):
+        assert 0.9 * bound < np.abs(values).max() <= bound
+        assert values.std() == pytest.approx(bound / np.sqrt(3), rel=0.2)
+
+
+@pytest.mark.parametrize(("layer", "function", "fill"), [(nn.MaxPool2d, np.max, -np.inf), (nn.AvgPool2d, np.mean, np.nan)])
+def test_pooling_takes_the_window(layer, function, fill):
+    expected = picture([(i, j, function(w, axis=(2, 3))) for i, j, w in windows(X, (3, 2), (2, 1), (0, 0, 0, 0), fill)])
+    np.testing.assert_allclose(layer((3, 2), (2, 1))(Tensor(X)).asnumpy(), expected, rtol=1e-12)
+
+
+def test_padded_pooling():
+    largest = picture([(i, j, w.max((2, 3))) for i, j, w in windows(X, (3, 3), (2, 2), (1, 1, 1, 1), -np.inf)])
+    np.testing.assert_allclose(nn.MaxPool2d(3, 2, "pad", 1)(Tensor(X)).asnumpy(), largest)
+    mean = picture([(i, j, w.mean((2, 3))) for i, j, w in windows(X, (3, 3), (2, 2), (1, 1, 1, 1), 0)])
+    np.testing.assert_allclose(nn.AvgPool2d(3, 2, "pad", 1)(Tensor(X)).asnumpy(), mean, rtol=1e-12, atol=1e-15)
+
+
+def test_adaptive_pooling_of_everything_is_the_mean_and_the_maximum():
+    np.testing.assert_allclose(nn.AdaptiveAvgPool2d(1)(Tensor(X)).asnumpy()[:, :, 0, 0], X.mean((2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(nn.AdaptiveMaxPool2d((None, 1))(Tensor(X)).asnumpy()[..., 0], X.max(3))
+
+
+class Small(nn.Cell):
+    """Convolution, batch norm, pooling, classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3, has_bias=True, dtype=np.float64)
+        self.bn, self.relu, self.pool = nn.BatchNorm2d(8, dtype=np.float64), nn.ReLU(), nn.MaxPool2d(2, 2)
+        self.mean, self.flatten, self.fc = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dense(8, 4, dtype=np.float64)
+
+    def construct(self, x):
+        return self.fc(self.flatten(self.mean(self.pool(self.relu(self.bn(self.conv(x)))))))
+
+
+def by_batch(net):
+    return None
+
+
+def by_channels(net):
+    net.conv.conv2d.shard(((2, 1, 1, 1), (4, 1, 1, 1)))
+    net.conv.bias_add.shard(((2, 4, 1, 1), (4,)))
+    net.bn.batch_norm.shard(((2, 4, 1, 1), *((4,),) * 4))
+    net.relu.relu.shard(((2, 4, 1, 1),))
+    net.pool.max_pool.shard(((2, 4, 1, 1),))
+    net.mean.adaptive_avg_pool.shard(((2, 4, 1, 1),))
+    net.fc.matmul.shard(((2, 1), (4, 1)))
+    net.fc.bias_add.shard(((2, 4), (4,)))
+
+
+@pytest.mark.parametrize("shard", [by_batch, by_channels])
+def test_a_small_network_trains_as_on_one_device(shard):
+    labels = np.arange(8, dtype=np.int32) % 4
+    check_equals_one_device(Small, nn.CrossEntropyLoss(), (X, labels), shard)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: nn.Conv2d(0, 4, 3), ValueError, "Conv2d: in_channels=0"),
+        (lambda: nn.Conv2d(4, 4, 3.0), TypeError, "kernel_size=3.0"),
+        (lambda: nn.Conv2d(4, 4, (3, 3, 3)), ValueError, "An int, or .height, width"),
+        (lambda: nn.Conv2d(4, 6, 3, group=4), ValueError, "group=4 with in_channels=4, out_channels=6"),
+        (lambda: nn.Conv2d(4, 4, 3, pad_mode="full"), ValueError, "pad_mode='full'. One of 'same'"),
+        (lambda: nn.Conv2d(4, 4, 3, padding=1), ValueError, "padding=1 with pad_mode='same'.*pad_mode='pad'"),
+        (lambda: nn.Conv2d(4, 4, 3, data_format="NHWC"), ValueError, "'NHWC'"),
+        (lambda: nn.MaxPool2d(0), ValueError, "MaxPool2d: kernel_size=0"),
+        (lambda: nn.AvgPool2d(2, 2, count_include_pad=0), TypeError, "count_include_pad=0"),
+        (lambda: nn.AdaptiveAvgPool2d((1, 2, 3)), ValueError, "output_size="),
+    ],
+)
+def test_what_picture_layers_refuse(make, error, text):
+    with pytest.raises(error, match=text) as caught:
+        make()
+    assert isinstance(caught.value, ParallelLabError)

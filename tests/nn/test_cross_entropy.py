@@ -1,0 +1,205 @@
+"""Weighted and ignoring cross-entropies and the element-wise losses: formulas, sample by sample, and the right mean under a cut batch."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import ParallelLabError, ShapeError, nn
+from parallel_lab.tensor import Tensor
+from tests.nn.one_device import check_equals_one_device, messages
+
+RNG = np.random.default_rng(21)
+C = 5
+LOGITS = RNG.normal(size=(8, C)) * 2
+LABELS = np.array([0, 3, -1, 2, -1, 4, 1, 3], np.int32)
+WEIGHT = np.array([1.0, 0.2, 3.0, 0.0, 0.5])
+PICTURE, PICTURE_LABELS = RNG.normal(size=(3, C, 2, 4)), RNG.integers(0, C, (3, 2, 4)).astype(np.int32)
+PROBABILITIES = RNG.dirichlet(np.ones(C), 8)
+
+
+def log_softmax(row):
+    return row - math.log(sum(math.exp(v) for v in row))
+
+
+def per_sample(logits, labels, weight, ignore, smoothing):
+    """(losses, weights of the samples), one row at a time."""
+    losses, weights = [], []
+    for row, y in zip(logits, labels, strict=True):
+        logs = log_softmax(row)
+        if y == ignore:
+            losses.append(0.0)
+            weights.append(0.0)
+            continue
+        losses.append(-(1 - smoothing) * weight[y] * logs[y] - smoothing / len(row) * sum(w * v for w, v in zip(weight, logs, strict=True)))
+        weights.append(weight[y])
+    return np.array(losses), np.array(weights)
+
+
+def reduced(losses, weights, reduction):
+    return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / weights.sum()}[reduction]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["equal", "weighted"])
+def test_cross_entropy_with_weights_ignored_samples_and_smoothing(reduction, smoothing, weight):
+    expected = reduced(*per_sample(LOGITS, LABELS, np.ones(C) if weight is None else weight, -1, smoothing), reduction)
+    loss = nn.CrossEntropyLoss(weight, ignore_index=-1, reduction=reduction, label_smoothing=smoothing)
+    np.testing.assert_allclose(loss(Tensor(LOGITS), Tensor(LABELS)).asnumpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["equal", "weighted"])
+def test_every_position_of_a_picture_is_a_sample(reduction, weight):
+    rows, labels = np.moveaxis(PICTURE, 1, -1).reshape(-1, C), PICTURE_LABELS.reshape(-1)
+    expected = reduced(*per_sample(rows, labels, np.ones(C) if weight is None else weight, None, 0.0), reduction)
+    found = nn.CrossEntropyLoss(weight, reduction=reduction)(Tensor(PICTURE), Tensor(PICTURE_LABELS)).asnumpy()
+    np.testing.assert_allclose(found, expected.reshape(PICTURE_LABELS.shape) if reduction == "none" else expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_class_weights_as_labels(smoothing):
+    losses = []
+    for row, given in zip(LOGITS, PROBABILITIES, strict=True):
+        target = (1 - smoothing) * given + smoothing / C
+        losses.append(-sum(WEIGHT * target * log_softmax(row)))
+    found = nn.CrossEntropyLoss(WEIGHT, label_smoothing=smoothing)(Tensor(LOGITS), Tensor(PROBABILITIES))
+    assert found.item() == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+def test_class_weights_as_labels_of_positions():
+    labels = RNG.dirichlet(np.ones(C), (3, 2, 4))
+    rows = zip(np.moveaxis(PICTURE, 1, -1).reshape(-1, C), labels.reshape(-1, C), strict=True)
+    expected = np.array([-sum(given * log_softmax(row)) for row, given in rows]).reshape(3, 2, 4)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    np.testing.assert_allclose(loss(Tensor(PICTURE), Tensor(np.moveaxis(labels, -1, 1))).asnumpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_nll_takes_log_probabilities(reduction):
+    logs = np.array([log_softmax(row) for row in LOGITS])
+    expected = reduced(*per_sample(LOGITS, LABELS, WEIGHT, -1, 0.0), reduction)
+    found = nn.NLLLoss(WEIGHT, ignore_index=-1, reduction=reduction)(Tensor(logs), Tensor(LABELS)).asnumpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+class Scores(nn.Cell):
+    """One dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(4, C, dtype=np.float64)
+
+    def construct(self, x):
+        return self.dense(x)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=-1, label_smoothing=0.1), lambda: nn.CrossEntropyLoss(ignore_index=-1)]
+)
+def test_a_cut_batch_with_unequal_weights_trains_as_on_one_device(make):
+    """Ranks hold samples of different weight, some of none: a mean of the ranks' means would be another number."""
+    x = RNG.normal(size=(8, 4))
+    plan = check_equals_one_device(Scores, make(), (x, LABELS), lambda net: net.dense.matmul.shard(((8, 1), (1, 1))))
+    assert [i.kind for i in messages(plan)] == ["all_reduce"] * 2
+
+
+def test_every_loss_trains_as_on_one_device_under_a_cut_batch_and_columns():
+    x, y = RNG.normal(size=(8, 8)), RNG.uniform(size=(8, 8))
+    losses = {
+        "l1": (nn.L1Loss(), lambda p: [p.sub.shard(((4, 2), (4, 2))), p.reduce_mean.shard(((4, 2),))]),
+        "smooth": (nn.SmoothL1Loss(0.3, "mean"), lambda p: p.smooth_l1.shard(((2, 4), (2, 4)))),
+        "logits": (
+            nn.BCEWithLogitsLoss(weight=np.arange(8.0), pos_weight=np.full(8, 2.0)),
+            lambda p: p.bce_with_logits.shard(((4, 2), (4, 2), (2,), (2,))),
+        ),
+        "probabilities": (nn.BCELoss(), lambda p: p.binary_cross_entropy.shard(((8, 1), (8, 1), ()))),
+    }
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.sigmoid = nn.Dense(8, 8, dtype=np.float64), nn.Sigmoid()
+
+        def construct(self, x):
+            return self.sigmoid(self.dense(x))
+
+    for loss, shard in losses.values():
+        shard(loss)
+        check_equals_one_device(Net, loss, (x, y), lambda net: None)
+
+
+# ---- element by element ----
+
+X, Y = RNG.normal(size=(4, 3)) * 2, RNG.uniform(size=(4, 3))
+ELEMENT_WEIGHT, POSITIVE = RNG.uniform(0.5, 2, 3), RNG.uniform(0.5, 3, 3)
+
+
+def elements(function):
+    """function(x, y, column) for every element."""
+    return np.array([[function(X[i, j], Y[i, j], j) for j in range(3)] for i in range(4)])
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses_of_single_elements_follow_their_formulas(reduction):
+    reduce = {"mean": np.mean, "sum": np.sum, "none": np.asarray}[reduction]
+    cases = {
+        "l1": (nn.L1Loss(reduction), X, elements(lambda x, y, j: abs(x - y))),
+        "smooth": (
+            nn.SmoothL1Loss(0.5, reduction),
+            X,
+            elements(lambda x, y, j: (x - y) ** 2 if abs(x - y) < 0.5 else abs(x - y) - 0.25),
+        ),
+        "probabilities": (
+            nn.BCELoss(Tensor(ELEMENT_WEIGHT), reduction),
+            1 / (1 + np.exp(-X)),
+            elements(lambda x, y, j: -ELEMENT_WEIGHT[j] * (y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))),
+        ),
+        "logits": (
+            nn.BCEWithLogitsLoss(reduction, Tensor(ELEMENT_WEIGHT), Tensor(POSITIVE)),
+            X,
+            elements(lambda x, y, j: -ELEMENT_WEIGHT[j] * (POSITIVE[j] * y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))),
+        ),
+    }
+    for name, (loss, x, expected) in cases.items():
+        np.testing.assert_allclose(loss(Tensor(x), Tensor(Y)).asnumpy(), reduce(expected), rtol=1e-12, err_msg=name)
+
+
+def test_sure_probabilities_have_a_finite_loss_and_large_logits_do_not_overflow():
+    sure, wrong = Tensor(np.array([1.0, 0.0])), Tensor(np.array([0.0, 1.0]))
+    np.testing.assert_allclose(nn.BCELoss(reduction="none")(sure, wrong).asnumpy(), [100, 100])
+    np.testing.assert_allclose(nn.BCEWithLogitsLoss("none")(Tensor(np.array([800.0, -800.0])), wrong).asnumpy(), [800, 800])
+
+
+def test_losses_of_float32_are_float32():
+    for loss in (nn.BCEWithLogitsLoss(pos_weight=[1.0, 2.0, 3.0]), nn.SmoothL1Loss(), nn.L1Loss()):
+        assert loss(Tensor(X.astype(np.float32)), Tensor(Y.astype(np.float32))).dtype == np.float32
+    assert nn.CrossEntropyLoss(WEIGHT, ignore_index=-1)(Tensor(LOGITS.astype(np.float32)), Tensor(LABELS)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: nn.CrossEntropyLoss()(Tensor(LOGITS), Tensor(LABELS)), ShapeError, "a label is -1.*give ignore_index=-1"),
+        (lambda: nn.CrossEntropyLoss(ignore_index=0)(Tensor(LOGITS), Tensor(LABELS)), ShapeError, "a label is -1.*from 0 to 4"),
+        (lambda: nn.CrossEntropyLoss(WEIGHT[:3])(Tensor(LOGITS), Tensor(LABELS)), ShapeError, "weight has 3 numbers. One per class: 5"),
+        (lambda: nn.CrossEntropyLoss([[1.0]]), TypeError, "One number per class"),
+        (lambda: nn.CrossEntropyLoss([-1.0, 2.0]), ValueError, "at least 0"),
+        (lambda: nn.CrossEntropyLoss(ignore_index=1.5), TypeError, "ignore_index=1.5"),
+        (lambda: nn.CrossEntropyLoss(label_smoothing=2), ValueError, "label_smoothing=2.*at most 1"),
+        (lambda: nn.CrossEntropyLoss()(Tensor(PICTURE), Tensor(LABELS)), ShapeError, "with .a, d1"),
+        (lambda: nn.NLLLoss()(Tensor(LOGITS), Tensor(PROBABILITIES)), ShapeError, "the labels are float64"),
+        (lambda: nn.SmoothL1Loss(0), ValueError, "beta=0"),
+        (lambda: nn.BCELoss("a"), TypeError, "weight='a'"),
+        (lambda: nn.BCEWithLogitsLoss(pos_weight=True), TypeError, "pos_weight=True"),
+    ],
+)
+def test_what_losses_refuse(make, error, text):
+    with pytest.raises(error, match=text) as caught:
+        make()
+    assert isinstance(caught.value, ParallelLabError)

@@ -1,0 +1,174 @@
+"""Normalising layers: formulas, running statistics, and training under strategies."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import ParallelLabError, Session, ShapeError, compile, nn, ops
+from parallel_lab.tensor import Tensor
+from tests.nn.one_device import check_equals_one_device, messages, trained
+
+X = np.random.default_rng(3).normal(2.0, 3.0, (8, 4, 2, 6))
+SCALE, SHIFT = np.array([0.5, 1.0, 2.0, 3.0]), np.array([-1.0, 0.0, 1.0, 2.0])
+
+
+def normalized(x, axes, eps):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+
+
+def along_channels(values, ndim):
+    return values.reshape(-1, *(1,) * (ndim - 2))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.BatchNorm1d, (8, 4)), (nn.BatchNorm1d, (8, 4, 12)), (nn.BatchNorm2d, (8, 4, 2, 6)), (nn.BatchNorm3d, (8, 4, 2, 3, 2))]
+)
+def test_batch_norm_in_training_uses_the_statistics_of_the_batch_and_keeps_running_ones(layer, shape):
+    x = np.resize(X, shape)
+    bn = layer(4, momentum=0.7, gamma_init=Tensor(SCALE), beta_init=Tensor(SHIFT), moving_mean_init=Tensor(SHIFT), dtype=np.float64)
+    bn.set_train()
+    axes = (0, *range(2, len(shape)))
+    expected = normalized(x, axes, 1e-5) * along_channels(SCALE, len(shape)) + along_channels(SHIFT, len(shape))
+    np.testing.assert_allclose(bn(Tensor(x)).asnumpy(), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(bn.moving_mean.asnumpy(), 0.7 * SHIFT + 0.3 * x.mean(axes))
+    np.testing.assert_allclose(bn.moving_variance.asnumpy(), 0.7 + 0.3 * x.var(axes))
+
+
+def test_batch_norm_outside_training_uses_the_running_statistics_and_leaves_them():
+    bn = nn.BatchNorm2d(4, moving_mean_init=Tensor(SHIFT), moving_var_init=Tensor(SCALE), dtype=np.float64)
+    expected = (X - along_channels(SHIFT, 4)) / np.sqrt(along_channels(SCALE, 4) + 1e-5)
+    np.testing.assert_allclose(bn(Tensor(X)).asnumpy(), expected, rtol=1e-12)
+    np.testing.assert_array_equal(bn.moving_mean.asnumpy(), SHIFT)
+
+
+@pytest.mark.parametrize(("setting", "training", "of_batch"), [(True, False, True), (False, True, False), (None, True, True), (None, False, False)])
+def test_use_batch_statistics_goes_before_the_training_mode(setting, training, of_batch):
+    bn = nn.BatchNorm2d(4, use_batch_statistics=setting, dtype=np.float64)
+    bn.set_train(training)
+    result = bn(Tensor(X)).asnumpy()
+    assert np.allclose(result.mean((0, 2, 3)), 0) == of_batch
+    assert np.allclose(bn.moving_mean.asnumpy(), 0) != of_batch
+
+
+def test_unbiased_running_variance_is_larger_by_n_over_n_minus_1():
+    bn = nn.BatchNorm2d(4, momentum=0.0, unbiased=True, dtype=np.float64)
+    bn.set_train()
+    bn(Tensor(X))
+    np.testing.assert_allclose(bn.moving_variance.asnumpy(), X.var((0, 2, 3), ddof=1))
+
+
+def test_running_statistics_are_no_trained_parameters():
+    bn = nn.BatchNorm2d(4, affine=False)
+    assert bn.trainable_params() == []
+    assert [p.name for p in bn.get_parameters()] == ["gamma", "beta", "moving_mean", "moving_variance"]
+
+
+class ConvLike(nn.Cell):
+    """1x1 product over channels, batch norm, mean over positions."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.mix = nn.Dense(4, 8, dtype=np.float64)
+        self.last, self.first = ops.Transpose(), ops.Transpose()
+        self.bn = nn.BatchNorm2d(8, dtype=np.float64, **options)
+        self.relu, self.mean = ops.ReLU(), ops.ReduceMean()
+
+    def construct(self, x):
+        x = self.first(self.mix(self.last(x, (0, 2, 3, 1))), (0, 3, 1, 2))
+        return self.mean(self.relu(self.bn(x)), (2, 3))
+
+
+TARGET = np.random.default_rng(4).normal(size=(8, 8))
+STRATEGIES = {
+    "batch": (8, 1, 1, 1),
+    "channels": (1, 8, 1, 1),
+    "batch and channels": (2, 4, 1, 1),
+    "with repeated calculation": (2, 2, 1, 1),
+    "height and width": (2, 1, 2, 2),
+}
+
+
+@pytest.mark.parametrize("how", STRATEGIES)
+def test_batch_norm_trains_as_on_one_device_with_its_running_statistics(how):
+    cuts = STRATEGIES[how]
+    plan = check_equals_one_device(ConvLike, nn.MSELoss(), (X, TARGET), lambda net: net.bn.batch_norm.shard((cuts, *((cuts[1],),) * 4)), steps=3)
+    sums = [i for i in messages(plan) if plan.value(i.out).shape == (2, 8)]
+    cut = cuts[0] * cuts[2] * cuts[3]
+    assert [(i.kind, i.group_size, plan.value(i.out).shape) for i in sums] == ([("all_reduce", cut, (2, 8))] if cut > 1 else [])
+    back = [i for i in messages(plan, "backward") if plan.value(i.out).shape == (2, 8)]
+    assert len(back) == len(sums)
+
+
+def test_without_a_strategy_the_batch_is_cut_and_the_statistics_are_still_those_of_all():
+    check_equals_one_device(ConvLike, nn.MSELoss(), (X, TARGET), lambda net: None)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_in_data_parallel_mode_training_equals_one_device_only_with_sync(sync):
+    net = ConvLike(sync=sync)
+    net.set_train()
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    settings = {"parallel_mode": "data_parallel", "device_num": 8, "gradients_mean": True}
+    plan = compile(net, X[:1], TARGET[:1], loss=nn.MSELoss(), optimizer=optimizer, **settings)
+    assert len(messages(plan)) == int(sync)
+    with Session(plan, net, optimizer) as session:
+        session.train([(X, TARGET)], 2)
+        found = session.parameters()
+    _, wanted, _ = trained(ConvLike, nn.MSELoss(), (X, TARGET), steps=2)
+    for name in ("mix.weight", "bn.gamma", "bn.beta"):
+        assert np.allclose(found[name], wanted[name], rtol=1e-10, atol=1e-12) == sync, name
+
+
+# ---- layer, RMS and group norm ----
+
+
+def test_layer_norm_normalises_the_last_dims():
+    norm = nn.LayerNorm((2, 6), begin_norm_axis=-2, begin_params_axis=-2, epsilon=1e-3, dtype=np.float64)
+    gamma, beta = np.random.default_rng(5).normal(size=(2, 2, 6))
+    norm.gamma.set_data(gamma)
+    norm.beta.set_data(beta)
+    np.testing.assert_allclose(norm(Tensor(X)).asnumpy(), normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12)
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square():
+    norm = nn.RMSNorm(6, epsilon=1e-3, dtype=np.float64)
+    norm.gamma.set_data(np.arange(6.0))
+    expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-3) * np.arange(6.0)
+    np.testing.assert_allclose(norm(Tensor(X)).asnumpy(), expected, rtol=1e-12)
+
+
+def test_group_norm_normalises_groups_of_channels():
+    norm = nn.GroupNorm(2, 4, gamma_init=Tensor(SCALE), beta_init=Tensor(SHIFT), dtype=np.float64)
+    grouped = normalized(X.reshape(8, 2, -1), (2,), 1e-5).reshape(X.shape)
+    np.testing.assert_allclose(norm(Tensor(X)).asnumpy(), grouped * along_channels(SCALE, 4) + along_channels(SHIFT, 4), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.LayerNorm(6), lambda: nn.RMSNorm(6)], ids=["layer", "rms"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_results_have_the_wider_dtype_of_input_and_parameters(layer, dtype):
+    assert layer()(Tensor(X.astype(dtype))).dtype == max(np.dtype(dtype), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: nn.BatchNorm2d(0), ValueError, "BatchNorm2d: num_features=0"),
+        (lambda: nn.BatchNorm2d(4, eps=0), ValueError, "eps=0.*above 0"),
+        (lambda: nn.BatchNorm2d(4, momentum=1.5), ValueError, "momentum=1.5.*at least 0, at most 1"),
+        (lambda: nn.BatchNorm2d(4, momentum="0.9"), TypeError, "momentum='0.9'"),
+        (lambda: nn.BatchNorm2d(4, data_format="NHWC"), ValueError, "'NHWC'. One of 'NCHW'"),
+        (lambda: nn.BatchNorm2d(4, use_batch_statistics=1), ValueError, "use_batch_statistics=1"),
+        (lambda: nn.BatchNorm2d(3)(Tensor(X)), ShapeError, r"shape \(8, 4, 2, 6\).*c = 3"),
+        (lambda: nn.BatchNorm1d(4)(Tensor(X)), ShapeError, r"\(n, c\) or \(n, c, l\)"),
+        (lambda: nn.LayerNorm((2, 6)), ValueError, "Give begin_params_axis=-2"),
+        (lambda: nn.LayerNorm(5)(Tensor(X)), ShapeError, r"LayerNorm: gamma has shape \(5,\). \(6,\)"),
+        (lambda: nn.LayerNorm("6"), TypeError, "normalized_shape='6'"),
+        (lambda: nn.RMSNorm(5)(Tensor(X)), ShapeError, r"gamma has shape \(5,\)"),
+        (lambda: nn.GroupNorm(3, 4), ValueError, "num_groups=3 with num_channels=4"),
+        (lambda: ops.BatchNorm(is_training=True)(X[:1, :, 0, 0], *[SCALE] * 4), ShapeError, "one element per channel"),
+        (lambda: ops.layer_norm(X, (3,), SCALE, SHIFT), ShapeError, "normalized_shape="),
+    ],
+)
+def test_what_normalising_layers_refuse(make, error, text):
+    with pytest.raises(error, match=text) as caught:
+        make()
+    assert isinstance(caught.value, ParallelLabError)
