@@ -3,6 +3,7 @@
     parallel-lab                     JupyterLab on the notebooks
     parallel-lab doctor              can this machine do what the lessons need?
     parallel-lab quickstart          the quickstart in the terminal (cli_quickstart.py)
+    parallel-lab bench training      a training step beside PyTorch's (cli_bench.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours, told in one line;
 130 interrupted.
@@ -171,9 +172,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     doctor.set_defaults(run=_doctor)
-    from .cli_quickstart import add_parser
+    from . import cli_bench, cli_quickstart
 
-    add_parser(subparsers)
+    for part in (cli_quickstart, cli_bench):
+        part.add_parser(subparsers)
     return parser
 
 

@@ -161,7 +161,7 @@ def test_python_m_parallel_lab_is_the_command():
 def test_an_unknown_subcommand_is_named_with_those_there_are(capsys, word):
     with pytest.raises(SystemExit):
         cli.main(word.split())
-    assert re.search(r"argument SUBCOMMAND: invalid choice: 'foo' \(choose from '?doctor'?, '?quickstart'?\)", capsys.readouterr().err)
+    assert re.search(r"argument SUBCOMMAND: invalid choice: 'foo' \(choose from '?doctor'?, '?quickstart'?, '?bench'?\)", capsys.readouterr().err)
 
 
 def test_help_has_no_line_that_says_nothing(capsys):
@@ -171,11 +171,11 @@ def test_help_has_no_line_that_says_nothing(capsys):
     title = lines.index("subcommands:")
     listed = lines[title + 1 : lines.index("", title)]
     assert all(line.strip() for line in listed)
-    assert [line.split()[0] for line in listed if re.match(r"    \w", line)] == ["doctor", "quickstart"]
+    assert [line.split()[0] for line in listed if re.match(r"    \w", line)] == ["doctor", "quickstart", "bench"]
     assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith("[SUBCOMMAND ...]")  # in brackets: it may be left out
 
 
-@pytest.mark.parametrize("subcommand", ["doctor", "quickstart"])
+@pytest.mark.parametrize("subcommand", ["doctor", "quickstart", "bench"])
 def test_the_usage_of_a_subcommand_names_it(capsys, subcommand):
     with pytest.raises(SystemExit):
         cli.main([subcommand, "--help"])
