@@ -169,11 +169,11 @@ def _input_entry(plan, given, rank: int) -> dict[str, Any]:
     value = plan.value(given.name)
     return {
         "name": given.name,
-        "global": _shape(given.shape),
+        "global": _shape(value.shape),
         "slice": _shape(value.slice_shape),
         "dtype": given.dtype,
         "layout": _layout_entry(value.layout),
-        "index": slice_text(value.layout.slice_index(given.shape, rank), given.shape),
+        "index": slice_text(value.layout.slice_index(value.shape, rank), value.shape),
     }
 
 
@@ -194,9 +194,9 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     for given in plan.graph.inputs:
         if given.role in ("data", "parameter", "constant") and given.name in plan.value_table:
             value = plan.value(given.name)
-            index = slice_text(value.layout.slice_index(given.shape, rank), given.shape)
+            index = slice_text(value.layout.slice_index(value.shape, rank), value.shape)
             numbers[given.name] = f"%{given.name}"
-            lines.append(f"%{given.name} : {_tensor(value.slice_shape, given.dtype)} = {index} of {given.shape}  {{{given.role}, {value.layout}}}")
+            lines.append(f"%{given.name} : {_tensor(value.slice_shape, given.dtype)} = {index} of {value.shape}  {{{given.role}, {value.layout}}}")
     for state in plan.states:
         value = plan.value(state.name)
         numbers[state.name] = f"%{state.name}"

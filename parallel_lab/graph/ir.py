@@ -79,7 +79,9 @@ class Node:
     op         name in the registry;  op_class: MindSpore's class name
     ins        names of its operands
     strategy, strategy_source   None until the strategies pass; "user" or "default"
-    cross_batch   leave a cut reduction as each rank has it;  sync: in data_parallel mode, average the result over all ranks
+    out_strategy  how partial sums leave the result cut: None, as it follows from `strategy`
+    cross_batch   leave a cut reduction as each rank has it;  sync: in data_parallel mode, average the result over
+                  all ranks (True) or leave it as each rank has it (False); None for an operator that does not look across samples
     """
 
     name: str
@@ -93,8 +95,9 @@ class Node:
     strategy: Strategy | None = None
     strategy_source: str = ""
     strategy_origin: Origin | None = None
+    out_strategy: Strategy | None = None
     cross_batch: bool = False
-    sync: bool = False
+    sync: bool | None = None
 
     @property
     def opdef(self) -> OpDef:

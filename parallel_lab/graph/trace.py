@@ -282,8 +282,9 @@ class Tracer:
             strategy=primitive.in_strategy if primitive is not None else None,
             strategy_source="user" if primitive is not None and primitive.in_strategy is not None else "",
             strategy_origin=primitive.strategy_origin if primitive is not None else None,
+            out_strategy=primitive.out_strategy if primitive is not None else None,
             cross_batch=primitive is not None and primitive.prim_attrs.get("cross_batch") is True,
-            sync=primitive is not None and primitive.prim_attrs.get("sync") is True,
+            sync=primitive.prim_attrs.get("sync") if primitive is not None else None,
         )
         self.nodes.append(node)
         return TracedValue(node.name, shape, dtype, self)

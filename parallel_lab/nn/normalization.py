@@ -71,8 +71,7 @@ class _BatchNorm(Cell):
         self.moving_variance = Parameter(initializer(moving_var_init, shape, dtype), name="moving_variance", requires_grad=False)
         # One operator for both forms, so that one strategy serves both; `is_training` is set when it is called.
         self.batch_norm = ops.BatchNorm(is_training=True, epsilon=self.eps, momentum=1 - self.momentum, unbiased=self.unbiased)
-        if sync:
-            self.batch_norm.add_prim_attr("sync", True)
+        self.batch_norm.add_prim_attr("sync", self.sync)
 
     def construct(self, x: Any) -> Any:
         shape = ops.shape(x)

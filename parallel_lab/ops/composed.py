@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..context import current_tracer
+from ..errors import StrategyError, message
 from .registry import OpDef, Primitive, op
 from .sharding import sharding_rule
 
@@ -62,6 +63,9 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 shapes = tuple(tuple(x.shape) for x in operands)
                 place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
                 where = f"{whole.class_name} {primitive.instance_name!r}" + (f" ({place})" if place else "")
+                if primitive.out_strategy is not None:
+                    what = f"out_strategy {primitive.out_strategy}"
+                    raise StrategyError(message(what, where=where, allowed="None: the result's cuts follow from those of its parts"))
                 cuts = dict(sharding_rule(whole, shapes, attrs, primitive.in_strategy, _ANY_NUMBER, where).cuts)
             named = dict(zip(whole.tensors, operands, strict=True))
             return fn(_Part(cuts, primitive), **named, **attrs)

@@ -532,6 +532,9 @@ class Primitive:
     def shard(self, in_strategy: Strategy | None = None, out_strategy: Strategy | None = None) -> Primitive:
         """Set how the inputs are cut: one tuple per input, one power of two per dim. Returns self.
 
+        out_strategy  how the result is cut, one tuple in a tuple. It follows from the inputs; only where they leave partial sums is there a choice:
+                      the cuts that follow (an all_reduce), or those with dim 0 cut further, among the ranks that hold the addends (a reduce_scatter)
+
         What depends on shapes or on the number of devices is checked when the network is compiled. Takes effect in the semi-automatic and automatic
         modes (and in `parallel_lab.compile`).
         """
@@ -539,15 +542,6 @@ class Primitive:
         where = f"{self.name} shard ({origin.place})" if origin.place else f"{self.name} shard"
         if in_strategy is None and out_strategy is not None:
             raise StrategyError(message("out_strategy is given without in_strategy", where=where, hint="Give in_strategy too"))
-        if out_strategy is not None:
-            raise StrategyError(
-                message(
-                    f"out_strategy {shorten(out_strategy)}",
-                    where=where,
-                    allowed="The output's layout follows from in_strategy",
-                    hint="Leave out_strategy away, and shard the operator that consumes the output instead",
-                )
-            )
         if self.op.view and in_strategy is not None:
             raise StrategyError(
                 message(
@@ -558,6 +552,7 @@ class Primitive:
                 )
             )
         self.in_strategy = None if in_strategy is None else check_strategy_value(in_strategy, where)
+        self.out_strategy = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
         self.strategy_origin = origin
         return self
 

@@ -23,7 +23,7 @@ from ..layout import TensorLayout
 from .registry import OPS, OpDef, Strategy
 from .signature import Shape, Signature
 
-__all__ = ["ShardingRule", "default_strategy", "legal_strategies", "sharding_rule", "strategy_operands"]
+__all__ = ["ShardingRule", "default_strategy", "legal_strategies", "result_layout", "sharding_rule", "strategy_operands"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,36 @@ def sharding_rule(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], s
     what, allowed = made
     near = nearest_legal(op, shapes, attrs, strategy, device_num)
     raise StrategyError(message(f"strategy {strategy} {what}", where=where or op.class_name, allowed=allowed, hint=f"Try {near}"))
+
+
+def result_layout(op: OpDef, rule: ShardingRule, shape: Shape, out_strategy: Strategy | None, where: str = "") -> TensorLayout:
+    """Layout of the result once its partial sums are combined: the one that follows from the inputs, or the one that `out_strategy` asks for.
+
+    shape  of the result
+
+    Where sums are partial, dim 0 may be cut further by the axes that hold the addends: a reduce_scatter in place of the all_reduce (MindSpore: MatMul
+    and Gather, CheckOutputStrategy). Raises StrategyError for anything else.
+    """
+    whole = rule.out.whole()
+    if out_strategy is None or out_strategy == (whole.splits,):
+        return whole
+    allowed = [whole.splits]
+    axes = tuple(sorted(rule.out.partial, reverse=True))
+    if rule.out.is_partial and rule.out.reduce == "sum" and not op.mean and shape:
+        scattered = TensorLayout(whole.device_matrix, (whole.tensor_map[0] + axes, *whole.tensor_map[1:]))
+        if shape[0] % scattered.splits[0] == 0:
+            allowed.append(scattered.splits)
+            if out_strategy == (scattered.splits,):
+                return scattered
+    what = f"out_strategy {out_strategy} with strategy {rule.strategy}"
+    raise StrategyError(
+        message(
+            what,
+            where=where or op.class_name,
+            allowed=f"Its result may be cut {' or '.join(str((a,)) for a in allowed)}",
+            hint=f"Try {(allowed[-1],)}",
+        )
+    )
 
 
 @lru_cache(maxsize=65536)

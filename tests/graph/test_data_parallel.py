@@ -230,3 +230,32 @@ def test_outside_a_trace_assign_acts_at_once_and_the_step_is_unknown():
     assert ops.assign(p, np.ones(3)) is p
     np.testing.assert_array_equal(p.asnumpy(), np.ones(3))
     assert ops.training_step() is None
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_devices(sync, rng):
+    """Per device without sync, as the real system: mean of the ranks' losses, and running statistics, are then not those of one device."""
+
+    class Normed(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(5, momentum=0.5, sync=sync)
+
+        def construct(self, x):
+            return self.norm(x)
+
+    net = Normed()
+    net.set_train()
+    x, y = (a.astype(np.float32) for a in (rng.normal(size=(RANKS * ROWS, 5)) + np.arange(RANKS * ROWS)[:, None], rng.normal(size=(RANKS * ROWS, 5))))
+    plan = compile(net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), device_num=RANKS, parallel_mode="data_parallel", gradients_mean=True)
+    assert ("statistics of this rank's own samples, 1/4 of the batch" in plan.text()) == (not sync)
+    assert ("all ranks use the statistics of the whole batch" in plan.text()) == sync
+    sim = Simulator(plan, {p.name: p.asnumpy() for p in net.get_parameters()})
+    sim.run_step(x, y)
+    one_device = ((x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + net.norm.eps) - y) ** 2
+    mean_of_losses = np.mean([sim.value(plan.outputs[0], r) for r in range(RANKS)])
+    assert (abs(mean_of_losses - one_device.mean()) < 1e-5) == sync
+    moving = [sim.value("norm.moving_mean", r) for r in range(RANKS)]
+    own = [part.mean(axis=0) / 2 for part in np.split(x, RANKS)]
+    for rank in range(RANKS):
+        np.testing.assert_allclose(moving[rank], x.mean(axis=0) / 2 if sync else own[rank], rtol=1e-5)

@@ -17,7 +17,7 @@ from typing import Any
 from ...context import ParallelConfig
 from ...errors import LayoutError, ShapeError, StrategyError, message
 from ...layout import TensorLayout
-from ...ops.sharding import ShardingRule, sharding_rule
+from ...ops.sharding import ShardingRule, result_layout, sharding_rule
 from ...redistribution import Step, apply, plan_redistribution
 from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
 
@@ -272,8 +272,11 @@ class _Builder:
             self.combine(node, rule, label)
 
     def combine(self, node: Node, rule: ShardingRule, label: str) -> None:
-        """all_reduce of a partial result; for a mean, the sum of the parts' means divided by their number."""
-        whole = rule.out.whole()
+        """all_reduce of a partial result, or reduce_scatter where the strategy wants that.
+
+        For a mean, the sum of the parts' means divided by their number.
+        """
+        final = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
         cut = [rule.labels[len(rule.out.device_matrix) - 1 - a] for a in sorted(rule.out.partial, reverse=True)]
         # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name the dim instead
         named = node.opdef.names_labels
@@ -291,14 +294,18 @@ class _Builder:
         reason = f"{node.name!r} {does} over {dims}, cut {count} ways: each rank holds one of {count} {what} of the result"
         origin = node.origin.made("parallelize")
         axes = tuple(sorted(rule.out.partial, reverse=True))
-        attrs = attr_pairs({"reduce": rule.out.reduce, "fusion": 0})
+        attrs: dict[str, Any] = {"reduce": rule.out.reduce, "fusion": 0}
+        kind = "all_reduce"
+        if not final.same_placement(rule.out.whole()):
+            kind, reason = "reduce_scatter", f"{reason}, and keeps 1/{count} of its rows (out_strategy {node.out_strategy})"
+            attrs["dim"] = 0
         instr = Instr(
-            "all_reduce", name, (label,), node.name, attrs=attrs, axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin
+            kind, name, (label,), node.name, attrs=attr_pairs(attrs), axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin
         )
-        self.add(instr, Value(node.shape, node.dtype, whole))
+        self.add(instr, Value(node.shape, node.dtype, final))
         if node.opdef.mean:
             divide = Instr("compute", node.name, (name,), node.name, "divide_by", "RealDiv", attr_pairs({"count": count}), origin=origin)
-            self.add(divide, Value(node.shape, node.dtype, whole))
+            self.add(divide, Value(node.shape, node.dtype, final))
 
 
 def _global_shape(slice_shape: tuple[int, ...], layout: TensorLayout) -> tuple[int, ...]:

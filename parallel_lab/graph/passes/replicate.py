@@ -18,6 +18,8 @@ from .parallelize import input_values
 
 __all__ = ["replicate"]
 
+OWN_SAMPLES = "statistics of this rank's own samples, 1/{} of the batch: not those of one device on the whole batch (sync=True makes them so)"
+
 
 def replicate(draft: Draft) -> Draft:
     """Make the forward program of data_parallel mode. Raises ShapeError when inputs do not fit the dataset strategy."""
@@ -41,7 +43,9 @@ def replicate(draft: Draft) -> Draft:
         averaged = node.sync and device_num > 1
         label = fresh_name(f"{node.name}.local", values) if averaged else node.name
         values[label] = Value(node.shape, node.dtype, None)
-        instrs.append(Instr("compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, origin=node.origin))
+        alone = node.sync is False and device_num > 1
+        reason = OWN_SAMPLES.format(device_num) if alone else ""
+        instrs.append(Instr("compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, reason=reason, origin=node.origin))
         if averaged:
             _average(node, label, device_num, instrs, values)
         shown(node.name)

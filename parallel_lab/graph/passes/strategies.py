@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ContextError, StrategyError, message
-from ...ops.sharding import default_strategy, sharding_rule
+from ...ops.sharding import default_strategy, result_layout, sharding_rule
 from ..ir import Draft, Graph, Node
 
 __all__ = ["check_device_num", "choose_strategies"]
@@ -29,7 +29,7 @@ def choose_strategies(draft: Draft) -> Draft:
     check_device_num(draft.config.device_num)
     shapes = draft.graph.shapes()
     if draft.config.parallel_mode == "data_parallel":
-        nodes = tuple(replace(n, strategy=None, strategy_source="") for n in draft.graph.nodes)
+        nodes = tuple(replace(n, strategy=None, strategy_source="", out_strategy=None) for n in draft.graph.nodes)
         ignored = sum(n.strategy is not None for n in draft.graph.nodes)
         return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted(
             "strategies", f"none in data_parallel mode; {ignored} given ones ignored"
@@ -46,12 +46,12 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
     if op.view:
         return node
     if stand_alone:
-        node = replace(node, strategy=None, strategy_source="")
+        node = replace(node, strategy=None, strategy_source="", out_strategy=None)
     if op.infer_fn is not None:
         raise StrategyError(message(f"{node.op_class} has no sharding rule", where=node.where, hint="Compose it from operators that have one"))
     if node.strategy is None:
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
     place = node.strategy_origin.place if node.strategy_origin is not None and node.strategy_origin.place else node.origin.place
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
-    sharding_rule(op, shapes, attrs, node.strategy, device_num, where)
+    result_layout(op, sharding_rule(op, shapes, attrs, node.strategy, device_num, where), node.shape, node.out_strategy, where)
     return node
