@@ -20,7 +20,7 @@ from typing import Any
 from ..context import current_tracer
 from ..errors import StrategyError, message
 from .registry import OpDef, Primitive, op
-from .sharding import sharding_rule
+from .sharding import completed, sharding_rule
 
 __all__ = ["composed"]
 
@@ -66,7 +66,8 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 if primitive.out_strategy is not None:
                     what = f"out_strategy {primitive.out_strategy}"
                     raise StrategyError(message(what, where=where, allowed="None: the result's cuts follow from those of its parts"))
-                cuts = dict(sharding_rule(whole, shapes, attrs, primitive.in_strategy, _ANY_NUMBER, where).cuts)
+                strategy = completed(whole, shapes, attrs, primitive.in_strategy)
+                cuts = dict(sharding_rule(whole, shapes, attrs, strategy, _ANY_NUMBER, where).cuts)
             named = dict(zip(whole.tensors, operands, strict=True))
             return fn(_Part(cuts, primitive), **named, **attrs)
 

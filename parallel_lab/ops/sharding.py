@@ -23,7 +23,7 @@ from ..layout import TensorLayout
 from .registry import OPS, OpDef, Strategy
 from .signature import Shape, Signature
 
-__all__ = ["ShardingRule", "default_strategy", "legal_strategies", "result_layout", "sharding_rule", "strategy_operands"]
+__all__ = ["ShardingRule", "completed", "default_strategy", "legal_strategies", "result_layout", "sharding_rule", "strategy_operands"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,21 @@ def sharding_rule(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], s
     what, allowed = made
     near = nearest_legal(op, shapes, attrs, strategy, device_num)
     raise StrategyError(message(f"strategy {strategy} {what}", where=where or op.class_name, allowed=allowed, hint=f"Try {near}"))
+
+
+def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: Strategy) -> Strategy:
+    """`strategy` with the tuples that were left empty, `()`, filled in: dims are cut as those of the same label in the others, else stay whole.
+
+    ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)) (MindSpore: GenerateStrategies with a part of the strategy given).
+    """
+    operands = strategy_operands(op, op.signature_for(shapes, attrs))
+    if len(strategy) != len(operands) or all(cuts or not labels for labels, cuts in zip(operands, strategy, strict=True)):
+        return strategy
+    known: dict[str, int] = {}
+    for labels, cuts in zip(operands, strategy, strict=True):
+        for label, count in zip(labels, cuts, strict=False):
+            known.setdefault(label, count)
+    return tuple(cuts or tuple(1 if c == "1" else known.get(c, 1) for c in labels) for labels, cuts in zip(operands, strategy, strict=True))
 
 
 def result_layout(op: OpDef, rule: ShardingRule, shape: Shape, out_strategy: Strategy | None, where: str = "") -> TensorLayout:

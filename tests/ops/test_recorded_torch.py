@@ -1,5 +1,6 @@
 """Every operator that PyTorch has too: results and gradients equal PyTorch's, recorded in float64 (`tests/recorded/README.md`)."""
 
+import dataclasses
 import inspect
 import math
 
@@ -7,17 +8,13 @@ import numpy as np
 import pytest
 
 from parallel_lab import ops
-from parallel_lab.autograd import gradients
 from parallel_lab.ops import OPS, PRIMITIVES
-from parallel_lab.tensor import Parameter, Tensor
 from tests.recorded import torch_elements, torch_layered, torch_shapes
-from tests.recorded.torch_table import Recording, weights
+from tests.recorded.replay import BOUNDS, check_close, check_row, check_table
+from tests.recorded.torch_table import Recording
 
 ROWS = torch_elements.ROWS + torch_shapes.ROWS + torch_layered.ROWS
 RECORDED = Recording("torch_operators.npz")
-# largest difference over largest element (at least 1): float64 and float32 with room for a few roundings
-BOUNDS = {"float64": 1e-12, "float32": 2e-6}
-
 NOT_IN_PYTORCH = {
     "dropout_at": "its mask is a function of the element's place; PyTorch draws another",
     "dropout": "as dropout_at",
@@ -50,35 +47,13 @@ def call_class(row, tensors):
     return primitive(*(named[n] for n in op.positional))
 
 
-def as_tuple(made):
-    return tuple(made) if isinstance(made, (tuple, list)) else (made,)
-
-
-def check_close(what, got, want, bound):
-    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    assert got.shape == want.shape, f"{what} has shape {got.shape}, PyTorch's {want.shape}"
-    largest = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
-    np.testing.assert_allclose(got, want, rtol=0, atol=bound * largest, err_msg=what)
-
-
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_results_and_gradients_equal_the_recorded_ones(row):
-    recorded, bound = RECORDED[row.key], BOUNDS[row.dtype]
-    arrays = row.recorded_inputs(recorded["in"])
-    wanted = row.wanted(arrays)
-    for call in [lambda tensors: row.ours(*tensors)] if row.ours else [lambda tensors: call_operator(row, tensors), lambda t: call_class(row, t)]:
-        tensors = [Parameter(a) if i in wanted else Tensor(a) for i, a in enumerate(arrays)]
-        outs = as_tuple(call(tensors))
-        assert len(outs) == len(recorded["out"])
-        for i, (out, want) in enumerate(zip(outs, recorded["out"], strict=True)):
-            check_close(f"output {i}", out, want, bound)
-        floats = [o for o in outs if isinstance(o, Tensor) and o.requires_grad]
-        parameters = [tensors[i] for i in wanted]
-        found = [np.zeros(p.shape) for p in parameters]
-        for out in floats:
-            found = [f + g for f, g in zip(found, gradients(out, parameters, weights(out.shape, out.dtype)), strict=True)]
-        for i, (got, want) in enumerate(zip(found, recorded["grad"] or [np.zeros(p.shape) for p in parameters], strict=True)):
-            check_close(f"gradient {i}", got, want, bound)
+    if row.ours is not None:
+        check_row(row, RECORDED[row.key], lambda tensors: row.ours(*tensors))
+    else:
+        check_row(row, RECORDED[row.key], lambda tensors: call_operator(row, tensors))
+        check_row(row, RECORDED[row.key], lambda tensors: call_class(row, tensors))
 
 
 def test_every_public_operator_and_function_is_compared_or_said_not_to_be_in_pytorch():
@@ -98,11 +73,7 @@ def test_every_differentiable_operator_has_a_row_whose_gradient_is_not_zero():
 
 
 def test_the_file_holds_the_rows_of_the_table_and_nothing_else():
-    """If this fails, the table was changed without recording again."""
-    assert {row.key for row in ROWS} == RECORDED.keys()
-    assert len({row.key for row in ROWS}) == len(ROWS)
-    for row in ROWS:
-        assert [a.shape for a in RECORDED[row.key]["in"]] == [spec.shape for spec in row.inputs], row.key
+    check_table(ROWS, RECORDED)
 
 
 def test_a_wrong_result_would_be_seen():
@@ -112,3 +83,12 @@ def test_a_wrong_result_would_be_seen():
         check_close("output 0", np.zeros((1,)), np.zeros(()), BOUNDS["float64"])
     with pytest.raises(AssertionError):
         check_close("output 0", np.array([math.nan]), np.array([1.0]), BOUNDS["float64"])
+
+
+def test_a_wrong_gradient_would_be_seen():
+    row = next(r for r in ROWS if r.key == "mul")
+    check_row(row, RECORDED["mul"], lambda tensors: ops.mul(*tensors))
+    with pytest.raises(AssertionError, match="gradient 1"):
+        check_row(row, RECORDED["mul"], lambda tensors: ops.mul(tensors[0], ops.stop_gradient(tensors[1])))
+    with pytest.raises(AssertionError, match="2 outputs"):
+        check_row(dataclasses.replace(row, name="add"), RECORDED["mul"], lambda tensors: (ops.mul(*tensors), ops.add(*tensors)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ContextError, StrategyError, message
-from ...ops.sharding import default_strategy, result_layout, sharding_rule
+from ...ops.sharding import completed, default_strategy, result_layout, sharding_rule
 from ..ir import Draft, Graph, Node
 
 __all__ = ["check_device_num", "choose_strategies"]
@@ -53,5 +53,6 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
     place = node.strategy_origin.place if node.strategy_origin is not None and node.strategy_origin.place else node.origin.place
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
+    node = replace(node, strategy=completed(op, shapes, attrs, node.strategy))
     result_layout(op, sharding_rule(op, shapes, attrs, node.strategy, device_num, where), node.shape, node.out_strategy, where)
     return node

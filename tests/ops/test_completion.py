@@ -1,0 +1,59 @@
+"""Strategies with empty tuples are completed by labels. Cases: MindSpore's unit tests of strategy inference (infer_strategy_*_test.cc)."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
+from parallel_lab.ops.registry import PRIMITIVES
+from parallel_lab.ops.sharding import completed
+
+CASES = [
+    ("Add", ((16, 32, 48), (16, 32, 48)), {}, ((2, 4, 4), ()), ((2, 4, 4), (2, 4, 4))),
+    ("Add", ((16, 32, 48), (32, 48)), {}, ((2, 4, 4), ()), ((2, 4, 4), (4, 4))),
+    ("Add", ((16, 32, 48), (32, 48)), {}, ((), (4, 4)), ((1, 4, 4), (4, 4))),
+    ("LayerNorm", ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)), {"begin_norm_axis": -1}, ((2, 4, 8, 1), (), ()), ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1))),
+    (
+        "LayerNorm",
+        ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)),
+        {"begin_norm_axis": -1},
+        ((), (4, 8, 1), (4, 8, 1)),
+        ((1, 4, 8, 1),) + ((4, 8, 1),) * 2,
+    ),
+    ("BiasAdd", ((16, 32), (32,)), {}, ((4, 8), ()), ((4, 8), (8,))),
+    ("BiasAdd", ((16, 32), (32,)), {}, ((), (8,)), ((1, 8), (8,))),
+    ("BatchNorm", ((16, 32, 64, 64), *((32,),) * 4), {}, ((2, 4, 8, 16), *((),) * 4), ((2, 4, 8, 16), *((4,),) * 4)),
+    ("BatchNorm", ((16, 32, 64, 64), *((32,),) * 4), {}, ((), *((4,),) * 4), ((1, 4, 1, 1), *((4,),) * 4)),
+    ("Conv2D", ((32, 32, 16, 16), (64, 32, 3, 3)), {"out_channel": 64, "kernel_size": 3}, ((8, 2, 1, 1), ()), ((8, 2, 1, 1), (1, 2, 1, 1))),
+    ("Conv2D", ((32, 32, 16, 16), (64, 32, 3, 3)), {"out_channel": 64, "kernel_size": 3}, ((), (1, 2, 1, 1)), ((1, 2, 1, 1), (1, 2, 1, 1))),
+    ("OneHot", ((64,), (), ()), {"depth": 10}, ((), (), ()), ((1, 1), (), ())),
+    ("MatMul", ((8, 16), (16, 4)), {}, ((2, 4), ()), ((2, 4), (4, 1))),
+]
+
+
+@pytest.mark.parametrize(("name", "shapes", "attrs", "given", "full"), CASES)
+def test_empty_tuples_follow_the_labels(name, shapes, attrs, given, full):
+    op = PRIMITIVES[name].op
+    assert completed(op, shapes, {**op.default_attrs, **attrs}, given) == full
+
+
+def test_full_strategies_and_wrong_counts_are_left_as_they_are():
+    op = PRIMITIVES["MatMul"].op
+    for given in (((2, 4), (4, 1)), ((2, 4),), ((2, 4), (), ())):
+        assert completed(op, ((8, 16), (16, 4)), op.default_attrs, given) == given
+
+
+class Net(nn.Cell):
+    def __init__(self, strategy):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((16, 4))), name="w")
+        self.matmul = ops.MatMul().shard(strategy)
+
+    def construct(self, x):
+        return self.matmul(x, self.w)
+
+
+def test_the_plan_shows_the_completed_strategy():
+    plan = compile(Net(((2, 4), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
+    assert plan.graph.node("matmul").strategy == ((2, 4), (4, 1))
+    with pytest.raises(StrategyError, match=r"strategy \(\(3|has 8 elements|cuts|makes"):
+        compile(Net(((16, 1), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
