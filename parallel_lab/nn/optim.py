@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..allocator import keep_freed_memory
 from ..context import current_tracer
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, message, shorten
+from ..ops.scaling import descend
 from ..origin import caller
 from ..tensor import Parameter, Tensor
 from .amp import LossScaler, nonfinite, unscaled
@@ -182,6 +184,7 @@ class Optimizer:
         gradients = self._gradients(grads)
         if not gradients:
             return
+        keep_freed_memory()  # the next step will need as much again
         scaler, totals = self.loss_scaler, Totals()
         rates = self.rates(self.global_step)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore") if scaler else nullcontext():
@@ -429,7 +432,7 @@ class SGD(Optimizer):
             state = {"accum": velocity}
             if self.nesterov:
                 step = ops.add(gradient, ops.mul(velocity, self.momentum))
-        return ops.sub(parameter, ops.mul(step, learning_rate)), dict(state)
+        return descend(parameter, step, learning_rate), dict(state)
 
     def _settings(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "dampening": self.dampening, "nesterov": self.nesterov, **super()._settings()}
@@ -468,7 +471,7 @@ class Momentum(Optimizer):
         step = velocity = ops.add(ops.mul(state["moments"], self.momentum), gradient)
         if self.use_nesterov:
             step = ops.add(gradient, ops.mul(velocity, self.momentum))
-        return ops.sub(parameter, ops.mul(step, learning_rate)), {"moments": velocity}
+        return descend(parameter, step, learning_rate), {"moments": velocity}
 
     def _settings(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "use_nesterov": self.use_nesterov, **super()._settings()}

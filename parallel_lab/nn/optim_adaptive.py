@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import ops
 from ..errors import ArgumentError, message
+from ..ops.scaling import descend
 from .amp import LossScaler
 from .clip import GradientClip
 from .optim import Optimizer, Params, Rate, State
@@ -112,7 +113,7 @@ class AdamWeightDecay(MomentsBase):
         m, v = self._moved(state["adam_m"], state["adam_v"], gradient)
         step = ops.div(m, ops.add(ops.sqrt(v), self.eps))
         step = self._decayed(parameter, step, place)
-        return ops.sub(parameter, ops.mul(step, learning_rate)), {"adam_m": m, "adam_v": v}
+        return descend(parameter, step, learning_rate), {"adam_m": m, "adam_v": v}
 
 
 class RMSProp(Optimizer):

@@ -1,4 +1,4 @@
-"""Operators that only optimizers use: is a gradient finite, keep the old value, the ratio of two norms.
+"""Operators that only optimizers use: a step down, is a gradient finite, keep the old value, the ratio of two norms.
 
 They work on one rank's slice, have no gradient and take no strategy; the pass `update` totals what they find over the ranks.
 """
@@ -10,6 +10,13 @@ import numpy as np
 from .registry import op
 
 __all__: list[str] = []
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=lambda dtypes: dtypes[0])
+def descend(parameter, step, rate):
+    """parameter - step * rate, without an array in between.  parameter, step: (...), rate: () -> (...)."""
+    down = np.asarray(np.multiply(step, rate, dtype=parameter.dtype))
+    return np.subtract(parameter, down, out=down)
 
 
 @op(infer_fn=lambda shapes: (), dtype="float32")

@@ -145,7 +145,7 @@ def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:
             sizes = op.part_sizes(shapes, attrs, labels)
             starts = tuple(instr.position(rank, axes) * size for axes, size in zip(instr.offset_axes, sizes, strict=True))
             attrs["offset"] = starts if len(starts) > 1 else starts[0]
-        return op.compute(*arrays, **attrs)
+        return _computed(instr, rank, arrays, attrs)
     if instr.kind == "reshape":
         return arrays[0].reshape(instr.attr("shape"))
     if instr.kind == "slice":
@@ -155,6 +155,16 @@ def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:
         # a copy: a view would keep the whole operand alive after the plan has dropped it
         return np.array(arrays[0][(slice(None),) * dim + (slice(start, start + part),)], order="C")
     raise ShapeError(message(f"kind {instr.kind!r} cannot be run", where=f"instruction {instr.out!r}"))
+
+
+def _computed(instr: Instr, rank: int, arrays: list[np.ndarray], attrs: dict[str, Any]) -> np.ndarray:
+    """The operator's result. What it refuses because of the numbers (an index outside, a label that is no class) is said with its place and rank."""
+    try:
+        return instr.opdef.compute(*arrays, **attrs)
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        place = instr.origin.place
+        where = f"{instr.name!r} on rank {rank}" + (f" ({place})" if place else "")
+        raise ShapeError(message(str(error), where=where)) from error
 
 
 # ---- between full tensors and slices ----

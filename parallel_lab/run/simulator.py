@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..allocator import keep_freed_memory
 from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
 from ..plan import Plan
 from .communicator import Request, answer, check_request, describe
@@ -163,6 +164,7 @@ class Simulator:
         self._need([i.name for i in plan.parameters], values)
         self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in values.items() if n in plan.value_table} for r in self.ranks]
         self.steps = 0
+        keep_freed_memory()
         self._engine: _Engine | None = None
 
     @staticmethod

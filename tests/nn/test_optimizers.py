@@ -314,7 +314,7 @@ def test_the_rule_can_be_traced(optimizer):
         current_tracer.reset(token)
     assert [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())] == [(TracedValue, SHAPE, "float32")] * (1 + len(state))
     assert set(state) == set(optimizer.state_names)
-    assert len(tracer.nodes) >= 2
+    assert tracer.nodes
 
 
 def test_centered_rmsprop_stays_finite_on_gradients_that_are_all_alike():

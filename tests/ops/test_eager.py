@@ -20,6 +20,7 @@ EXTRA = defaultdict(
     count_nonfinite=(case((4, 6)),),
     choose=(case((), (4, 6), (4, 6), bools={0}),),
     norm_ratio=(case((), ()),),
+    descend=(case((4, 6), (4, 6), ()),),
     moving_statistic=(case((4, 3, 2), (2, 3), (3,), low=0.5, count=8, variance=False, share=0.1, factor=1.0),),
     fill=(case(shape=(3, 4), value=2.5, dtype="float32"), case(shape=(), value=1, dtype="int64")),
 )

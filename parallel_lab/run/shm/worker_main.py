@@ -21,6 +21,7 @@ import dill
 import threadpoolctl
 from multiprocess import connection
 
+from ...allocator import keep_freed_memory
 from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
 from .barrier import RunInterrupted
 from .comm import Communicator
@@ -52,6 +53,7 @@ def worker_main(start: WorkerStart) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole process group; the notebook decides what it means
     _end_with(start)
     threadpoolctl.threadpool_limits(1)
+    keep_freed_memory()
     arena = Arena(start.block, start.layout)
     arena.words[arena.map.slot(start.rank) + PID] = os.getpid()
     comm = Communicator(arena, start.rank, start.world_size, start.pipe)

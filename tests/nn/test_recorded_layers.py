@@ -1,0 +1,56 @@
+"""Every layer, loss and optimizer that PyTorch has too: results, gradients, running statistics and updated parameters equal PyTorch's, recorded in
+float64 (`tests/recorded/README.md`)."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from parallel_lab import nn
+from tests.recorded.layer_rows import ROWS
+from tests.recorded.replay import check_row, check_table
+from tests.recorded.torch_table import Recording
+
+RECORDED = Recording("torch_layers.npz")
+
+NOT_IN_PYTORCH = {
+    "AdamWeightDecay": "without bias correction; AdamW corrects",
+    "Lamb": "not there",
+    "LARS": "not there",
+    "Cell": "base class",
+    "CellList": "a container that is not called",
+    "LossBase": "base class",
+    "Optimizer": "base class",
+    "Dropout": "its mask is a function of the element's place; PyTorch draws another",
+    "Dropout1d": "as Dropout",
+    "Dropout2d": "as Dropout",
+    "Dropout3d": "as Dropout",
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+def test_results_and_gradients_equal_the_recorded_ones(row):
+    check_row(row, RECORDED[row.key], lambda tensors: row.ours(*tensors))
+
+
+def test_the_file_holds_the_rows_of_the_table_and_nothing_else():
+    check_table(ROWS, RECORDED)
+
+
+def test_every_layer_loss_and_optimizer_is_compared_or_said_not_to_be_in_pytorch():
+    classes = {n: c for n in nn.__all__ if inspect.isclass(c := getattr(nn, n))}
+    public = {n for n, c in classes.items() if issubclass(c, (nn.Cell, nn.Optimizer)) and not issubclass(c, nn.LearningRateSchedule)}
+    rows = {row.name for row in ROWS}
+    assert public - rows - set(NOT_IN_PYTORCH) == set()
+    assert rows & set(NOT_IN_PYTORCH) == set()
+    assert rows | set(NOT_IN_PYTORCH) <= public
+
+
+def test_recorded_gradients_are_not_all_zero():
+    optimizers = {n for n in nn.__all__ if inspect.isclass(c := getattr(nn, n)) and issubclass(c, nn.Optimizer)}
+    for row in ROWS:
+        recorded = RECORDED[row.key]
+        if row.name not in optimizers:
+            assert any(np.any(g) for g in recorded["grad"]), row.key
+        else:
+            assert all(np.any(a != b) for a, b in zip(recorded["out"][1:], recorded["out"], strict=False)), row.key
