@@ -1,9 +1,10 @@
-"""Random networks: a seeded generator of programs of 3-10 operators with random legal strategies, and their comparison with one device.
+"""Random networks: programs of 3-10 operators with random legal strategies, and their comparison with one device.
 
     draw = draw_net(seed, devices=8)
     compare(draw)                        # loss, every forward value, every gradient against the eager tape
 
-The same seed always draws the same net, so a failing one can be had again from its number.
+The same seed always draws the same net, so a failing one can be had again from its number. The operators here are those of a multilayer perceptron;
+`random_programs.py` draws from all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from parallel_lab.graph.passes import PASSES
 from parallel_lab.ops.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.tensor import Parameter
+from tests.graph.random_choices import Choices, Seeded, pick
 
 DIMS = (1, 2, 3, 4, 6, 8, 12, 16)
 UNARY = ("ReLU", "GeLU", "Tanh", "Sigmoid", "Square", "Neg", "Exp", "Abs")
@@ -29,34 +31,51 @@ REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 
 @dataclass
 class Step:
-    """One operator of a program: `operands` are value numbers, Parameters, Tensors and plain arguments in the order of the call."""
+    """One call: `operands` are Refs, Parameters, Tensors and plain arguments in the order of the call. It makes one value, or several."""
 
-    primitive: Any
+    call: Any
     operands: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Ref:
-    """The value that step `number` makes; -1, -2, ...: the inputs."""
+    """The value number `number`, counted over all steps; -1, -2, ...: the inputs."""
 
     number: int
 
 
-class Program(nn.Cell):
-    """Runs its steps and returns the last value. Outside a trace, `seen` keeps what every step made."""
+TRAINING_STEP = object()  # as an operand: how many training steps were taken before
 
-    def __init__(self, steps, parameters):
+
+class Program(nn.Cell):
+    """Runs its steps and returns the last value. `seen` are the values of the last run; `names` what they are called in the last trace.
+
+    training_step  the number of the step outside a trace
+    """
+
+    def __init__(self, steps, parameters, training_step=0):
         super().__init__()
-        self.steps, self.seen = steps, []
+        self.steps, self.seen, self.names, self.training_step = steps, [], [], training_step
         for parameter in parameters:
             self.insert_param_to_cell(parameter.name, parameter)
 
     def construct(self, *inputs):
+        traced = current_tracer.get() is not None
         values = []
+
+        def given(operand):
+            if operand is TRAINING_STEP:
+                return ops.training_step() if traced else Tensor(np.int64(self.training_step))
+            if isinstance(operand, Ref):
+                return values[operand.number] if operand.number >= 0 else inputs[-1 - operand.number]
+            return operand
+
         for step in self.steps:
-            given = [(values[o.number] if o.number >= 0 else inputs[-1 - o.number]) if isinstance(o, Ref) else o for o in step.operands]
-            values.append(step.primitive(*given))
-        if current_tracer.get() is None:
+            made = step.call(*map(given, step.operands))
+            values += made if isinstance(made, tuple) else (made,)
+        if traced:
+            self.names = [v.name for v in values]
+        else:
             self.seen = values
         return values[-1]
 
@@ -72,35 +91,39 @@ class Draw:
     device_num: int
     alltoall: bool
     text: str
+    training_step: int = 0
 
 
-class _Drawer:
-    def __init__(self, seed: int, device_num: int) -> None:
-        self.rng = np.random.default_rng(seed)
+class Drawer:
+    """Draws one program, operator by operator."""
+
+    def __init__(self, choices: Choices, device_num: int) -> None:
+        self.choices = choices
         self.device_num = device_num
         self.steps: list[Step] = []
         self.shapes: list[tuple[int, ...]] = []
         self.bits: set[int] = set()
         self.parameters: list[Parameter] = []
+        self.running: set[int] = set()  # parameters that a step of the program changes: outside a trace at once, in a plan at its end
         self.lines: list[str] = []
         self.inputs: list[np.ndarray] = []
 
     # ---- small draws ----
 
     def pick(self, options):
-        return options[int(self.rng.integers(len(options)))]
+        return pick(self.choices, options)
 
     def chance(self, probability):
-        return self.rng.random() < probability
+        return self.choices.chance(probability)
 
     def shape(self, ndim):
         return tuple(self.pick(DIMS) for _ in range(ndim))
 
     def parameter(self, shape):
-        old = [p for p in self.parameters if p.shape == shape]
+        old = [p for p in self.parameters if p.shape == shape and id(p) not in self.running]
         if old and self.chance(0.3):
             return self.pick(old)
-        made = Parameter(self.rng.uniform(-1, 1, shape), name=f"p{len(self.parameters)}", requires_grad=not self.chance(0.1))
+        made = Parameter(self.choices.floats(-1, 1, shape), name=f"p{len(self.parameters)}", requires_grad=not self.chance(0.1))
         self.parameters.append(made)
         return made
 
@@ -173,10 +196,10 @@ class _Drawer:
         if same and self.chance(0.35):
             other, other_shape = self.pick(same), shape
         else:
-            cut = int(self.rng.integers(len(shape) + 1))
+            cut = self.choices.below(len(shape) + 1)
             other_shape = tuple(1 if self.chance(0.3) else n for n in shape[cut:])
             kept = self.chance(0.2)
-            other = Tensor(self.rng.uniform(-1, 1, other_shape)) if kept and other_shape else self.parameter(other_shape)
+            other = Tensor(self.choices.floats(-1, 1, other_shape)) if kept and other_shape else self.parameter(other_shape)
         if self.chance(0.1):
             other, other_shape = 0.5, ()
         pair = [(x, shape), (other, other_shape)]
@@ -192,7 +215,7 @@ class _Drawer:
         x = self.value()
         shape = self.shape_of(x)
         left, parts = int(np.prod(shape)), []
-        for _ in range(int(self.rng.integers(3))):
+        for _ in range(self.choices.below(3)):
             divisors = [d for d in range(1, left + 1) if left % d == 0]
             parts.append(self.pick(divisors))
             left //= parts[-1]
@@ -202,7 +225,7 @@ class _Drawer:
     def transpose(self):
         x = self.value()
         shape = self.shape_of(x)
-        perm = tuple(int(i) for i in self.rng.permutation(len(shape)))
+        perm = self.choices.order(len(shape))
         if perm:
             self.add("Transpose", x, perm, shapes=(shape,), extra={"perm": perm})
 
@@ -216,7 +239,7 @@ class _Drawer:
         shape = self.shape_of(x)
         if not shape:
             return
-        axis = int(self.rng.integers(len(shape))) - (len(shape) if self.chance(0.5) else 0)
+        axis = self.choices.below(len(shape)) - (len(shape) if self.chance(0.5) else 0)
         keep = self.chance(0.6)
         out = self.add(self.pick(REDUCTIONS), x, axis, attrs={"keep_dims": keep}, shapes=(shape,), extra={"axis": axis})
         if keep and self.chance(0.7):
@@ -243,7 +266,7 @@ class _Drawer:
         if x is None or len(self.inputs) > 1:
             return
         rows, classes = shape = self.shape_of(x)
-        self.inputs.append(self.rng.integers(0, classes, rows).astype(np.int32))
+        self.inputs.append(self.choices.ints(classes, rows))
         kept = (rows, 1)
         top = self.add("ReduceMax", x, -1, attrs={"keep_dims": True}, shapes=(shape,), extra={"axis": -1})
         powers = self.add("Exp", self.add("Sub", x, top, shapes=(shape, kept)), shapes=(shape,))
@@ -255,10 +278,10 @@ class _Drawer:
         self.add("ReduceSum", self.add("Mul", logs, hot, shapes=(shape, shape)), -1, shapes=(shape,), extra={"axis": -1})
 
     def draw(self) -> Draw:
-        self.inputs.append(self.rng.uniform(-1, 1, self.shape(int(self.rng.integers(1, 4)))))
+        self.inputs.append(self.choices.floats(-1, 1, self.shape(1 + self.choices.below(3))))
         kinds = (self.matmul, self.matmul, self.bias_add, self.binary, self.binary, self.unary, self.reshape, self.transpose)
         kinds += (self.reduce, self.softmax, self.flatten, self.product_of_values, self.mask, self.cross_entropy)
-        wanted = int(self.rng.integers(3, 11))
+        wanted = 3 + self.choices.below(8)
         for _ in range(100):
             if len(self.steps) >= wanted:
                 break
@@ -266,7 +289,7 @@ class _Drawer:
         last = Ref(len(self.shapes) - 1)
         shape = self.shape_of(last)
         # one number that depends on every element of the result differently
-        weight = Parameter(self.rng.uniform(0.5, 1.5, shape), name=f"p{len(self.parameters)}")
+        weight = Parameter(self.choices.floats(0.5, 1.5, shape), name=f"p{len(self.parameters)}")
         self.parameters.append(weight)
         last = self.add("Mul", last, weight, shapes=(shape, shape))
         self.add(self.pick(("ReduceSum", "ReduceMean")), last, shapes=(shape,), extra={"axis": None})
@@ -290,7 +313,7 @@ class _Drawer:
 
 def draw_net(seed: int, device_num: int) -> Draw:
     """The net number `seed` for `device_num` ranks."""
-    made = _Drawer(seed, device_num).draw()
+    made = Drawer(Seeded(seed), device_num).draw()
     made.seed = seed
     return made
 
@@ -315,20 +338,21 @@ def compiled(draw: Draw):
 def compare(draw: Draw, bound: float = 1e-10) -> bool:
     """Compare a drawn net on its simulated ranks with one device; False if it was refused.
 
-    Compared: the loss, the forward value of every operator, the gradient of every parameter and of every forward value that the plan names one for.
+    Compared: the loss, the forward value of every operator, the gradient of every parameter and of every forward value that the plan names one for,
+    and the running statistics.
     bound  largest difference, relative to the largest element (at least 1)
     """
     plan = compiled(draw)
     if plan is None:
         return False
     net = draw.net
-    loss = net(*(Tensor(x) for x in draw.inputs))
-    sim = Simulator(plan, {n: p.asnumpy() for n, p in net.parameters_dict().items()})
+    sim = Simulator(plan, {n: np.array(p.asnumpy()) for n, p in net.parameters_dict().items()})
+    loss = net(*(Tensor(x) for x in draw.inputs))  # after the simulator took the parameters: running statistics change
+    sim.steps = draw.training_step
     sim.begin(*draw.inputs)
     while sim.next_instruction() is not None:
         pass
-    names = [n.name for n in plan.graph.nodes]
-    eager = dict(zip(names, net.seen, strict=True))
+    eager = dict(zip(net.names, net.seen, strict=True))
 
     def check(what, got, want):
         want = np.asarray(want)
@@ -341,6 +365,8 @@ def compare(draw: Draw, bound: float = 1e-10) -> bool:
         if name in plan.value_table:
             check(f"forward {name}", sim.full(name), tensor.asnumpy())
     check("loss", sim.full(plan.outputs[0]), loss.asnumpy())
+    for target, source in plan.forward_assignments:
+        check(f"running {target}", sim.full(source), net.parameters_dict()[target].asnumpy())
     wanted = [p for n, p in net.parameters_dict().items() if p.requires_grad]
     by_name = dict(plan.gradients)
     for parameter, want in zip(wanted, gradients(loss, wanted), strict=True):

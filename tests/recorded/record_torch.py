@@ -1,0 +1,55 @@
+"""Record what PyTorch gives for the rows of `torch_*.py` and `layer_rows.py`: run by hand, with `pip install -e ".[oracle]"`.
+
+    python tests/recorded/record_torch.py
+
+Writes torch_operators.npz and torch_layers.npz beside this file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))  # run as a script: the repository is where `tests` is found
+
+from tests.recorded import layer_rows, torch_elements, torch_layered, torch_shapes, torch_table  # noqa: E402
+from tests.recorded.torch_table import Row, weights  # noqa: E402
+
+OPERATORS = torch_elements.ROWS + torch_shapes.ROWS + torch_layered.ROWS
+
+
+def record(torch: Any, row: Row) -> dict[str, list[np.ndarray]]:
+    """Inputs, outputs and gradients of one row."""
+    arrays = row.draw()
+    wanted = row.wanted(arrays)
+    tensors = [torch.from_numpy(np.array(a)).requires_grad_(i in wanted) for i, a in enumerate(arrays)]
+    made = row.theirs(torch, *tensors)
+    outs = list(made) if isinstance(made, (tuple, list)) else [made]
+    total = sum(((o * torch.from_numpy(weights(o.shape)).to(o.dtype)).sum() for o in outs if o.requires_grad), start=torch.zeros(()))
+    grads = []
+    if wanted and total.requires_grad:
+        found = torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
+        grads = [np.zeros(arrays[i].shape) if g is None else g.numpy() for i, g in zip(wanted, found, strict=True)]
+    return {"in": arrays, "out": [o.detach().numpy() for o in outs], "grad": grads}
+
+
+def write(torch: Any, name: str, rows: Sequence[Row]) -> None:
+    """Record all rows into one file."""
+    results = {row.key: record(torch, row) for row in rows}
+    assert len(results) == len(rows), "two rows have one name: give them labels"
+    path = HERE / name
+    torch_table.save(path, results, {"torch": torch.__version__, "numpy": np.__version__})
+    print(f"{name}: {len(rows)} rows, {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    write(torch, "torch_operators.npz", OPERATORS)
+    write(torch, "torch_layers.npz", layer_rows.ROWS)

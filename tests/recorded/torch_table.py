@@ -1,0 +1,148 @@
+"""How the recordings of PyTorch's results are laid out: rows, the arrays they are called with, and the file that holds what came out.
+
+A row says how we are called and how PyTorch is, side by side, on the same arrays. `record_torch.py` runs PyTorch's side and writes; the tests run
+ours and read. Nothing here imports torch: PyTorch's side is a function that is given the module.
+
+One member of the file per row: inputs, outputs and gradients one after the other, all as float64; `index` (JSON) has their shapes. Gradients are
+those of the sum over all float outputs of output * `weights(output)`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+GRID = 1024  # inputs are odd multiples of 1 / (2 * GRID): exact in float32, all different, none at a whole number or a half
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One input: `kind` "floats" between low and high, "ints" below `high`, "bools", or "given" numbers. fixed: no gradient is asked for."""
+
+    shape: tuple[int, ...]
+    kind: str = "floats"
+    low: float = -2.0
+    high: float = 2.0
+    fixed: bool = False
+    given: tuple = ()
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        if self.kind == "given":
+            return np.array(self.given).reshape(self.shape)
+        if self.kind != "floats":
+            array = rng.integers(0, 2 if self.kind == "bools" else int(self.high), self.shape)
+            return array.astype(bool if self.kind == "bools" else np.int32)
+        places = np.arange(round(self.low * GRID), round(self.high * GRID))
+        return np.asarray((rng.choice(places, self.shape, replace=False) + 0.5) / GRID)
+
+
+def floats(*shape: int, low: float = -2.0, high: float = 2.0, fixed: bool = False) -> Spec:
+    return Spec(shape, "floats", low, high, fixed)
+
+
+def ints(bound: int, *shape: int) -> Spec:
+    return Spec(shape, "ints", 0, bound)
+
+
+def bools(*shape: int) -> Spec:
+    return Spec(shape, "bools")
+
+
+def given(*numbers: Any, fixed: bool = False) -> Spec:
+    """Numbers written out; nested tuples for more dims."""
+    return Spec(np.shape(numbers), "given", given=numbers, fixed=fixed)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison.
+
+    name    of our operator, function or layer; `label` tells rows of one name apart
+    ours    how we are called where the name alone does not say: a function of the inputs; None: the operator `name` with `attrs`
+    theirs  PyTorch: a function of (torch, *inputs)
+    """
+
+    name: str
+    theirs: Callable
+    inputs: tuple[Spec, ...]
+    label: str = ""
+    attrs: dict[str, Any] = field(default_factory=dict)
+    ours: Callable | None = None
+    dtype: str = "float64"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}-{self.label}" if self.label else self.name
+
+    def draw(self) -> list[np.ndarray]:
+        """The inputs. Their generator is seeded with the row's own name, so that a row keeps its inputs when others come and go."""
+        rng = np.random.default_rng(zlib.crc32(self.key.encode()))
+        return [self.typed(spec, spec.draw(rng)) for spec in self.inputs]
+
+    def typed(self, spec: Spec, array: np.ndarray) -> np.ndarray:
+        """An input in its dtype: the file holds all numbers as float64."""
+        if spec.kind == "given":
+            kind = np.array(spec.given).dtype
+            return array.astype(self.dtype if kind.kind == "f" else np.int32 if kind.kind == "i" else kind)
+        return array.astype({"floats": self.dtype, "ints": np.int32, "bools": bool}[spec.kind])
+
+    def recorded_inputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The inputs as they were recorded: numpy's generators may draw other numbers in another version."""
+        return [self.typed(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
+
+    def wanted(self, arrays: Sequence[np.ndarray]) -> list[int]:
+        """Positions of the inputs whose gradients are compared."""
+        return [i for i, (spec, a) in enumerate(zip(self.inputs, arrays, strict=True)) if a.dtype.kind == "f" and not spec.fixed]
+
+
+def row(name: str, theirs: Callable, *inputs: Spec, label: str = "", ours: Callable | None = None, dtype: str = "float64", **attrs: Any) -> Row:
+    """A Row; the other keywords are attributes of the operator."""
+    return Row(name, theirs, inputs, label, attrs, ours, dtype)
+
+
+def weights(shape: Sequence[int], dtype: Any = np.float64) -> np.ndarray:
+    """What an output is multiplied with before it is summed: 11 numbers from -1.25 to 1.25 in turn, the same on every machine."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return ((7 * np.arange(count) % 11 - 5) / 4).reshape(shape).astype(dtype)
+
+
+# ---- the file ----
+
+
+def save(path: Path, results: dict[str, dict[str, list[np.ndarray]]], recipe: dict[str, str]) -> None:
+    """Write {row: {"in": arrays, "out": arrays, "grad": arrays}}; `recipe`: versions and the like."""
+    index = {key: {part: [list(a.shape) for a in arrays] for part, arrays in parts.items()} for key, parts in results.items()}
+    members = {key: np.concatenate([np.ravel(a).astype(np.float64) for part in parts.values() for a in part]) for key, parts in results.items()}
+    text = json.dumps({"recipe": recipe, "rows": index})
+    np.savez_compressed(path, index=np.frombuffer(text.encode(), np.uint8), **members)
+
+
+class Recording:
+    """A file of recorded results; `recording[row.key]["out"]` are the outputs of a row."""
+
+    def __init__(self, name: str) -> None:
+        self.path = HERE / name
+        with np.load(self.path) as file:
+            self.members = {key: file[key] for key in file.files if key != "index"}
+            described = json.loads(bytes(file["index"]))
+        self.recipe, self.index = described["recipe"], described["rows"]
+
+    def __getitem__(self, key: str) -> dict[str, list[np.ndarray]]:
+        flat, start, found = self.members[key], 0, {}
+        for part, shapes in self.index[key].items():
+            found[part] = []
+            for shape in shapes:
+                count = int(np.prod(shape, dtype=np.int64))
+                found[part].append(flat[start : start + count].reshape(shape))
+                start += count
+        return found
+
+    def keys(self) -> set[str]:
+        return set(self.index)
