@@ -153,6 +153,34 @@ WRONG = {
     "sparse labels, expanded": (lambda x: nn.SoftmaxCrossEntropyExpand(sparse=True)(x, x[:, 0]), "are float32.*must be ints"),
     "text": (lambda x: ops.relu("ab"), r"ReLU: operand 0 \(x\) is 'ab'"),
     "rows": (lambda x: ops.add([[1], [1, 2]], x), r"Add: operand 0 \(x\)"),
+    # numpy's ValueError, or its broadcasting, came through for plain arrays
+    "product": (lambda x: ops.matmul(x, x), r"MatMul: operand 1 has 4 elements in dim 0 \('k'\)"),
+    "product with a row": (lambda x: ops.matmul(x, x[0]), r"MatMul: operand 1 has shape \(3,\)"),
+    "sum of shapes": (lambda x: ops.addn(x, x[:1]), r"AddN: operand 1 has 1 elements in dim 0"),
+    "bias": (lambda x: ops.bias_add(x, x[:, 0]), r"BiasAdd: operand 1 has 4 elements"),
+    "broadcast": (lambda x: ops.add(x, x[:, :2]), "Add: operand 1 has 2 elements in dim 1"),
+    "composed": (lambda x: ops.attention_expand(*(ops.reshape(x, s) for s in ((1, 4, 1, 3), (1, 1, 4, 3), (1, 1, 4, 3)))), "'h' is already 4"),
+    # numpy's TypeError for bools
+    "minus bools": (lambda x: ops.neg(x > 0), "bool"),
+    "difference of bools": (lambda x: ops.sub(x > 0, x > 0), "bool"),
+    # ValueError and ZeroDivisionError of reductions without an element
+    "max of nothing": (lambda x: ops.reduce_max(x[:0], 0), r"ReduceMax: axis=0 for a tensor of shape \(0, 3\): no elements"),
+    "mean of nothing": (lambda x: ops.reduce_mean(x[:0]), "ReduceMean: .*no elements"),
+    "softmax of nothing": (lambda x: ops.softmax(x[:0], axis=0), "Softmax: axis=0.*A dim with elements"),
+    "log-softmax of nothing": (lambda x: ops.log_softmax(x[:0], axis=0), "LogSoftmax: axis=0"),
+    "layer norm of nothing": (lambda x: ops.layer_norm(x[:, :0], 0, x[0, :0], x[0, :0]), r"LayerNorm: x has shape \(4, 0\)"),
+    "convolution with nothing": (
+        lambda x: ops.conv2d(ops.reshape(x, (1, 1, 4, 3)), np.ones((1, 1, 0, 1))),
+        r"Conv2D: a weight of shape \(1, 1, 0, 1\)",
+    ),
+    # numpy's None is float64, and its words for text are its own
+    "cast to None": (lambda x: ops.cast(x, None), "Cast: dtype=None"),
+    "slope": (lambda x: ops.leaky_relu(x, negative_slope="a"), "LeakyReLU: negative_slope='a'. A number"),
+    "alpha": (lambda x: ops.elu(x, alpha=None), "Elu: alpha=None. A number"),
+    "pad value": (lambda x: ops.pad(x, (1, 1), value="a"), "Pad: value='a'. A number"),
+    "pad int": (lambda x: ops.pad(x, 1), r"pad: padding 1. Pairs of ints"),
+    "squeeze twice": (lambda x: ops.squeeze(x[:1], axis=(0, -2)), "Squeeze: .*names a dim twice"),
+    "integer power": (lambda x: ops.power(np.ones(3, np.int64), np.asarray(-1)), "Pow: it cannot be computed for int64 .*negative integer powers"),
 }
 
 
@@ -167,3 +195,28 @@ def test_what_an_operator_cannot_take_is_refused_with_its_name(how, wrap):
 def test_lists_and_numbers_are_taken_as_arrays():
     np.testing.assert_array_equal(ops.relu([1, -1]), [1, 0])
     assert ops.relu(-2.0) == 0
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float16"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ("softmax", (x,), {"axis": -1}),
+        lambda x: ("softmax_expand", (x,), {"axis": 0}),
+        lambda x: ("softmax_cross_entropy", (x, x), {}),
+        lambda x: ("sparse_softmax_cross_entropy", (x, np.zeros(4, np.int32)), {}),
+    ],
+    ids=["softmax", "expanded", "cross-entropy", "sparse"],
+)
+def test_softmaxes_of_integers_are_float32_as_inference_says(call, dtype):
+    """They were float64 (float16 for uint8) where a plan said int32."""
+    name, operands, attrs = call(np.ones((4, 3), dtype))
+    out = OPS[name](*operands, **attrs)
+    inferred = OPS[name].infer(tuple(x.shape for x in operands), tuple(str(x.dtype) for x in operands), {**OPS[name].default_attrs, **attrs})
+    assert (out.shape, str(out.dtype)) == inferred
+    assert out.dtype == (np.float16 if dtype == "float16" else np.float32)
+
+
+def test_one_hot_takes_the_dtype_of_both_values():
+    """Inference said float32, that of the first, where numpy gave float64."""
+    assert OPS["one_hot"].infer(((2,), (), ()), ("int32", "float32", "float64"), {"depth": 3, "axis": -1}) == ((2, 3), "float64")

@@ -166,3 +166,26 @@ def test_what_cannot_be_looked_up_is_refused(how):
     call, words = WRONG[how]
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+@pytest.mark.parametrize(("index", "expected"), [(2, 1.0), (5, 0.0)])
+def test_one_number_looked_up_in_a_vector(index, expected):
+    """TypeError: numpy made a number of it, which takes no assignment."""
+    out = ops.embedding_lookup(np.array([0.0, 1.0, 2.0]), np.asarray(index), 1)
+    assert out.shape == () and out == expected
+
+
+def test_what_data_make_impossible_is_said_with_rank_and_line():
+    """A plan that ran into a bad index told neither; numpy's own errors came through as they were."""
+
+    class Net(nn.Cell):
+        def construct(self, x, i):
+            return ops.power(i, ops.gather(i, i, 0)) + ops.cast(ops.reduce_sum(x), "int64")
+
+    x, i = np.ones((4, 3)), np.array([1, 0, 1, 0])
+    plan = compile(Net(), x, i, device_num=2, dataset_strategy="full_batch")
+    with pytest.raises(ShapeError, match=r"'gather' on rank 0 \(test_index_ops.py:\d+\): Gather: an index is 9"):
+        Simulator(plan, {}).run_step(x, np.array([9, 0, 0, 0]))
+    plan = compile(lambda i: ops.power(i, i), i, device_num=2, dataset_strategy="full_batch")
+    with pytest.raises(ShapeError, match=r"'pow' on rank 0 .*negative integer powers"):
+        Simulator(plan, {}).run_step(-1 - i)

@@ -122,6 +122,9 @@ WRONG = {
     "bool": (True, "has True in it"),
     "text": ("ab", "has 'ab' in it"),
     "float array": (np.ones(2), "array of float64"),
+    "slice to a float": (slice(0, 1.5), "a slice with a bound that is no int"),  # these three were numpy's TypeError and ValueError
+    "slice of text": ((0, slice("a", "b")), "a slice with a bound that is no int"),
+    "slice with step 0": (slice(0, 2, 0), "a slice with step 0"),
     "mask of another size": (np.array([True, False]), "a mask with 2 elements where dim 0 has 3"),
     "arrays apart": ((I, slice(None), I), "arrays that stand apart"),
     "arrays with a new dim between": ((I, None, I), "arrays that stand apart"),

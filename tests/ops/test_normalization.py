@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import StrategyError, ops
+from parallel_lab.autograd import gradients
 from parallel_lab.ops.registry import OPS
 from parallel_lab.ops.sharding import sharding_rule
+from parallel_lab.tensor import Parameter, Tensor
 
 RNG = np.random.default_rng(17)
 X = RNG.normal(3, 2, (4, 6, 5))
@@ -80,3 +82,27 @@ def test_parameters_may_have_dims_that_are_not_normalised():
     attrs = {**op.default_attrs, "begin_norm_axis": -1, "begin_params_axis": 1}
     rule = sharding_rule(op, ((4, 8, 16, 6), (8, 16, 6), (8, 16, 6)), attrs, ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1)), 64)
     assert rule.out.slice_shape((4, 8, 16, 6)) == (2, 2, 2, 6)
+
+
+def test_batch_norm_of_float16_sums_beyond_its_range():
+    """2 x 64 x 64 elements around 20: the sum of a channel is 163840, above 65504, and came out infinite."""
+    x = RNG.normal(20, 5, (2, 3, 64, 64)).astype(np.float16)
+    ones, zeros = np.ones(3, np.float16), np.zeros(3, np.float16)
+    y, mean, *_ = ops.BatchNorm(is_training=True)(x, ones, zeros, zeros, ones)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean((0, 2, 3), keepdims=True)) / exact.std((0, 2, 3), keepdims=True)
+    assert y.dtype == mean.dtype == np.float16
+    np.testing.assert_allclose(mean, x.mean((0, 2, 3), dtype=np.float64), rtol=2**-11)
+    np.testing.assert_allclose(y, exact, rtol=2**-10, atol=2**-13)
+    # the gradient for the bias is the sum of g
+    bias = Parameter(Tensor(zeros))
+    out = ops.BatchNorm(is_training=True).result(0, Tensor(x), Tensor(ones), bias, Tensor(zeros), Tensor(ones))
+    np.testing.assert_array_equal(gradients(out, [bias], np.full(x.shape, 4.0, np.float16))[0], np.full(3, 2 * 64 * 64 * 4.0, np.float16))
+
+
+@pytest.mark.parametrize("index", [1, 2, 3, 4])
+def test_statistics_that_were_given_keep_their_dtype(index):
+    """Inference said that of x, float64."""
+    attrs = {**OPS["batch_normalization"].default_attrs, "index": index}
+    dtypes = ("float64", "float64", "float64", "float16", "float32")
+    assert OPS["batch_normalization"].infer(((4, 6), *((6,),) * 4), dtypes, attrs)[1] == ("float16" if index % 2 else "float32")

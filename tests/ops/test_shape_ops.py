@@ -181,3 +181,20 @@ def test_what_cannot_be_done_is_refused(how):
     call, words = WRONG[how]
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+@pytest.mark.parametrize("cuts", [(4, 1), (1, 8)])
+def test_a_slice_of_size_1_keeps_its_dim_where_nothing_is_squeezed(cuts):
+    """Squeeze() of (4, 8) lost the dim that was cut to slices of size 1: PlanError, (8,) for (1, 8)."""
+    x = np.arange(32.0).reshape(4, 8)
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.squeeze = ops.Squeeze().shard((cuts,))
+
+        def construct(self, x):
+            return self.squeeze(x)
+
+    plan = compile(Net(), x, device_num=8, dataset_strategy="full_batch")
+    np.testing.assert_array_equal(Simulator(plan, {}).run_step(x), x)

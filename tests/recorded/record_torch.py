@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script: the repository is where `tests` is found
 
 from tests.recorded import layer_rows, torch_elements, torch_layered, torch_shapes, torch_table  # noqa: E402
+from tests.recorded.public_operators import NOT_IN_PYTORCH, public_operators  # noqa: E402
 from tests.recorded.torch_table import Row, weights  # noqa: E402
 
 OPERATORS = torch_elements.ROWS + torch_shapes.ROWS + torch_layered.ROWS
@@ -38,12 +39,12 @@ def record(torch: Any, row: Row) -> dict[str, list[np.ndarray]]:
     return {"in": arrays, "out": [o.detach().numpy() for o in outs], "grad": grads}
 
 
-def write(torch: Any, name: str, rows: Sequence[Row]) -> None:
+def write(torch: Any, name: str, rows: Sequence[Row], **recipe: str) -> None:
     """Record all rows into one file."""
     results = {row.key: record(torch, row) for row in rows}
     assert len(results) == len(rows), "two rows have one name: give them labels"
     path = HERE / name
-    torch_table.save(path, results, {"torch": torch.__version__, "numpy": np.__version__})
+    torch_table.save(path, results, {"torch": torch.__version__, "numpy": np.__version__, **recipe})
     print(f"{name}: {len(rows)} rows, {path.stat().st_size} bytes")
 
 
@@ -51,5 +52,9 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    write(torch, "torch_operators.npz", OPERATORS)
+    public = public_operators()
+    left_out = public - {row.name for row in OPERATORS} - set(NOT_IN_PYTORCH)
+    if left_out:
+        raise SystemExit(f"no row, and no reason for it in public_operators.py: {', '.join(sorted(left_out))}")
+    write(torch, "torch_operators.npz", OPERATORS, operators=" ".join(sorted(public)))
     write(torch, "torch_layers.npz", layer_rows.ROWS)
