@@ -8,7 +8,8 @@ The kinds are methods: `random_elements.py`, `random_shapes.py`, `random_layers.
 
 from __future__ import annotations
 
-from parallel_lab import ops
+from parallel_lab import Tensor, ops
+from parallel_lab.ops import OPS
 from tests.graph.random_choices import Choices
 from tests.graph.random_elements import ElementKinds
 from tests.graph.random_layers import LayerKinds
@@ -43,12 +44,35 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
         *("more_dims", "fewer_dims", "broadcast", "repeated", "joined", "parted", "padded", "turned", "slice", "indexed", "triangle"),
         *("running_sum", "ordered", "embedded", "gathered", "summed_by_number", "hot"),
         *("convolution", "convolution", "pooling", "batch_norm", "batch_norm", "layer_norm", "rms_norm", "group_norm", "dropout"),
-        *("attention", "causal_weights"),
+        *("attention", "causal_weights", "example", "example"),
     )
 
     def refs(self):
         """All float values, the first input among them."""
         return [Ref(-1), *(Ref(i) for i in range(len(self.values)) if i not in self.bits)]
+
+    def example(self):
+        """An operator as its own declaration shows it, on numbers of its own; its mean goes into a value. So new operators are drawn too."""
+        op = OPS[self.pick([name for name, op in OPS.items() if op.cases and not op.internal])]
+        shown = self.pick(op.cases)
+        ints, attrs, tensors = dict(shown.ints), dict(shown.attrs), []
+        for position, shape in enumerate(shown.shapes):
+            if position in ints or position in shown.bools:
+                numbers = self.choices.ints(ints.get(position, 2), shape)
+                tensors.append(Tensor(numbers.astype(bool) if position in shown.bools else numbers))
+            else:
+                tensors.append(self.fresh(shape, shown.low, shown.high))
+        operands = tensors
+        if not op.variadic:
+            named = {**op.defaults, **attrs, **dict(zip(op.tensors, tensors, strict=True))}
+            operands = [named[name] for name in op.positional]
+        made = self.add(op.class_name, *operands, attrs={k: v for k, v in attrs.items() if k in op.options})
+        for ref in made if isinstance(made, tuple) else (made,):
+            array = self.array(ref)
+            self.bits.add(ref.number)  # its size is its example's: only the mean goes on
+            if array.dtype.kind == "f" and array.size:
+                x, _ = self.some()
+                self.add("Add", x, self.add("ReduceMean", ref))
 
     def expanded_cross_entropy(self):
         if len(self.inputs) == 1 and len(self.steps) < 2:

@@ -71,7 +71,7 @@ def test_more_seeded_programs_equal_one_device(first):
 
 @pytest.mark.exhaustive
 def test_every_operator_is_drawn():
-    """A new operator needs a kind, or a reason in OUTSIDE."""
+    """By a kind of its own, or as its declaration's example."""
     seen = set()
     for seed in range(4000):
         seen |= operators_of(draw_program(Seeded(seed), 8))
