@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .errors import TraceError, message, shorten
+from .errors import ArgumentError, ArgumentTypeError, TraceError, message, shorten
 from .tensor import Node, Parameter, Tensor
 
 __all__ = ["grad", "gradients", "value_and_grad"]
@@ -87,19 +87,27 @@ def value_and_grad(
     weights        Parameters to differentiate for
     has_aux        fn returns (loss, more...), and only the loss is differentiated
 
-    Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both.
+    Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both. Raises ArgumentError or
+    ArgumentTypeError for what cannot be differentiated for, TraceError if the result is no Tensor.
     """
+    where = "value_and_grad"
+    if not callable(fn):
+        raise ArgumentTypeError(message(f"fn is {shorten(fn)}", where=where, allowed="A function or a Cell"))
     if grad_position is None and weights is None:
-        raise TraceError(message("neither grad_position nor weights is given", where="value_and_grad", hint="Give weights=net.trainable_params()"))
-    positions = () if grad_position is None else (grad_position,) if isinstance(grad_position, int) else tuple(grad_position)
+        raise TraceError(message("neither grad_position nor weights is given", where=where, hint="Give weights=net.trainable_params()"))
+    positions, weight_list = _positions(grad_position, where), _weights(weights, where)
 
     def run(*args: Any) -> tuple[Any, Any]:
+        if positions and max(positions) >= len(args):
+            given = f"grad_position={grad_position} with {len(args)} argument{'s' if len(args) != 1 else ''}"
+            raise ArgumentError(message(given, where=where, allowed=f"Numbers of positional arguments, from 0 to {len(args) - 1}"))
         args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
         value = fn(*args)
+        if has_aux and not isinstance(value, (tuple, list)):
+            raise TraceError(message(f"the function returned {shorten(value)}", where=where, allowed="With has_aux=True a tuple: (loss, more...)"))
         output = value[0] if has_aux else value
         if not isinstance(output, Tensor):
-            raise TraceError(message(f"the function returned {shorten(output)}", where="value_and_grad", allowed="A Tensor to differentiate"))
-        weight_list = list(weights or ())
+            raise TraceError(message(f"the function returned {shorten(output)}", where=where, allowed="A Tensor to differentiate"))
         grads = [Tensor(g) for g in gradients(output, [args[i] for i in positions] + weight_list)]
         by_position, by_weight = grads[: len(positions)], tuple(grads[len(positions) :])
         inputs = by_position[0] if isinstance(grad_position, int) else tuple(by_position)
@@ -121,6 +129,29 @@ def grad(
         return (grads, *value[1:]) if has_aux else grads
 
     return run
+
+
+def _positions(given: Any, where: str) -> tuple[int, ...]:
+    """Numbers of the arguments to differentiate for."""
+    positions = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    allowed = "An int, or a tuple of different ints, counted from 0; or None"
+    if any(isinstance(i, bool) or not isinstance(i, int) for i in positions):
+        raise ArgumentTypeError(message(f"grad_position={shorten(given)}", where=where, allowed=allowed))
+    if any(i < 0 for i in positions) or len(set(positions)) < len(positions):
+        raise ArgumentError(message(f"grad_position={shorten(given)}", where=where, allowed=allowed))
+    return positions
+
+
+def _weights(given: Any, where: str) -> list[Parameter]:
+    """The Parameters to differentiate for."""
+    allowed = "A list or tuple of Parameters, for instance net.trainable_params()"
+    if given is not None and (isinstance(given, (Tensor, str)) or not isinstance(given, Iterable)):
+        raise ArgumentTypeError(message(f"weights={shorten(given)}", where=where, allowed=allowed))
+    weights = list(given or ())
+    for i, weight in enumerate(weights):
+        if not isinstance(weight, Tensor):
+            raise ArgumentTypeError(message(f"weights[{i}] is {shorten(weight)}", where=where, allowed=allowed))
+    return weights
 
 
 class _Watched(Tensor):

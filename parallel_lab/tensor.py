@@ -252,7 +252,7 @@ class Tensor(Arithmetic):
                 return NotImplemented
         try:
             data = op.fn(*arrays)
-        except ValueError:
+        except (ValueError, TypeError):
             return NotImplemented
         out = _new(Tensor)
         out._data = data if type(data) is np.ndarray else np.asarray(data)
@@ -265,7 +265,7 @@ class Tensor(Arithmetic):
         shapes = tuple(t.shape for t in tensors)
         if op.infer_fn is None and not (len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."):
             op.signature_for(shapes, attrs)
-        out = Tensor(op.compute(*(t.data for t in tensors), **attrs))
+        out = Tensor(op.attempt([t.data for t in tensors], attrs))
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
             out.node = Node(op, tuple(tensors), attrs)
         return out
@@ -363,6 +363,12 @@ class Initial:
     """
 
     def __init__(self, draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray], shape: tuple[int, ...], dtype: Any = np.float32) -> None:
+        try:
+            kind = "" if dtype is None else np.dtype(dtype).kind  # numpy takes None for float64
+        except (TypeError, ValueError):
+            kind = ""
+        if not kind or kind not in "biuf":
+            raise ArgumentTypeError(message(f"dtype={shorten(dtype)}", where="initializer", allowed="A dtype of numbers, such as 'float32'"))
         self.draw, self.shape, self.dtype = draw, tuple(shape), np.dtype(dtype)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from .. import nn, ops
 from ..errors import ArgumentError, ShapeError, message
 from ..nn import initializer
+from ..nn.checks import flag, probability, whole_number
 from ..tensor import Parameter
 
 __all__ = ["GPT", "CausalSelfAttention", "GPTBlock", "LanguageModelLoss", "MLP"]
@@ -34,6 +35,7 @@ class CausalSelfAttention(nn.Cell):
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
+        whole_number(heads, "CausalSelfAttention", "heads", least=1)
         if hidden % heads:
             raise ArgumentError(message(f"hidden={hidden} with heads={heads}", where="CausalSelfAttention", allowed="heads divides hidden"))
         self.hidden, self.heads = hidden, heads
@@ -100,11 +102,16 @@ class GPT(nn.Cell):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        whole_number(layers, "GPT", "layers", least=0)
+        whole_number(hidden, "GPT", "hidden", least=1)
+        flag(tied, "GPT", "tied")
+        probability(dropout, "GPT", "dropout")
+        inner = 4 * hidden if inner is None else whole_number(inner, "GPT", "inner", least=1)
         self.vocab_size, self.hidden, self.heads, self.seq_length, self.tied = vocab_size, hidden, heads, seq_length, tied
         self.token_table = Parameter(initializer.initializer(initializer.Normal(INITIAL), (vocab_size, hidden)), name="token_table")
         self.position_table = Parameter(initializer.initializer(initializer.Normal(INITIAL), (seq_length, hidden)), name="position_table")
         self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
-        self.blocks = nn.CellList([GPTBlock(hidden, heads, inner or 4 * hidden, dropout) for _ in range(layers)])
+        self.blocks = nn.CellList([GPTBlock(hidden, heads, inner, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm((hidden,), epsilon=1e-5)
         self.rows = ops.Reshape()
         self.scores = ops.MatMul(transpose_b=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn
+from ..errors import ArgumentError, message
+from ..nn.checks import whole_number
 
 __all__ = ["LeNet5"]
 
@@ -18,6 +20,8 @@ class LeNet5(nn.Cell):
 
     def __init__(self, num_class: int = 10, num_channel: int = 1, size: int = 32) -> None:
         super().__init__()
+        if whole_number(size, "LeNet5", "size", least=16) % 4:
+            raise ArgumentError(message(f"size={size}", where="LeNet5", allowed="A multiple of 4, at least 16"))
         side = ((size - 4) // 2 - 4) // 2  # two valid 5x5 convolutions, each followed by 2x2 pooling
         self.conv1 = nn.Conv2d(num_channel, 6, 5, pad_mode="valid", has_bias=True)
         self.relu1 = nn.ReLU()

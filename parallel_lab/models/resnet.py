@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import nn, ops
-from ..errors import ArgumentError, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from ..nn.checks import int_tuple
 
 __all__ = ["BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet50"]
 
@@ -84,8 +85,11 @@ class ResNet(nn.Cell):
         self, block: type[_Block], counts: tuple[int, ...], class_num: int = 10, stem: str = "cifar", width: int = 64, channels: int = 3
     ) -> None:
         super().__init__()
-        if stem not in ("cifar", "imagenet"):
+        if not isinstance(stem, str) or stem not in ("cifar", "imagenet"):
             raise ArgumentError(message(f"stem={shorten(stem)}", where="ResNet", allowed="'cifar' or 'imagenet'"))
+        counts = int_tuple(counts, "ResNet", "counts")
+        if not (isinstance(block, type) and issubclass(block, _Block)):
+            raise ArgumentTypeError(message(f"block={shorten(block)}", where="ResNet", allowed="BasicBlock or Bottleneck"))
         self.stem = stem
         self.conv1 = _conv(channels, width, 3) if stem == "cifar" else _conv(channels, width, 7, 2)
         self.bn1, self.relu = nn.BatchNorm2d(width), nn.ReLU()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from .. import nn
-from ..errors import ArgumentError, StrategyError, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, StrategyError, message, shorten
 from .gpt import GPT, GPTBlock
 from .lenet import LeNet5
 from .resnet import BasicBlock, Bottleneck, ResNet
@@ -25,7 +25,12 @@ Network = TypeVar("Network", bound=nn.Cell)
 
 
 def data_parallel(net: Network) -> Network:
-    """Take all strategies away: every operator is cut along its batch dim among all devices, parameters are whole on each."""
+    """Take all strategies away: every operator is cut along its batch dim among all devices, parameters are whole on each.
+
+    Raises ArgumentTypeError for what is no Cell.
+    """
+    if not isinstance(net, nn.Cell):
+        raise ArgumentTypeError(message(f"net is {shorten(net)}", where="data_parallel", allowed="A Cell"))
     for _, cell in net.cells_and_names():
         for primitive in cell._primitives.values():
             primitive.shard(None)

@@ -38,7 +38,8 @@ class TransformerClassifier(nn.Cell):
         self.token_table = Parameter(initializer.initializer("normal", (vocab_size, hidden)), name="token_table")
         self.position_table = Parameter(initializer.initializer("normal", (seq_length, hidden)), name="position_table")
         self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
-        layer = nn.TransformerEncoderLayer(hidden, heads, inner or 4 * hidden, dropout, "gelu", batch_first=True, norm_first=norm_first)
+        inner = 4 * hidden if inner is None else inner
+        layer = nn.TransformerEncoderLayer(hidden, heads, inner, dropout, "gelu", batch_first=True, norm_first=norm_first)
         self.encoder = nn.TransformerEncoder(layer, layers)
         self.mean = ops.ReduceMean()
         self.head = nn.Dense(hidden, class_num)

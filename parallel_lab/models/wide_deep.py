@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import nn, ops
+from ..nn.checks import int_tuple, whole_number
 from ..nn.initializer import initializer
 from ..tensor import Parameter
 
@@ -29,6 +30,8 @@ class WideDeep(nn.Cell):
 
     def __init__(self, vocab_size: int, field_size: int, embedding_size: int = 16, layers: Sequence[int] = (64, 32)) -> None:
         super().__init__()
+        whole_number(field_size, "WideDeep", "field_size", least=1)
+        layers = int_tuple(layers, "WideDeep", "layers") if layers != () else ()
         self.field_size, self.embedding_size = field_size, embedding_size
         self.wide_table = Parameter(initializer("normal", (vocab_size, 1)), name="wide_table")
         self.wide_bias = Parameter(initializer("zeros", (1,)), name="wide_bias")

@@ -39,7 +39,7 @@ class GradientClip:
     limit: float | tuple[float, float]
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ArgumentError(message(f"kind={shorten(self.kind)}", where="GradientClip", allowed=f"One of {KINDS}"))
         if self.kind == "value" and isinstance(self.limit, (tuple, list)):
             object.__setattr__(self, "limit", _range("GradientClip", *_pair(self.limit)))
@@ -120,8 +120,7 @@ def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfi
     if isinstance(norm_type, bool) or not isinstance(norm_type, Real) or not norm_type >= 1:
         raise ArgumentError(message(f"norm_type={shorten(norm_type)}", where=where, allowed="A number, at least 1, or math.inf"))
     given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
-    if not given:
-        raise ArgumentTypeError(message(f"x is {shorten(x)}", where=where, allowed="At least one Tensor"))
+    _check_tensors(x, given, where, "At least one Tensor")
     norm = _norm_of_all(given, float(norm_type))
     if error_if_nonfinite and not all_finite((norm,)):
         raise ArgumentError(message("the norm is not finite", where=where, hint="Look for inf and nan in the gradients, or use a loss scaler"))
@@ -146,8 +145,7 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
     use_norm  the global norm, if it is known already: a number or a 0-d Tensor
     """
     limit = number(clip_norm, "clip_by_global_norm", "clip_norm", 0, above=True)
-    if not isinstance(x, (list, tuple)) or not x:
-        raise ArgumentTypeError(message(f"x is {shorten(x)}", where="clip_by_global_norm", allowed="A list or tuple of at least one Tensor"))
+    _check_tensors(x, tuple(x) if isinstance(x, (list, tuple)) else (), "clip_by_global_norm", "A list or tuple of at least one Tensor")
     if isinstance(use_norm, Real):
         if not math.isfinite(use_norm) or use_norm < 0:
             raise ArgumentError(message(f"use_norm={use_norm}", where="clip_by_global_norm", allowed="A finite number, at least 0"))
@@ -158,6 +156,12 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
 
 
 # ---- checks ----
+
+
+def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> None:
+    """ArgumentTypeError unless there is at least one tensor, and nothing else."""
+    if not given or not all(hasattr(one, "dtype") for one in given):
+        raise ArgumentTypeError(message(f"x is {shorten(x)}", where=where, allowed=allowed))
 
 
 def _pair(limit: Sequence[Any]) -> Sequence[Any]:

@@ -30,7 +30,7 @@ class LossBase(Cell):
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
+        if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
             raise ArgumentError(message(f"reduction={shorten(reduction)}", where=type(self).__name__, allowed="'mean', 'sum' or 'none'"))
         self.reduction = reduction
         self.reduce_mean = ops.ReduceMean()

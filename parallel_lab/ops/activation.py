@@ -38,6 +38,13 @@ def _elements(weight):
     return lambda s: weight * np.prod(list(vars(s).values()))
 
 
+def _check_number(where, operands, **attrs):
+    """The one attribute is a number."""
+    for name, value in attrs.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ShapeError(message(f"{name}={shorten(value)}", where=where, allowed="A number"))
+
+
 # ---- piecewise linear ----
 
 
@@ -105,7 +112,7 @@ def _(g, out, x):
     return (hswish_grad(g, x),)
 
 
-@op(UNARY, name="LeakyReLU", dtype=float_result, flops=_elements(2), example=(EXAMPLE, case((16, 8), negative_slope=0.2)))
+@op(UNARY, name="LeakyReLU", check=_check_number, dtype=float_result, flops=_elements(2), example=(EXAMPLE, case((16, 8), negative_slope=0.2)))
 def leaky_relu(x, *, negative_slope=0.01):
     """x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -285,7 +292,7 @@ def log_sigmoid(x):
     return neg(softplus(neg(x)))
 
 
-@op(UNARY, name="Elu", dtype=float_result, flops=_elements(3), example=(EXAMPLE, case((16, 8), alpha=0.5)))
+@op(UNARY, name="Elu", check=_check_number, dtype=float_result, flops=_elements(3), example=(EXAMPLE, case((16, 8), alpha=0.5)))
 def elu(x, *, alpha=1.0):
     """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -323,14 +330,18 @@ def _(g, out, x):
 # ---- along one dim ----
 
 
-def _check_axis(where, operands, *, axis):
-    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
+def check_axis(where, operands, *, axis):
+    """axis: an int that names a dim with elements."""
+    shape = operands[0].shape
+    if not shape[check_dim(where, "axis", axis, len(shape), shape)]:
+        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements"))
 
 
 @op(
     UNARY,
     name="LogSoftmax",
-    check=_check_axis,
+    instead="x - LogSumExp(x)",
+    check=check_axis,
     dtype=float_result,
     whole=lambda signature, *, axis: signature.out[axis],
     flops=_elements(5),

@@ -17,13 +17,14 @@ import math
 import numpy as np
 
 from ..errors import ShapeError, message, shorten
+from .activation import check_axis
 from .composed import composed
-from .elementwise import div, mul, sub
+from .elementwise import div, float_result, mul, sub
 from .functions import exp, stop_gradient
 from .linalg import matmul
 from .normalization import pieces
 from .reduce import reduce_max, reduce_sum
-from .registry import case, check_dim, op
+from .registry import case, op
 from .signature import letters
 from .threads import spread_over_threads, thread_count
 
@@ -174,6 +175,7 @@ _FACTS = {"whole": "td", "offset": "s", "flops": lambda s: 4 * s.b * s.h * s.s *
 @op(
     _labels,
     name="ScaledDotProductAttention",
+    instead="AttentionExpand",
     check=_check,
     example=(
         case((4, 2, 8, 6), (4, 2, 5, 6), (4, 2, 5, 4)),
@@ -207,6 +209,7 @@ def _(g, out, q, k, v, **attrs):
     _masked_labels,
     name="ScaledDotProductAttentionWithMask",
     check=_check_masked,
+    dtype=lambda dtypes, **_: np.result_type(*dtypes[:3]),
     example=(
         case((4, 2, 8, 6), (4, 2, 5, 6), (4, 2, 5, 4), (8, 5)),
         case((2, 8, 4, 4), (2, 6, 4, 4), (2, 6, 4, 2), (2, 1, 1, 6), input_layout="BSND"),
@@ -227,7 +230,7 @@ def _masked_size(shapes, *, of_mask, **_):
     return (sum(math.prod(s) for s in shapes[2 : 6 if of_mask else 5]),)
 
 
-@op(infer_fn=_masked_size, part_size=_rows_of_q)
+@op(infer_fn=_masked_size, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
 def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
     """Gradients for q, k, v and, if `of_mask`, mask, one after the other.  g, out: (b, h, s, e), others: as in attention -> (their elements,)."""
     return _gradients(g, out, q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset, of_mask=of_mask)
@@ -279,10 +282,6 @@ def _(g, out, scores):
     return (causal_mask_grad(g),)
 
 
-def _check_softmax(where, operands, *, axis):
-    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
-
-
 def _same_labels(shapes, **_):
     names = letters(len(shapes[0]))
     return f"{names}->{names}"
@@ -291,7 +290,8 @@ def _same_labels(shapes, **_):
 @composed(
     _same_labels,
     name="SoftmaxExpand",
-    check=_check_softmax,
+    check=check_axis,
+    dtype=float_result,
     flops=lambda s: 5 * math.prod(vars(s).values()),
     example=(case((16, 8)), case((8, 4, 2), axis=0)),
 )

@@ -25,8 +25,7 @@ import numpy as np
 from ..errors import ShapeError, message
 from .composed import composed
 from .elementwise import cast
-from .functions import floats
-from .normalization import check_epsilon, check_floats, check_like, piece
+from .normalization import check_epsilon, check_floats, check_like, piece, wide
 from .registry import case, op
 from .signature import letters
 from .state import assign
@@ -75,9 +74,10 @@ def _of_x(dtypes, **_):
 
 
 def _affine(x, factor, offset):
-    y = _planes(x) * _channelled(factor, x.dtype)
-    y += _channelled(offset, x.dtype)
-    return y.reshape(x.shape)
+    planes = _planes(wide(x))
+    y = planes * _channelled(factor, planes.dtype)
+    y += _channelled(offset, planes.dtype)
+    return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 # ---- the parts in training ----
@@ -92,7 +92,7 @@ def _affine(x, factor, offset):
 )
 def batch_norm_sums(x):
     """Sum and sum of squares of every channel.  x: (n, c, ...) -> (2, c) float64."""
-    planes = _planes(floats(x))
+    planes = _planes(wide(x))  # sums of float16 leave its range
     count = planes.shape[0] * planes.shape[2]
     mean = _channel_sum(planes) / count
     # the mean as x can hold it: the sums below are exact for whatever is taken off
@@ -136,7 +136,7 @@ def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
 @op(infer_fn=lambda shapes, **_: (2, shapes[1][1]), dtype="float64")
 def batch_norm_grad_sums(g, x, mean, inverse):
     """Sum of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse (1 / deviation): (c,) float64 -> (2, c) float64."""
-    g, planes = _planes(g), _planes(x)
+    g, planes = _planes(wide(g)), _planes(wide(x))
     shift = mean.astype(planes.dtype)
     of_g, of_product = np.zeros(len(mean)), np.zeros(len(mean))
     for part in _chunks(planes):
@@ -168,7 +168,8 @@ def batch_norm_apply_sums_grad(both, sums, scale, *, count, epsilon):
 @op(infer_fn=lambda shapes: shapes[0], dtype=_of_x)
 def scale_channels(g, scale, inverse):
     """g times scale / deviation.  g: (n, c, ...), scale, inverse: (c,) -> (n, c, ...)."""
-    return (_planes(g) * _channelled(scale * inverse, g.dtype)).reshape(g.shape)
+    planes = _planes(wide(g))
+    return (planes * _channelled(scale * inverse, planes.dtype)).reshape(g.shape).astype(g.dtype, copy=False)
 
 
 def _rows(both, like):
@@ -297,7 +298,8 @@ _POSITIVE = {"low": 0.5, "high": 2.0}
     name="BatchNorm",
     check=_check,
     outputs=lambda shapes, **_: 5,
-    dtype=_of_x,
+    # outside training the statistics that were given are results too: mean, variance, and both again
+    dtype=lambda dtypes, *, index=0, **_: dtypes[3 + (index - 1) % 2] if index else dtypes[0],
     flops=lambda s: 6 * math.prod(vars(s).values()),
     example=(
         case((8, 4, 2, 2), (4,), (4,), (4,), (4,), is_training=True, **_POSITIVE),

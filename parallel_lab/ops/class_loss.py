@@ -94,6 +94,7 @@ _EXAMPLES = (
 @op(
     _labels,
     name="ClassCrossEntropy",
+    instead="nn.SoftmaxCrossEntropyExpand",
     check=_check,
     whole="b",
     dtype=first_dtype,
@@ -121,6 +122,7 @@ def class_cross_entropy_grad(g, logits, labels, weight, *, ignore_index, label_s
     """Gradient for the logits.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, c, ...)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
     grad = np.exp(_log_softmax(_rows(logits)))
+    weight = weight.astype(np.result_type(weight, logits), copy=False)  # fractions of float32 weights would be rounded beside float64 logits
     picked = (1 - label_smoothing) * weight[numbers]
     spread = label_smoothing / logits.shape[1] * weight
     grad *= (picked + spread.sum())[:, None]

@@ -59,8 +59,10 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
     def declare(fn: Callable) -> OpDef:
         def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
             cuts = None
+            shapes = tuple(tuple(x.shape) for x in operands)
+            if primitive is not None:
+                primitive.called_with = (shapes, attrs)
             if primitive is not None and primitive.in_strategy is not None and current_tracer.get() is not None:
-                shapes = tuple(tuple(x.shape) for x in operands)
                 place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
                 where = f"{whole.class_name} {primitive.instance_name!r}" + (f" ({place})" if place else "")
                 if primitive.out_strategy is not None:

@@ -53,6 +53,8 @@ def _check(where, operands, *, out_channel, kernel_size, mode, pad_mode, pad, st
         given = f"operands of shapes {x} and {weight}"
         raise ShapeError(message(given, where=where, allowed="A picture (n, c, h, w) and a weight (out channels, in channels / group, kh, kw)"))
     check_layout(where, pad_mode, data_format)
+    if 0 in weight:
+        raise ShapeError(message(f"a weight of shape {weight}", where=where, allowed="At least one element in every dim"))
     if mode != 1:
         raise ShapeError(message(f"mode={shorten(mode)}", where=where, allowed="1, a plain convolution, is the only mode (MindSpore)"))
     if isinstance(group, bool) or not isinstance(group, int) or group < 1 or x[1] % group or weight[0] % group:

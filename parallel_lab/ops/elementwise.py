@@ -251,7 +251,7 @@ def _(g, out, x):
 
 def _check_cast(where, operands, *, dtype):
     try:
-        kind = np.dtype(dtype).kind
+        kind = "" if dtype is None else np.dtype(dtype).kind  # numpy takes None for float64
     except TypeError:
         kind = ""
     if not kind or kind not in "biuf":

@@ -149,7 +149,7 @@ def _inside(indices, count, offset, where):
 
 def _look_up(table, indices, axis, offset, where):
     local, mine = _inside(indices, table.shape[axis], offset, where)
-    rows = np.take(table, local, axis)
+    rows = np.asarray(np.take(table, local, axis))  # of a vector and one index numpy makes a number, which takes nothing in place
     if mine is not None:
         rows[(slice(None),) * axis + (~mine,)] = 0
     return rows

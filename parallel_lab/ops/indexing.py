@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
-    """Elements along `axis` by number, as numpy's take; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
+    """Elements along `axis` by number, from 0 on, as numpy's take; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
     return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
 
 
@@ -88,7 +89,9 @@ class _Index:
 
     def parts(self, item: Any) -> list[Any]:
         """One entry of the key; a mask becomes one array of numbers for each of its dims."""
-        if item is None or item is Ellipsis or isinstance(item, slice):
+        if isinstance(item, slice):
+            return [self.checked(item)]
+        if item is None or item is Ellipsis:
             return [item]
         if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
             return [int(item)]
@@ -110,6 +113,16 @@ class _Index:
         if known is not None and not known.ndim:
             return [int(known)]
         return [_Array(item, known)]
+
+    def checked(self, item: slice) -> slice:
+        """A slice whose bounds are ints or None. Raises TensorIndexError."""
+        try:
+            bounds = [None if b is None else operator.index(b) for b in (item.start, item.stop, item.step)]
+        except TypeError:
+            raise self.error("has a slice with a bound that is no int", "Ints or None before and after ':'") from None
+        if bounds[2] == 0:
+            raise self.error("has a slice with step 0", "A step other than 0")
+        return slice(*bounds)
 
     def settle(self) -> None:
         """Check every item against its dim, and count from the front."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import ShapeError, message, shorten
+from .activation import check_axis
 from .class_loss import check_labels
+from .elementwise import float_result
+from .functions import floats
 from .registry import case, check_dim, check_ints, op
 from .signature import letters
 
@@ -17,23 +20,23 @@ __all__ = ["one_hot", "softmax", "softmax_cross_entropy", "sparse_softmax_cross_
 
 
 def _softmax(x, axis=-1):
+    x = floats(x)
     shifted = np.exp(x - x.max(axis=axis, keepdims=True))
     return shifted / shifted.sum(axis=axis, keepdims=True)
 
 
 def _log_softmax(x):
+    x = floats(x)
     shifted = x - x.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-
-
-def _check_softmax(where, operands, *, axis):
-    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
 
 
 @op(
     "...->...",
     name="Softmax",
-    check=_check_softmax,
+    instead="SoftmaxExpand",
+    check=check_axis,
+    dtype=float_result,
     whole=lambda signature, *, axis: signature.out[axis],
     flops=lambda s: 5 * np.prod(list(vars(s).values())),
     example=(case((16, 8)), case((8, 4, 2), axis=0)),
@@ -71,6 +74,20 @@ def _check_one_hot(where, operands, *, depth, axis):
             raise ShapeError(message(f"{name} has shape {operand.shape}", where=where, allowed="A number: shape ()"))
 
 
+def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
+    """MindSpore, OneHot: CheckStrategy."""
+    dims = len(signature.ins[0])
+    if dims < 2 or all(n == 1 for n in cuts.values()):
+        return None
+    if axis % (dims + 1) != dims:
+        what = f"cuts the result of input 0 (indices with {dims} dims), whose classes are dim {axis % (dims + 1)}"
+        return what, "With indices of more than 1 dim the classes are the last dim: axis=-1"
+    if cuts["z"] > 1:
+        what = f"cuts dim {dims} of input 0 ('z', the classes) {cuts['z']} ways, but the indices have {dims} dims"
+        return what, "Classes are cut for indices with 1 dim only"
+    return None
+
+
 def _one_hot_local(attrs, parts):
     return {**attrs, "depth": attrs["depth"] // parts["z"]}
 
@@ -82,10 +99,11 @@ def _one_hot_local(attrs, parts):
     static=("depth",),
     sizes=lambda shapes, *, depth, axis: {"z": depth},
     strategy_labels=lambda signature: (signature.out, "", ""),
+    restrict=_restrict_one_hot,
     offset="z",
     part_size=lambda shapes, attrs: attrs["depth"],
     localize=_one_hot_local,
-    dtype=lambda dtypes, **_: dtypes[1],
+    dtype=lambda dtypes, **_: np.result_type(*dtypes[1:]),
     flops=lambda s: 0,
     example=(case((16,), (), (), ints={0: 8}, depth=8), case((8,), (), (), ints={0: 16}, depth=16, axis=0)),
 )
@@ -102,10 +120,19 @@ def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
     return np.where(hit, on_value, off_value)
 
 
-@op("ac,ac->a", name="SoftmaxCrossEntropyWithLogits", whole="c", flops=lambda s: 8 * s.a * s.c, example=case((16, 8), (16, 8), low=0.1, high=1.0))
+@op(
+    "ac,ac->a",
+    name="SoftmaxCrossEntropyWithLogits",
+    instead="nn.SoftmaxCrossEntropyExpand",
+    whole="c",
+    dtype=float_result,
+    flops=lambda s: 8 * s.a * s.c,
+    example=case((16, 8), (16, 8), low=0.1, high=1.0),
+)
 def softmax_cross_entropy(logits, labels):
     """Cross-entropy of every sample against given class weights.  logits, labels: (a, c) -> (a,). The class dim stays whole."""
-    return -(labels * _log_softmax(logits)).sum(axis=-1)
+    dtype = float_result((logits.dtype, labels.dtype))
+    return -(labels * _log_softmax(logits)).sum(axis=-1).astype(dtype, copy=False)
 
 
 @op(infer_fn=lambda shapes: shapes[1])
@@ -128,9 +155,10 @@ def _(g, out, logits, labels):
 @op(
     "ac,a->a",
     name="SparseSoftmaxCrossEntropyWithLogits",
+    instead="nn.SoftmaxCrossEntropyExpand",
     check=lambda where, operands: check_ints(where, operands[1], "labels"),
     whole="c",
-    dtype=lambda dtypes: dtypes[0],
+    dtype=lambda dtypes: float_result(dtypes[:1]),
     flops=lambda s: 6 * s.a * s.c,
     example=case((16, 8), (16,), ints={1: 8}),
 )

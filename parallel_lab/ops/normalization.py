@@ -59,7 +59,7 @@ def check_like(where, name, operand, shape, what):
         raise ShapeError(message(f"{name} has shape {operand.shape}", where=where, allowed=f"{tuple(shape)}, {what}"))
 
 
-def _wide(x):
+def wide(x):
     """x in a dtype to compute in."""
     return x.astype(np.float32) if x.dtype == np.float16 else floats(x)
 
@@ -112,6 +112,8 @@ def _check_layer(where, operands, *, begin_norm_axis, begin_params_axis, epsilon
     x, gamma, beta = operands
     check_floats(where, x)
     check_dim(where, "begin_norm_axis", begin_norm_axis, len(x.shape), x.shape)
+    if 0 in x.shape[begin_norm_axis:]:
+        raise ShapeError(message(f"x has shape {x.shape}", where=where, allowed="Normalised dims with elements"))
     start = check_dim(where, "begin_params_axis", begin_params_axis, len(x.shape), x.shape)
     check_epsilon(where, epsilon)
     for name, operand in (("gamma", gamma), ("beta", beta)):
@@ -121,6 +123,7 @@ def _check_layer(where, operands, *, begin_norm_axis, begin_params_axis, epsilon
 @op(
     _layer_labels,
     name="LayerNorm",
+    instead="ReduceMean and Var",
     check=_check_layer,
     outputs=lambda shapes, **_: 3,
     whole=lambda signature, *, begin_norm_axis, **_: signature.ins[0][begin_norm_axis % len(signature.ins[0]) :],
@@ -138,7 +141,7 @@ def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=
     The normalised dims stay whole; gamma and beta are cut as x is. Defaults: MindSpore's ops.LayerNorm.
     """
     axis = begin_norm_axis % x.ndim
-    rows = _wide(x).reshape(math.prod(x.shape[:axis]), -1)
+    rows = wide(x).reshape(math.prod(x.shape[:axis]), -1)
     dtype, kept = np.result_type(floats(x), gamma, beta), (*x.shape[:axis], *(1,) * (x.ndim - axis))
     if index == 1:
         return _mean(rows).reshape(kept).astype(dtype, copy=False)
@@ -161,10 +164,10 @@ def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon)
     """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and twice those of gamma,)."""
     axis, start = begin_norm_axis % x.ndim, begin_params_axis % x.ndim
     dtype = np.result_type(g, x, gamma)
-    g, x = _wide(g), _wide(x)
+    g, x = wide(g), wide(x)
     normal, inverse = _normalized(x.reshape(math.prod(x.shape[:axis]), -1), epsilon)
     count, width = x.size, gamma.size
-    packed = np.empty(count + 2 * width, np.result_type(g, normal, _wide(gamma)))
+    packed = np.empty(count + 2 * width, np.result_type(g, normal, wide(gamma)))
     g_rows = g.reshape(math.prod(x.shape[:start]), -1)
     packed[count : count + width] = _columns(g_rows, normal.reshape(g_rows.shape))
     packed[count + width :] = _columns(g_rows)
@@ -247,7 +250,7 @@ def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
 
     x: (...), gamma: its last dims, over which the mean goes -> y: (...), inverse root: (..., 1 for each of gamma's dims). gamma's dims stay whole.
     """
-    rows = _wide(x).reshape(-1, gamma.size)
+    rows = wide(x).reshape(-1, gamma.size)
     dtype = np.result_type(floats(x), gamma)
     inverse = _inverse_rms(rows, epsilon)
     if index == 1:
@@ -259,8 +262,8 @@ def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
 def rms_norm_grad(g, x, gamma, *, epsilon):
     """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and of gamma,)."""
     dtype = np.result_type(g, x, gamma)
-    rows = _wide(x).reshape(-1, gamma.size)
-    g_rows = _wide(g).reshape(rows.shape)
+    rows = wide(x).reshape(-1, gamma.size)
+    g_rows = wide(g).reshape(rows.shape)
     inverse = _inverse_rms(rows, epsilon)
     normal = rows * inverse
     of_gamma = _columns(g_rows, normal)
@@ -337,7 +340,7 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     cut at the borders of groups.
     """
     dtype = np.result_type(floats(x), gamma, beta)
-    rows = _wide(x).reshape(len(x) * num_groups, -1)
+    rows = wide(x).reshape(len(x) * num_groups, -1)
     y = _normalized(rows, epsilon)[0].reshape(len(x), x.shape[1], -1)
     y = y * gamma[:, None]
     y += beta[:, None]
@@ -349,8 +352,8 @@ def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
     """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (elements of x and twice those of gamma,)."""
     dtype = np.result_type(g, x, gamma)
     planes = (len(x), x.shape[1], math.prod(x.shape[2:]))
-    normal, inverse = _normalized(_wide(x).reshape(len(x) * num_groups, -1), epsilon)
-    g = _wide(g).reshape(planes)
+    normal, inverse = _normalized(wide(x).reshape(len(x) * num_groups, -1), epsilon)
+    g = wide(g).reshape(planes)
     of_gamma = np.vecdot(g, normal.reshape(planes)).sum(axis=0)
     of_beta = g.sum(axis=(0, 2))
     scaled = (g * gamma[:, None]).reshape(normal.shape)

@@ -19,6 +19,8 @@ def _check_pad(where, operands, *, paddings, mode, value):
     shape = operands[0].shape
     if not isinstance(mode, str) or mode not in _PAD_MODES:
         raise ShapeError(message(f"mode={shorten(mode)}", where=where, allowed=f"One of {tuple(_PAD_MODES)}"))
+    if not isinstance(value, (bool, int, float)):
+        raise ShapeError(message(f"value={shorten(value)}", where=where, allowed="A number"))
     given = f"paddings {shorten(paddings)} for a tensor of shape {shape}"
     if not isinstance(paddings, tuple) or len(paddings) != len(shape):
         raise ShapeError(message(given, where=where, allowed="One pair (before, after) per dim"))
@@ -91,7 +93,7 @@ def pad(x, padding, mode="constant", value=0.0):
     padding  (before, after) of the last dim, then of the one before it, and so on: (1, 1, 2, 0) puts 1 on both sides of the last dim, and 2 before
              the one before it
     """
-    ndim, flat = len(x.shape), tuple(padding)
+    ndim, flat = len(x.shape), tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
     if len(flat) % 2 or len(flat) > 2 * ndim:
         raise ShapeError(message(f"padding {shorten(padding)}", where="pad", allowed=f"Pairs of ints, at most {ndim}, the last dim's first"))
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))[::-1]

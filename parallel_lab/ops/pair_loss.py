@@ -15,7 +15,8 @@ from .registry import case, op
 
 __all__ = ["binary_cross_entropy_values", "bce_with_logits_values", "smooth_l1_values"]
 
-LEAST_LOG = -100.0  # logarithms of probabilities are not let below: a loss of 0 * infinity would be no number (PyTorch, BCELoss; MindSpore)
+LEAST_LOG = -100.0  # logarithms of probabilities are not let below: a loss of 0 * infinity would be no number (PyTorch, BCELoss)
+LEAST_SPREAD = 1e-12  # and neither is x (1 - x), by which the gradient is divided (PyTorch and MindSpore, BCELoss)
 _INSIDE = {"low": 0.1, "high": 0.9}
 
 
@@ -30,7 +31,8 @@ def _first_like(dtypes, **_):
 
 def _log(x):
     """Logarithm, not below LEAST_LOG."""
-    return np.log(np.maximum(x, np.exp(x.dtype.type(max(LEAST_LOG, math.log(np.finfo(x.dtype).tiny))))))
+    least, none = x.dtype.type(LEAST_LOG), x <= 0
+    return np.where(none, least, np.maximum(np.log(np.where(none, x.dtype.type(1), x)), least))
 
 
 @op(
@@ -53,7 +55,7 @@ def binary_cross_entropy_values(logits, labels, weight):
 @op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
 def binary_cross_entropy_grad(g, logits, labels, weight):
     """Gradient for the probabilities, before broadcasting is undone.  g, logits, labels: (...), weight: broadcast to (...) -> (...)."""
-    least = np.finfo(logits.dtype).tiny
+    least = max(LEAST_SPREAD, np.finfo(logits.dtype).tiny)
     return g * weight * (logits - labels) / np.maximum(logits * (1 - logits), least)
 
 

@@ -33,6 +33,14 @@ def check_axes(where, operands, *, axis, keep_dims):
         raise ShapeError(message(f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"))
 
 
+def check_some(where, operands, *, axis, keep_dims):
+    """As `check_axes`, for reductions that have no result for no elements."""
+    check_axes(where, operands, axis=axis, keep_dims=keep_dims)
+    shape = operands[0].shape
+    if not math.prod(shape[i] for i in reduced_dims(axis, len(shape))):
+        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}: no elements to reduce", where=where, allowed="At least one element"))
+
+
 def reduce_labels(shapes, *, axis, keep_dims):
     """Signature of a reduction: the dims that `axis` names have no label in the result, or "1" if they are kept."""
     names = letters(len(shapes[0]))
@@ -80,7 +88,7 @@ def _(g, out, x, *, axis, keep_dims):
     return (_spread(g, x, axis),)
 
 
-@op(reduce_labels, check=check_axes, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
+@op(reduce_labels, check=check_some, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
 def reduce_mean(x, axis=None, *, keep_dims=False):
     """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.mean(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_float((str(x.dtype),)))
@@ -99,7 +107,7 @@ def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
     return (mul(mask, _spread(g / ties, x, axis)),)
 
 
-@op(reduce_labels, check=check_axes, name="ReduceMax", reduce="max", example=_CASES)
+@op(reduce_labels, check=check_some, name="ReduceMax", reduce="max", example=_CASES)
 def reduce_max(x, axis=None, *, keep_dims=False):
     """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.max(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
@@ -110,7 +118,7 @@ def _(g, out, x, *, axis, keep_dims, across):
     return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
 
 
-@op(reduce_labels, check=check_axes, name="ReduceMin", reduce="min", example=_CASES)
+@op(reduce_labels, check=check_some, name="ReduceMin", reduce="min", example=_CASES)
 def reduce_min(x, axis=None, *, keep_dims=False):
     """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
     return x.min(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..context import current_tracer
-from ..errors import ShapeError, StrategyError, StrategyTypeError, message, shorten
+from ..errors import ParallelLabError, ShapeError, StrategyError, StrategyTypeError, message, shorten
 from ..origin import Origin, caller
 from .signature import Shape, Signature, resolve
 
@@ -94,6 +94,7 @@ class OpDef:
     dtype: Callable | str | None = None
     sizes: Callable | None = None
     strategy_labels: Callable | None = None
+    instead: str = ""
     out_sizes: Callable | None = None
     restrict: Callable | None = None
     outputs: Callable | None = None
@@ -122,8 +123,8 @@ class OpDef:
             if all([type(x) is np.ndarray for x in args]):  # noqa: C419 - a list is faster than a generator here
                 try:
                     return np.asarray(self.fn(*args))
-                except ValueError:
-                    pass  # shapes that do not fit are refused in words below
+                except (ValueError, TypeError):
+                    pass  # shapes and dtypes that do not fit are refused in words below
             else:
                 run = getattr(args[0], "__parallel_lab_plain__", None)
                 result = NotImplemented if run is None else run(self, args)
@@ -146,6 +147,8 @@ class OpDef:
         if self.check is not None:
             self.check(self.class_name, [_Facts(x) for x in operands], **attrs)
         if self.expand is not None:
+            # its parts may take more than it does: a product of matrices broadcasts
+            self.signature_for(tuple(tuple(getattr(x, "shape", ())) for x in operands), attrs)
             return self.expand(operands, attrs if only is None else {**attrs, "index": only}, primitive)
         if only is not None:
             return self._one(operands, {**attrs, "index": only}, tracer, primitive)
@@ -165,7 +168,9 @@ class OpDef:
             handler = getattr(operand, "__parallel_lab_op__", None)
             if handler is not None:
                 return handler(self, operands, attrs)
-        return self.compute(*operands, **attrs)
+        if self.infer_fn is None and not self.plain:
+            self.signature_for(tuple([getattr(x, "shape", ()) for x in operands]), attrs)
+        return self.attempt(operands, attrs)
 
     def _as_arrays(self, operands: list[Any]) -> list[Any]:
         """Lists become arrays; numbers too, unless an operand beside them has a dtype that they take. Raises ShapeError for what is no array."""
@@ -183,6 +188,19 @@ class OpDef:
             what = f"operand {position}{'' if self.variadic else f' ({self.tensors[position]})'} is {shorten(value)}"
             raise ShapeError(message(what, where=self.class_name, allowed="A Tensor, an array, or numbers in a rectangular shape"))
         return array
+
+    def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> np.ndarray:
+        """`compute`; what numpy cannot do raises ShapeError with the operator's name."""
+        try:
+            return self.compute(*arrays, **attrs)
+        except ParallelLabError:
+            raise
+        except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+            facts = [_Facts(x) for x in arrays]
+            # where shapes and dtypes say what is wrong, inference has the words
+            self.infer(tuple(f.shape for f in facts), tuple(str(f.dtype) for f in facts), attrs)
+            given = " and ".join(f"{f.dtype} {f.shape}" for f in facts)
+            raise ShapeError(message(f"it cannot be computed for {given}: {error}", where=self.class_name)) from error
 
     def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
         """The numpy computation itself: arrays in, array out. Of several results, the one that `index` names."""
@@ -389,6 +407,7 @@ def op(
     axes       labels in the order of the device matrix, the batch dim first; or a function of the signature (default: order of appearance); those
                left out must be whole, and have no axis
     whole      labels that must not be cut, or a function of (signature, **attributes)
+    instead    the form whose whole labels may be cut, named where a strategy is refused: "SoftmaxExpand"
     reduce     how partial results over a cut, reduced label combine: "sum", "max", "min" or "prod"; "same" if every rank has the whole result already
     mean       the combined result is divided by the number of parts (means)
     dtype      result dtype: a name, or a function of (operand dtypes, **attributes); default: numpy's promotion
@@ -503,9 +522,12 @@ class Primitive:
     """An operator as an object, as in MindSpore: `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`.
 
     Attributes of the operator are given to the constructor, tensors to the call. One instance carries one strategy.
+
+    called_with  of an operator made of others, which is no line of the graph: (shapes of the operands, attributes) of its last call
     """
 
     op: OpDef
+    called_with: tuple[tuple[tuple[int, ...], ...], dict[str, Any]] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = list(self.op.options)

@@ -167,8 +167,13 @@ def _(g, out, x, *, axis):
     return (reshape(g, tuple(x.shape)),)
 
 
+_NO_DIM = "none"  # axis of a slice of which no dim goes, where () would mean all of size 1
+
+
 def _squeezed(shape, axis):
     """The dims that go: those named, or all of size 1."""
+    if axis == _NO_DIM:
+        return ()
     if axis in ((), None):
         return tuple(i for i, n in enumerate(shape) if n == 1)
     return tuple(a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,)))
@@ -176,9 +181,13 @@ def _squeezed(shape, axis):
 
 def _check_squeeze(where, operands, *, axis):
     shape = operands[0].shape
-    for a in () if axis is None else axis if isinstance(axis, tuple) else (axis,):
-        if shape[check_dim(where, "axis", a, len(shape), shape)] != 1:
-            raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}", where=where, allowed=f"Dims of size 1; dim {a} has {shape[a]}"))
+    given = f"axis={axis} for a tensor of shape {shape}"
+    dims = [check_dim(where, "axis", a, len(shape), shape) for a in (() if axis is None else axis if isinstance(axis, tuple) else (axis,))]
+    for d in dims:
+        if shape[d] != 1:
+            raise ShapeError(message(given, where=where, allowed=f"Dims of size 1; dim {d} has {shape[d]}"))
+    if len(set(dims)) < len(dims):
+        raise ShapeError(message(f"{given} names a dim twice", where=where, allowed="Each dim once"))
 
 
 def _squeeze_labels(shapes, *, axis):
@@ -190,7 +199,9 @@ def _squeeze_labels(shapes, *, axis):
 
 def _squeeze_local(attrs, parts):
     if attrs["axis"] in ((), None):
-        return {**attrs, "axis": tuple(i for i, c in enumerate(parts) if not c.isascii()) or None}
+        # which dims go is known of the whole tensor: where none does, a slice of size 1 must not lose a dim either
+        gone = tuple(i for i, c in enumerate(parts) if not c.isascii())
+        return {**attrs, "axis": gone or _NO_DIM}
     return attrs
 
 

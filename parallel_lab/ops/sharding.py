@@ -147,7 +147,10 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
                     return f"cuts {spot} {count} ways, but that dim has 1 element and is broadcast", "A dim of size 1 is not cut"
                 continue
             if count > 1 and label in whole:
-                return f"cuts {spot} ('{label}') {count} ways, but {op.class_name} works along that dim", f"'{label}' stays whole"
+                return (
+                    f"cuts {spot} ('{label}') {count} ways, but {op.class_name} works along that dim",
+                    f"'{label}' stays whole" + (f"; {op.instead} may cut it" if op.instead else ""),
+                )
             if sizes[label] % count:
                 return f"cuts {spot} ('{label}') {count} ways, but it has {sizes[label]} elements", "Every slice must have the same size"
             if cuts.setdefault(label, count) != count:

@@ -77,13 +77,11 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
     free = [len(shape) - len(labels.replace("...", "")) for labels, shape in zip(ins, shapes, strict=True) if "..." in labels]
     depth = max(free, default=0)
     extents: list[int] = [1] * depth
-    for labels, shape in zip(ins, shapes, strict=True):
+    for position, (labels, shape) in enumerate(zip(ins, shapes, strict=True)):
         named = len(labels.replace("...", ""))
         if "..." not in labels and named != len(shape) or len(shape) < named:
             least = "at least " if "..." in labels else ""
-            raise ShapeError(
-                message(f"operand {ins.index(labels)} has shape {shape}", where=where, allowed=f"{least}{named} dims, labelled '{labels}'")
-            )
+            raise ShapeError(message(f"operand {position} has shape {shape}", where=where, allowed=f"{least}{named} dims, labelled '{labels}'"))
         if "..." in labels:
             start = labels.index("...")
             for i, n in enumerate(reversed(shape[start : len(shape) - (named - start)])):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, ShapeError, nn
-from parallel_lab.tensor import Tensor
+from parallel_lab.autograd import gradients
+from parallel_lab.tensor import Parameter, Tensor
 from tests.nn.one_device import check_equals_one_device, messages
 
 RNG = np.random.default_rng(21)
@@ -203,3 +204,27 @@ def test_what_losses_refuse(make, error, text):
     with pytest.raises(error, match=text) as caught:
         make()
     assert isinstance(caught.value, ParallelLabError)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_binary_cross_entropy_of_a_certain_mistake_is_100_in_every_dtype(dtype):
+    """log(0) counts as -100 (PyTorch, BCELoss). In float32 it was -87.3, the logarithm of the least normal number."""
+    out = nn.BCELoss(reduction="none")(Tensor(np.array([0, 1, 0, 1], dtype)), Tensor(np.array([1, 0, 0, 1], dtype)))
+    np.testing.assert_array_equal(out.asnumpy(), np.array([100, 100, 0, 0], dtype))
+
+
+def test_gradient_of_binary_cross_entropy_at_a_certain_mistake_is_bounded():
+    """(x - y) / max(x (1 - x), 1e-12): it was 1e308 in float64."""
+    x = Parameter(Tensor(np.array([0.0, 1.0])))
+    loss = nn.BCELoss(reduction="sum")(x, Tensor(np.array([1.0, 0.0])))
+    np.testing.assert_allclose(gradients(loss, [x])[0], [-1e12, 1e12])
+
+
+def test_gradient_with_label_smoothing_has_the_digits_of_the_logits():
+    """The smoothed share was rounded to float32, 1e-8 off."""
+    labels, e = np.array([0, 3, 1, 2, 4, 4, 1, 3], np.int32), 0.1
+    x = Parameter(Tensor(LOGITS))
+    target = (1 - e) * np.eye(C)[labels] + e / C
+    softmax = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+    got = gradients(nn.CrossEntropyLoss(label_smoothing=e)(x, Tensor(labels)), [x])[0]
+    np.testing.assert_allclose(got, (softmax - target) / len(labels), rtol=1e-13, atol=1e-15)

@@ -6,6 +6,7 @@ import pytest
 from parallel_lab import ParallelLabError, Session, ShapeError, compile, nn, ops, set_seed
 from parallel_lab.autograd import value_and_grad
 from parallel_lab.run.shm import close_all
+from parallel_lab.run.simulator import Simulator
 from parallel_lab.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device
 
@@ -230,3 +231,27 @@ def test_what_dropout_refuses(make, error, text):
     with pytest.raises(error, match=text) as caught:
         make()
     assert isinstance(caught.value, ParallelLabError)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("channels", [False, True])
+def test_in_data_parallel_mode_every_rank_has_the_mask_of_its_own_rows(devices, channels, rng):
+    """All ranks had the mask of the first rows, so that training was not that of one device."""
+    x = rng.normal(size=(16, 3, 5))
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.dropout = nn.Dropout1d(p=0.4) if channels else nn.Dropout(p=0.4)
+
+        def construct(self, x):
+            return self.dropout(x)
+
+    whole, net = Net(), Net()
+    whole.set_train(), net.set_train()
+    part = 16 // devices
+    plan = compile(net, x[:part], device_num=devices, parallel_mode="data_parallel")
+    sim = Simulator(plan, {})
+    sim.run_step(x)
+    got = [sim.value(plan.outputs[0], rank) for rank in range(devices)]
+    np.testing.assert_array_equal(np.concatenate(got), whole(Tensor(x)).asnumpy())

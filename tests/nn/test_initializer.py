@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab.errors import ParallelLabError, ShapeError
+from parallel_lab.errors import ArgumentTypeError, ParallelLabError, ShapeError
 from parallel_lab.nn import initializer as module
 from parallel_lab.nn.initializer import Constant, HeNormal, HeUniform, Normal, One, TruncatedNormal, Uniform, XavierUniform, Zero, fans, initializer
 from parallel_lab.tensor import Initial, Parameter, Tensor
@@ -132,3 +132,10 @@ def test_an_initializer_of_ones_own_is_taken():
             return np.arange(math.prod(shape)).reshape(shape)
 
     np.testing.assert_array_equal(values(Counting(), (2, 3)), [[0, 1, 2], [3, 4, 5]])
+
+
+@pytest.mark.parametrize("dtype", [None, 5, [], "number", object])
+def test_what_is_no_dtype_of_numbers_is_refused(dtype):
+    """None gave float64, [] an array of nothing, the others numpy's TypeError."""
+    with pytest.raises(ArgumentTypeError, match=r"dtype=.*A dtype of numbers"):
+        initializer("zeros", (3, 2), dtype)

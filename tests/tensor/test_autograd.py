@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.autograd import grad, gradients, value_and_grad
-from parallel_lab.errors import TraceError
+from parallel_lab.errors import ArgumentError, TraceError
 from parallel_lab.tensor import Parameter, Tensor
 
 X = np.array([[1.0, -2.0], [3.0, 0.5]])
@@ -88,3 +88,29 @@ def test_of_two_equal_elements_the_first_gets_the_gradient(choose, expected):
     of_x, of_y = gradients(ops.reduce_sum(choose(x, y)), [x, y])
     np.testing.assert_array_equal(of_x, expected)
     np.testing.assert_array_equal(of_y, 1 - np.array(expected))
+
+
+WRONG = {
+    "position": ({"grad_position": 3}, r"grad_position=3 with 1 argument. .*from 0 to 0"),  # IndexError
+    "negative": ({"grad_position": -1}, "grad_position=-1.*counted from 0"),  # gradient 0, in silence
+    "text": ({"grad_position": "a"}, "grad_position='a'"),
+    "bool": ({"grad_position": True}, "grad_position=True"),
+    "twice": ({"grad_position": (0, 0)}, r"grad_position=\(0, 0\).*different ints"),
+    "one weight": ({"weights": Parameter(Tensor(X), name="w")}, "weights=Parameter.*A list or tuple of Parameters"),
+    "array": ({"weights": [X]}, r"weights\[0\] is array"),  # gradient 0, in silence
+    "none": ({"weights": [None]}, r"weights\[0\] is None"),
+    "function": ({"fn": None}, "fn is None"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("form", [value_and_grad, grad])
+def test_what_cannot_be_differentiated_for_is_refused(form, how):
+    given, words = WRONG[how]
+    with pytest.raises(ArgumentError, match=words):
+        form(**{"fn": lambda x: ops.reduce_sum(x), "grad_position": 0, **given})(Tensor(X))
+
+
+def test_a_function_with_aux_gives_a_tuple():
+    with pytest.raises(TraceError, match="With has_aux=True a tuple"):
+        value_and_grad(lambda x: ops.reduce_sum(x), has_aux=True)(Tensor(X))

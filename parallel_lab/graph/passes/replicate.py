@@ -5,7 +5,7 @@ shapes, its values exist per rank, and so does the loss. `differentiate` then ad
 
 What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of the rank, so the result is
 not that of one device on the whole batch. An operator with the attribute `sync` (`nn.BatchNorm2d(..., sync=True)`) averages its statistics over all
-ranks and makes them equal again.
+ranks and makes them equal again. Dropout takes dim 0 for the samples: every rank has the part of one device's mask that belongs to its rows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .parallelize import input_values
 
 __all__ = ["replicate"]
 
+DROPOUT = "dropout_at"  # the operator whose result depends on where its rows lie in the batch
 OWN_SAMPLES = "statistics of this rank's own samples, 1/{} of the batch: not those of one device on the whole batch (sync=True makes them so)"
 
 
@@ -30,6 +31,8 @@ def replicate(draft: Draft) -> Draft:
             values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(device_num, len(given.shape)))
     printed = dict(graph.prints)
     instrs: list[Instr] = []
+    shapes = graph.shapes()
+    own = {i.name for i in graph.inputs if i.role == "data"}  # values that are made from this rank's samples
 
     def shown(name: str) -> None:
         if name in printed:
@@ -45,7 +48,9 @@ def replicate(draft: Draft) -> Draft:
         values[label] = Value(node.shape, node.dtype, None)
         alone = node.sync is False and device_num > 1
         reason = OWN_SAMPLES.format(device_num) if alone else ""
-        instrs.append(Instr("compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, reason=reason, origin=node.origin))
+        made = Instr("compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, reason=reason, origin=node.origin)
+        instrs.append(_own_rows(made, node, shapes, device_num) if node.op == DROPOUT and device_num > 1 and node.ins[0] in own else made)
+        own.update([node.name] if own.intersection(node.ins) else [])
         if averaged:
             _average(node, label, device_num, instrs, values)
         shown(node.name)
@@ -53,6 +58,17 @@ def replicate(draft: Draft) -> Draft:
     done = draft.with_program("forward", tuple(instrs), values, outputs=graph.outputs)
     messages = sum(i.is_communication for i in instrs)
     return replace(done, forward_assignments=assigned).noted("replicate", f"{len(instrs)} instructions, {messages} messages")
+
+
+def _own_rows(instr: Instr, node: Node, shapes: dict[str, tuple[int, ...]], device_num: int) -> Instr:
+    """Dropout of rows that are one rank's part of the batch: the mask is that of these rows in the whole batch, not the same on every rank."""
+    op, attrs = node.opdef, dict(node.attrs)
+    labels = op.offset_labels(op.signature_for(tuple(shapes[i] for i in node.ins), attrs))
+    if not labels:
+        return instr
+    parts = {c: device_num if c == labels[0] else 1 for c in labels}
+    places = tuple((0,) if c == labels[0] else () for c in labels)
+    return replace(instr, attrs=attr_pairs(op.localize(attrs, parts)), offset_axes=places, device_matrix=(device_num,))
 
 
 def _average(node: Node, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
