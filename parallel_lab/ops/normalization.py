@@ -23,7 +23,7 @@ from .functions import floats
 from .registry import case, check_dim, op
 from .signature import letters
 
-__all__ = ["group_norm", "layer_norm", "layer_normalization", "rms_norm", "rms_normalization"]
+__all__ = ["group_norm", "l2_normalize", "layer_norm", "layer_normalization", "rms_norm", "rms_normalization"]
 
 
 # ---- helpers shared with other families ----
@@ -291,6 +291,48 @@ def _(g, out, x, gamma, *, epsilon, index):
 def rms_norm(x, gamma, epsilon=1e-6):
     """`RmsNorm`'s first result.  x: (...), gamma: its last dims -> (...). Form: mindspore.ops.rms_norm."""
     return rms_normalization.result(0, x, gamma, epsilon=epsilon)
+
+
+# ---- Euclidean norm ----
+
+
+def _check_l2(where, operands, *, axis, epsilon):
+    check_floats(where, operands[0])
+    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
+    check_epsilon(where, epsilon)
+
+
+def _l2_scale(x, axis, epsilon):
+    """1 / max(norm, sqrt(epsilon)), and where the norm is the larger."""
+    squared = np.square(x).sum(axis=axis, keepdims=True)
+    return 1 / np.sqrt(np.maximum(squared, x.dtype.type(epsilon))), squared > epsilon
+
+
+@op(
+    "...->...",
+    name="L2Normalize",
+    check=_check_l2,
+    whole=lambda signature, *, axis, epsilon: signature.out[axis],
+    flops=lambda s: 4 * math.prod(vars(s).values()),
+    example=(case((8, 16)), case((4, 8, 3), axis=1)),
+)
+def l2_normalize(x, *, axis=-1, epsilon=1e-4):
+    """x / sqrt(max(sum of x squared along `axis`, epsilon)).  x: (...) -> (...). That dim stays whole. Defaults: MindSpore's ops.L2Normalize."""
+    return (wide(x) * _l2_scale(wide(x), axis, epsilon)[0]).astype(x.dtype, copy=False)
+
+
+@op(infer_fn=lambda shapes, **_: shapes[1])
+def l2_normalize_grad(g, x, *, axis, epsilon):
+    """Gradient of l2_normalize; below epsilon the norm is a constant.  g, x: (...) -> (...)."""
+    scale, depends = _l2_scale(wide(x), axis, epsilon)
+    unit = wide(x) * scale
+    along = (wide(g) * unit).sum(axis=axis, keepdims=True) * depends
+    return ((wide(g) - unit * along) * scale).astype(x.dtype, copy=False)
+
+
+@l2_normalize.vjp
+def _(g, out, x, **attrs):
+    return (l2_normalize_grad(g, x, **attrs),)
 
 
 # ---- group norm ----
