@@ -23,18 +23,18 @@ def trained(net, loss, batches, optimizer, **settings):
         return session.train(batches, len(batches)), session.parameters(), plan
 
 
-def check_equal(net, loss, batches, *cuts, bound=BOUND):
+def check_equal(net, loss, batches, *cuts, rate=0.01):
     """Train on one device and, after each of `cuts(net)`, on 8 ranks; compare losses and every parameter. Returns the last plan for 8."""
-    rule = nn.Momentum(net.trainable_params(), 0.01, 0.9)
+    rule = nn.Momentum(net.trainable_params(), rate, 0.9)
     losses, values, _ = trained(net, loss, batches, rule, parallel_mode="stand_alone", device_num=1)
     assert losses[0] != losses[-1]
     for cut in cuts:
         cut(net)
         got, found, plan = trained(net, loss, batches, rule, device_num=8)
-        assert got == pytest.approx(losses, rel=bound)
+        assert got == pytest.approx(losses, rel=BOUND)
         for name, value in values.items():
             far = np.abs(found[name] - value).max() / max(np.abs(value).max(), 1e-3)
-            assert far <= bound, f"{name} is {far:.3g} off"
+            assert far <= BOUND, f"{name} is {far:.3g} off"
     return plan
 
 
@@ -175,7 +175,8 @@ def test_resnet50_on_pictures_in_cifars_layout_trains_as_one_device_does():
     """
     net = in_float64(models.resnet50(10))
     net.set_train()
-    check_equal(net, nn.CrossEntropyLoss(), pictures(32, 5), models.data_parallel, lambda net: models.tensor_parallel(net, 4, 2))
+    # at ten times this rate the first steps go up, and rounding grows with them
+    check_equal(net, nn.CrossEntropyLoss(), pictures(32, 5), models.data_parallel, lambda net: models.tensor_parallel(net, 4, 2), rate=0.001)
 
 
 def test_data_parallel_takes_strategies_away_again():
