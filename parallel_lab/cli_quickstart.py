@@ -21,6 +21,7 @@ _EXAMPLES = """\
 examples:
   parallel-lab quickstart
   parallel-lab quickstart --devices 4 --data digits --net megatron
+  parallel-lab quickstart --net convnet
   parallel-lab quickstart --strategy "matmul=((1,8),(8,1))" --strategy "relu=((8,1),)"
   parallel-lab quickstart --report report.html --trace trace.json
 
@@ -38,8 +39,10 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--devices", type=int, default=8, help="ranks: 1, 2, 4 or 8 (default: 8)")
-    parser.add_argument("--data", default="seed", help="seed: one fixed random batch (default); digits: handwritten digits")
-    parser.add_argument("--net", default="quickstart", help="quickstart (default), megatron or dense")
+    nets = "quickstart (default), megatron, dense; convnet: convolutions; transformer: a one-block GPT; embedding: Wide & Deep"
+    parser.add_argument("--net", default="quickstart", help=nets)
+    data = "seed: one fixed random batch (default); digits: handwritten digits; the last three networks have data of their own"
+    parser.add_argument("--data", help=data)
     parser.add_argument("--epochs", type=int, help="default: 5 of the seed's 4 steps, 2 of the digits' 45 steps")
     parser.add_argument(
         "--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input of an operator; once for each operator"

@@ -86,8 +86,10 @@ def additions_behind(plan: Plan) -> int:
             continue
         signature = op.signature_for(operands, attrs)
         sizes = op.label_sizes(signature, operands, attrs)
-        gone = [sizes[c] for c in (*signature.reduced, *op.whole_labels(signature, operands, attrs)) if c in sizes]
-        total += int(np.prod(gone, dtype=np.int64)) if gone else 1
+        # "same": every rank has the whole result already, nothing is added along what goes
+        summed = signature.reduced if op.reduce != "same" else ()
+        gone = {*summed, *op.whole_labels(signature, operands, attrs)}
+        total += math.prod(sizes[c] for c in gone if any(c in labels for labels in signature.ins))
     rows = max((i.shape[0] for i in plan.data_inputs if i.shape), default=1)
     return 2 * total + rows
 

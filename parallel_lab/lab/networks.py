@@ -1,9 +1,8 @@
-"""The small networks and problems that the labs and the quickstart train.
+"""The small networks that the labs and the quickstart train, and the strategies to begin with. What they train on is in `problems.py`.
 
-    problem = get_problem("digits")
-    label, make, preset = NETWORKS["quickstart"]
-    net = make(problem)
-    apply_strategies(net, preset(8))                       # {"matmul": ((2, 4), (4, 1)), ...}
+    problem, network = get_problem("digits"), NETWORKS["quickstart"]
+    net = network.factory(problem)
+    apply_strategies(net, network.preset(8))               # {"matmul": ((2, 4), (4, 1)), ...}
     plan = parallel_lab.compile(net, *problem.batches[0], loss=problem.loss(), optimizer=problem.optimizer(net.trainable_params()), ...)
 
 A strategy belongs to an operator, and an operator is found by the name it has in the plan: "matmul", "dense1.matmul", "loss_fn.sub".
@@ -13,24 +12,21 @@ Initial values are keyed by (global seed, parameter name), so every copy of a ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import nn, ops
-from ..dataset.digits import load_digits
-from ..dataset.seed import seed_batch
-from ..errors import ArgumentError, StrategyError, StrategyTypeError, message, shorten
-from ..nn.initializer import HeUniform, initializer
+from ..errors import StrategyError, StrategyTypeError, message, shorten
+from ..models import GPT, WideDeep, split_embeddings, tensor_parallel
+from ..nn.initializer import initializer
 from ..ops.registry import Primitive, Strategy, check_strategy_value
 from ..tensor import Parameter
 from .picture import LOSS
+from .problems import PROBLEMS, Problem, get_problem, problems_of
 
 __all__ = [
     "NETWORKS",
     "PROBLEMS",
+    "ConvNet",
     "DenseNet",
     "MegatronMlp",
     "Network",
@@ -38,99 +34,10 @@ __all__ = [
     "QuickNet",
     "apply_strategies",
     "get_problem",
+    "operator_layers",
     "operator_primitives",
+    "problems_of",
 ]
-
-BATCH_SIZE = 32  # digits: 45 batches of the 1440 images; every power of two up to it cuts a batch evenly
-
-
-# ---- problems ----
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Data, loss and optimizer, and the sizes a network needs.
-
-    label      its name for people, short enough for a menu
-    batches    global inputs of one step each: (x (rows, in_dim) float32, label), gone round and round
-    loss       makes the loss Cell;  optimizer: makes the optimizer for a list of Parameters
-    weight     rule of initial weights, as `initializer` takes it
-    steps_per_epoch   steps that count as one epoch in a training log
-    """
-
-    name: str
-    label: str
-    batches: tuple[tuple[np.ndarray, np.ndarray], ...]
-    loss: Callable[[], nn.Cell]
-    optimizer: Callable[[list[Parameter]], nn.Optimizer]
-    in_dim: int
-    hidden_dim: int
-    out_dim: int
-    weight: Any
-    steps_per_epoch: int
-    note: str
-
-
-def _momentum(learning_rate: float, momentum: float) -> Callable[[list[Parameter]], nn.Optimizer]:
-    return lambda parameters: nn.Momentum(parameters, learning_rate, momentum)
-
-
-def _seed() -> Problem:
-    return Problem(
-        name="seed",
-        label="fixed batch",
-        batches=(_read_only(*seed_batch(16, 32, 16)),),
-        loss=nn.MSELoss,
-        optimizer=_momentum(0.2, 0.1),
-        in_dim=32,
-        hidden_dim=16,
-        out_dim=16,
-        weight="normal",
-        steps_per_epoch=4,
-        note="one random batch: the data, sizes and settings of MindSpore's automatic-parallel quickstart; an epoch is 4 steps on the same batch",
-    )
-
-
-def _digits() -> Problem:
-    images, labels = load_digits()  # the files hold the classes well mixed, so batches are taken in their order
-    batches = tuple(_read_only(images[i : i + BATCH_SIZE], labels[i : i + BATCH_SIZE]) for i in range(0, len(images) - BATCH_SIZE + 1, BATCH_SIZE))
-    return Problem(
-        name="digits",
-        label="digits",
-        batches=batches,
-        loss=nn.CrossEntropyLoss,
-        optimizer=_momentum(0.1, 0.5),
-        in_dim=images.shape[1],
-        hidden_dim=64,
-        out_dim=10,
-        weight=HeUniform(mode="fan_out", nonlinearity="relu"),  # weights are stored (in, out) here, so their fan_in is what the rule calls fan_out
-        steps_per_epoch=len(batches),
-        note=f"{len(images)} handwritten digits of 28 x 28, {len(batches)} batches of {BATCH_SIZE}; 10 classes can be cut in 1 or 2 slices only",
-    )
-
-
-def _read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The arrays, closed for writing: a problem is shared by everyone who asks for it."""
-    for array in arrays:
-        array.flags.writeable = False
-    return arrays
-
-
-PROBLEMS: dict[str, Callable[[], Problem]] = {"seed": _seed, "digits": _digits}
-
-
-@cache
-def get_problem(name: str) -> Problem:
-    """The problem called "seed" or "digits"; the same object on every call. Raises ArgumentError for another name.
-
-    >>> problem = get_problem("seed")
-    >>> [array.shape for array in problem.batches[0]], problem.in_dim, problem.hidden_dim, problem.out_dim
-    ([(16, 32), (16, 16)], 32, 16, 16)
-    """
-    if name not in PROBLEMS:
-        raise ArgumentError(message(f"problem {shorten(name)} is not known", allowed=f"One of {', '.join(PROBLEMS)}"))
-    return PROBLEMS[name]()
-
 
 # ---- networks ----
 
@@ -189,6 +96,28 @@ class DenseNet(nn.Cell):
         return self.dense2(self.relu(self.dense1(x)))
 
 
+class ConvNet(nn.Cell):
+    """Two convolutions with ReLU and max pooling, the first with batch norm, and a dense layer: pictures to class scores.
+
+    x: (n, channels, side, side) -> (n, classes);  side is a multiple of 4, the second convolution makes twice the channels of the first (`width`)
+    """
+
+    def __init__(self, channels: int, side: int, width: int, classes: int, weight: Any = "he_normal") -> None:
+        super().__init__()
+        same = {"pad_mode": "pad", "padding": 1, "weight_init": weight}
+        self.conv1 = nn.Conv2d(channels, width, 3, **same)
+        self.bn1, self.relu1, self.pool1 = nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, **same)
+        self.relu2, self.pool2 = nn.ReLU(), nn.MaxPool2d(2, 2)
+        self.flatten = nn.Flatten()
+        self.fc = nn.Dense(2 * width * (side // 4) ** 2, classes)
+
+    def construct(self, x: Any) -> Any:
+        x = self.pool1(self.relu1(self.bn1(self.conv1(x))))
+        x = self.pool2(self.relu2(self.conv2(x)))
+        return self.fc(self.flatten(x))
+
+
 # ---- presets ----
 
 
@@ -196,6 +125,12 @@ def _cuts(devices: int) -> tuple[int, int]:
     """(slices of the batch, slices of the hidden layer) of the presets: 8 devices are 2 x 4, as in the quickstart."""
     rows = min(2, devices)
     return rows, devices // rows
+
+
+def _inner_cuts(devices: int) -> tuple[int, int]:
+    """As `_cuts`, where the inner cut is what one wants to see: it is there on 2 devices too."""
+    inner = min(4, devices)
+    return devices // inner, inner
 
 
 def _quickstart_preset(devices: int) -> dict[str, Strategy]:
@@ -214,8 +149,69 @@ def _megatron_preset(devices: int) -> dict[str, Strategy]:
     }
 
 
-def _dense_preset(devices: int) -> dict[str, Strategy]:
+def _data_parallel(devices: int) -> dict[str, Strategy]:
     return {}
+
+
+def _dense_columns_rows(devices: int) -> dict[str, Strategy]:
+    dp, mp = _inner_cuts(devices)
+    return {
+        "dense1.matmul": ((dp, 1), (mp, 1)),
+        "dense1.bias_add": ((dp, mp), (mp,)),
+        "relu": ((dp, mp),),
+        "dense2.matmul": ((dp, mp), (1, mp)),
+        "dense2.bias_add": ((dp, 1), (1,)),
+    }
+
+
+def _conv(dp: int, channels: int, height: int) -> dict[str, Strategy]:
+    """The convolutional part of ConvNet with its batch, its channels and the height of its pictures cut.
+
+    Where channels are cut, every rank makes some channels of the first layer from whole pictures; the second sums over the channels it has, so that
+    addends are left (an all_reduce), and its result has all of them.
+    """
+    inner, outer = (dp, channels, height, 1), (dp, 1, height, 1)
+    return {
+        "conv1.conv2d": ((dp, 1, height, 1), (channels, 1, 1, 1)),
+        "bn1.batch_norm": (inner, *((channels,),) * 4),
+        "relu1.relu": (inner,),
+        "pool1.max_pool": (inner,),
+        "conv2.conv2d": (inner, (1, channels, 1, 1)),
+        "relu2.relu": (outer,),
+        "pool2.max_pool": (outer,),
+    }
+
+
+def _height_preset(devices: int) -> dict[str, Strategy]:
+    dp, parts = _inner_cuts(devices)
+    return _conv(dp, 1, parts)
+
+
+def _channels_preset(devices: int) -> dict[str, Strategy]:
+    dp, parts = _inner_cuts(devices)
+    return _conv(dp, parts, 1)
+
+
+def _of_cells(make: Callable[[], nn.Cell]) -> dict[str, Strategy]:
+    """The strategies that the operators of a network carry."""
+    return {name: primitive.in_strategy for name, primitive in operator_primitives(make()).items() if primitive.in_strategy is not None}
+
+
+def _gpt(p: Problem) -> GPT:
+    sequence = p.batches[0][0].shape[1]
+    return GPT(p.in_dim, hidden=p.hidden_dim, layers=1, heads=4, seq_length=sequence, inner=2 * p.hidden_dim)
+
+
+def _gpt_preset(devices: int) -> dict[str, Strategy]:
+    return _of_cells(lambda: tensor_parallel(_gpt(get_problem("text")), *_inner_cuts(devices)))
+
+
+def _wide_deep(p: Problem) -> WideDeep:
+    return WideDeep(p.in_dim, p.batches[0][0].shape[1], embedding_size=16, layers=(p.hidden_dim,))
+
+
+def _split_table(how: str) -> Callable[[int], dict[str, Strategy]]:
+    return lambda devices: _of_cells(lambda: split_embeddings(_wide_deep(get_problem("clicks")), how, devices))
 
 
 class Network(NamedTuple):
@@ -223,22 +219,66 @@ class Network(NamedTuple):
 
     label     its name for people, short enough for a menu
     factory   makes it for the sizes of a Problem
-    preset    devices -> {operator: strategy} to begin with; operators that are not in it get the library's default (the batch is cut)
+    presets   {name for people: devices -> {operator: strategy}}, the one to begin with first; operators that are not in it get the library's default
+              (the batch is cut)
+    kind      of the Problems it takes
+    look      the tensor it is there to show, to look at first; "": what its strategies make worth a look
     """
 
     label: str
     factory: Callable[[Problem], nn.Cell]
-    preset: Callable[[int], dict[str, Strategy]]
+    presets: dict[str, Callable[[int], dict[str, Strategy]]]
+    kind: str = "rows"
+    look: str = ""
+
+    def preset(self, devices: int) -> dict[str, Strategy]:
+        """The strategies to begin with."""
+        return next(iter(self.presets.values()))(devices)
 
 
 NETWORKS: dict[str, Network] = {
-    "quickstart": Network("quickstart", lambda p: QuickNet(p.in_dim, p.hidden_dim, p.out_dim, p.weight), _quickstart_preset),
-    "megatron": Network("Megatron MLP", lambda p: MegatronMlp(p.in_dim, p.hidden_dim, p.out_dim, p.weight), _megatron_preset),
-    "dense": Network("Dense layers", lambda p: DenseNet(p.in_dim, p.hidden_dim, p.out_dim), _dense_preset),
+    "quickstart": Network(
+        "quickstart",
+        lambda p: QuickNet(p.in_dim, p.hidden_dim, p.out_dim, p.weight),
+        {"batch and inner dim": _quickstart_preset, "data parallel": _data_parallel},
+    ),
+    "megatron": Network(
+        "Megatron MLP",
+        lambda p: MegatronMlp(p.in_dim, p.hidden_dim, p.out_dim, p.weight),
+        {"tensor parallel": _megatron_preset, "data parallel": _data_parallel},
+    ),
+    "dense": Network(
+        "Dense layers",
+        lambda p: DenseNet(p.in_dim, p.hidden_dim, p.out_dim),
+        {"data parallel": _data_parallel, "tensor parallel": _dense_columns_rows},
+    ),
+    "convnet": Network(
+        "convolutions",
+        lambda p: ConvNet(p.in_dim, p.batches[0][0].shape[-1], p.hidden_dim, p.out_dim, p.weight).set_train(),
+        {"batch and height": _height_preset, "batch and channels": _channels_preset, "data parallel": _data_parallel},
+        "pictures",
+    ),
+    "transformer": Network(
+        "GPT, one block",
+        _gpt,
+        {"tensor parallel": _gpt_preset, "data parallel": _data_parallel},
+        "text",
+    ),
+    "embedding": Network(
+        "Wide & Deep",
+        _wide_deep,
+        {"tables by rows": _split_table("row"), "tables by columns": _split_table("column"), "data parallel": _data_parallel},
+        "clicks",
+        "deep_table",
+    ),
 }
 
 
 # ---- strategies by operator name ----
+
+
+LAYERS = nn.Cell.__module__.rpartition(".")[0] + "."  # where library layers are declared
+CONTAINERS = (nn.CellList, nn.SequentialCell)
 
 
 def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
@@ -252,6 +292,20 @@ def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
         for name, primitive in vars(cell).items():
             if isinstance(primitive, Primitive) and not primitive.op.view:  # a reshape passes on its producer's layout
                 found[f"{path}.{name}" if path else name] = primitive
+    return found
+
+
+def operator_layers(net: nn.Cell) -> dict[str, str]:
+    """{operator: name of the layer it is a part of}: the outermost library layer around it, or the operator itself where the network made it.
+
+    >>> operator_layers(DenseNet(32, 16, 16))["dense1.bias_add"], operator_layers(DenseNet(32, 16, 16))["relu"]
+    ('dense1', 'relu')
+    """
+    layers = {path for path, cell in net.cells_and_names() if path and type(cell).__module__.startswith(LAYERS) and not isinstance(cell, CONTAINERS)}
+    found = {}
+    for name in operator_primitives(net):
+        parts = name.split(".")
+        found[name] = next((".".join(parts[:i]) for i in range(1, len(parts)) if ".".join(parts[:i]) in layers), name)
     return found
 
 

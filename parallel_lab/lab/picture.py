@@ -20,15 +20,19 @@ from ..cost.time import instr_time_s, message_bytes
 from ..cost.timeline import predict_timeline
 from ..events import Event
 from ..graph.ir import Instr, Node, Value
+from ..halo import HALOS
 from ..layout import TensorLayout, slice_text
 from ..ops.sharding import sharding_rule, strategy_operands
 from ..plan import Plan
 from ..plan_view import CLASS_NAMES
+from .halo_view import halo_base, halo_chain, halo_facts, halo_strips
 
-__all__ = ["LOSS", "TensorEntry", "graph_strip", "message_table", "rank_detail", "tensor_entries", "tensor_picture", "timeline_lanes"]
+__all__ = ["LOSS", "TensorEntry", "message_table", "rank_detail", "tensor_entries", "tensor_picture", "timeline_lanes"]
 
 LOSS = "loss_fn."
 COPIES = "copies"
+NAMED = 4  # operators that a group's purpose names; a transformer's gradients would fill a page
+THIN = 1 / 200  # of a lane: bars below that cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class TensorEntry:
     """A tensor one can look at.
 
     value   its name in the plan;  source: the graph value it is a form of ("matmul" for "matmul.for.relu")
-    owner   the operator whose strategy gave it its layout; "" for data as it is fed
+    owner   the operator it belongs to, whose strategy gave it its layout; "" for data as it is fed
+    base    the value whose layout says where it lies: itself, but for what is read with a halo;  placed_by: the operator that gave that layout
     """
 
     value: str
@@ -44,6 +49,8 @@ class TensorEntry:
     source: str
     owner: str
     note: str
+    base: str
+    placed_by: str
 
 
 # ---- tensors ----
@@ -57,17 +64,17 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
     found: dict[str, TensorEntry] = {}
     roles = {i.name: i.role for i in plan.graph.inputs}
 
-    def add(name: str, label: str, source: str, owner: str, note: str) -> None:
-        value = plan.value_table.get(name)
+    def add(name: str, label: str, source: str, owner: str, note: str, base: str = "", placed_by: str = "") -> None:
+        value = plan.value_table.get(base or name)
         if name not in found and value is not None and value.layout is not None and value.shape:
-            found[name] = TensorEntry(name, label, source, owner, note)
+            found[name] = TensorEntry(name, label, source, owner, note, base or name, placed_by or owner)
 
     for given in plan.data_inputs:
         add(given.name, given.name, given.name, "", "as every rank is fed it")
     for _, instr in plan.instructions("forward"):
         source = form_of(plan, instr.out)
         consumer = instr.name if instr.name != source else ""
-        spoken = source if source in roles else f"out of {source}"
+        spoken = source if source in roles else f"out of {source.removesuffix('.0')}"
         if instr.name.startswith(LOSS):
             if consumer and not source.startswith(LOSS) and instr.out.startswith(f"{source}.for."):
                 add(instr.out, f"{spoken} for the loss", source, consumer, "as the loss function reads it")
@@ -75,7 +82,14 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
         for name in instr.ins:
             if roles.get(name) == "parameter":
                 add(name, name, name, instr.name, "as long as the training runs")
-        if consumer == "":
+        if instr.kind == "halo_exchange":
+            base = halo_base(plan, instr.out)
+            placed_by = consumer if ".for." in base else source if source not in roles else ""
+            note = f"as {consumer} reads it, with strips of the neighbours' slices; zeros beyond the edges"
+            add(instr.out, f"{spoken} for {consumer}, with halo", source, consumer, note, base, placed_by)
+            if halo_chain(plan, instr.ins[0]):  # halos along two dims: the second value has both
+                found.pop(instr.ins[0], None)
+        elif consumer == "":
             partial = instr.out.endswith(".partial")
             combined = f"{source}.partial" in plan.value_table
             note = f"as it leaves {source}, before its all_reduce" if partial else "after its all_reduce" if combined else "as it leaves the operator"
@@ -95,36 +109,75 @@ def form_of(plan: Plan, name: str) -> str:
 
 def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
     """Names of the device-matrix axes of an entry's layout, from the left: the labels of the operator that wanted it."""
-    layout = plan.value(entry.value).layout
-    node = plan.graph.node(entry.owner) if entry.owner else None
+    layout = plan.value(entry.base).layout
+    node = plan.graph.node(entry.placed_by) if entry.placed_by else None
     if node is None or node.strategy is None:
         names = ["rows" if i == 0 else f"dim {i}" for i in range(layout.ndim)]
         return [*names, COPIES][: len(layout.device_matrix)] if len(layout.device_matrix) > layout.ndim else names
     shapes = plan.graph.shapes()
     operand_shapes = tuple(shapes[i] for i in node.ins)
     rule = sharding_rule(node.opdef, operand_shapes, dict(node.attrs), node.strategy, plan.device_num)
-    return [label_name(node, operand_shapes, label) for label in rule.labels]
+    found = [label_name(node, operand_shapes, label) for label in rule.labels]
+    # a table's "dim 0" beside that of the numbers it is asked for
+    return [
+        label_name(node, operand_shapes, c, qualified=True) if found.count(name) > 1 else name for c, name in zip(rule.labels, found, strict=True)
+    ]
 
 
-def label_name(node: Node, shapes: tuple[tuple[int, ...], ...], label: str) -> str:
-    """A label in words: declared labels as they are, dealt-out ones by their dim, the spare axis as "copies"."""
+def label_name(node: Node, shapes: tuple[tuple[int, ...], ...], label: str, qualified: bool = False) -> str:
+    """A label in words: declared labels as they are, dealt-out ones by their dim (`qualified`: and operand), the spare axis as "copies"."""
     if label == "":
         return COPIES
     if isinstance(node.opdef.axes, str) or isinstance(node.opdef.signature, str) and label in node.opdef.signature:
         return label
-    for labels in strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs))):
+    for name, labels in zip(node.opdef.tensors, strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs))), strict=False):
         if label in labels:
-            return f"dim {labels.index(label)}"
+            return f"{name} dim {labels.index(label)}" if qualified else f"dim {labels.index(label)}"
     return label
+
+
+def dim_names(layout: TensorLayout, names: list[str]) -> list[str]:
+    """A name for every dim of a tensor: the axis that cuts it, where one does and it has a letter; else its number."""
+    found = []
+    for dim, axes in enumerate(layout.tensor_map):
+        cutting = [names[len(layout.device_matrix) - 1 - a] for a in axes if layout.axis_size(a) > 1 and len(names) == len(layout.device_matrix)]
+        named = cutting and "dim " not in cutting[0] and cutting[0] not in ("rows", COPIES)
+        found.append(f"dim {dim} ({cutting[0]})" if named else f"dim {dim}")
+    return found
+
+
+def drawn_dims(splits: tuple[int, ...], halo: Iterable[int] = ()) -> dict[str, int | None]:
+    """Which dims of a tensor a flat picture shows: those read with a halo first, then those that are cut, then the others in order.
+
+    {"down", "across", "panels"}: a dim, or None; "panels" is a third dim that is cut, drawn as pictures side by side, and "parts" how many. More than
+    three cut dims would need 16 ranks. Of four dims the third runs down: the height of a picture (n, c, h, w).
+
+    >>> drawn_dims((2, 1, 4, 1), [2]), drawn_dims((8,))
+    ({'down': 2, 'across': 0, 'panels': None, 'parts': 1}, {'down': None, 'across': 0, 'panels': None, 'parts': 1})
+    """
+    if len(splits) < 2:
+        return {"down": None, "across": 0 if splits else None, "panels": None, "parts": 1}
+    wanted = set(halo)
+    ranked = sorted(range(len(splits)), key=lambda d: -(2 * (d in wanted) + (splits[d] > 1)))
+    down, across = sorted(ranked[:2])
+    if len(splits) == 4 and across == 2:
+        down, across = across, down
+    panels = ranked[2] if len(splits) > 2 and splits[ranked[2]] > 1 else None
+    return {"down": down, "across": across, "panels": panels, "parts": 1 if panels is None else splits[panels]}
 
 
 def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The picture of one tensor (or, in phase "backward", of its gradient) and one card per rank."""
-    value, label, note = plan.value(entry.value), entry.label, entry.note
+    value, label, note = plan.value(entry.base), entry.label, entry.note
+    chain = halo_chain(plan, entry.value)
     if phase == "backward":
         gradient = dict(plan.value_gradients).get(entry.value)
         if gradient is None:
             note = "nothing is trained through it, so it has no gradient; shown as in forward"
+        elif chain:
+            label, note = f"gradient of {entry.label}", "every rank has gradients for all it read; where strips overlap, a HaloReduce adds them up"
+        elif plan.value(gradient).layout is None:
+            label, note = f"gradient of {entry.label}", "every rank computes its own part"
         else:
             value, label, note = plan.value(gradient), f"gradient of {entry.label}", "its addends lie on the ranks that hold the same slice"
             if not value.layout.is_partial:
@@ -152,10 +205,15 @@ def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str
                 "replicas": list(layout.replicas(rank)),
             }
         )
+    if chain:
+        halo_strips(plan, chain, cards)
     picture = {
         "shape": list(value.shape),
         "device_matrix": list(layout.device_matrix),
         "axis_names": names,
+        "dim_names": dim_names(layout, names),
+        "drawn": drawn_dims(layout.splits, [i.attr("dim") for i in chain]),
+        "halo": halo_facts(plan, chain),
         "partial": partial,
         "slices": len(order),
         "label": label,
@@ -181,7 +239,8 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
             continue
         event = measured.get((phase, instr.out))
         source = _forward_source(plan, instr)
-        tensor = next((n for n in (instr.ins[0], source, f"{source}.partial") if n in entries), None)
+        read = (instr.out.split(".grad")[0],) if instr.kind in HALOS else ()  # of a halo: what the operator reads
+        tensor = next((n for n in (*read, instr.ins[0], source, f"{source}.partial") if n in entries), None)
         found.append(
             {
                 "number": len(found) + 1,
@@ -225,7 +284,7 @@ def rank_detail(plan: Plan, rank: int) -> dict[str, Any]:
     """What a rank holds, the groups it communicates in, and its memory (predicted)."""
     holds = []
     for entry in tensor_entries(plan):
-        if ".for." in entry.value:
+        if ".for." in entry.value or entry.base != entry.value:
             continue
         value = plan.value(entry.value)
         holds.append(
@@ -273,69 +332,11 @@ def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
 
 
 def _use(when: str, names: list[str]) -> str:
-    listed = ", ".join(names)
+    listed = ", ".join(names) if len(names) <= NAMED + 1 else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
     return f"gradient{'s' if len(names) > 1 else ''} of {listed}" if when == "gradients" else f"{when} {listed}"
 
 
-# ---- the graph and the timeline ----
-
-
-def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Nodes and edges of the network in columns: data and operators in row 0, parameters below; the loss function is one node.
-
-    Parameters of neighbouring columns get different rows: the text on a parameter's edge reaches under the next column.
-    """
-    entries = {e.value: e for e in tensor_entries(plan)}
-    nodes: list[dict[str, Any]] = []
-    column: dict[str, int] = {}
-    edges: list[dict[str, Any]] = []
-
-    def node(name: str, label: str, kind: str, at: int, row: int) -> None:
-        column[name] = at
-        nodes.append({"id": name, "label": label, "kind": kind, "column": at, "row": row})
-
-    def free_row(at: int) -> int:
-        taken = {n["row"] for n in nodes if abs(n["column"] - at) <= 1}
-        return next(row for row in range(1, len(nodes) + 2) if row not in taken)
-
-    def edge(source: str, target: str) -> None:
-        shown = next((n for n in (f"{source}.partial", source) if n in entries), source)
-        numbers = [m["number"] for m in messages if m["source"] == source and _on_edge(m, source, target)]
-        edges.append({"from": source, "to": target, "tensor": shown, "messages": numbers})
-
-    roles = {i.name: i.role for i in plan.graph.inputs}
-    into_loss = [i for n in plan.graph.nodes if n.name.startswith(LOSS) for i in n.ins if not i.startswith(LOSS)]
-    for operator in plan.graph.nodes:
-        if operator.name.startswith(LOSS):
-            continue
-        data = [i for i in operator.ins if roles.get(i) not in ("parameter", "scalar", "constant")]
-        for name in data:
-            if name not in column:
-                node(name, name, "input", 0, sum(n["kind"] == "input" for n in nodes))
-        at = 1 + max((column[name] for name in data), default=0)
-        for name in operator.ins:
-            if roles.get(name) == "parameter" and name not in column:
-                node(name, name, "parameter", at - 1, free_row(at - 1))
-        node(operator.name, operator.name, "operator", at, 0)
-        for name in operator.ins:
-            if roles.get(name) not in ("scalar", "constant"):
-                edge(name, operator.name)
-    if into_loss:
-        operands = list(dict.fromkeys(n for n in into_loss if roles.get(n) not in ("scalar", "constant")))
-        at = 1 + max((column[n] for n in operands if n in column), default=0)
-        for name in operands:
-            if name not in column:
-                node(name, name, "input", at - 1, free_row(at - 1))
-        node("loss", "loss", "loss", at, 0)
-        for name in operands:
-            edge(name, "loss")
-    return {"nodes": nodes, "edges": edges}
-
-
-def _on_edge(message: dict[str, Any], source: str, target: str) -> bool:
-    """Whether a message of `source` belongs to its edge to `target`: its own all_reduce lies on all its edges, a redistribution on its consumer's."""
-    operator = message["operator"]
-    return operator in (source, target) or target == "loss" and operator.startswith(LOSS)
+# ---- the timeline ----
 
 
 def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "laptop") -> dict[str, Any]:
@@ -349,17 +350,38 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "lap
         events = [part for e in _arrivals([e for e in events if e.step == last]) for part in e]
     else:
         events = list(predict_timeline(plan, get_cluster(cluster)).log)
-    start = min(e.start_s for e in events)  # all ranks' clocks are the machine's own
-    lanes: dict[int, list[dict[str, Any]]] = {}
+    start, end = min(e.start_s for e in events), max(e.end_s for e in events)  # all ranks' clocks are the machine's own
+    by_rank: dict[int, list[Event]] = {}
     for e in sorted(events, key=lambda e: (e.rank, e.start_s)):
-        bar = {"start": (e.start_s - start) * 1e6, "end": (e.end_s - start) * 1e6, "kind": e.kind, "label": f"{e.op} ({e.name})"}
-        lanes.setdefault(e.rank, []).append(bar)
-    return {
-        "source": events[0].source,
-        "unit": "us",
-        "end": max((e.end_s - start) * 1e6 for e in events),
-        "lanes": [{"rank": rank, "bars": bars} for rank, bars in sorted(lanes.items())],
-    }
+        by_rank.setdefault(e.rank, []).append(e)
+    lanes = []
+    for rank, own in sorted(by_rank.items()):
+        bars = [
+            {
+                "start": (part[0].start_s - start) * 1e6,
+                "end": (part[-1].end_s - start) * 1e6,
+                "kind": part[0].kind,
+                "label": f"{part[0].op} ({part[0].name})" + (f" and {len(part) - 1} more" if len(part) > 1 else ""),
+            }
+            for part in _joined(own, THIN * (end - start))
+        ]
+        lanes.append({"rank": rank, "bars": bars})
+    return {"source": events[0].source, "unit": "us", "end": (end - start) * 1e6, "lanes": lanes}
+
+
+def _joined(events: list[Event], thin_s: float) -> Iterable[list[Event]]:
+    """Events of a lane in runs: neighbours of one kind that are too thin to see, with no gap to see between them, are one bar."""
+    run: list[Event] = []
+    for e in events:
+        thin = bool(run) and max(e.duration_s, run[-1].duration_s if len(run) == 1 else 0) < thin_s
+        if thin and e.kind == run[-1].kind == "compute" and e.start_s - run[-1].end_s < thin_s / 4:
+            run.append(e)
+            continue
+        if run:
+            yield run
+        run = [e]
+    if run:
+        yield run
 
 
 def _arrivals(events: list[Event]) -> Iterable[tuple[Event, ...]]:

@@ -30,17 +30,19 @@ from ..errors import ArgumentError, message, shorten
 from ..events import Event
 from ..layout import slice_text
 from ..ops.registry import Strategy
+from ..ops.sharding import default_strategy
 from ..plan import Plan
 from ..run.session import Session
-from .equality import Equality, EqualityRow, additions_behind, rounding_bound
-from .networks import NETWORKS, PROBLEMS, Network, Problem, apply_strategies, get_problem
+from .equality import Equality, EqualityRow, additions_behind, nudge, rounding_bound
+from .networks import NETWORKS, PROBLEMS, Network, Problem, apply_strategies, get_problem, operator_primitives, problems_of
 from .picture import LOSS, message_table
 from .words import bytes_text, time_text
 
 __all__ = ["DEFAULT_EPOCHS", "Message", "Quickstart", "QuickstartResult", "parse_strategy"]
 
 DEVICES = (1, 2, 4, 8)
-DEFAULT_EPOCHS = {"seed": 5, "digits": 2}  # 5: the quickstart's epoch_size; 2 of the digits are enough to see the loss fall
+# 5: the quickstart's epoch_size; of the others as many as are enough to see the loss fall, some 80 or 90 steps
+DEFAULT_EPOCHS = {"seed": 5, "digits": 2, "pictures": 2, "text": 20, "clicks": 10}
 CLUSTER = "laptop"
 RECORDED_STEPS = 5  # at the end of the training: their median hides a rank that had to wait for a core once
 CHUNK_STEPS = 10  # steps of the simulator between two reports of progress
@@ -231,9 +233,10 @@ class QuickstartResult:
     def bound_text(self) -> str:
         """Where the rounding bounds come from, in a sentence."""
         n = additions_behind(self.single_plan)
+        moved = "; to it is added twice what a start moved by as much does to one device" if self.problem.sensitive else ""
         return (
             f"Bound: 4 x sqrt({n:,}) x float32 eps x steps x largest element; {n:,} is the number of additions behind one element, counted over one "
-            "step, and rounding errors of a sum behave like a random walk (Higham and Mary 2019, theorem 2.4)."
+            f"step, and rounding errors of a sum behave like a random walk (Higham and Mary 2019, theorem 2.4){moved}."
         )
 
 
@@ -244,7 +247,7 @@ class Quickstart:
     """A quickstart, compiled and ready to run.
 
     devices     ranks: 1, 2, 4 or 8
-    data, net   names of a problem and a network of `networks.py`
+    net, data   names of a network and of a problem it takes (`networks.py`, `problems.py`); data: default the network's first
     epochs      default: DEFAULT_EPOCHS[data]
     strategies  {operator: strategy}, over the network's preset; operators of the loss too, by the names of the table ("loss_fn.sub")
     executor    "processes" or "simulator"
@@ -256,7 +259,7 @@ class Quickstart:
         self,
         *,
         devices: int = 8,
-        data: str = "seed",
+        data: str | None = None,
         net: str = "quickstart",
         epochs: int | None = None,
         strategies: Mapping[str, Strategy] | None = None,
@@ -266,8 +269,12 @@ class Quickstart:
             raise ArgumentError(message(f"network {shorten(net)} is not known", where="quickstart", allowed=f"One of {', '.join(NETWORKS)}"))
         if devices not in DEVICES:
             raise ArgumentError(message(f"{shorten(devices)} devices", where="quickstart", allowed=f"One of {', '.join(map(str, DEVICES))}"))
+        known = problems_of(NETWORKS[net].kind)
+        data = known[0] if data is None else data
         if data not in PROBLEMS:
             raise ArgumentError(message(f"data {shorten(data)} is not known", where="quickstart", allowed=f"One of {', '.join(PROBLEMS)}"))
+        if data not in known:
+            raise ArgumentError(message(f"data {data!r} for the network {net!r}", where="quickstart", allowed=f"One of {', '.join(known)}"))
         self.problem: Problem = get_problem(data)
         self.epochs = DEFAULT_EPOCHS[data] if epochs is None else epochs
         if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
@@ -277,9 +284,19 @@ class Quickstart:
         preset = self.network.preset(devices)
         self.strategies = {**preset, **(strategies or {})}
         # what runs without the given strategies: the operators there are, and a strategy that each one takes
-        usual = {n.name: n.strategy for n in self._compile(devices, preset)[0].graph.nodes if n.strategy is not None} if strategies else None
+        usual = self._usual(preset) if strategies else None
         self.plan, self._parts = self._compile(devices, self.strategies, usual)
         self.single_plan, self._single_parts = self._compile(1, {})
+
+    def _usual(self, preset: Mapping[str, Strategy]) -> dict[str, Strategy]:
+        plan, (net, _) = self._compile(self.devices, preset)
+        usual = {n.name: n.strategy for n in plan.graph.nodes if n.strategy is not None}
+        for name, primitive in operator_primitives(net).items():
+            if primitive.called_with is not None:  # made of others, which are what runs
+                usual[name] = primitive.in_strategy or default_strategy(primitive.op, *primitive.called_with, self.devices)
+            elif f"{name}.0" in usual:  # of several results, the first
+                usual[name] = usual[f"{name}.0"]
+        return usual
 
     def _compile(
         self, devices: int, strategies: Mapping[str, Strategy], examples: Mapping[str, Strategy] | None = None
@@ -297,14 +314,23 @@ class Quickstart:
     def text(self) -> str:
         """What will run: operators with strategies and shapes, and the slices of every parameter."""
         p = self.problem
+        sizes = f" ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim})" if p.kind == "rows" else ""
         where = "real processes on this machine" if self.executor == "processes" else "simulated ranks in this process"
         head = (
-            f"The network {self.network.label!r} ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim}) on {ranks_text(self.devices)}, {where}.\n"
+            f"The network {self.network.label!r}{sizes} on {ranks_text(self.devices)}, {where}.\n"
             f"Data: {p.label} ({p.note}).\n"
             f"Training: {self.steps} steps, {self.epochs} epoch{'s' if self.epochs > 1 else ''} of {p.steps_per_epoch}; "
             f"global batch of {len(p.batches[0][0])}; {type(self._parts[1]).__name__}."
         )
         return "\n\n".join([head, operators_text(self.plan), slices_text(self.plan)])
+
+    def _alone(self, start: Any) -> tuple[list[float], dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Losses, gradients of the first step and parameters after the last of one device that begins with `start` (a network, or parameters)."""
+        with Session(self.single_plan, start, self._single_parts[1]) as single:
+            losses = single.train(self.problem.batches, 1)
+            gradients = single.gradients()
+            losses += _train(single, self.problem.batches, self.steps - 1, lambda done, total: None, record=0)
+            return losses, gradients, single.parameters()
 
     def run(self, on_progress: Progress | None = None) -> QuickstartResult:
         """Train on the ranks and on one device. on_progress is called with (steps done, steps), possibly from a helper thread."""
@@ -318,15 +344,14 @@ class Quickstart:
             losses += _train(session, batches, self.steps - 1, progress)
             train_s = time.perf_counter() - began
             parameters, events = session.parameters(), tuple(session.events)
-        with Session(self.single_plan, *self._single_parts) as single:
-            single_losses = single.train(batches, 1)
-            single_gradients = single.gradients()
-            single_losses += _train(single, batches, self.steps - 1, lambda done, total: None, record=0)
-            single_parameters = single.parameters()
+        single_losses, single_gradients, single_parameters = self._alone(self._single_parts[0])
+        near: tuple[Any, ...] = (single_losses, single_gradients, single_parameters)
+        if self.problem.sensitive:
+            near = self._alone(nudge(self.single_plan, {name: p.asnumpy() for name, p in self._single_parts[0].parameters_dict().items()}))
         n = self.steps
-        pairs = [("loss, every step", np.array(losses, np.float32), np.array(single_losses, np.float32), n)]
-        pairs += [(f"gradient of {name}, step 1", g, single_gradients[name], 1) for name, g in gradients.items()]
-        pairs += [(f"{name} after step {n}", v, single_parameters[name], n) for name, v in parameters.items()]
+        pairs = [("loss, every step", np.array(losses, np.float32), np.array(single_losses, np.float32), n, np.array(near[0], np.float32))]
+        pairs += [(f"gradient of {name}, step 1", g, single_gradients[name], 1, near[1][name]) for name, g in gradients.items()]
+        pairs += [(f"{name} after step {n}", v, single_parameters[name], n, near[2][name]) for name, v in parameters.items()]
         rows = tuple(_row(self.single_plan, *pair) for pair in pairs)
         return QuickstartResult(
             problem=self.problem,
@@ -365,11 +390,13 @@ def _train(session: Session, batches: Sequence[Any], steps: int, progress: Progr
     return losses
 
 
-def _row(plan: Plan, name: str, found: np.ndarray, wanted: np.ndarray, steps: int) -> EqualityRow:
+def _row(plan: Plan, name: str, found: np.ndarray, wanted: np.ndarray, steps: int, near: np.ndarray | None = None) -> EqualityRow:
+    """near: the same of a run whose start was moved by rounding; twice what that does is added to the bound (as `compare_sessions` does)."""
     difference = np.abs(np.subtract(found, wanted, dtype=np.float64))
+    moved = np.abs(np.subtract(wanted if near is None else near, wanted, dtype=np.float64))
     # what is no number on both sides has not been compared: it counts as different
     largest = float(difference.max()) if np.isfinite(difference).all() else math.inf
-    return EqualityRow(name, largest, rounding_bound(plan, wanted, steps))
+    return EqualityRow(name, largest, rounding_bound(plan, wanted, steps) + (2 * float(moved.max()) if np.isfinite(moved).all() else 0.0))
 
 
 def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:

@@ -91,6 +91,11 @@ def _headline(result: QuickstartResult) -> str:
 
 # ---- slices ----
 
+Box = tuple[float, float, float, float]
+
+_HALO = (
+    '<rect class="hue-0" y="3" width="22" height="8"/><rect class="hue-1" width="22" height="3"/><rect class="hue-2" y="11" width="22" height="3"/>'
+)
 _COLUMN, _HEAD = 92, 20  # pixels of one rank's column, and of the line above it
 
 
@@ -100,12 +105,13 @@ def _pictures(plan: Plan) -> str:
     for entry in tensor_entries(plan):
         picture, cards = tensor_picture(plan, entry, "forward")
         strategy = strategies.get(entry.owner, "") if entry.owner == entry.source else ""
-        chosen = f"<br><code>{escape(entry.owner)} {escape(strategy)}</code>" if strategy else ""
+        chosen = f'<br><code class="long">{escape(entry.owner)} {escape(strategy)}</code>' if strategy else ""
         count = f"{picture['slices']} slices" if picture["slices"] > 1 else "whole"
         rows.append(
             f'<div class="tensor"><div><b>{escape(entry.label)}</b> <span class="shape">{escape(tuple(picture["shape"]))}</span>{chosen}'
             f'<br><span class="muted">{escape(count)}; {escape(entry.note)}</span></div>{_ranks_svg(entry.label, picture, cards)}</div>'
         )
+    halos = any(entry.base != entry.value for entry in tensor_entries(plan))
     names = "".join(f'<text x="{_COLUMN * (r + 0.5)}" y="14">rank {r}</text>' for r in range(plan.device_num))
     head = f'<div class="tensor ranks" aria-hidden="true"><div></div>{_svg(_COLUMN * plan.device_num, _HEAD, names)}</div>'
     two = '<rect class="hue-0" width="11" height="14"/><rect class="hue-1" x="11" width="11" height="14"/>'
@@ -116,6 +122,7 @@ def _pictures(plan: Plan) -> str:
             "hatched, Σ: an addend; the sum is still pending",
         ),
         ('<rect class="ground" width="22" height="14"/>', "lies on other ranks"),
+        *(((_HALO, "strips: read from the neighbours (halo)"),) if halos else ()),
     )
     return (
         "<section><h2>Who holds what <small>the tensors of forward, in the order of the step</small></h2>"
@@ -138,25 +145,43 @@ def _key(*entries: tuple[str, str]) -> str:
 
 def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
     """One tensor: a frame per rank, the block that the rank holds filled."""
-    shape = picture["shape"]
-    rows, columns = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+    shape, drawn = picture["shape"], picture["drawn"]
+    rows, columns = 1 if drawn["down"] is None else shape[drawn["down"]], shape[drawn["across"]] * drawn["parts"]
     width = min(70.0, max(34.0, 44.0 * columns / rows))
     height = 14.0 if rows == 1 else min(44.0, max(22.0, width * rows / columns))
     parts = []
     for card in cards:
         left = card["rank"] * _COLUMN + (_COLUMN - width) / 2
-        (top, bottom), (start, stop) = ((0, 1), card["block"][0]) if len(shape) == 1 else card["block"][:2]
-        x, y = left + width * start / columns, 2 + height * top / rows
-        w, h = width * (stop - start) / columns, height * (bottom - top) / rows
-        block, frame = (f'x="{a:.1f}" y="{b:.1f}" width="{c:.1f}" height="{d:.1f}"' for a, b, c, d in ((x, y, w, h), (left, 2, width, height)))
+        x, y, w, h = box = _box(card["block"], shape, drawn, (left, 2, width, height))
+        block, frame = _place(box), _place((left, 2, width, height))
         hue = f"hue-{card['slice'] % 8}"
         parts += [f'<rect class="ground" {frame}/><rect class="{hue}" {block}/>']
         if card["addend"]:
             text = f"Σ {card['addend']} of {card['addends']}"
             parts += [f'<rect class="hatched" {block}/><text class="sum" x="{left + width / 2:.1f}" y="{height + 13:.1f}">{text}</text>']
+        for strip in card.get("strips", ()):  # at least so thick that it can be seen
+            sx, sy, sw, sh = _box(strip["block"], shape, drawn, (left, 2, width, height))
+            thick_w, thick_h = max(2.0, sw), max(2.0, sh)
+            seen = (sx + sw - thick_w if sx < x else sx, sy + sh - thick_h if sy < y else sy, thick_w, thick_h)
+            parts.append(f'<rect class="hue-{strip["slice"] % 8}" {_place(seen)}/>')
         parts += [f'<rect class="frame" {frame}/>', _number(card["slice"], (x, y, w, h), left + width + 3, bool(card["addend"]))]
     said = "; ".join(f"rank {c['rank']} {c['text']}" + (f" addend {c['addend']} of {c['addends']}" if c["addend"] else "") for c in cards)
     return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {said}")
+
+
+def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, frame: Box) -> Box:
+    """Where a block lies in the frame (x, y, width, height) of its tensor; of a third cut dim, the pictures stand side by side."""
+    left, top, width, height = frame
+    (first, last), (start, stop) = (0, 1) if drawn["down"] is None else block[drawn["down"]], block[drawn["across"]]
+    rows, columns = 1 if drawn["down"] is None else shape[drawn["down"]], shape[drawn["across"]] * drawn["parts"]
+    if drawn["panels"] is not None:
+        before = block[drawn["panels"]][0] * drawn["parts"] // shape[drawn["panels"]] * shape[drawn["across"]]
+        start, stop = start + before, stop + before
+    return left + width * start / columns, top + height * first / rows, width * (stop - start) / columns, height * (last - first) / rows
+
+
+def _place(box: Box) -> str:
+    return 'x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"'.format(*box)
 
 
 def _number(number: int, block: tuple[float, float, float, float], beside: float, hatched: bool) -> str:

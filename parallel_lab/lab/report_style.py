@@ -25,7 +25,7 @@ p { margin: 4px 0; max-width: 84ch; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 section { margin-top: 26px; }
 code, pre, .shape { font: 12px/1.4 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-code { white-space: nowrap; }
+code { white-space: nowrap; } code.long { white-space: normal; overflow-wrap: anywhere; } .tensor > div { min-width: 0; overflow-wrap: anywhere; }
 .facts { display: flex; flex-wrap: wrap; gap: 12px 36px; margin: 18px 0 0; }
 .facts > div { display: flex; flex-direction: column-reverse; }
 dd { margin: 0; } .facts dd { font-size: 22px; font-weight: 600; font-variant-numeric: tabular-nums; }

@@ -22,10 +22,11 @@ from typing import Any
 from ..errors import escape
 from .words import to_text
 
-__all__ = ["static_page"]
+__all__ = ["front_end", "static_page"]
 
 # Read as data files: this floor does not import the widgets' floor.
 FRONT_END = Path(__file__).resolve().parent.parent / "widgets"
+SCRIPTS = ("page.js", "graph.js", "strategy_lab.js")  # one module: a page without a network can import nothing
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -58,6 +59,12 @@ mountPage(document.getElementById("lab"), JSON.parse(document.getElementById("sn
 """
 
 
+def front_end() -> tuple[str, str]:
+    """The script (an ES module with `default.render` and `mountPage`) and the style sheet of the Strategy Lab."""
+    script = "\n".join((FRONT_END / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return script, (FRONT_END / "strategy_lab.css").read_text(encoding="utf-8")
+
+
 def static_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:
     """The whole page as text (UTF-8 when written); `title` replaces the snapshot's own. Raises ValueError for NaN or infinity outside the losses."""
     shown = dict(snapshot)
@@ -65,12 +72,13 @@ def static_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:
         shown["title"] = title
     words = to_text(shown)
     shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in ("parallel", "single")}}
+    script, style = front_end()
     return PAGE.format(
         title=escape(shown["title"]),
-        style=(FRONT_END / "strategy_lab.css").read_text(encoding="utf-8"),
+        style=style,
         words=escape(words),
         snapshot=_json_in_html(shown),
-        script=(FRONT_END / "strategy_lab.js").read_text(encoding="utf-8"),
+        script=script,
     )
 
 

@@ -14,6 +14,7 @@ Training runs in worker processes under a helper thread; no command waits for it
 from __future__ import annotations
 
 import ast
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -26,12 +27,15 @@ import numpy as np
 from ..compiler import compile_network
 from ..errors import ArgumentError, ParallelLabError, message, shorten
 from ..events import Event
-from ..ops.sharding import legal_strategies
+from ..ops.registry import OpDef
+from ..ops.sharding import default_strategy, legal_strategies
 from ..plan import Plan
 from ..run.session import Run, Session
-from .equality import rounding_bound
-from .networks import NETWORKS, PROBLEMS, apply_strategies, get_problem, operator_primitives
-from .picture import graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
+from .equality import nudge, rounding_bound
+from .graph_strip import graph_strip
+from .layers import flow_graph, operator_of, parameter_layers, plan_layers
+from .networks import NETWORKS, PROBLEMS, apply_strategies, get_problem, operator_layers, operator_primitives, problems_of
+from .picture import TensorEntry, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
 from .words import to_text
 
 __all__ = ["DEVICES", "StrategyLab"]
@@ -41,6 +45,7 @@ PHASES = ("forward", "backward")
 BUSY = ("starting", "running", "paused", "stopping")
 LARGEST_TEXT = 200  # characters of a typed strategy
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
+SHORT = 8  # operators up to which a network is shown operator by operator, above it layer by layer
 
 
 @dataclass
@@ -51,6 +56,7 @@ class _Training:
     state: str = "idle"
     parallel: list[float] = field(default_factory=list)
     single: list[float] = field(default_factory=list)
+    nudged: list[float] = field(default_factory=list)  # as `single`, from parameters moved by rounding; only where that may grow
     events: tuple[Event, ...] = ()
     error: str | None = None
     run: Run | None = None
@@ -64,24 +70,25 @@ class _Training:
 class StrategyLab:
     """A small network, its strategies, and a training run to watch.
 
-    net      "quickstart", "megatron" or "dense"
+    net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"
     devices  1, 2, 4 or 8
-    data     "seed" (the fixed batch of the quickstart) or "digits"
+    data     one of PROBLEMS that the network takes, such as "seed" (the fixed batch of the quickstart) or "digits"; default: its first
     steps    training steps of one run
 
     `close()` ends a running training and forgets all listeners.
     """
 
-    def __init__(self, net: str = "quickstart", devices: int = 8, data: str = "seed", steps: int = 100) -> None:
+    def __init__(self, net: str = "quickstart", devices: int = 8, data: str | None = None, steps: int = 100) -> None:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[str], None]] = []
-        self._net, self._devices, self._data, self._steps = self._checked_net(net), self._checked_devices(devices), self._checked_data(data), steps
+        self._net, self._devices, self._steps = self._checked_net(net), self._checked_devices(devices), steps
+        self._data = self._checked_data(self._usual_data(net) if data is None else data, net)
         self._training = _Training(steps)
         self._typed: dict[str, tuple[str, str]] = {}
         self._phase = "forward"
+        self._lanes: tuple[Plan, tuple[Event, ...], dict[str, Any]] | None = None
         self._rank = min(5, devices - 1)
-        self._given = self._strategies = self._preset()
-        self._plan = self._compile(self._strategies)
+        self._take_preset(self._first_preset())
         self._tensor = self._first_tensor()
 
     # ---- listening ----
@@ -103,16 +110,27 @@ class StrategyLab:
     # ---- choosing ----
 
     def set_net(self, name: str) -> None:
-        """Another network, with its preset strategies. Raises ArgumentError; ends a run."""
-        self._choose(net=self._checked_net(name))
+        """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run."""
+        self._checked_net(name)
+        data = self._data if self._data in problems_of(NETWORKS[name].kind) else self._usual_data(name)
+        self._choose(net=name, data=data)
 
     def set_devices(self, n: int) -> None:
-        """Another number of ranks, with the preset strategies for it."""
+        """Another number of ranks, with the strategies of the chosen preset for it."""
         self._choose(devices=self._checked_devices(n))
 
     def set_data(self, name: str) -> None:
-        """Other data: "seed" or "digits"."""
-        self._choose(data=self._checked_data(name))
+        """Other data: one of PROBLEMS that the network takes."""
+        with self._lock:
+            self._choose(data=self._checked_data(name, self._net))
+
+    def set_preset(self, name: str) -> None:
+        """One of the network's sets of strategies, "data parallel" for instance, in place of what is set. Raises ArgumentError; ends a run."""
+        with self._lock:
+            known = NETWORKS[self._net].presets
+            if name not in known:
+                raise ArgumentError(message(f"preset {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(known)}"))
+            self._choose(preset=name)
 
     def _choose(self, **changes: Any) -> None:
         with self._lock:
@@ -120,10 +138,10 @@ class StrategyLab:
             before = (self._net, self._devices, self._data)
             self._net, self._devices, self._data = (changes.get(k, v) for k, v in zip(("net", "devices", "data"), before, strict=True))
             self._typed = {}
-            self._given = self._strategies = self._preset()
-            self._plan = self._compile(self._strategies)
+            other_net, other_preset = self._net != before[0], "preset" in changes
+            self._take_preset(changes.get("preset") or (self._first_preset() if other_net else self._preset))
             self._rank = min(self._rank, self._devices - 1)
-            if self._tensor not in {e.value for e in tensor_entries(self._plan)}:
+            if other_net or other_preset or self._tensor not in {e.value for e in tensor_entries(self._plan)}:
                 self._tensor = self._first_tensor()
         self._changed("picture")
 
@@ -138,7 +156,7 @@ class StrategyLab:
             before = self._tensor
             try:
                 wanted = {**self._strategies, operator: _parse(text)}
-                plan = self._compile(wanted)
+                plan = self._compile(wanted)[0]
             except ParallelLabError as error:
                 self._typed[operator] = (str(text), str(error))
             else:
@@ -185,9 +203,9 @@ class StrategyLab:
             if self._training.state in BUSY:
                 return
             training = self._training = _Training(self._steps, state="starting")
-            one_device = self._compile(dict.fromkeys(self._strategies), devices=1)
+            one_device = self._compile(dict.fromkeys(self._strategies), devices=1)[0]
             # everything the thread needs is taken here: the lab may be set to another network while it works
-            job = (training, self._plan, one_device, *self._job())
+            job = (training, self._plan, one_device, *self._job(), get_problem(self._data).sensitive)
             training.thread = threading.Thread(target=self._train, args=job, name="strategy-lab", daemon=True)
             training.thread.start()
         self._changed("run")
@@ -252,11 +270,15 @@ class StrategyLab:
         if training.run is not None:
             training.run.stop()
 
-    def _train(self, training: _Training, plan: Plan, one_device: Plan, net: Any, optimizer: Any, batches: list) -> None:
+    def _train(self, training: _Training, plan: Plan, one_device: Plan, net: Any, optimizer: Any, batches: list, sensitive: bool) -> None:
         """The helper thread: the run on processes, one device beside it step by step, then what was measured."""
         try:
             with Session(plan, net, optimizer, executor="processes") as session:
-                follow = self._follower(training, Session(one_device, net, optimizer), batches)
+                singles = [(training.single, Session(one_device, net, optimizer))]
+                if sensitive:
+                    start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
+                    singles.append((training.nudged, Session(one_device, nudge(one_device, start), optimizer)))
+                follow = self._follower(singles, batches)
 
                 def on_losses(first: int, losses: list[float]) -> None:
                     training.parallel[first : first + len(losses)] = losses
@@ -289,15 +311,17 @@ class StrategyLab:
             training.ended.set()
 
     @staticmethod
-    def _follower(training: _Training, single: Session, batches: list) -> Callable[[int], None]:
-        """A function that brings the one-device run to a given step. The thread of the reports and the helper thread may both call it."""
+    def _follower(singles: list[tuple[list[float], Session]], batches: list) -> Callable[[int], None]:
+        """A function that brings the one-device runs to a given step. The thread of the reports and the helper thread may both call it."""
         turn = threading.Lock()
 
         def follow(steps: int) -> None:
             with turn:
-                missing = steps - len(training.single)
-                if missing > 0:
-                    training.single.extend(single.train(batches, missing))
+                # the nudged run first: what is shown of the other one has its bound
+                for losses, session in reversed(singles):
+                    missing = steps - len(losses)
+                    if missing > 0:
+                        losses.extend(session.train(batches, missing))
 
         return follow
 
@@ -329,19 +353,31 @@ class StrategyLab:
         apply_strategies(net, self._strategies if strategies is None else strategies)
         return net, problem.optimizer(net.trainable_params()), list(problem.batches)
 
-    def _compile(self, strategies: dict[str, Any], devices: int | None = None) -> Plan:
+    def _compile(self, strategies: dict[str, Any], devices: int | None = None) -> tuple[Plan, Any]:
+        """The plan, and the network it was made of."""
         problem = get_problem(self._data)
         net, optimizer, batches = self._job(strategies)
-        return compile_network(
-            net, *batches[0], loss=problem.loss(), optimizer=optimizer, device_num=devices or self._devices, dataset_strategy="full_batch"
-        )
+        how = {"device_num": devices or self._devices, "dataset_strategy": "full_batch"}
+        return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
 
-    def _preset(self) -> dict[str, Any]:
-        """The network's own strategies for this number of devices, as far as they fit the data; None (default) elsewhere. In order of the network."""
-        given = NETWORKS[self._net].preset(self._devices)
-        primitives = operator_primitives(NETWORKS[self._net].factory(get_problem(self._data)))
-        names = [n.name for n in self._compile({}).graph.nodes if n.name in primitives]
-        chosen: dict[str, Any] = dict.fromkeys(names)
+    def _first_preset(self) -> str:
+        return next(iter(NETWORKS[self._net].presets))
+
+    def _take_preset(self, name: str) -> None:
+        """Set strategies, plan and what is known of the operators from a preset for the present network, devices and data."""
+        self._preset = name
+        plain, net = self._compile({})
+        primitives = operator_primitives(net)
+        names = dict.fromkeys(operator_of(n.name, primitives) for n in plain.graph.nodes)
+        names.pop("", None)
+        # operators made of others are no node of the plan; what they are called with does not depend on strategies
+        self._composed = {n: (primitives[n].op, *primitives[n].called_with) for n in names if primitives[n].op.expand is not None}
+        self._layers = operator_layers(net) if len(names) > SHORT else {}
+        self._given = self._strategies = self._fitting(dict.fromkeys(names), NETWORKS[self._net].presets[name](self._devices))
+        self._plan = self._compile(self._strategies)[0]
+
+    def _fitting(self, chosen: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+        """`given` as far as it fits the data; None (default) elsewhere. In order of the network."""
         with suppress(ParallelLabError):
             self._compile({**chosen, **given})
             return {**chosen, **given}
@@ -352,14 +388,22 @@ class StrategyLab:
         return chosen
 
     def _first_tensor(self) -> str:
-        known = [e.value for e in tensor_entries(self._plan)]
-        made = [v for v in known if v.endswith(".partial")] or [n.name for n in self._plan.graph.nodes if n.name in known]
-        return made[0] if made else known[0]
+        """What tells most about the network: what it is made to show, a value with a halo, the largest addends, else its first operator's result."""
+        entries = tensor_entries(self._plan)
+        known = [e.value for e in entries]
+        halos = [e.value for e in entries if e.base != e.value]
+        partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in self._strategies]
+        partial.sort(key=lambda v: -math.prod(self._plan.value(v).shape))
+        made = [n.name for n in self._plan.graph.nodes if n.name in known]
+        look = [NETWORKS[self._net].look] if NETWORKS[self._net].look in known else []
+        return next(iter((*look, *halos, *partial, *made, *known)))
 
     @staticmethod
     def _same_source(before: str, known: dict[str, Any]) -> str:
-        source = before.removesuffix(".partial").partition(".for.")[0]
-        return next((v for v in (f"{source}.partial", source) if v in known), next(iter(known)))
+        base, _, reader = before.partition(".halo.")
+        halos = [v for v in known if reader and v.startswith(f"{base.partition('.for.')[0]}.") and ".halo." in v]
+        source = base.removesuffix(".partial").partition(".for.")[0]
+        return next((v for v in (*halos, f"{source}.partial", source) if v in known), next(iter(known)))
 
     def _checked_net(self, name: str) -> str:
         if name not in NETWORKS:
@@ -371,10 +415,17 @@ class StrategyLab:
             raise ArgumentError(message(f"devices {shorten(n)}", where="StrategyLab", allowed=f"One of {', '.join(map(str, DEVICES))}"))
         return n
 
-    def _checked_data(self, name: str) -> str:
-        if name not in PROBLEMS:
-            raise ArgumentError(message(f"data {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(PROBLEMS)}"))
+    @staticmethod
+    def _checked_data(name: str, net: str) -> str:
+        known = problems_of(NETWORKS[net].kind)
+        if name not in known:
+            what = f"data {shorten(name)}" + (f" for the network {net!r}" if name in PROBLEMS else "")
+            raise ArgumentError(message(what, where="StrategyLab", allowed=f"One of {', '.join(known)}"))
         return name
+
+    @staticmethod
+    def _usual_data(net: str) -> str:
+        return problems_of(NETWORKS[net].kind)[0]
 
     # ---- looking ----
 
@@ -389,16 +440,31 @@ class StrategyLab:
             entry = next(e for e in entries if e.value == self._tensor)
             picture, cards = tensor_picture(plan, entry, self._phase)
             messages = message_table(plan, self._rank, training.events)
+            layers, layer_of = plan_layers(plan, self._layers) if self._layers else {}, self._layer_of(plan)
             shot = {
                 "version": 1,
                 "title": "Strategy Lab",
                 "net": {"value": self._net, "choices": [{"value": n, "label": NETWORKS[n].label} for n in NETWORKS]},
                 "devices": {"value": self._devices, "choices": list(DEVICES)},
-                "data": {"value": self._data, "choices": [{"value": n, "label": get_problem(n).label} for n in PROBLEMS]},
-                "operators": [self._operator(name) for name in self._strategies],
-                "graph": graph_strip(plan, messages),
+                "data": {
+                    "value": self._data,
+                    "choices": [{"value": n, "label": get_problem(n).label} for n in problems_of(NETWORKS[self._net].kind)],
+                },
+                "preset": {
+                    "value": self._preset if self._strategies == self._given else "",
+                    "choices": [{"value": n, "label": n} for n in NETWORKS[self._net].presets],
+                },
+                "operators": self._operators({e.value for e in entries}),
+                "graph": flow_graph(plan, messages, layers) if layers else graph_strip(plan, messages),
                 "tensors": [
-                    {"id": e.value, "label": e.label, "shape": list(plan.value(e.value).shape), "dtype": plan.value(e.value).dtype} for e in entries
+                    {
+                        "id": e.value,
+                        "label": e.label,
+                        "shape": list(plan.value(e.base).shape),
+                        "dtype": plan.value(e.base).dtype,
+                        "layer": layer_of(e),
+                    }
+                    for e in entries
                 ],
                 "tensor": self._tensor,
                 "phase": self._phase,
@@ -411,7 +477,7 @@ class StrategyLab:
                 "message_totals": totals(messages),
                 "run": self._run_state(),
                 "loss": self._loss(),
-                "timeline": timeline_lanes(plan, training.events),
+                "timeline": self._timeline(plan, training.events),
                 "status": self._status(picture, messages),
                 "last_error": None,
             }
@@ -419,24 +485,57 @@ class StrategyLab:
                 shot["frames"] = self._frames(entries, training.events)
         return shot
 
-    def _operator(self, name: str) -> dict[str, Any]:
-        node = self._plan.graph.node(name)
-        shapes = self._plan.graph.shapes()
-        operands = tuple(shapes[i] for i in node.ins)
+    def _layer_of(self, plan: Plan) -> Callable[[TensorEntry], str]:
+        """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
+        if not self._layers:
+            return lambda entry: ""
+        layers = plan_layers(plan, self._layers)
+        known = {**layers, **parameter_layers(plan, layers)}
+        # what is read in another form than it was made belongs to its reader
+        return lambda entry: known.get(entry.owner) or known.get(entry.source, "")
+
+    def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
+        """The lanes; kept until plan or events are others, since to predict them takes as long as all the rest of a snapshot."""
+        if self._lanes is None or self._lanes[0] is not plan or self._lanes[1] is not events:
+            self._lanes = (plan, events, timeline_lanes(plan, events))
+        kept = self._lanes[2]
+        return {**kept, "lanes": [{**lane, "bars": [dict(bar) for bar in lane["bars"]]} for lane in kept["lanes"]]}
+
+    def _operators(self, tensors: set[str]) -> list[dict[str, Any]]:
+        """Every operator. tensors: ids of those one can look at."""
+        nodes: dict[str, list[Any]] = {name: [] for name in self._strategies}
+        for node in self._plan.graph.nodes:
+            nodes.get(operator_of(node.name, nodes), []).append(node)
+        return [self._operator(name, nodes[name], tensors) for name in nodes]
+
+    def _operator(self, name: str, nodes: list[Any], outs: set[str]) -> dict[str, Any]:
+        """One operator, its strategy and those it may have. Of an operator made of others, the strategy gives each of them its cuts."""
+        op, operands, attrs, out, source = self._facts(name, nodes)
+        strategy = nodes[0].strategy if name not in self._composed else self._strategies[name]
+        if strategy is None:
+            strategy = default_strategy(op, operands, attrs, self._devices)
         typed, error = self._typed.get(name, (None, None))
-        choices = legal_strategies(node.opdef, operands, dict(node.attrs), self._devices)
-        outs = {e.value for e in tensor_entries(self._plan)}
+        made = nodes[-1].name
         return {
             "name": name,
-            "op": node.op_class,
-            "strategy": str(node.strategy),
-            "source": "preset" if node.strategy_source == "user" and self._strategies[name] == self._given[name] else node.strategy_source,
-            "choices": [str(c) for c in choices],
+            "op": op.class_name,
+            "strategy": str(strategy),
+            "source": "preset" if source == "user" and self._strategies[name] == self._given[name] else source,
+            "choices": [str(c) for c in legal_strategies(op, operands, attrs, self._devices)],
             "error": error,
             "typed": typed,
-            "formula": f"{' x '.join(str(s) for s in operands)} -> {node.shape}",
-            "tensor": f"{name}.partial" if f"{name}.partial" in outs else name,
+            "formula": f"{_shapes_text(op, operands)} -> {out}",
+            "tensor": f"{made}.partial" if f"{made}.partial" in outs else made,
+            "layer": self._layers.get(name, ""),
         }
+
+    def _facts(self, name: str, nodes: list[Any]) -> tuple[OpDef, tuple, dict[str, Any], tuple[int, ...], str]:
+        """(declaration, shapes of the operands, attributes, shape of the result, who set the strategy) of an operator."""
+        node = nodes[-1]
+        if name in self._composed:
+            return *self._composed[name], node.shape, "default" if self._strategies[name] is None else "user"
+        shapes = self._plan.graph.shapes()
+        return nodes[0].opdef, tuple(shapes[i] for i in nodes[0].ins), dict(nodes[0].attrs), nodes[0].shape, nodes[0].strategy_source
 
     def _run_state(self) -> dict[str, Any]:
         training = self._training
@@ -478,10 +577,16 @@ class StrategyLab:
             "single": list(single[:n]),
             "largest_difference": float(difference.max()) if n else None,
             "at_step": int(difference.argmax()) + 1 if n else None,
-            "bound": rounding_bound(self._plan, np.asarray(single[:n], np.float32), n) if n else None,
+            "bound": self._bound(n) if n else None,
             "label_parallel": f"{self._devices} process{'es' if self._devices > 1 else ''} (measured)",
             "label_single": "one device (computed here)",
         }
+
+    def _bound(self, steps: int) -> float:
+        """How far rounding may take two runs apart; where it may grow, twice what it does to one device is added (as in `compare_sessions`)."""
+        single, nudged = (np.asarray(losses[:steps], np.float32) for losses in (self._training.single, self._training.nudged))
+        moved = float(np.abs(nudged - single[: len(nudged)]).max()) if len(nudged) else 0.0
+        return rounding_bound(self._plan, single, steps) + 2 * moved
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
@@ -511,7 +616,8 @@ class StrategyLab:
             held = f", each held by {copies} rank{'s' if copies > 1 else ''}"
         else:
             held = ""
-        return f"{picture['label']}: {shape} {cut}{held}."
+        beyond = "".join(f"; for dim {h['dim']} a rank reads {_reach(h)} its own" for h in picture["halo"])
+        return f"{picture['label']}: {shape} {cut}{held}{beyond}."
 
     def _status_rank(self, rank: int, messages: list[dict[str, Any]]) -> str:
         if self._devices == 1:
@@ -542,6 +648,21 @@ class StrategyLab:
     def to_text(self) -> str:
         """The whole picture in words and tables."""
         return to_text(self.snapshot())
+
+
+def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """ "(2, 3) x (3, 4)"; of many operands each shape once: "x (32, 8, 4, 4), scale, bias, mean, variance (8,)"."""
+    if len(shapes) < 4 or len(op.tensors) != len(shapes):
+        return " x ".join(map(str, shapes))
+    names: dict[tuple[int, ...], list[str]] = {}
+    for name, shape in zip(op.tensors, shapes, strict=True):
+        names.setdefault(shape, []).append(name)
+    return ", ".join(f"{', '.join(those)} {shape}" for shape, those in names.items())
+
+
+def _reach(halo: dict[str, Any]) -> str:
+    parts = [f"{halo[side]} {side}" for side in ("before", "after") if halo[side]]
+    return " and ".join(parts) or "no element beside"
 
 
 def _parse(text: Any) -> tuple | None:

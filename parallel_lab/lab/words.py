@@ -64,6 +64,10 @@ def _head(s: Snapshot) -> Iterable[str]:
 
 def _operators(s: Snapshot) -> Iterable[str]:
     yield "OPERATORS AND STRATEGIES (slices per dim of each input)"
+    preset = s.get("preset")
+    if preset:
+        others = ", ".join(c["label"] for c in preset["choices"])
+        yield f"Preset: {preset['value'] or 'changed by you'} (there are: {others})"
     yield from _table(
         ("operator", "type", "strategy", "set by", "shapes"),
         [(o["name"], o["op"], o["strategy"], "you" if o["source"] == "user" else o["source"], o["formula"]) for o in s["operators"]],
@@ -76,12 +80,27 @@ def _operators(s: Snapshot) -> Iterable[str]:
 def _graph(s: Snapshot) -> Iterable[str]:
     labels = {n["id"]: n["label"] for n in s["graph"]["nodes"]}
     tensors = {t["id"]: t for t in s["tensors"]}
+    if s["graph"].get("layers"):
+        yield from _layers(s)
+        return
     yield "OPERATOR GRAPH"
     for e in s["graph"]["edges"]:
         tensor = tensors.get(e["tensor"])
         what = f"{tensor['label']} {_shape(tensor['shape'])}" if tensor else e["tensor"]
         sent = ", ".join(f"#{n}" for n in e.get("messages") or ()) or "none"
         yield f"  {labels.get(e['from'], e['from'])} -> {labels.get(e['to'], e['to'])}: {what}; messages: {sent}"
+
+
+def _layers(s: Snapshot) -> Iterable[str]:
+    """The graph of a long network: a line per layer."""
+    yield "LAYERS (cuts: slices per dim of the result)"
+    edges = s["graph"]["edges"]
+    rows = []
+    for n in sorted(s["graph"]["nodes"], key=lambda n: (n["column"], n["row"])):
+        sources = ", ".join(dict.fromkeys(e["from"] for e in edges if e["to"] == n["id"]))
+        sent = " ".join(f"#{number}" for number in n["messages"]) or "none"
+        rows.append((n["id"], n["detail"], sources or "-", _shape(n["cuts"]) if n["cuts"] is not None else "-", sent))
+    yield from _table(("layer", "operators", "reads from", "cuts", "messages and slices"), rows)
 
 
 def _picture(s: Snapshot) -> Iterable[str]:
@@ -93,9 +112,13 @@ def _picture(s: Snapshot) -> Iterable[str]:
     if p["partial"]:
         pending = f", each a pending {p['partial']['reduce']} of {_count(p['partial']['count'], 'addend')} over {', '.join(p['partial']['axes'])}"
     yield f"Shape {_shape(p['shape'])} in {_count(slices, 'slice')}{pending}; device matrix {axes}." + (f" {p['note']}." if p.get("note") else "")
+    for h in p.get("halo", ()):
+        yield f"Along dim {h['dim']} a rank reads up to {h['before']} before and {h['after']} after its own slice."
     rows = []
     for card in s["cards"]:
         addend = f"addend {card['addend']} of {card['addends']}" if card["addend"] else "complete"
+        if card.get("strips"):
+            addend = "; ".join(f"{strip['text']} from rank {strip['rank']}" for strip in card["strips"])
         where = " ".join(f"{name}={at}" for name, at in zip(_axis_names(p), card["coordinates"], strict=True))
         copies = [str(c["rank"]) for c in s["cards"] if c["rank"] != card["rank"] and all(c[k] == card[k] for k in ("slice", "block", "addend"))]
         mark = " <- selected" if card["rank"] == s["rank"] else ""

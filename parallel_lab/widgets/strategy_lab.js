@@ -1,5 +1,6 @@
 // The Strategy Lab's front-end: one pure function from snapshot to HTML and SVG, one function that moves the live page there with the fewest
-// changes (focus, open lists and half-typed text survive), and one canvas for the live loss. No library, no network.
+// changes (focus, open lists and half-typed text survive), and one canvas for the live loss. No library, no network. `front_end()` (lab/static_page.py)
+// joins page.js (text, HTML), graph.js (the graph above the picture) and this script to one module.
 //
 //   anywidget     export default { render }           snapshot from synced traits, commands as custom messages
 //   static page   mountPage(element, snapshot)        the same picture with no kernel; selections work from the page's own data
@@ -9,100 +10,36 @@
 const HUES = 8;
 const KIND_OF_MEMORY = ["params", "grads", "optimizer", "activations"];
 
-// ---- text ----
-
-class Raw { constructor(text) { this.text = text; } }
-const escape = (v) => String(v).replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
-const put = (v) => (v instanceof Raw ? v.text : Array.isArray(v) ? v.map(put).join("") : v == null ? "" : escape(v));
-const html = (parts, ...values) => new Raw(parts.map((part, i) => part + (i < values.length ? put(values[i]) : "")).join(""));
-const flag = (name, on) => new Raw(on ? ` ${name}` : "");
-
-const shapeText = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
-const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-
-function bytesText(n) {
-  if (n == null) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let i = 0;
-  while (n >= 1024 && i < units.length - 1) { n /= 1024; i += 1; }
-  return `${Number.isInteger(n) ? n : n.toFixed(1)} ${units[i]}`;
-}
-
-function timeText(s) {
-  if (s == null) return "–";
-  if (s === 0) return "0 s";
-  const [scale, unit] = s < 1e-3 ? [1e6, "µs"] : s < 1 ? [1e3, "ms"] : [1, "s"];
-  return `${Number((s * scale).toPrecision(3))} ${unit}`;
-}
-
-function smallText(x) {
-  if (x == null) return "–";
-  if (x === 0) return "0";
-  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1).replace(".0e", "e") : String(Number(x.toPrecision(3)));
-}
-
-// ---- the page follows the HTML: keep what can be kept ----
-
-const keyOf = (node) => (node.nodeType === 1 ? node.getAttribute("data-key") : null);
-const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
-
-function patch(live, next) {
-  if (live.nodeType !== 1) {
-    if (live.nodeValue !== next.nodeValue) live.nodeValue = next.nodeValue;
-    return;
-  }
-  const sized = live.nodeName === "CANVAS" ? ["width", "height"] : []; // set by the painter; taking them away would wipe the picture
-  for (const { name } of [...live.attributes]) if (!next.hasAttribute(name) && !sized.includes(name)) live.removeAttribute(name);
-  for (const { name, value } of next.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
-  if (live.nodeName === "INPUT") {
-    if (live.value !== (next.getAttribute("value") ?? "")) live.value = next.getAttribute("value") ?? "";
-    live.checked = next.hasAttribute("checked");
-  }
-  if (live.nodeName === "CANVAS") return;
-  morph(live, next);
-  if (live.nodeName === "SELECT") {
-    const chosen = live.querySelector("option[selected]");
-    if (chosen && live.value !== chosen.value) live.value = chosen.value;
-  }
-}
-
-function morph(live, next) {
-  let at = live.firstChild;
-  for (const want of [...next.childNodes]) {
-    let found = at;
-    while (found && !alike(found, want)) found = keyOf(want) || want.nodeType !== 1 ? found.nextSibling : null;
-    if (!found) { live.insertBefore(want, at); continue; }
-    patch(found, want);
-    if (found === at) at = at.nextSibling;
-    else live.insertBefore(found, at);
-  }
-  while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
-}
-
 // ---- the picture: which dims are drawn, where a block lies ----
 
-// A tensor of more than two dims is drawn by the two dims that are cut (the others stay in the text); one of fewer gets dims of size 1.
-function plane(shape, cards) {
-  const cut = shape.map((size, d) => cards.some((c) => c.block[d] && c.block[d][1] - c.block[d][0] < size));
-  const byCut = shape.map((_, d) => d).sort((a, b) => cut[b] - cut[a] || a - b);
-  let dims = byCut.slice(0, 2).sort((a, b) => a - b);
-  if (shape.length === 1) dims = [null, 0];
-  if (shape.length === 0) dims = [null, null];
-  return dims;
+// [down, across, panels, how many panels]: the dims by which a tensor is drawn, as the snapshot has them; one of fewer gets dims of size 1 (null).
+function plane({ drawn, shape }) {
+  if (drawn) return [drawn.down, drawn.across, drawn.panels, drawn.parts];
+  return [shape.length > 1 ? 0 : null, shape.length ? Math.min(1, shape.length - 1) : null, null, 1];
 }
 
 // Room for a tensor of `shape` in a square of `side`: true proportions, but never thinner than a third.
 function frame(shape, dims, side) {
-  const [rows, columns] = dims.map((d) => (d === null ? 1 : shape[d]));
-  const ratio = Math.min(3, Math.max(1 / 3, rows / columns));
+  const [rows, columns] = dims.slice(0, 2).map((d) => (d === null ? 1 : shape[d]));
+  const ratio = Math.min(3, Math.max(1 / 3, rows / (columns * dims[3])));
   const [h, w] = ratio >= 1 ? [side, side / ratio] : [side * ratio, side];
-  return { rows, columns, h, w };
+  return { rows, columns, h, w, panel: dims[2], panels: dims[3], extent: dims[2] === null ? 1 : shape[dims[2]] };
 }
 
-function blockBox(card, dims, room) {
-  const span = (d, n) => (d === null ? [0, 1] : card.block[d] ?? [0, n]);
+function blockBox({ block }, dims, room) {
+  const span = (d, n) => (d === null ? [0, 1] : block[d] ?? [0, n]), gap = room.panels > 1 ? 3 : 0;
   const [[r0, r1], [c0, c1]] = [span(dims[0], room.rows), span(dims[1], room.columns)];
-  return { x: (c0 / room.columns) * room.w, y: (r0 / room.rows) * room.h, w: ((c1 - c0) / room.columns) * room.w, h: ((r1 - r0) / room.rows) * room.h };
+  const w = (room.w - gap * (room.panels - 1)) / room.panels, number = room.panel === null ? 0 : Math.floor((block[room.panel][0] / room.extent) * room.panels);
+  return { x: number * (w + gap) + (c0 / room.columns) * w, y: (r0 / room.rows) * room.h, w: ((c1 - c0) / room.columns) * w, h: ((r1 - r0) / room.rows) * room.h };
+}
+
+// What a rank reads of its neighbours' slices, in the colours of those, at least so thick that it can be seen.
+function stripMarks(card, dims, room) {
+  const own = blockBox(card, dims, room);
+  return (card.strips ?? []).map((strip) => {
+    const b = blockBox(strip, dims, room), h = Math.max(3, b.h), w = Math.max(3, b.w), y = b.y < own.y ? b.y + b.h - h : b.y, x = b.x < own.x ? b.x + b.w - w : b.x;
+    return html`<rect class="pl-strip ${hue(strip.slice)}" data-key="s${strip.slice}" x="${round(x)}" y="${round(y)}" width="${round(w)}" height="${round(h)}"/>`;
+  });
 }
 
 const hue = (slice) => `pl-hue-${slice % HUES}`;
@@ -137,7 +74,7 @@ const addendsOf = (cards, card) => (card.addend ? sameSlice(cards, card).filter(
 function coordinateText(s, card) {
   const { device_matrix: matrix, axis_names: names } = s.picture;
   const parts = card.coordinates.map((at, i) => [names[i] ?? `axis ${i}`, at, matrix[i]]).filter(([, , size]) => size > 1);
-  return parts.map(([name, at]) => `${name}${/\d$/.test(name) ? "=" : ""}${at}`).join(" ");
+  return parts.map(([name, at]) => `${name.replace("dim ", "d")}${/\d$/.test(name) ? "=" : ""}${at}`).join(" ");
 }
 
 // ---- sections ----
@@ -175,73 +112,50 @@ function notices(s) {
   return html`<div class="pl-notices" role="alert">${found.map(([key, text]) => html`<p class="pl-notice" data-key="${key}"><b aria-hidden="true">!</b> ${text}</p>`)}</div>`;
 }
 
-function graph(s, ui) {
-  const { nodes, edges } = s.graph;
-  const columns = Math.max(1, ...nodes.map((n) => n.column + 1));
-  const pad = 8, nodeH = 32, step = Math.max(112, (ui.width - 2 * pad) / columns), rowH = 54;
-  const shapes = step >= 140; // shapes on the edges only where they leave room for the names in the nodes
-  const nodeW = Math.min(104, step - (shapes ? 76 : 46)), width = step * columns - (step - nodeW) + 2 * pad;
-  // Neighbouring parameters stand in different rows, so that the text on an edge has room; where the columns are far apart one row is enough.
-  const alone = (n) => nodes.filter((m) => m.column === n.column && m.row > 0).length === 1;
-  const rowOf = (n) => (step - nodeW >= 104 && n.row > 0 && alone(n) ? 1 : n.row), height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 8;
-  const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + rowOf(n) * rowH }]));
-  const tensors = Object.fromEntries(s.tensors.map((t) => [t.id, t]));
-  const seen = new Set();
-  const drawn = edges.filter((e) => place[e.from] && place[e.to]).map((e) => {
-    const a = place[e.from], b = place[e.to], x0 = a.x + nodeW, y0 = a.y + nodeH / 2, x1 = b.x - 1, y1 = b.y + nodeH / 2;
-    const bend = Math.max(18, Math.min(60, (x1 - x0) / 2));
-    const on = e.tensor === s.tensor, t = tensors[e.tensor];
-    const first = !seen.has(e.tensor);
-    seen.add(e.tensor);
-    const flat = y0 === y1;
-    const room = x1 - x0;
-    const numbers = e.messages ?? [];
-    const badge = numbers.length ? numbers.map((n) => `#${n}`).join(" ") : "";
-    const badgeW = badge.length * 6.4 + 10;
-    const shape = t && shapes && first ? shapeText(t.shape) : "", shapeW = shape.length * 6.7;
-    // On a level edge the shape stands above the line and the messages on it; an edge that climbs has free space below its start.
-    const [lx, ly] = flat ? [x0 + room / 2, y0 - (badge ? 12 : 7)] : [x0 + 8 + shapeW / 2, y0 + 15];
-    const [bx, by] = flat ? [x0 + (room - 5) / 2 - badgeW / 2, y0 - 7.5] : [x0 + 8 + (shape ? shapeW + 6 : 0), y0 + 3.5];
-    const d = `M${round(x0)} ${round(y0)}C${round(x0 + bend)} ${round(y0)} ${round(x1 - bend)} ${round(y1)} ${round(x1)} ${round(y1)}`;
-    const kinds = numbers.map((n) => s.messages.find((m) => m.number === n)?.collective).filter(Boolean);
-    const name = `${t ? `${t.label} ${shapeText(t.shape)}` : e.tensor}${numbers.length ? `; messages ${numbers.map((n, i) => `${n} ${kinds[i] ?? ""}`).join(", ")}` : "; no message"}`;
-    return html`<g class="pl-edge${on ? " pl-on" : ""}" data-key="${e.from}>${e.to}>${e.tensor}" role="radio" aria-checked="${on}" tabindex="${on && first ? 0 : -1}" data-command="select_tensor" data-value="${e.tensor}" aria-label="${name}">
-      <title>${name}</title><path class="pl-reach" d="${d}"/><path class="pl-line" d="${d}" marker-end="url(#${ui.id}-arrow)"/>
-      ${shape ? html`<text class="pl-edge-shape" x="${round(lx)}" y="${round(ly)}">${shape}</text>` : ""}
-      ${badge ? html`<g class="pl-badge" transform="translate(${round(bx)} ${round(by)})"><rect width="${round(badgeW)}" height="15" rx="7.5"/><text x="${round(badgeW / 2)}" y="7.5">${badge}</text></g>` : ""}</g>`;
-  });
-  const boxes = nodes.map((n) => {
-    const { x, y } = place[n.id], made = n.id === s.tensor, cut = n.label.lastIndexOf("."), cx = round(x + nodeW / 2), cy = round(y + nodeH / 2);
-    const fit = (text, width) => (text.length * width > nodeW - 6 ? `${text.slice(0, Math.max(3, Math.floor((nodeW - 6) / width) - 1))}…` : text);
-    // "dense1.matmul" stands on two lines: what tells operators apart is at the end of the name
-    const text = cut < 0 ? html`<text x="${cx}" y="${cy}">${fit(n.label, 7.6)}</text>` : html`<text class="pl-cell" x="${cx}" y="${cy - 7}">${fit(n.label.slice(0, cut), 6.2)}</text><text x="${cx}" y="${cy + 6}">${fit(n.label.slice(cut + 1), 7.6)}</text>`;
-    return html`<g class="pl-node pl-node-${n.kind}${made ? " pl-on" : ""}" data-key="${n.id}" aria-hidden="true"><title>${n.label}, ${n.kind}</title>
-      <rect x="${round(x)}" y="${round(y)}" width="${round(nodeW)}" height="${nodeH}" rx="${n.kind === "operator" ? 5 : nodeH / 2}"/>${text}</g>`;
-  });
-  const none = !edges.some((e) => e.tensor === s.tensor);
-  return html`<section class="pl-graph" aria-label="operator graph"><svg viewBox="0 0 ${round(width)} ${height}" width="${round(width)}" height="${height}" role="radiogroup" aria-label="tensors on the edges of the operator graph" data-roving="1"${flag('data-none="1"', none)}>${drawn}${boxes}</svg></section>`;
-}
+const layerOf = (s) => s.tensors.find((t) => t.id === s.tensor)?.layer ?? "";
 
 function operators(s, ui) {
-  const row = (o, i) => {
+  const row = (o) => {
+    const i = s.operators.indexOf(o), longest = Math.max(...o.choices.map((c) => c.length), 0);
     const box = `${ui.id}-op-${i}`, open = ui.open === o.name, draft = ui.drafts.get(o.name);
     const value = draft ?? (o.error ? o.typed : null) ?? o.strategy, bad = Boolean(o.error);
     const list = open ? shown(o, draft) : [];
     const own = o.source === "user" || o.source === "preset";
     return html`<li class="pl-operator${o.tensor === s.tensor ? " pl-on" : ""}" data-key="${o.name}">
-      <div class="pl-op-head"><label class="pl-op-name" for="${box}">${o.name}</label><span class="pl-muted">${o.op}</span>
+      <div class="pl-op-head"><label class="pl-op-name" for="${box}">${breakable(!o.layer ? o.name : o.name === o.layer ? o.name.split(".").at(-1) : o.name.slice(o.layer.length + 1))}</label><span class="pl-muted">${o.op}</span>
         ${own ? html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy" data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.live)} title="give up this strategy: back to the default" aria-label="${o.name}: back to the default strategy">${o.source === "preset" ? "preset" : "yours"} ×</button>` : html`<span class="pl-tag" data-key="tag">default</span>`}</div>
-      <div class="pl-combo${bad ? " pl-bad" : ""}">
+      <div class="pl-combo${bad ? " pl-bad" : ""}${open ? " pl-open" : ""}" style="--longest:${longest}ch">
         <input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox" autocomplete="off" autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list" aria-autocomplete="list"
-          aria-invalid="${bad}" aria-describedby="${box}-about"${flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0)} value="${value}"${flag("disabled", !ui.live)}>
+          aria-invalid="${bad}" aria-describedby="${box}-about"${flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0)} value="${value}" title="${value}"${flag("disabled", !ui.live)}>
         <button type="button" class="pl-drop" data-key="drop" data-drop="${o.name}" tabindex="-1" aria-hidden="true"${flag("disabled", !ui.live)}><svg viewBox="0 0 10 6" width="10" height="6"><path d="M1 1l4 4 4-4"/></svg></button>
         <ul id="${box}-list" data-key="list" class="pl-list" role="listbox" aria-label="legal strategies of ${o.name}"${flag("hidden", !open)}>${list.map(
           (c, n) => html`<li id="${box}-${n}" data-key="${c}" role="option" class="${n === ui.active ? "pl-active" : ""}" aria-selected="${c === o.strategy}" data-choose="${c}" data-operator="${o.name}">${c}</li>`)}</ul>
       </div>
-      <div id="${box}-about">${bad ? html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>${o.error} <span class="pl-muted">Still in force: <wbr><code>${o.strategy}</code></span></p>` : html`<p class="pl-formula">${o.formula.replaceAll(" x ", " × ").replaceAll("->", "→")}</p>`}</div>
+      <div id="${box}-about">${bad ? html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>${o.error} <span class="pl-muted">Still in force: <wbr><code class="${o.strategy.length > 22 ? "pl-wrap" : ""}">${o.strategy}</code></span></p>` : html`<p class="pl-formula">${o.formula.replaceAll(" x ", " × ").replaceAll("->", "→")}</p>`}</div>
     </li>`;
   };
-  return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies"><h3>Strategies <small>slices per dim</small></h3><ul>${s.operators.map(row)}</ul>${key(s, ui)}</section>`;
+  const preset = s.preset ? html`<label class="pl-field pl-preset"><span>preset</span><select data-key="preset" data-command="set_preset"${flag("disabled", !ui.live)}>${s.preset.value ? "" : html`<option value="" selected disabled>changed by you</option>`}${s.preset.choices.map(
+    (c) => html`<option value="${c.value}"${flag("selected", c.value === s.preset.value)}>${c.label}</option>`)}</select></label>` : "";
+  const list = s.graph.layers ? html`<ul class="pl-folds">${[...new Set(s.operators.map((o) => o.layer))].map((layer) => fold(s, ui, layer, row))}</ul>` : html`<ul>${s.operators.map(row)}</ul>`;
+  return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies"><h3>Strategies <small>slices per dim</small></h3>${preset}${list}${key(s, ui)}</section>`;
+}
+
+// A tensor's label where its layer is known: "out of fc.matmul, addends" is "matmul, addends".
+function shortLabel(s, label, layer) {
+  const around = layer.includes(".") ? [`${layer.slice(0, layer.lastIndexOf("."))}.`] : [], operators = s.operators.filter((o) => o.layer === layer);
+  const known = [...operators.map((o) => `${o.name}.`), `${layer}.`, ...around];
+  return known.reduce((text, prefix) => text.replaceAll(prefix, ""), label.replace("out of ", ""));
+}
+
+// A layer of a long network: one line, and its operators and tensors where one looks at it. Choosing a layer is looking at its result.
+function fold(s, ui, layer, row) {
+  const own = s.operators.filter((o) => o.layer === layer), node = s.graph.nodes.find((n) => n.id === layer);
+  const chosen = layer === layerOf(s), open = chosen || own.some((o) => o.error || ui.open === o.name || ui.drafts.has(o.name));
+  const tensor = node?.tensor ?? own.at(-1).tensor, tensors = s.tensors.filter((t) => t.layer === layer);
+  const chips = html`<p class="pl-chips">look at ${tensors.map((t) => html`<button type="button" class="pl-chip" data-key="${t.id}" data-command="select_tensor" data-value="${t.id}" aria-pressed="${t.id === s.tensor}"${flag("disabled", !ui.can("tensor", t.id))} aria-label="look at ${t.label}">${breakable(shortLabel(s, t.label, layer))}</button>`)}</p>`;
+  return html`<li class="pl-fold${chosen ? " pl-on" : ""}" data-key="${layer}">
+    <button type="button" class="pl-fold-head" data-key="head" aria-expanded="${open}" data-command="select_tensor" data-value="${tensor}"${flag("disabled", !ui.can("tensor", tensor))}><span class="pl-fold-name" title="${layer}">${node?.label ?? layer}</span><code>${node?.cuts ? shapeText(node.cuts) : ""}</code></button>
+    ${open ? html`<ul>${own.map(row)}</ul>${chips}` : ""}</li>`;
 }
 
 // The legal strategies that match what is typed; all of them if nothing does.
@@ -255,7 +169,8 @@ function shown(operator, draft) {
 function wholeTensor(s, ui, dims) {
   const { shape } = s.picture, room = frame(shape, dims, 84), partial = s.picture.partial;
   const slices = [...new Map(s.cards.map((c) => [c.slice, c])).values()];
-  const text = dims.map((d) => (d === null ? "" : String(shape[d])));
+  const text = dims.slice(0, 2).map((d) => (d === null ? "" : String(shape[d])));
+  if (dims[3] > 1) text[1] = `${dims[3]} × ${text[1]}`;
   return html`<svg class="pl-whole" viewBox="-22 -18 ${round(room.w + 26)} ${round(room.h + 22)}" width="${round(room.w + 26)}" height="${round(room.h + 22)}" role="img" aria-label="the whole tensor, ${shapeText(shape)}, in ${plural(slices.length, "slice")}">
     <text class="pl-size" x="${round(room.w / 2)}" y="-8">${text[1]}</text><text class="pl-size" transform="translate(-9 ${round(room.h / 2)}) rotate(-90)">${text[0]}</text>
     ${slices.map((c) => html`<g data-key="${c.slice}">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>`)}
@@ -265,40 +180,48 @@ function wholeTensor(s, ui, dims) {
 function card(s, ui, c, dims, side, mine, ring) {
   const { shape, partial } = s.picture, room = frame(shape, dims, side);
   const selected = c.rank === s.rank, isAddend = Boolean(c.addend), copies = replicasOf(s.cards, c);
-  const where = coordinateText(s, c);
-  const name = `rank ${c.rank}${where ? `, at ${where}` : ""}: holds ${c.text}, slice ${c.slice}${isAddend ? `, partial: addend ${c.addend} of ${c.addends}` : ""}${copies.length ? `, same data as ${copies.length > 1 ? "ranks" : "rank"} ${copies.join(", ")}` : ", no replica"}`;
+  const where = coordinateText(s, c), strips = c.strips ?? [];
+  const name = `rank ${c.rank}${where ? `, at ${where}` : ""}: holds ${c.text}, slice ${c.slice}${isAddend ? `, partial: addend ${c.addend} of ${c.addends}` : ""}${copies.length ? `, same data as ${copies.length > 1 ? "ranks" : "rank"} ${copies.join(", ")}` : ", no replica"}${strips.map((t) => `; ${t.text} of it from rank ${t.rank}`).join("")}`;
   const cuts = [...new Map(s.cards.map((k) => [k.slice, k])).values()];
   return html`<button type="button" class="pl-card${selected ? " pl-selected" : ""}${ring ? ` pl-${ring}` : ""}" role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}" data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${name}">
     <span class="pl-card-head"><b>${c.rank}</b><span class="pl-where">${where}</span></span>
     <svg viewBox="-1 -1 ${round(room.w + 2)} ${round(room.h + 2)}" width="${round(room.w + 2)}" height="${round(room.h + 2)}" aria-hidden="true">
       <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>
       ${cuts.map((k) => { const b = blockBox(k, dims, room); return html`<rect class="pl-cut" data-key="c${k.slice}" x="${round(b.x)}" y="${round(b.y)}" width="${round(b.w)}" height="${round(b.h)}"/>`; })}
-      <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
+      <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>${stripMarks(c, dims, room)}
       <rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg>
     <span class="pl-card-text">${c.text}</span>
-    <span class="pl-card-sum">${isAddend ? html`<i class="pl-sigma">Σ</i> <span class="pl-wide">addend </span>${c.addend} of ${c.addends}` : copies.length ? html`${copies.length + 1} copies` : html`only copy`}</span>
+    <span class="pl-card-sum">${isAddend ? html`<i class="pl-sigma">Σ</i> <span class="pl-wide">addend </span>${c.addend} of ${c.addends}` : strips.length ? html`with strips of ${strips.map((t) => t.rank).join(", ")}` : copies.length ? html`${copies.length + 1} copies` : html`only copy`}</span>
   </button>`;
 }
 
 // Width of the middle column; the style sheet's container queries draw the same lines.
 const centreWidth = (ui) => (ui.width > 920 ? ui.width - 488 : ui.width > 800 ? ui.width - 438 : ui.width > 560 ? ui.width - 222 : ui.width);
 
+// The tensors of a long network stand under their layers.
+function tensorOptions(s, ui) {
+  const option = (t) => html`<option value="${t.id}" data-key="${t.id}"${flag("selected", t.id === s.tensor)}${flag("disabled", !ui.can("tensor", t.id))}>${t.label}</option>`;
+  const layers = [...new Set(s.tensors.map((t) => t.layer ?? ""))];
+  return layers.map((layer) => { const own = s.tensors.filter((t) => (t.layer ?? "") === layer).map(option); return layer ? html`<optgroup label="${layer}" data-key="g${layer}">${own}</optgroup>` : own; });
+}
+
 function picture(s, ui) {
-  const p = s.picture, dims = plane(p.shape, s.cards), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
+  const p = s.picture, dims = plane(p), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
   const columns = 4, centre = centreWidth(ui); // always four to a row: a rank keeps its place when the strategy changes
   const side = Math.max(48, Math.min(s.cards.length > 8 ? 56 : 84, centre / columns - 40));
   const team = mine ? addendsOf(s.cards, mine) : [], copies = mine ? replicasOf(s.cards, mine) : [];
   const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
-  const axes = p.device_matrix.map((n, i) => `${p.axis_names[i] ?? `axis ${i}`} ${n}`).join(" × ");
-  const drawn = p.shape.length > 2 ? html` <span class="pl-muted">(drawn: dims ${dims.join(" and ")})</span>` : "";
+  const axes = p.device_matrix.map((n, i) => [p.axis_names[i] ?? `axis ${i}`, n]).map(([name, n]) => `${name}${/\d$/.test(name) ? " =" : ""} ${n}`).join(" × ");
+  const dimName = (d) => p.dim_names?.[d] ?? `dim ${d}`;
+  const drawn = p.shape.length > 2 ? html` <span class="pl-muted">(drawn: ${dimName(dims[0])} down, ${dimName(dims[1])} across${dims[2] === null ? "" : `, ${dimName(dims[2])} in panels`})</span>` : "";
+  const beyond = (p.halo ?? []).map((h) => html`; along ${dimName(h.dim)} a rank reads <b>${[h.before && `${h.before} before`, h.after && `${h.after} after`].filter(Boolean).join(" and ") || "nothing beside"}</b> its own`);
   return html`<section class="pl-panel pl-picture" aria-label="slices of the selected tensor">
-    <div class="pl-pick"><label class="pl-field"><span>tensor</span><select data-key="tensor" data-command="select_tensor">${s.tensors.map(
-      (t) => html`<option value="${t.id}"${flag("selected", t.id === s.tensor)}${flag("disabled", !ui.can("tensor", t.id))}>${t.label}</option>`)}</select></label>
+    <div class="pl-pick"><label class="pl-field"><span>tensor</span><select data-key="tensor" data-command="select_tensor">${tensorOptions(s, ui)}</select></label>
       <label class="pl-field"><span>phase</span><select data-key="phase" data-command="select_phase">${s.phases.map(
       (name) => html`<option value="${name}"${flag("selected", name === s.phase)}${flag("disabled", !ui.can("phase", name))}>${name}</option>`)}</select></label></div>
     <div class="pl-lead">${wholeTensor(s, ui, dims)}
-      <div><p class="pl-lead-name">${p.label}</p>
-        <p class="pl-lead-fact"><b>${shapeText(p.shape)}</b> in <b>${plural(new Set(s.cards.map((c) => c.slice)).size, "slice")}</b>${p.partial ? html`, each a pending <b><i class="pl-sigma">Σ</i> ${p.partial.reduce} of ${plural(p.partial.count, "addend")}</b> over ${p.partial.axes.join(", ")}` : ""}${drawn}</p>
+      <div><p class="pl-lead-name">${breakable(p.label)}</p>
+        <p class="pl-lead-fact"><b>${shapeText(p.shape)}</b> in <b>${plural(new Set(s.cards.map((c) => c.slice)).size, "slice")}</b>${p.partial ? html`, each a pending <b><i class="pl-sigma">Σ</i> ${p.partial.reduce} of ${plural(p.partial.count, "addend")}</b> over ${p.partial.axes.join(", ")}` : ""}${beyond}${drawn}</p>
         <p class="pl-lead-fact pl-muted">device matrix ${axes}${p.note ? ` · ${p.note}` : ""}</p></div></div>
     <p class="pl-caption">${s.cards.length === 1 ? "one rank: it holds everything" : html`what each of the <b>${s.cards.length} ranks</b> holds, in device-matrix order`}</p>
     <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${columns}" style="--columns:${columns}">${s.cards.map((c) => card(s, ui, c, dims, side, mine, ring(c.rank)))}</div>
@@ -310,7 +233,7 @@ function key(s, ui) {
   return html`<h4 class="pl-key-title">How to read the picture</h4><dl class="pl-key">
     ${chip(html`<rect class="pl-block pl-hue-0" x=".5" y=".5" width="10.5" height="13"/><rect class="pl-block pl-hue-1" x="11" y=".5" width="10.5" height="13"/>`)}<dd>colour and number: which slice of the data</dd>
     ${chip(html`<rect class="pl-block pl-hue-0" x=".5" y=".5" width="21" height="13"/><rect x=".5" y=".5" width="21" height="13" fill="url(#${ui.id}-hatch)"/>`)}<dd>hatched <i class="pl-sigma">Σ</i>: only an addend, the sum is still pending</dd>
-    <dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd><dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd></dl>`;
+    ${s.picture.halo?.length ? html`${chip(html`<rect class="pl-block pl-hue-0" x=".5" y="3" width="21" height="8"/><rect class="pl-strip pl-hue-1" x=".5" y=".5" width="21" height="3"/><rect class="pl-strip pl-hue-2" x=".5" y="10.5" width="21" height="3"/>`)}<dd>strips in other colours: read from the neighbours (halo)</dd>` : ""}<dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd><dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd></dl>`;
 }
 
 function rankDetail(s, ui) {
@@ -321,19 +244,21 @@ function rankDetail(s, ui) {
   const groups = d ? d.groups : team.length ? [{ label: "addends", ranks: team, use: "add up to the value" }] : [];
   const total = d ? d.memory_total || d.memory.reduce((sum, m) => sum + m.bytes, 0) : 0;
   const kinds = d ? [...d.memory].sort((a, b) => KIND_OF_MEMORY.indexOf(a.kind) - KIND_OF_MEMORY.indexOf(b.kind)) : [];
-  const current = s.tensors.find((t) => t.id === s.tensor)?.label;
+  const current = s.tensors.find((t) => t.id === s.tensor)?.label, layer = layerOf(s), layered = Boolean(s.graph.layers);
+  const home = Object.fromEntries(s.tensors.map((t) => [t.label, t.layer ?? ""]));
+  const holds = d ? d.holds.filter((h) => !layered || home[h.tensor] === layer) : []; // of a long network: those of the layer one looks at
   return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}"><h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small>${where}</small></h3>
-    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i>${s.picture.label} <code>${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
-    ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map((g) => html`<dt>${g.label}</dt><dd>${chips(g.ranks)} <span class="pl-muted">${g.use}</span></dd>`)}</dl>` : html`<p class="pl-muted">in no group for this tensor</p>`}
-    ${d ? html`<h4>Holds</h4><table class="pl-holds"><tbody>${d.holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${breakable(h.tensor)}</th><td><code>${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
+    <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i>${breakable(s.picture.label)} <code class="${mine.text.length > 26 ? "pl-wrap" : ""}">${mine.text}</code></p><p>${mine.addend ? html`<i class="pl-sigma">Σ</i> partial: addend ${mine.addend} of ${mine.addends}` : "complete values"}<br>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
+    ${groups.length ? html`<h4>Groups</h4><dl class="pl-groups">${groups.map((g) => html`<dt>${g.label}</dt><dd>${chips(g.ranks)} <span class="pl-muted">${breakable(g.use)}</span></dd>`)}</dl>` : html`<p class="pl-muted">in no group for this tensor</p>`}
+    ${d ? html`<h4>Holds${layered ? html` <small>${layer ? `in ${layer}` : "of the data"}: ${holds.length} of ${plural(d.holds.length, "tensor")}</small>` : ""}</h4><table class="pl-holds"><tbody>${holds.map((h) => html`<tr class="${h.tensor === current ? "pl-on" : ""}"><th scope="row">${breakable(layer ? shortLabel(s, h.tensor, layer) : h.tensor)}</th><td><code class="${h.text.length > 14 ? "pl-wrap" : ""}">${h.text}</code>${h.note ? html`<span class="pl-note">${h.note}</span>` : ""}</td><td class="pl-number">${bytesText(h.bytes)}</td></tr>`)}</tbody></table>
       <h4>Memory <small>predicted, ≤ ${bytesText(total)}</small></h4><div class="pl-memory" role="img" aria-label="memory of rank ${s.rank}, predicted: ${kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ")}">${kinds.map(
         (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`)}</div>
       <ul class="pl-memory-key" aria-hidden="true">${kinds.map((m) => html`<li><i class="pl-mem-${m.kind}"></i>${m.kind}<span>${bytesText(m.bytes)}</span></li>`)}</ul>` : html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`}
   </section>`;
 }
 
-// A long name may break after its dots and underscores.
-const breakable = (name) => html`${name.split(/(?<=[._])/).map((part) => html`${part}<wbr>`)}`;
+// A long name may break after its dots and underscores, and before its capitals.
+const breakable = (name) => html`${name.split(/(?<=[._])|(?<=[a-z0-9])(?=[A-Z])/).map((part) => html`${part}<wbr>`)}`;
 
 function messages(s, ui) {
   const t = s.message_totals ?? {}, narrow = ui.width <= 920; // then the reason stands below its message
@@ -342,11 +267,11 @@ function messages(s, ui) {
   const look = (m) => `${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}`;
   const row = (m) => html`<tr data-key="${m.number}" class="${look(m)}">
     <td><button type="button" class="pl-hash" data-command="select_tensor" data-value="${m.tensor}" aria-label="message ${m.number}: show its tensor ${m.tensor}"${flag("disabled", !ui.can("tensor", m.tensor))}>#${m.number}</button></td>
-    <td>${m.phase}</td><td class="pl-name">${breakable(m.operator)}</td><td><b>${m.collective}</b></td><td><code>${group(m)}</code></td>
+    <td>${m.phase}</td><td class="pl-name">${breakable(m.operator)}</td><td class="${m.collective.length > 16 ? "pl-name" : ""}"><b>${m.collective.length > 16 ? breakable(m.collective) : m.collective}</b></td><td><code>${group(m)}</code></td>
     <td class="pl-number">${bytesText(m.bytes_predicted)}</td><td class="pl-number">${bytesText(m.bytes_counted)}</td><td class="pl-number">${timeText(m.time_predicted_s)}</td><td class="pl-number">${timeText(m.time_measured_s)}</td>
     ${narrow ? "" : html`<td class="pl-why">${why(m)}</td>`}</tr>${narrow ? html`<tr data-key="${m.number}w" class="pl-because ${look(m)}"><td></td><td colspan="8" class="pl-why">${why(m)}</td></tr>` : ""}`;
-  return html`<section class="pl-panel pl-messages" aria-label="messages"><h3>Messages and slices of one step <small>${s.messages.length ? `as rank ${s.rank} sees them; bytes and time per rank${t.time_measured_s == null ? "" : "; a measured time includes the wait for the others"}` : ""}</small></h3>
-    ${s.messages.length ? html`<div class="pl-scroll"><table><thead><tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th><th rowspan="2" scope="col">group</th><th colspan="2" scope="colgroup" class="pl-pair">bytes</th><th colspan="2" scope="colgroup" class="pl-pair">time</th>${narrow ? "" : html`<th rowspan="2" scope="col" class="pl-why">why it is here</th>`}</tr>
+  return html`<section class="pl-panel pl-messages" aria-label="messages"><h3>Messages and slices of one step <small>${s.messages.length ? `${plural(s.messages.length, "row")}, as rank ${s.rank} sees them; bytes and time per rank${t.time_measured_s == null ? "" : "; a measured time includes the wait for the others"}` : ""}</small></h3>
+    ${s.messages.length ? html`<div class="pl-scroll${s.messages.length > 14 ? " pl-long" : ""}"><table><thead><tr><th rowspan="2" scope="col">#</th><th rowspan="2" scope="col">phase</th><th rowspan="2" scope="col">operator</th><th rowspan="2" scope="col">collective</th><th rowspan="2" scope="col">group</th><th colspan="2" scope="colgroup" class="pl-pair">bytes</th><th colspan="2" scope="colgroup" class="pl-pair">time</th>${narrow ? "" : html`<th rowspan="2" scope="col" class="pl-why">why it is here</th>`}</tr>
       <tr><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">counted</th><th scope="col" class="pl-number">predicted</th><th scope="col" class="pl-number">measured</th></tr></thead>
       <tbody>${s.messages.map(row)}</tbody>
       <tfoot><tr><th colspan="5" scope="row">total of one step</th><td class="pl-number">${bytesText(t.bytes_predicted)}</td><td class="pl-number">${bytesText(t.bytes_counted)}</td><td class="pl-number">${timeText(t.time_predicted_s)}</td><td class="pl-number">${timeText(t.time_measured_s)}</td>${narrow ? "" : html`<td></td>`}</tr></tfoot></table></div>` : html`<p class="pl-muted">No message: every rank already holds what it needs.</p>`}</section>`;

@@ -16,13 +16,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import ParallelLabError, escape, message
-from ..lab.static_page import static_page
+from ..lab.static_page import front_end, static_page
 from ..lab.words import to_text
 
 try:
@@ -35,7 +34,6 @@ except ImportError as error:  # pragma: no cover - the environment file lists it
 
 __all__ = ["COMMANDS", "StrategyLabWidget"]
 
-HERE = Path(__file__).resolve().parent
 INTERVAL_S = 1 / 30  # between two publications of progress and losses
 CURVE_INTERVAL_S = 1.0  # between two copies of the whole curves into the kept state; messages carry what is newer
 CURVES = ("parallel", "single")
@@ -46,6 +44,7 @@ COMMANDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "set_net": ((str,),),
     "set_devices": ((int,),),
     "set_data": ((str,),),
+    "set_preset": ((str,),),
     "set_strategy": ((str,), (str, type(None))),
     "select_tensor": ((str,),),
     "select_phase": ((str,),),
@@ -68,8 +67,7 @@ class StrategyLabWidget(anywidget.AnyWidget):
     `close()` ends the subscription; the lab lives on.
     """
 
-    _esm = (HERE / "strategy_lab.js").read_text(encoding="utf-8")
-    _css = (HERE / "strategy_lab.css").read_text(encoding="utf-8")
+    _esm, _css = front_end()
 
     snapshot = traitlets.Dict().tag(sync=True)
     progress = traitlets.Dict().tag(sync=True)

@@ -103,6 +103,7 @@ def test_a_strategy_changes_the_plan(capsys):
         (["--strategy", "relu=((8,1),)", "--strategy", " relu =((4,1),)"], r"two strategies for 'relu': \(\(8, 1\),\) and \(\(4, 1\),\)"),
         (["--devices", "3"], "3 devices.*One of 1, 2, 4, 8"),
         (["--data", "mnist"], "data 'mnist' is not known.*seed, digits"),
+        (["--net", "convnet", "--data", "digits"], "data 'digits' for the network 'convnet'. One of pictures"),
         (["--net", "resnet"], "'resnet' is not known.*quickstart, megatron, dense"),
         (["--epochs", "0"], "0 epochs.*at least 1"),
         (["--executor", "mpi"], "executor 'mpi'.*simulator, processes"),
@@ -117,6 +118,25 @@ def test_what_is_refused_ends_with_2_before_anything_runs(capsys, monkeypatch, w
     assert re.search(said, err), err
     assert "Traceback" not in err
     assert "networks.py" not in err or "splits" in err  # a line of the package only where it is the operator's own
+
+
+@pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
+def test_a_long_network_s_quickstart_equals_one_device_and_its_page_is_well_formed(net):
+    result = Quickstart(net=net, devices=4, epochs=1, executor="simulator").run()
+    assert result.equal, str(result.equality)
+    page = _Page(report_page(result))
+    assert page.faults == [] and page.open == []
+    assert result.problem.kind in ("pictures", "text", "clicks") and "what a start moved by as much does" in result.bound_text
+
+
+def test_operators_made_of_others_and_with_several_results_take_strategies_and_are_named_in_refusals():
+    chosen = {"bn1.batch_norm": ((4, 1, 1, 1), (1,), (1,), (1,), (1,))}
+    plan = Quickstart(net="convnet", devices=4, strategies=chosen).plan
+    assert plan.graph.node("bn1.batch_norm.batch_norm_apply").strategy[0] == (4, 1, 1, 1)
+    plan = Quickstart(net="transformer", devices=4, strategies={"norm.layer_norm": ((4, 1, 1), (1,), (1,))}).plan
+    assert plan.graph.node("norm.layer_norm.0").strategy == ((4, 1, 1), (1,), (1,))
+    with pytest.raises(StrategyError, match=r"BatchNorm 'bn1.batch_norm'.*For example \(\(1, 1, 4, 1\), \(1,\)"):
+        Quickstart(net="convnet", devices=4, strategies={"bn1.batch_norm": (4, 1)})
 
 
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
@@ -319,6 +339,17 @@ def test_the_page_draws_each_slice_on_the_rank_that_holds_it(result):
     # w is cut into 4 slices of rows; rank = 4 * row of the device matrix + number of the slice
     (said,) = re.findall(r'aria-label="w: ([^"]*)"', report_page(result))
     assert said == "; ".join(f"rank {r} [{8 * (r % 4)}:{8 * (r % 4) + 8}, :]" for r in range(8))
+
+
+def test_the_page_draws_the_height_that_is_cut_and_the_strips_of_the_neighbours():
+    """Wrong before: of four dims the first two were drawn, and slices that differ in height lay on one another."""
+    result = Quickstart(net="convnet", devices=4, epochs=1, executor="simulator").run()
+    text = report_page(result)
+    picture = text.split("<b>x for conv1.conv2d, with halo</b>")[1].split("</svg>")[0]
+    tops = [float(y) for y in re.findall(r'<rect class="hue-\d" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="[\d.]+"/>', picture)]
+    assert len(tops) == 4 + 6  # four slices; two strips in the middle, one at each edge
+    assert {2 + 44 * part / 4 for part in range(4)} <= set(tops)  # a frame is 44 high
+    assert "strips: read from the neighbours" in text
 
 
 def test_the_page_escapes_names(result):

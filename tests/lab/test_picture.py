@@ -11,14 +11,20 @@ import pytest
 
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.events import Event
-from parallel_lab.lab.picture import graph_strip, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
+from parallel_lab.lab.graph_strip import graph_strip
+from parallel_lab.lab.layers import flow_graph, operator_of, plan_layers
+from parallel_lab.lab.networks import NETWORKS, get_problem, operator_layers
+from parallel_lab.lab.picture import drawn_dims, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
 from parallel_lab.lab.strategy_lab import DEVICES, StrategyLab
 
 NETS, DATA = ("quickstart", "megatron", "dense"), ("seed", "digits")
-CASES = [pytest.param(*c, id="-".join(map(str, c))) for c in itertools.product(NETS, DEVICES, DATA)]
+LAYERED = [("convnet", "pictures"), ("transformer", "text"), ("embedding", "clicks")]
+SHORT = [pytest.param(*c, id="-".join(map(str, c))) for c in itertools.product(NETS, DEVICES, DATA)]
+LONG = [pytest.param(net, devices, data, id=f"{net}-{devices}") for net, data in LAYERED for devices in (1, 8)]
+CASES = SHORT + LONG
 
 
-def plan_of(net: str = "quickstart", devices: int = 8, data: str = "seed"):
+def plan_of(net: str = "quickstart", devices: int = 8, data: str | None = None):
     return StrategyLab(net, devices, data).plan
 
 
@@ -153,7 +159,7 @@ def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
 # ---- graph ----
 
 
-@pytest.mark.parametrize(("net", "devices", "data"), CASES)
+@pytest.mark.parametrize(("net", "devices", "data"), SHORT)
 def test_the_graph_has_every_message_on_an_edge_or_in_the_loss(net, devices, data):
     plan = plan_of(net, devices, data)
     messages = message_table(plan, 0)
@@ -183,7 +189,150 @@ def test_data_flows_to_the_right():
     assert all(column[e["from"]] < column[e["to"]] for e in strip["edges"])
 
 
+@pytest.mark.parametrize(
+    ("splits", "halo", "drawn"),
+    [
+        ((8,), (), (None, 0, None, 1)),
+        ((2, 4), (), (0, 1, None, 1)),
+        ((1, 1, 4), (), (0, 2, None, 1)),
+        ((2, 1, 4, 1), (), (2, 0, None, 1)),
+        ((2, 4, 1, 1), (), (0, 1, None, 1)),
+        ((2, 1, 2, 2), (2, 3), (2, 3, 0, 2)),
+        ((2, 2, 2), (), (0, 1, 2, 2)),
+    ],
+)
+def test_the_dims_that_are_cut_are_drawn_and_a_third_in_panels(splits, halo, drawn):
+    assert tuple(drawn_dims(splits, halo)[k] for k in ("down", "across", "panels", "parts")) == drawn
+
+
+@pytest.mark.parametrize(("net", "devices", "data"), LONG)
+def test_every_cut_dim_is_drawn(net, devices, data):
+    plan = plan_of(net, devices, data)
+    for entry in tensor_entries(plan):
+        shown = tensor_picture(plan, entry, "forward")[0]["drawn"]
+        cut = {d for d, n in enumerate(plan.value(entry.base).layout.splits) if n > 1}
+        assert cut <= {shown["down"], shown["across"], shown["panels"]}, entry.value
+
+
+# ---- halos ----
+
+
+def halo_entry(plan, reader):
+    return next(e for e in tensor_entries(plan) if e.base != e.value and e.owner == reader)
+
+
+def test_a_rank_reads_a_row_of_each_neighbour_in_the_neighbour_s_colour():
+    """32 rows on 4 ranks, kernel 3, padding 1: rank 5 has rows 8 to 16 of the second half of the batch and reads 7 to 17."""
+    plan = plan_of("convnet")
+    picture, cards = tensor_picture(plan, halo_entry(plan, "conv1.conv2d"), "forward")
+    assert picture["shape"] == [32, 3, 32, 32] and picture["slices"] == 8 and picture["halo"] == [{"dim": 2, "before": 1, "after": 1}]
+    for card in cards:
+        part, first = divmod(card["rank"], 4)[1], 16 * (card["rank"] // 4)
+        low, high = 8 * part, 8 * part + 8
+        assert card["block"] == [[first, first + 16], [0, 3], [low, high], [0, 32]]
+        assert card["window"][2] == [max(0, low - 1), min(32, high + 1)]
+        rows = {card["rank"] - 1: [low - 1, low], card["rank"] + 1: [high, high + 1]}
+        near = {r: rows[r] for r in rows if r // 4 == card["rank"] // 4 and 0 <= r < 8}
+        assert {strip["rank"]: strip["block"][2] for strip in card["strips"]} == near
+        assert all(strip["slice"] == cards[strip["rank"]]["slice"] for strip in card["strips"])
+
+
+def test_where_height_and_width_are_cut_the_corner_is_read_too():
+    lab = StrategyLab("convnet", 4)
+    lab.set_strategy("conv1.conv2d", "((1, 1, 2, 2), (1, 1, 1, 1))")
+    picture, cards = tensor_picture(lab.plan, halo_entry(lab.plan, "conv1.conv2d"), "forward")
+    assert [h["dim"] for h in picture["halo"]] == [2, 3]
+    assert [strip["rank"] for strip in cards[0]["strips"]] == [1, 2, 3]
+    corner = next(strip for strip in cards[0]["strips"] if strip["rank"] == 3)
+    assert corner["block"] == [[0, 32], [0, 3], [16, 17], [16, 17]]
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_window_is_the_own_slice_and_its_strips_and_nothing_twice(phase):
+    plan = plan_of("convnet")
+    picture, cards = tensor_picture(plan, halo_entry(plan, "conv2.conv2d"), phase)
+    for card in cards:
+        read = np.zeros(picture["shape"], int)
+        for block in [card["block"], *(strip["block"] for strip in card["strips"])]:
+            read[tuple(slice(a, b) for a, b in block)] += 1
+        want = np.zeros(picture["shape"], int)
+        want[tuple(slice(a, b) for a, b in card["window"])] = 1
+        np.testing.assert_array_equal(read, want)
+
+
+def test_a_halo_s_messages_show_what_the_operator_reads():
+    plan = plan_of("convnet")
+    entries = {e.value: e for e in tensor_entries(plan)}
+    shown = [(m["kind"], entries[m["tensor"]].owner) for m in message_table(plan, 5) if m["kind"].startswith("halo")]
+    assert shown == [("halo_exchange", "conv1.conv2d"), ("halo_exchange", "conv2.conv2d"), ("halo_reduce", "conv2.conv2d")]
+
+
+# ---- layers ----
+
+
+def layers_of(lab):
+    return plan_layers(lab.plan, operator_layers(NETWORKS[lab._net].factory(get_problem(lab._data))))
+
+
+@pytest.mark.parametrize(("net", "data"), LAYERED)
+def test_every_node_of_the_plan_is_in_a_layer_and_every_message_at_one(net, data):
+    lab = StrategyLab(net, 8, data)
+    messages, layers = message_table(lab.plan, 0), layers_of(lab)
+    assert set(layers) == {n.name for n in lab.plan.graph.nodes if not n.name.startswith("loss_fn.")}
+    graph = flow_graph(lab.plan, messages, layers)
+    nodes = {n["id"]: n for n in graph["nodes"]}
+    assert set(layers.values()) | {"loss", "label"} <= set(nodes)
+    assert sorted(number for n in nodes.values() for number in n["messages"]) == [m["number"] for m in messages]
+    known = {e.value for e in tensor_entries(lab.plan)}
+    assert all(n["tensor"] in known for n in nodes.values() if n["kind"] == "operator")
+    for n in nodes.values():
+        if n["kind"] == "operator":
+            assert tuple(n["cuts"]) == lab.plan.value(n["tensor"]).layout.splits
+
+
+@pytest.mark.parametrize(("net", "data"), LAYERED)
+def test_layers_run_to_the_right_and_no_two_share_a_place(net, data):
+    lab = StrategyLab(net, 8, data)
+    graph = flow_graph(lab.plan, message_table(lab.plan, 0), layers_of(lab))
+    at = {n["id"]: (n["column"], n["row"]) for n in graph["nodes"]}
+    assert len(set(at.values())) == len(at) and min(c for c, _ in at.values()) == 0
+    assert all(at[e["from"]][0] < at[e["to"]][0] for e in graph["edges"])
+
+
+def test_the_transformers_graph_has_its_branches_and_its_shortcuts():
+    lab = StrategyLab("transformer")
+    graph = flow_graph(lab.plan, message_table(lab.plan, 0), layers_of(lab))
+    edges = {(e["from"].rpartition(".")[2], e["to"].rpartition(".")[2]) for e in graph["edges"]}
+    assert {("norm1", "query"), ("norm1", "key"), ("norm1", "value"), ("query", "attention"), ("key", "attention"), ("value", "attention")} <= edges
+    assert {("add", "add1"), ("out", "add1"), ("add1", "add2"), ("fc2", "add2")} <= edges
+    column = {n["label"]: n["column"] for n in graph["nodes"]}
+    assert column["query"] == column["key"] == column["value"]
+
+
+@pytest.mark.parametrize(
+    ("name", "operators", "found"),
+    [("fc.matmul", {"fc.matmul"}, "fc.matmul"), ("norm.layer_norm.0", {"norm.layer_norm"}, "norm.layer_norm"), ("rows_2", {"rows"}, "rows")],
+)
+def test_a_node_s_operator_is_found_by_its_name(name, operators, found):
+    assert operator_of(name, dict.fromkeys(operators)) == found
+    assert operator_of(f"other.{name}", dict.fromkeys(operators)) == ""
+
+
 # ---- timeline ----
+
+
+def test_bars_too_thin_to_see_are_joined_and_no_time_is_lost():
+    """1000 computations of 1 us with a message of 1 ms among them: three bars, as long as their parts together."""
+
+    def event(number, start_us, end_us, group=()):
+        kind = "communication" if group else "compute"
+        return Event(rank=0, step=0, phase="forward", kind=kind, name=f"n{number}", op="x", start_s=start_us / 1e6, end_s=end_us / 1e6, group=group)
+
+    events = [event(i, i, i + 1) for i in range(500)] + [event(500, 500, 1500, (0,))] + [event(i, i + 999, i + 1000) for i in range(501, 1001)]
+    bars = timeline_lanes(plan_of(devices=1), events)["lanes"][0]["bars"]
+    assert [b["kind"] for b in bars] == ["compute", "communication", "compute"]
+    assert [b["end"] - b["start"] for b in bars] == pytest.approx([500, 1000, 500])
+    assert bars[0]["label"] == "x (n0) and 499 more"
 
 
 def test_without_a_run_the_lanes_are_predicted():

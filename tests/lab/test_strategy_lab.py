@@ -14,7 +14,7 @@ import pytest
 
 from parallel_lab.errors import ArgumentError, ParallelLabError
 from parallel_lab.lab import strategy_lab
-from parallel_lab.lab.networks import NETWORKS, PROBLEMS, apply_strategies, get_problem
+from parallel_lab.lab.networks import NETWORKS, apply_strategies, get_problem, problems_of
 from parallel_lab.lab.strategy_lab import DEVICES, StrategyLab
 from parallel_lab.run.session import Session
 from parallel_lab.run.shm import close_all, get_pool
@@ -30,6 +30,9 @@ def lab():
     yield made
     made.close()
     close_all()
+
+
+PAIRS = [(net, data) for net, network in NETWORKS.items() for data in problems_of(network.kind)]
 
 
 def until(what, timeout_s: float = PATIENCE_S) -> bool:
@@ -59,9 +62,8 @@ def running_for_long(lab, steps: int = 1_000_000):
 # ---- choosing ----
 
 
-@pytest.mark.parametrize("data", PROBLEMS)
+@pytest.mark.parametrize(("net", "data"), PAIRS)
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("net", NETWORKS)
 def test_presets_are_the_networks_own_as_far_as_they_fit(net, devices, data):
     lab = StrategyLab(net, devices, data)
     given = NETWORKS[net].preset(devices)
@@ -71,7 +73,7 @@ def test_presets_are_the_networks_own_as_far_as_they_fit(net, devices, data):
         assert source in ("preset", "default")
         if source == "preset":
             assert strategy == str(given[name])
-    if data == "seed":
+    if data != "digits":
         assert all(source == "preset" for name, (_, source) in found.items() if name in given)
 
 
@@ -79,12 +81,13 @@ def test_the_quickstart_on_eight_begins_with_the_printed_strategies():
     assert [o["strategy"] for o in StrategyLab().snapshot()["operators"]] == ["((2, 4), (4, 1))", "((2, 4),)", "((2, 4), (4, 1))"]
 
 
-@pytest.mark.parametrize("data", PROBLEMS)
-@pytest.mark.parametrize("net", NETWORKS)
+@pytest.mark.parametrize(("net", "data"), PAIRS)
 def test_every_offered_strategy_is_taken(net, data):
+    """Of a long network, two of each operator's."""
     lab = StrategyLab(net, 4, data)
-    for o in lab.snapshot()["operators"]:
-        for choice in o["choices"]:
+    shot = lab.snapshot()
+    for o in shot["operators"]:
+        for choice in o["choices"][:: len(o["choices"]) // 2 + 1 if shot["graph"].get("layers") else 1]:
             lab.set_strategy(o["name"], choice)
             shown = operator(lab, o["name"])
             assert (shown["strategy"], shown["error"]) == (choice, None)
@@ -102,6 +105,81 @@ def test_commands_change_what_they_name():
     assert [shot[k]["value"] for k in ("net", "devices", "data")] == ["megatron", 4, "digits"]
     assert [shot[k] for k in ("tensor", "phase", "rank")] == ["w1", "backward", 3]
     assert shot["picture"]["label"] == "gradient of w1" and len(shot["cards"]) == 4
+
+
+def test_a_network_of_another_kind_brings_its_data_and_one_of_the_same_kind_keeps_it():
+    lab = StrategyLab(data="digits")
+    lab.set_net("convnet")
+    shot = lab.snapshot()
+    assert shot["data"] == {"value": "pictures", "choices": [{"value": "pictures", "label": "colour digits"}]}
+    lab.set_net("megatron")
+    assert lab.snapshot()["data"]["value"] == "seed"
+    lab.set_data("digits")
+    lab.set_net("dense")
+    assert lab.snapshot()["data"]["value"] == "digits"
+
+
+def test_data_of_another_kind_is_refused_with_those_the_network_takes():
+    with pytest.raises(ArgumentError, match=r"'pictures' for the network 'dense'.*One of seed, digits"):
+        StrategyLab("dense").set_data("pictures")
+
+
+@pytest.mark.parametrize(("net", "preset"), [(net, preset) for net, network in NETWORKS.items() for preset in network.presets])
+def test_a_preset_sets_its_strategies_and_stays_when_devices_change(net, preset):
+    lab = StrategyLab(net)
+    lab.set_preset(preset)
+    for devices in (8, 4):
+        lab.set_devices(devices)
+        given = NETWORKS[net].presets[preset](devices)
+        found = {o["name"]: o["strategy"] for o in lab.snapshot()["operators"]}
+        assert {name: found[name] for name in given} == {name: str(strategy) for name, strategy in given.items()}
+        assert lab.snapshot()["preset"] == {"value": preset, "choices": [{"value": p, "label": p} for p in NETWORKS[net].presets]}
+
+
+def test_a_changed_preset_says_so_until_it_is_chosen_again():
+    lab = StrategyLab("megatron")
+    lab.set_strategy("gelu", "((8, 1),)")
+    assert lab.snapshot()["preset"]["value"] == "" and "Preset: changed by you" in lab.to_text()
+    lab.set_preset("tensor parallel")
+    assert lab.snapshot()["preset"]["value"] == "tensor parallel" and operator(lab, "gelu")["strategy"] == "((2, 4),)"
+
+
+def test_an_operator_made_of_others_takes_one_strategy_for_all_of_them():
+    lab = StrategyLab("convnet")
+    shown = operator(lab, "bn1.batch_norm")
+    assert (shown["op"], shown["strategy"], shown["source"]) == ("BatchNorm", "((2, 1, 4, 1), (1,), (1,), (1,), (1,))", "preset")
+    assert shown["formula"] == "x (32, 8, 32, 32), scale, bias, mean, variance (8,) -> (32, 8, 32, 32)"
+    lab.set_strategy("bn1.batch_norm", "((1, 8, 1, 1), (8,), (8,), (8,), (8,))")
+    assert operator(lab, "bn1.batch_norm")["source"] == "user"
+    assert lab.plan.value("bn1.batch_norm.batch_norm_sums").layout.splits == (1, 8)
+    lab.set_strategy("bn1.batch_norm", None)
+    shown = operator(lab, "bn1.batch_norm")
+    assert (shown["strategy"], shown["source"]) == ("((8, 1, 1, 1), (1,), (1,), (1,), (1,))", "default")
+    assert lab.plan.graph.node("bn1.batch_norm.batch_norm_apply").strategy[0] == (8, 1, 1, 1)
+    lab.set_strategy("bn1.batch_norm", "((2, 3),)")
+    assert "bn1.batch_norm" in operator(lab, "bn1.batch_norm")["error"]
+
+
+@pytest.mark.parametrize(
+    ("net", "preset", "tensor"),
+    [
+        ("convnet", "batch and height", "x for conv1.conv2d, with halo"),
+        ("convnet", "batch and channels", "out of conv2.conv2d, addends"),
+        ("transformer", "tensor parallel", "out of blocks.0.attention.out.matmul, addends"),
+        ("embedding", "tables by columns", "deep_table"),
+    ],
+)
+def test_a_preset_begins_with_what_it_is_there_to_show(net, preset, tensor):
+    lab = StrategyLab(net)
+    lab.set_preset(preset)
+    assert lab.snapshot()["picture"]["label"] == tensor
+
+
+def test_the_halo_stays_in_view_when_the_convolution_is_cut_otherwise():
+    lab = StrategyLab("convnet")
+    lab.set_strategy("conv1.conv2d", "((2, 1, 2, 2), (1, 1, 1, 1))")
+    assert lab.snapshot()["picture"]["label"] == "x for conv1.conv2d, with halo" and len(lab.snapshot()["picture"]["halo"]) == 2
+    assert "for dim 2 a rank reads 1 before and 1 after its own; for dim 3" in lab.snapshot()["status"]
 
 
 def test_fewer_devices_keep_the_selected_rank_in_range_and_the_tensor_where_it_still_exists():
@@ -178,6 +256,8 @@ def test_the_refusal_names_the_line_of_the_network_and_a_way_out():
         ("set_devices", 3),
         ("set_devices", True),
         ("set_data", "cifar"),
+        ("set_data", "pictures"),
+        ("set_preset", "pipeline"),
         ("select_tensor", "w9"),
         ("select_phase", "sideways"),
         ("select_rank", 8),
@@ -199,7 +279,7 @@ def test_an_unknown_operator_is_refused_with_the_list():
         StrategyLab().set_strategy("conv", "((1,),)")
 
 
-@pytest.mark.parametrize("arguments", [("nonet",), ("dense", 7), ("dense", 8, "nodata")])
+@pytest.mark.parametrize("arguments", [("nonet",), ("dense", 7), ("dense", 8, "nodata"), ("convnet", 8, "seed")])
 def test_a_lab_that_cannot_be_is_refused_when_it_is_made(arguments):
     with pytest.raises(ArgumentError, match="One of"):
         StrategyLab(*arguments)
@@ -208,9 +288,8 @@ def test_a_lab_that_cannot_be_is_refused_when_it_is_made(arguments):
 # ---- looking ----
 
 
-@pytest.mark.parametrize("data", PROBLEMS)
+@pytest.mark.parametrize(("net", "data"), PAIRS)
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("net", NETWORKS)
 def test_a_snapshot_is_plain_data_and_consistent_with_itself(net, devices, data):
     lab = StrategyLab(net, devices, data)
     for tensor in [t["id"] for t in lab.snapshot()["tensors"]]:
@@ -239,6 +318,23 @@ def test_the_text_names_every_rank_and_every_message(net):
         assert any(line.split()[:4] == [f"#{m['number']}", m["phase"], m["operator"], m["collective"]] for line in lines), m
         assert m["reason"] in text
     assert shot["status"] in text
+
+
+@pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
+def test_tensors_and_operators_of_a_long_network_are_in_its_layers(net):
+    shot = StrategyLab(net).snapshot()
+    layers = {n["id"] for n in shot["graph"]["nodes"] if n["kind"] == "operator"}
+    assert {o["layer"] for o in shot["operators"]} == layers
+    assert {t["layer"] for t in shot["tensors"]} - {""} == layers
+    inputs = {n["id"] for n in shot["graph"]["nodes"] if n["kind"] == "input"}
+    assert {t["id"].partition(".for.")[0] for t in shot["tensors"] if not t["layer"]} <= inputs
+
+
+def test_the_text_names_the_strips_of_a_halo_and_the_cuts_of_every_layer():
+    lines = StrategyLab("convnet").to_text().splitlines()
+    assert "Along dim 2 a rank reads up to 1 before and 1 after its own slice." in lines
+    assert any("[16:32, :, 7:17, :]" in line and "[16:32, :, 7:8, :] from rank 4; [16:32, :, 16:17, :] from rank 6" in line for line in lines)
+    assert any(line.split()[:1] == ["conv2"] and "pool1" in line and "(2, 1, 4, 1)" in line for line in lines)
 
 
 def test_frames_hold_what_selecting_would_show():
@@ -293,6 +389,21 @@ def test_after_a_run_bytes_and_times_are_counted_and_the_timeline_is_measured(la
         for m in lab.snapshot()["messages"]:
             assert m["bytes_counted"] == m["bytes_predicted"] and m["time_measured_s"] > 0
     assert len(shot["timeline"]["lanes"]) == 2
+
+
+@pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
+def test_a_long_network_trains_on_processes_and_equals_one_device(net):
+    lab = StrategyLab(net, 2, steps=12)
+    try:
+        lab.run()
+        assert lab.wait(PATIENCE_S)
+        shot = lab.snapshot()
+        assert shot["run"]["state"] == "done", shot["run"]["error"]
+        assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 0.1 and shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
+        assert all(m["bytes_counted"] == m["bytes_predicted"] for m in shot["messages"])
+    finally:
+        lab.close()
+        close_all()
 
 
 def test_run_returns_at_once_and_a_second_press_starts_nothing(lab):
