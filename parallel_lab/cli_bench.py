@@ -111,7 +111,7 @@ def training_text(results: list[dict[str, Any]]) -> str:
         "over needed: peak of numpy's memory in a step over parameters, gradients, optimizer state and the activations that the tape holds",
     ]
     if results[0]["ratio"] is None:
-        lines.append("PyTorch is not installed: pip install 'parallel-lab[oracle]' to compare")
+        lines.append("PyTorch is not installed: pip install torch to compare")
     return "\n".join(lines)
 
 

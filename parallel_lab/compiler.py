@@ -45,7 +45,8 @@ def compile_network(
     device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
     dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global ones are shape x cuts
     passes            another list of passes than `graph.passes.PASSES`
-    settings          further fields of `ParallelConfig`: gradients_mean, loss_repeated_mean, enable_alltoall, parallel_mode; with
+    settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks that hold the same slice; True:
+                      their mean), loss_repeated_mean, enable_alltoall, parallel_mode; with
                       parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network carries; with "data_parallel" every
                       rank runs the whole network on its own rows (see `graph.passes.replicate`)
 

@@ -95,7 +95,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingPackage(message("PyTorch is not installed", where="bench", hint="pip install 'parallel-lab[oracle]'")) from error
+        raise MissingPackage(message("PyTorch is not installed", where="bench", hint="pip install torch")) from error
     return torch
 
 

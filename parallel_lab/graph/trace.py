@@ -256,13 +256,24 @@ class Tracer:
 
     # ---- operators ----
 
+    def where(self, op_class: str, primitive: Primitive | None) -> str:
+        """The start of an error about an operator that is being called: class, path and the learner's line."""
+        origin = caller(self.scope_text())
+        return f"{op_class} {self._base(op_class, primitive)!r}" + (f" ({origin.place})" if origin.place else "")
+
+    def _base(self, op_class: str, primitive: Primitive | None) -> str:
+        return self.path_of((primitive.instance_name if primitive is not None else "") or _snake(op_class))
+
+    def path_of(self, name: str) -> str:
+        """`name` below the running Cell: "conv1.conv2d"."""
+        return f"{self.path()}.{name}" if self.path() else name
+
     def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None) -> TracedValue:
         """Write down one operator and return its result."""
         origin = caller(self.scope_text())
         values = [self.operand(x, operands) for x in operands]
         op_class = primitive.name if primitive is not None else self._class_name(op, values)
-        own = (primitive.instance_name if primitive is not None else "") or _snake(op_class)
-        base = f"{self.path()}.{own}" if self.path() else own
+        base = self._base(op_class, primitive)
         if "index" in attrs and op.outputs is not None:
             base += f".{attrs['index']}"
         where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")

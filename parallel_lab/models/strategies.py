@@ -41,7 +41,8 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
     """Cut samples `dp` ways and the network `mp` ways, for dp * mp devices.
 
     GPT, TransformerClassifier   by heads and by columns of the MLP, then by rows (Shoeybi et al. 2019, section 3): one all_reduce forward and one
-                                 backward in each attention and each MLP
+                                 backward in each attention and each MLP. Token table and score matrix are whole on every rank; the rows of the
+                                 scores are cut among all devices
     ResNet                       convolutions by input or output channels, batch norm by channels; the classifier by its input features
     LeNet5                       the dense layers by columns, then by rows
 

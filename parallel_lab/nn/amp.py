@@ -7,6 +7,9 @@ are divided by it in float32. Too large a scale overflows: then the step is skip
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(2**16, 2, 1000))
     plan = parallel_lab.compile(net, x, label, loss=nn.MSELoss(), optimizer=optimizer)
 
+The network's results are float16 then; a loss of many large ones may itself overflow, so cast them to float32 before it: `ops.cast(x, "float32")` at
+the end of construct.
+
 Given to an optimizer, the scaler is part of the plan: the scale is a value of the program, and all ranks skip a step if one gradient on one rank is
 not finite. By hand, as in MindSpore's amp:
 

@@ -160,6 +160,10 @@ class Cell:
         if "_cells" not in self.__dict__ and not name.startswith("__"):
             self._registry("_cells")
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
+        if name == "shard" and self._primitives:
+            names = ", ".join(self._primitives)
+            what, hint = "a layer has no strategy", f"Give it to its operators ({names}): .{next(iter(self._primitives))}.shard(...)"
+            raise CellError(message(what, where=self._where(), hint=hint), name=name, obj=self)
         raise CellError(
             message(
                 f"there is no attribute {name!r}",

@@ -64,7 +64,8 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 primitive.called_with = (shapes, attrs)
             if primitive is not None and primitive.in_strategy is not None and current_tracer.get() is not None:
                 place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
-                where = f"{whole.class_name} {primitive.instance_name!r}" + (f" ({place})" if place else "")
+                name = current_tracer.get().path_of(primitive.instance_name)
+                where = f"{whole.class_name} {name!r}" + (f" ({place})" if place else "")
                 if primitive.out_strategy is not None:
                     what = f"out_strategy {primitive.out_strategy}"
                     raise StrategyError(message(what, where=where, allowed="None: the result's cuts follow from those of its parts"))

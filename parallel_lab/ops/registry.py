@@ -140,8 +140,17 @@ class OpDef:
 
     def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Primitive | None = None, only: int | None = None) -> Any:
         """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple, or the one numbered `only`."""
-        operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
         tracer = current_tracer.get()
+        try:
+            return self._called(args, kwargs, primitive, only, tracer)
+        except ShapeError as error:
+            if tracer is None or not hasattr(tracer, "where") or not str(error).startswith(f"{self.class_name}: "):
+                raise
+            # what the operator says of itself, with the place in the learner's network
+            raise type(error)(tracer.where(self.class_name, primitive) + str(error)[len(self.class_name) :]) from None
+
+    def _called(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Primitive | None, only: int | None, tracer: Any) -> Any:
+        operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
         if tracer is None:
             operands = self._as_arrays(operands)
         if self.check is not None:

@@ -141,24 +141,28 @@ def _rule(op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: Strat
                 "One count per dim",
             )
         for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
-            spot = f"dim {dim} of input {position}"
+            # a letter that was dealt out by position means nothing to a reader
+            named = f" ('{label}')" if op.names_labels else ""
+            spot = f"dim {dim} of input {position}{named}"
             if label == "1":
                 if count != 1:
-                    return f"cuts {spot} {count} ways, but that dim has 1 element and is broadcast", "A dim of size 1 is not cut"
+                    return (
+                        f"cuts dim {dim} of input {position} {count} ways, but that dim has 1 element and is broadcast",
+                        "A dim of size 1 is not cut",
+                    )
                 continue
             if count > 1 and label in whole:
                 return (
-                    f"cuts {spot} ('{label}') {count} ways, but {op.class_name} works along that dim",
-                    f"'{label}' stays whole" + (f"; {op.instead} may cut it" if op.instead else ""),
+                    f"cuts {spot} {count} ways, but {op.class_name} works along that dim",
+                    (f"'{label}'" if named else "That dim") + " stays whole" + (f"; {op.instead} may cut it" if op.instead else ""),
                 )
             if sizes[label] % count:
-                return f"cuts {spot} ('{label}') {count} ways, but it has {sizes[label]} elements", "Every slice must have the same size"
+                return f"cuts {spot} {count} ways, but it has {sizes[label]} elements", "Every slice must have the same size"
             if cuts.setdefault(label, count) != count:
                 i, j = seen[label]
-                rule = (
-                    "Both inputs must split the contracted dim equally" if label in signature.reduced else f"All inputs must split '{label}' equally"
-                )
-                return f"splits {spot} ('{label}') {count} ways, but input {i} splits '{label}' (its dim {j}) {cuts[label]} ways", rule
+                rule = "Both inputs must split the contracted dim equally" if label in signature.reduced else "All inputs must split it equally"
+                same = f"'{label}' (its dim {j})" if named else f"its dim {j}, which goes with it,"
+                return f"splits {spot} {count} ways, but input {i} splits {same} {cuts[label]} ways", rule
             seen.setdefault(label, (position, dim))
     names = _axis_labels(op, signature)
     for label in names:
@@ -257,13 +261,17 @@ def _powers(size: int, limit: int) -> Iterator[int]:
 
 
 def nearest_legal(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: Strategy, device_num: int) -> Strategy:
-    """The legal strategy that changes the fewest doublings of a refused one; of several, the one that keeps the earlier inputs."""
+    """The legal strategy that keeps the first input of a refused one as far as it can, and of the rest changes the fewest doublings."""
 
-    def distance(candidate: Strategy) -> float:
-        # what was given counts, tuple by tuple; tuples and counts that are missing may be anything
-        return sum(abs(math.log2(x) - math.log2(max(1, y))) for a, b in zip(candidate, strategy, strict=False) for x, y in zip(a, b, strict=False))
+    def distance(given: tuple[int, ...], candidate: tuple[int, ...]) -> float:
+        # what was given counts; tuples and counts that are missing may be anything
+        return sum(abs(math.log2(x) - math.log2(max(1, y))) for x, y in zip(candidate, given, strict=False))
 
-    return min(legal_strategies(op, shapes, attrs, device_num), key=lambda c: (distance(c), [a != b for a, b in zip(c, strategy, strict=False)]))
+    def key(candidate: Strategy) -> tuple[list[float], list[bool]]:
+        far = [distance(given, cuts) for given, cuts in zip(strategy, candidate, strict=False)]
+        return [*far[:1], sum(far)], [a != b for a, b in zip(candidate, strategy, strict=False)]
+
+    return min(legal_strategies(op, shapes, attrs, device_num), key=key)
 
 
 def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:

@@ -176,6 +176,11 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
     full = np.asarray(full)
     if full.shape != value.shape:
         raise ShapeError(message(f"{name!r} has shape {full.shape}", where="slice_value", allowed=f"Its global shape {value.shape}"))
+    if full.dtype != value.dtype and not np.can_cast(full.dtype, value.dtype, "same_kind"):
+        hint = f"Convert it: astype({value.dtype!r})" if full.dtype.kind != "f" else "Class numbers are ints; or compile for floats"
+        raise ShapeError(
+            message(f"{name!r} is {full.dtype}", where="slice_value", allowed=f"{value.dtype}, for which the plan was compiled", hint=hint)
+        )
     return np.array(full[value.layout.slice_index(value.shape, rank)], dtype=value.dtype, order="C")
 
 

@@ -145,6 +145,8 @@ class Session:
     def train(self, batches: Iterable[Batch], steps: int, *, record: int = 0, phases: Sequence[str] | None = None) -> list[float]:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
 
+        batches  a list of tuples; or a dataset, which is read anew at the end of each epoch
+
         The learning rate of each step is what the optimizer says for it: a schedule's, or `optimizer.learning_rate` as it is when `train` is called.
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank
@@ -166,7 +168,7 @@ class Session:
 
         cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
         self._check_open()
-        batches = _checked(self.plan, batches)
+        batches = _checked(self.plan, batches, self.step, steps)
         losses = []
         recorded: deque[list[Event]] = deque(maxlen=record)
         first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
@@ -203,13 +205,12 @@ class Session:
             )
         self._check_order(steps, record, phases)
         self._check_open()
-        batches = _checked(self.plan, batches)
+        if self._run is not None and self._run.state == "done":
+            self._run.result()  # so that the steps are counted even if nobody asked for the losses
+        batches = _checked(self.plan, batches, self.step, steps)
         per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
-        if self._run is not None:
-            if not self._run.done():
-                raise PlanError(message(f"a run is {self._run.state}", where="Session.start", hint="Wait for it with result(), or stop() it first"))
-            if self._run.state == "done":
-                self._run.result()  # so that the steps are counted even if nobody asked for the losses
+        if self._run is not None and not self._run.done():
+            raise PlanError(message(f"a run is {self._run.state}", where="Session.start", hint="Wait for it with result(), or stop() it first"))
         self._pool.run_each(_feed, [(self._key, mine) for mine in per_rank])
         self._run = Run(self, steps, record, phases, on_losses)
         return self._run
@@ -383,10 +384,15 @@ class Run:
         return list(self.losses)
 
 
-def _checked(plan: Plan, batches: Iterable[Batch]) -> list[Batch]:
+def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
+    """The batches of steps `first` to `first + steps`: what a list holds, to be gone round; of a dataset or generator as many as there are steps.
+
+    A dataset is read anew at its end, so that order and augmentation of each epoch are its own. The first step's batch is at `first` modulo the
+    length of what is returned.
+    """
     fault = ""
     try:
-        batches = list(batches)
+        batches = batches if isinstance(batches, (list, tuple)) else _read(batches, first, steps)
     except TypeError:
         fault = f"batches is {shorten(batches)}"
     else:
@@ -398,7 +404,22 @@ def _checked(plan: Plan, batches: Iterable[Batch]) -> list[Batch]:
         raise ShapeError(message(fault, where="Session", allowed=f"A list with one tuple of inputs per step: [({names}), ...]"))
     if not batches:
         raise ShapeError(message("no batches were given", where="Session", hint="Give a list with at least one tuple of inputs"))
-    return batches
+    return list(batches)
+
+
+def _read(batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
+    """`steps` batches of something that is iterated, so placed that index `first` modulo their number is the first of them."""
+    size = batches.get_dataset_size() if hasattr(batches, "get_dataset_size") else 0
+    source, found = itertools.islice(batches, first % size if size > 0 else 0, None), []  # on from where the last steps ended
+    again = iter(batches) is not batches  # a generator can be read once: what it gave is gone round
+    while len(found) < steps:
+        begin = len(found)
+        found += itertools.islice(source, steps - begin)
+        if len(found) == begin or not again:
+            break
+        source = iter(batches)
+    turn = first % len(found) if found else 0
+    return found[-turn:] + found[:-turn] if turn else found
 
 
 def _events(rank: int, step: int, ran: Iterable[Ran], source: str) -> list[Event]:

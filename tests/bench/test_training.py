@@ -92,7 +92,7 @@ def test_the_table_shows_times_ratio_difference_and_memory():
 def test_without_pytorch_the_table_says_how_to_get_it():
     alone = {**RESULT, "seconds": {"ours": [0.05]}, "median_s": {"ours": 0.05}, "ratio": None, "difference": None}
     text = training_text([alone])
-    assert "not installed" in text and "pip install 'parallel-lab[oracle]'" in text
+    assert "not installed" in text and "pip install torch" in text
 
 
 def test_the_command_measures_and_writes_its_numbers(tmp_path, capsys):

@@ -371,3 +371,21 @@ def test_after_a_failed_trace_operators_run_at_once_again():
     with pytest.raises(TraceError):
         compile(Reads(branch), X, device_num=1)
     assert (Tensor(X) * 2.0).asnumpy().sum() == 64
+
+
+def test_what_an_operator_refuses_is_told_with_its_place():
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.soft = ops.Softmax(axis=5)
+
+        def construct(self, x):
+            return self.soft(x)
+
+    with pytest.raises(ShapeError, match=r"^Softmax 'soft' \(test_trace.py:\d+\): axis=5 for a tensor of shape"):
+        compile(Net(), X, device_num=1)
+
+
+def test_a_strategy_given_to_a_layer_is_led_to_its_operators():
+    with pytest.raises(AttributeError, match=r"a layer has no strategy. Give it to its operators \(.*matmul.*\)"):
+        nn.Dense(4, 4).shard(((1, 1), (1, 1)))

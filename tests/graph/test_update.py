@@ -92,3 +92,11 @@ def test_learning_rate_is_a_value_that_can_change_without_compiling():
     with Session(plan, net, rule) as session:
         still = session.train([(X, Y)], 4)
     assert len(set(still)) == 1 < len(set(losses))
+
+
+def test_an_optimizer_of_another_network_is_refused():
+    """Its parameters have the same names, and would have been trained in the plan while the eager network stayed as it is."""
+    x = np.zeros((8, 4), np.float32)
+    net, other = nn.Dense(4, 4), nn.Dense(4, 4)
+    with pytest.raises(TraceError, match=r"the optimizer's 'weight' is another Parameter of that name than the network's.*net.trainable_params\(\)"):
+        compile(net, x, x, loss=nn.MSELoss(), optimizer=nn.SGD(other.trainable_params(), 0.1), device_num=2, dataset_strategy="full_batch")

@@ -59,6 +59,10 @@ class LocalRecorder:
     def __exit__(self, *error: object) -> None:
         current_tracer.reset(self._token)
 
+    def where(self, op_class: str, primitive: Any) -> str:
+        """The start of an error about an operator of a rule."""
+        return f"{op_class} of {self.name!r}"
+
     def value(self, name: str) -> TracedValue:
         """A value of the program, as rules see it: with the shape of one rank's slice."""
         made = self.values[name]
@@ -302,7 +306,7 @@ class _Backward:
         if axes:
             reason = (
                 f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: "
-                "each has the part that came from its own data"
+                "each has an addend of it, from its own samples or from its own part of the network"
             )
             gradient = self.rec.emit(
                 "all_reduce",

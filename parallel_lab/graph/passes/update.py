@@ -149,13 +149,18 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
     optimizer   an `nn.Optimizer`: `parameters`, `prepared`, `update`, `initial_state`, `scalar_state`
     parameters  the network's Parameters by name
 
-    Only the optimizer's own parameters are updated. Raises TraceError if none of them has a gradient.
+    Only the optimizer's own parameters are updated. Raises TraceError if none of them has a gradient, or if one is not the network's
+    own.
     """
     own = {p.name for p in optimizer.parameters}
     gradients = {name: gradient for name, gradient in draft.gradients if name in own}
     if not gradients:
         trained = ", ".join(name for name, _ in draft.gradients)
         raise TraceError(message(f"the optimizer has {', '.join(sorted(own))}", where="compile", allowed=f"The network's parameters: {trained}"))
+    other = next((p.name for p in optimizer.parameters if p.name in gradients and p is not parameters[p.name]), None)
+    if other is not None:
+        what = f"the optimizer's {other!r} is another Parameter of that name than the network's"
+        raise TraceError(message(what, where="compile", allowed="Parameters of this network", hint="Make the optimizer from net.trainable_params()"))
     update = _Update(draft, optimizer)
     with update.rec:
         ready = update.prepared(gradients)
