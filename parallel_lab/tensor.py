@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ import numpy as np
 from . import ops
 from .context import current_tracer, get_seed
 from .errors import ArgumentTypeError, ShapeError, TraceError, message, shorten
-from .ops.registry import OPS, OpDef, scalar_operand
+from .ops.names import spelling
+from .ops.registry import OPS, OpDef, check_dim, scalar_operand
 from .origin import caller
 
 __all__ = ["Arithmetic", "Initial", "Parameter", "ParameterTuple", "Tensor", "parameter_generator"]
@@ -76,14 +78,44 @@ class Arithmetic:
     def __rxor__(self, other): return self._bits("^", np.bitwise_xor, ops.logical_xor, other, self)
     def __invert__(self): return self._bits("~", np.invert, ops.logical_not, self)
     def __getitem__(self, index): return ops.getitem(self, index)
-    def sum(self, axis=None, keep_dims=False): return ops.reduce_sum(self, axis, keep_dims=keep_dims)
-    def mean(self, axis=None, keep_dims=False): return ops.reduce_mean(self, axis, keep_dims=keep_dims)
-    def max(self, axis=None, keep_dims=False): return ops.reduce_max(self, axis, keep_dims=keep_dims)
-    def min(self, axis=None, keep_dims=False): return ops.reduce_min(self, axis, keep_dims=keep_dims)
-    def prod(self, axis=None, keep_dims=False): return ops.reduce_prod(self, axis, keep_dims=keep_dims)
-    def all(self, axis=None, keep_dims=False): return ops.reduce_all(self, axis, keep_dims=keep_dims)
-    def any(self, axis=None, keep_dims=False): return ops.reduce_any(self, axis, keep_dims=keep_dims)
+    def sum(self, axis=None, keep_dims=False, **spelled): return ops.sum(self, axis, keep_dims, **spelled)
+    def mean(self, axis=None, keep_dims=False, **spelled): return ops.mean(self, axis, keep_dims, **spelled)
+    def prod(self, axis=None, keep_dims=False, **spelled): return ops.prod(self, axis, keep_dims, **spelled)
+    def all(self, axis=None, keep_dims=False, **spelled): return ops.all(self, axis, keep_dims, **spelled)
+    def any(self, axis=None, keep_dims=False, **spelled): return ops.any(self, axis, keep_dims, **spelled)
+    def norm(self, ord=None, dim=None, keepdim=False): return ops.norm(self, ord, dim, keepdim)
+    def add(self, other): return ops.add(self, other)
+    def sub(self, other): return ops.sub(self, other)
+    def mul(self, other): return ops.mul(self, other)
+    def div(self, other): return ops.div(self, other)
+    def pow(self, exponent): return ops.power(self, exponent)
+    def matmul(self, other): return ops.matmul(self, other)
+    def neg(self): return ops.neg(self)
+    def abs(self): return ops.abs_(self)
+    def exp(self): return ops.exp(self)
+    def log(self): return ops.log(self)
+    def sqrt(self): return ops.sqrt(self)
+    def square(self): return ops.square(self)
+    def clip(self, min=None, max=None): return ops.clip(self, min, max)
+    def clamp(self, min=None, max=None): return ops.clip(self, min, max)
+    def select(self, condition, y): return ops.select(condition, self, y)
+    def where(self, condition, y): return ops.select(condition, self, y)
+    def masked_fill(self, mask, value): return ops.masked_fill(self, mask, value)
+    def expand_dims(self, axis): return ops.expand_dims(self, axis)
+    def unsqueeze(self, dim): return ops.expand_dims(self, dim)
+    def squeeze(self, axis=None): return ops.squeeze(self, axis=axis)
+    def swapaxes(self, axis0, axis1): return ops.swapaxes(self, axis0, axis1)
+    def split(self, split_size_or_sections, axis=0): return ops.split(self, split_size_or_sections, axis)
+    def chunk(self, chunks, axis=0): return ops.chunk(self, chunks, axis)
+    def topk(self, k, dim=None, largest=True, sorted=True): return ops.topk(self, k, dim, largest, sorted)
+    def argsort(self, axis=-1, descending=False): return ops.argsort(self, axis, descending)
     def astype(self, dtype): return ops.cast(self, dtype)
+    def bool(self): return ops.cast(self, "bool")
+    def int(self): return ops.cast(self, "int32")
+    def long(self): return ops.cast(self, "int64")
+    def half(self): return ops.cast(self, "float16")
+    def float(self): return ops.cast(self, "float32")
+    def double(self): return ops.cast(self, "float64")
     # fmt: on
 
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
@@ -105,14 +137,94 @@ class Arithmetic:
         """What Python writes with `symbol` and no operator does: numpy's `function` on values, refused where that cannot be."""
         raise NotImplementedError
 
+    def max(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
+        """The largest elements; with return_indices along one dim, and their numbers, as `ops.max`."""
+        return (ops.max if return_indices else ops.amax)(self, axis, keep_dims, **spelled)
+
+    def min(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
+        """The smallest elements; with return_indices along one dim, and their numbers, as `ops.min`."""
+        return (ops.min if return_indices else ops.amin)(self, axis, keep_dims, **spelled)
+
+    def argmax(self, axis=None, keep_dims=False, **spelled):
+        """The number of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
+        return self._place("argmax", ops.argmax, axis, keep_dims, spelled)
+
+    def argmin(self, axis=None, keep_dims=False, **spelled):
+        """The number of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
+        return self._place("argmin", ops.argmin, axis, keep_dims, spelled)
+
+    def _place(self, name, operator, axis, keep_dims, spelled):
+        axis, keep_dims = spelling(name, axis, keep_dims, spelled)
+        if axis is not None:
+            return operator(self, axis=axis, keep_dims=keep_dims)
+        number = operator(ops.reshape(self, (-1,)))
+        return ops.reshape(number, (1,) * self.ndim) if keep_dims else number
+
+    def var(self, axis=None, ddof=0, keep_dims=False, **spelled):
+        """Variance over `axis` (or `dim`). The squares are divided by the count less ddof: 0 as in numpy and MindSpore, where PyTorch takes 1."""
+        axis, keep_dims = spelling("var", axis, keep_dims, spelled)
+        return ops.var(self, axis, ddof=ddof, keep_dims=keep_dims)
+
+    def std(self, axis=None, ddof=0, keep_dims=False, **spelled):
+        """Standard deviation over `axis` (or `dim`), the root of `var`."""
+        axis, keep_dims = spelling("std", axis, keep_dims, spelled)
+        return ops.std(self, axis, ddof=ddof, keep_dims=keep_dims)
+
+    def cumsum(self, axis=None):
+        """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
+        return ops.cumsum(ops.reshape(self, (-1,)), 0) if axis is None else ops.cumsum(self, axis)
+
+    def take(self, indices, axis=None):
+        """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
+        return ops.take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
+
+    def to(self, dtype):
+        """The same values in another dtype. There are no devices to move to."""
+        return ops.cast(self, dtype)
+
+    def copy(self):
+        """The same values in a tensor of their own, gradient included; in a trace, where values never change, itself."""
+        return self
+
+    def tile(self, *multiples):
+        """Repeated `multiples[i]` times along dim i: `x.tile((2, 1))` or `x.tile(2, 1)`."""
+        return ops.tile(self, _ints(multiples))
+
+    def repeat(self, repeats, axis=None):
+        """Every element `repeats` times along `axis`, as numpy and MindSpore; PyTorch's repeat is `tile`."""
+        return ops.repeat_interleave(self, repeats, axis)
+
+    def broadcast_to(self, *shape):
+        """Stretched to `shape` by numpy's rules; -1 keeps a dim."""
+        return ops.broadcast_to(self, shape=_ints(shape))
+
     def reshape(self, *shape):
         """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
-        return ops.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+        return ops.reshape(self, _ints(shape))
+
+    def view(self, *shape):
+        """`reshape`."""
+        return ops.reshape(self, _ints(shape))
+
+    def flatten(self, start_dim=0, end_dim=-1):
+        """The dims from start_dim to end_dim joined; all of them by default, where `ops.flatten` keeps the first."""
+        shape = tuple(self.shape)
+        if not shape:
+            return ops.reshape(self, (1,))
+        first, last = (check_dim("flatten", n, d, len(shape), shape) for n, d in (("start_dim", start_dim), ("end_dim", end_dim)))
+        if first > last:
+            raise ShapeError(message(f"start_dim={start_dim} is after end_dim={end_dim}", where="flatten"))
+        if (first, last) == (1, len(shape) - 1):
+            return ops.flatten(self)  # an operator that can be cut, where a reshape is redistribution
+        return ops.reshape(self, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
     def transpose(self, *perm):
         """Dims in the order `perm`; without arguments reversed."""
-        perm = perm[0] if len(perm) == 1 and isinstance(perm[0], (tuple, list)) else perm
-        return ops.transpose(self, tuple(perm) or tuple(reversed(range(self.ndim))))
+        return ops.transpose(self, _ints(perm) or tuple(reversed(range(self.ndim))))
+
+    def permute(self, *axis):
+        """Dims in the order `axis`: `x.permute(1, 0)` or `x.permute((1, 0))`."""
+        return ops.transpose(self, _ints(axis))
 
     @property
     def T(self):
@@ -123,6 +235,11 @@ class Arithmetic:
         if not self.shape:
             raise ShapeError(message("a 0-d tensor has no length", where="len"))
         return self.shape[0]
+
+
+def _ints(given):
+    """One tuple or list, or the ints themselves, as a tuple."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
 class Tensor(Arithmetic):
@@ -173,6 +290,13 @@ class Tensor(Arithmetic):
     def item(self) -> Any:
         """The single element as a Python number."""
         return self.data.item()
+
+    def tolist(self) -> Any:
+        """The elements as Python numbers in nested lists."""
+        return self.data.tolist()
+
+    def copy(self) -> Tensor:
+        return ops.transpose(self, tuple(range(self.ndim)))  # of all operators the one that changes nothing, and copies
 
     def _single(self, what: str) -> Any:
         if self.size != 1:

@@ -71,9 +71,13 @@ class MnistDataset(ImageDataset):
 
     dataset_dir  the folder of the files
     usage        "train", "test", or "all" (None): both
+    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each epoch
+    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
+    shuffle      None or True: a new order each epoch; False: as in the files
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture; both or neither
 
-    The other arguments are those of IndexedDataset; pictures are shuffled unless shuffle=False. Raises DataFileError for files that are missing or
-    not what they should be, ArgumentError for another usage.
+    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for numbers out of range,
+    DatasetError for one of num_shards and shard_id without the other.
     """
 
     @staticmethod
@@ -103,9 +107,13 @@ class Cifar10Dataset(ImageDataset):
 
     dataset_dir  the folder of the files
     usage        "train", "test", or "all" (None): both
+    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each epoch
+    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
+    shuffle      None or True: a new order each epoch; False: as in the files
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture; both or neither
 
-    The other arguments are those of IndexedDataset; pictures are shuffled unless shuffle=False. Raises DataFileError for files that are missing or
-    not what they should be, ArgumentError for another usage.
+    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for numbers out of range,
+    DatasetError for one of num_shards and shard_id without the other.
     """
 
     @staticmethod

@@ -88,10 +88,13 @@ class GeneratorDataset(IndexedDataset):
                   iterator (a generator function), called once per epoch; an iterable, iterated once per epoch
     column_names  names of the columns; a sample is a tuple or list of as many arrays, numbers, texts or Tensors, or the one value itself
     column_types  None, or a dtype per column that is compared with what comes
+    num_samples   at most this many samples per epoch and shard (None or 0: all); of shuffled data another choice each epoch
+    num_parallel_workers, python_multiprocessing  MindSpore's, without effect here
+    shuffle       None: a new order each epoch if the samples are numbered; True: the same, and an error if they are not; False: as they come
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both or neither
 
     A function or iterable comes in its own order: `shuffle` and shards need numbered samples (`Dataset.shuffle` works on anything). A generator
-    object can be read once only; the function that makes it can be read every epoch. A zip becomes a list. The other arguments are those of
-    IndexedDataset.
+    object can be read once only; the function that makes it can be read every epoch. A zip becomes a list.
 
     >>> squares = GeneratorDataset(lambda: ((i, i * i) for i in range(3)), ["i", "square"])
     >>> [(int(i), int(square)) for i, square in squares]
@@ -213,8 +216,12 @@ class NumpySlicesDataset(IndexedDataset):
 
     data          an array or list: one column; a tuple of arrays: several; a dict: several, with names
     column_names  default: the dict's keys, or column_0, column_1, ...
+    num_samples   at most this many samples per epoch and shard (None or 0: all); of shuffled data another choice each epoch
+    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
+    shuffle       None or True: a new order each epoch; False: as in the arrays
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both or neither
 
-    The other arguments are those of IndexedDataset. The data are copied once.
+    The data are copied once.
 
     >>> pairs = NumpySlicesDataset({"x": [1.0, 2.0], "y": [3, 4]}, shuffle=False)
     >>> [(float(x), int(y)) for x, y in pairs]

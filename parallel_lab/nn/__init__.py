@@ -1,5 +1,8 @@
 """Networks: Cell, layers, losses, initial values and optimizers, with MindSpore's names."""
 
+import difflib
+
+from .. import ops as _ops
 from ..tensor import Parameter, ParameterTuple
 from . import initializer
 from .activation import (
@@ -17,6 +20,7 @@ from .activation import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softplus,
     Tanh,
     get_activation,
 )
@@ -31,12 +35,11 @@ from .amp import (
     all_finite,
 )
 from .cell import Cell
+from .class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
 from .clip import GradientClip, clip_by_global_norm, clip_by_norm, clip_by_value
 from .conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d, MaxPool2d
-from .cross_entropy import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
-from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
-from .embedding import Embedding, EmbeddingLookup
-from .layers import CellList, Dense, Flatten, SequentialCell
+from .dropping import Dropout, Dropout1d, Dropout2d, Dropout3d
+from .layers import CellList, Dense, Flatten, Identity, SequentialCell
 from .loss import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MSELoss, SmoothL1Loss, WithLossCell
 from .normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
 from .optim import SGD, Momentum, Optimizer
@@ -58,6 +61,7 @@ from .schedule import (
     polynomial_decay_lr,
     warmup_lr,
 )
+from .tables import Embedding, EmbeddingLookup
 from .transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
@@ -98,6 +102,7 @@ __all__ = [
     "GroupNorm",
     "HSigmoid",
     "HSwish",
+    "Identity",
     "InverseDecayLR",
     "L1Loss",
     "LARS",
@@ -132,6 +137,7 @@ __all__ = [
     "Softmax",
     "SoftmaxCrossEntropyExpand",
     "SoftmaxCrossEntropyWithLogits",
+    "Softplus",
     "StaticLossScaler",
     "Tanh",
     "TransformerEncoder",
@@ -152,3 +158,27 @@ __all__ = [
     "polynomial_decay_lr",
     "warmup_lr",
 ]
+
+# PyTorch's names for what is here under MindSpore's
+_OTHER_NAMES = {
+    "Hardsigmoid": "HSigmoid",
+    "Hardswish": "HSwish",
+    "Linear": "Dense",
+    "Module": "Cell",
+    "ModuleList": "CellList",
+    "ParameterList": "ParameterTuple",
+    "Sequential": "SequentialCell",
+}
+
+
+def __getattr__(name):
+    if name in _OTHER_NAMES:
+        hint = f"In MindSpore, and here, it is nn.{_OTHER_NAMES[name]}"
+    elif name == "AdamW":
+        hint = "nn.AdamWeightDecay is near, but does not correct the bias of the moments"
+    elif not name.startswith("_") and callable(vars(_ops).get(name)):
+        hint = f"Use ops.{name}"
+    else:
+        near = [n for n in __all__ if n.lower() == name.lower()] or difflib.get_close_matches(name, __all__, 3, 0.6)
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "dir(parallel_lab.nn) lists all there is"
+    raise AttributeError(f"parallel_lab.nn has no {name!r}. {hint}", name=name)

@@ -32,6 +32,7 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "Softmax",
+    "Softplus",
     "Tanh",
     "get_activation",
 ]
@@ -141,6 +142,17 @@ class LogSigmoid(Cell):
 
     def construct(self, x: Any) -> Any:
         return self.neg2(self.softplus(self.neg1(x)))
+
+
+class Softplus(Cell):
+    """log(1 + exp(x)), without overflow.  x: (...) -> (...)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softplus = ops.Softplus()
+
+    def construct(self, x: Any) -> Any:
+        return self.softplus(x)
 
 
 class HSigmoid(Cell):

@@ -36,7 +36,7 @@ def _padding(value: Any, where: str, pad_mode: str) -> int | tuple[int, ...]:
     if len(given) not in (1, 2, 4):
         raise ArgumentError(message(f"padding={value}", where=where, allowed="An int, (height, width) or (top, bottom, left, right)"))
     if any(given) and pad_mode != "pad":
-        raise ArgumentError(message(f"padding={value} with pad_mode={pad_mode!r}", where=where, allowed="0", hint="Use pad_mode='pad'"))
+        raise ArgumentError(message(f"padding={value} with pad_mode={pad_mode!r}", where=where, allowed="padding is 0 unless pad_mode='pad'"))
     return given[0] if len(given) == 1 else given
 
 

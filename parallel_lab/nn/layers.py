@@ -22,7 +22,7 @@ from .cell import Cell
 from .checks import whole_number
 from .initializer import HeUniform, Uniform, initializer
 
-__all__ = ["CellList", "Dense", "Flatten", "SequentialCell"]
+__all__ = ["CellList", "Dense", "Flatten", "Identity", "SequentialCell"]
 
 
 # ---- layers ----
@@ -37,6 +37,13 @@ class Flatten(Cell):
 
     def construct(self, x: Any) -> Any:
         return self.flatten(x)
+
+
+class Identity(Cell):
+    """Its input as it is: what stands where a layer is left out.  x: (...) -> (...)."""
+
+    def construct(self, x: Any) -> Any:
+        return x
 
 
 class Dense(Cell):

@@ -1,6 +1,6 @@
 """Losses that compare element with element, made of operators that can be sharded one by one, and `WithLossCell`, which joins a network and its loss.
 
-Cross-entropies are in `cross_entropy.py`.
+Cross-entropies are in `class_losses.py`; the formulas, shared with the functions (`ops.mse_loss`), in `ops/losses.py`.
 
 loss = nn.MSELoss()
 net_with_loss = nn.WithLossCell(net, loss)      # (data, label) -> loss
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from ..errors import ArgumentTypeError, message, shorten
+from ..ops import losses
 from ..tensor import Tensor
 from .cell import Cell
 from .checks import number
@@ -30,17 +31,13 @@ class LossBase(Cell):
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
-            raise ArgumentError(message(f"reduction={shorten(reduction)}", where=type(self).__name__, allowed="'mean', 'sum' or 'none'"))
-        self.reduction = reduction
+        self.reduction = losses.check_reduction(type(self).__name__, reduction)
         self.reduce_mean = ops.ReduceMean()
         self.reduce_sum = ops.ReduceSum()
 
     def get_loss(self, x: Any) -> Any:
         """Mean or sum over all dims, or x itself.  x: (...) -> () or (...)."""
-        if self.reduction == "mean":
-            return self.reduce_mean(x)
-        return self.reduce_sum(x) if self.reduction == "sum" else x
+        return losses.reduced(self, x)
 
     def extend_repr(self) -> str:
         return f"reduction={self.reduction!r}"
@@ -55,7 +52,7 @@ class MSELoss(LossBase):
         self.square = ops.Square()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(self.square(self.sub(logits, labels)))
+        return losses.mse_of(self, logits, labels)
 
 
 class L1Loss(LossBase):
@@ -67,7 +64,7 @@ class L1Loss(LossBase):
         self.abs = ops.Abs()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(self.abs(self.sub(logits, labels)))
+        return losses.l1_of(self, logits, labels)
 
 
 class SmoothL1Loss(LossBase):
@@ -82,7 +79,7 @@ class SmoothL1Loss(LossBase):
         self.smooth_l1 = ops.SmoothL1Loss(beta=self.beta)
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(self.smooth_l1(logits, labels))
+        return losses.smooth_l1_of(self, logits, labels)
 
     def extend_repr(self) -> str:
         return f"beta={self.beta}, {super().extend_repr()}"
@@ -114,7 +111,7 @@ class BCELoss(LossBase):
         self.binary_cross_entropy = ops.BinaryCrossEntropy()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(self.binary_cross_entropy(logits, labels, self.weight))
+        return losses.binary_of(self, logits, labels)
 
 
 class BCEWithLogitsLoss(LossBase):
@@ -132,7 +129,7 @@ class BCEWithLogitsLoss(LossBase):
         self.bce_with_logits = ops.BCEWithLogitsLoss()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return self.get_loss(self.bce_with_logits(logits, labels, self.weight, self.pos_weight))
+        return losses.binary_logits_of(self, logits, labels)
 
 
 class WithLossCell(Cell):

@@ -20,13 +20,15 @@ from .initializer import initializer
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 
-class _BatchNorm(Cell):
-    """Every channel normalised over the batch in training, with running statistics otherwise.
+_BATCH_NORM = """
 
-    num_features  channels
+    Every channel is normalised over the batch in training, with running statistics otherwise.
+
+    num_features  channels, c
     eps           added to the variance
     momentum      running = momentum * running + (1 - momentum) * batch, after every training step
     affine        False: gamma and beta stay as they are
+    gamma_init, beta_init, moving_mean_init, moving_var_init  what `initializer` takes
     use_batch_statistics  None: in training only; True: always; False: never. Running statistics change whenever those of the batch are used
     sync          in data_parallel mode, where each rank normalises with its own samples: use the statistics of all ranks. In semi_auto_parallel mode
                   they are always those of the whole batch
@@ -35,6 +37,16 @@ class _BatchNorm(Cell):
     Parameters: gamma, beta, and without gradient moving_mean, moving_variance, each (num_features,). Operator in both forms: `batch_norm` (BatchNorm)
     takes (x, gamma, beta, mean, variance). Names and defaults: MindSpore.
     """
+
+
+def _with_arguments(cell: type[Cell]) -> type[Cell]:
+    """The class with the arguments that all batch norms share in its docstring: help() of each is complete."""
+    cell.__doc__ = (cell.__doc__ or "") + _BATCH_NORM
+    return cell
+
+
+class _BatchNorm(Cell):
+    """What the batch norms share."""
 
     dims: tuple[int, ...] = ()  # how many dims x may have
     form = ""
@@ -85,20 +97,23 @@ class _BatchNorm(Cell):
         return f"num_features={self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, sync={self.sync}"
 
 
+@_with_arguments
 class BatchNorm1d(_BatchNorm):
-    """Batch norm of vectors: arguments, Parameters and operator as `_BatchNorm` says.  x: (n, c) or (n, c, l) -> the same."""
+    """Batch norm of vectors.  x: (n, c) or (n, c, l) -> the same."""
 
     dims, form = (2, 3), "(n, c) or (n, c, l)"
 
 
+@_with_arguments
 class BatchNorm2d(_BatchNorm):
-    """Batch norm of pictures: arguments, Parameters and operator as `_BatchNorm` says.  x: (n, c, h, w) -> the same."""
+    """Batch norm of pictures.  x: (n, c, h, w) -> the same."""
 
     dims, form = (4,), "(n, c, h, w)"
 
 
+@_with_arguments
 class BatchNorm3d(_BatchNorm):
-    """Batch norm of volumes: arguments, Parameters and operator as `_BatchNorm` says.  x: (n, c, d, h, w) -> the same."""
+    """Batch norm of volumes.  x: (n, c, d, h, w) -> the same."""
 
     dims, form = (5,), "(n, c, d, h, w)"
 

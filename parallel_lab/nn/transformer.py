@@ -22,7 +22,7 @@ from ..ops.registry import Primitive
 from .activation import get_activation
 from .cell import Cell
 from .checks import flag, number, probability, whole_number
-from .dropout import Dropout
+from .dropping import Dropout
 from .initializer import HeUniform, Uniform, XavierUniform
 from .layers import CellList, Dense
 from .normalization import LayerNorm

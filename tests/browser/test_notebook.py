@@ -140,6 +140,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_shows_what_it_promises(opened)
 # ---- the lab ----
 
 
+@pytest.mark.exhaustive
 def test_choosing_in_the_lab_changes_the_picture(opened):
     book = opened("choose.ipynb", LAB.format(devices=8, steps=100))
     book.run_cell(0)
@@ -203,6 +204,7 @@ def test_choosing_in_the_lab_changes_the_picture(opened):
     assert book.errors() == []
 
 
+@pytest.mark.exhaustive
 def test_training_is_seen_and_steered_and_does_not_block_the_kernel(opened):
     book = opened("train.ipynb", LAB.format(devices=2, steps=1_000_000), "print(6 * 7, lab.progress()['run']['state'])", "import threading")
     book.run_cell(0)
@@ -261,6 +263,7 @@ def started(opened, name: str, *more: str) -> tuple[Notebook, Lab, list[int]]:
     return book, lab, [kernel, *workers]
 
 
+@pytest.mark.exhaustive
 def test_a_restart_in_the_middle_leaves_no_worker_and_no_shared_memory(opened):
     before = shared_files()
     book, _, (kernel, *workers) = started(opened, "restart.ipynb", "print('alive')")
@@ -274,6 +277,7 @@ def test_a_restart_in_the_middle_leaves_no_worker_and_no_shared_memory(opened):
     assert book.printed("c2") == "alive\n"
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_in_the_middle_ends_the_cell_and_the_lab_goes_on(opened):
     before = shared_files()
     book, lab, (_, *workers) = started(
@@ -292,6 +296,7 @@ def test_an_interrupt_in_the_middle_ends_the_cell_and_the_lab_goes_on(opened):
     assert shared_files() <= before
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_is_shut_down_in_the_middle_takes_its_workers_along(opened):
     before = shared_files()
     book, _, (kernel, *workers) = started(opened, "shutdown.ipynb")

@@ -186,6 +186,7 @@ def test_a_page_with_all_frames_is_small_enough_to_send(net):
 # ---- long networks ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [662, 860, 904, 1280])
 @pytest.mark.parametrize("net", LONG)
 def test_a_long_networks_layers_and_panels_have_room(show, net, width):

@@ -94,7 +94,7 @@ def test_learning_rate_is_a_value_that_can_change_without_compiling():
     assert len(set(still)) == 1 < len(set(losses))
 
 
-def test_an_optimizer_of_another_network_is_refused():
+def test_an_optimizer_of_a_network_with_the_same_names_is_refused():
     """Its parameters have the same names, and would have been trained in the plan while the eager network stayed as it is."""
     x = np.zeros((8, 4), np.float32)
     net, other = nn.Dense(4, 4), nn.Dense(4, 4)

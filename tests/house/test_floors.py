@@ -11,7 +11,20 @@ from tests.house.source import all_modules, imports, short
 # what lies on which floor; a package stands for everything in it
 FLOORS = {
     # facts
-    0: ("errors", "allocator", "files", "shipped", "origin", "layout", "halo", "refinement", "redistribution", "redistribution_steps", "cluster", "context"),
+    0: (
+        "errors",
+        "allocator",
+        "files",
+        "shipped",
+        "origin",
+        "layout",
+        "halo",
+        "refinement",
+        "redistribution",
+        "redistribution_steps",
+        "cluster",
+        "context",
+    ),
     1: ("ops",),
     2: ("tensor", "autograd", "nn", "dataset", "models"),
     3: ("graph",),

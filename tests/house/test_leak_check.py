@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive  # every test starts a pytest of its own
+
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 
 

@@ -81,6 +81,7 @@ def test_the_quickstart_on_eight_begins_with_the_printed_strategies():
     assert [o["strategy"] for o in StrategyLab().snapshot()["operators"]] == ["((2, 4), (4, 1))", "((2, 4),)", "((2, 4), (4, 1))"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("net", "data"), PAIRS)
 def test_every_offered_strategy_is_taken(net, data):
     """Of a long network, two of each operator's."""
@@ -595,6 +596,7 @@ def test_a_listener_may_look_and_command(lab):
     assert lab.wait(PATIENCE_S) and state(lab) == "done" and "running" in seen
 
 
+@pytest.mark.exhaustive
 def test_commands_from_four_threads_while_it_trains(lab):
     """Seeded commands against each other and the run: no exception, no deadlock, and a consistent end."""
     failed, shots = [], []

@@ -67,7 +67,7 @@ def test_layer_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
         ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
         ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
         ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 1, 2), (1,), (1,)), "works along that dim"),
-        ("batch_normalization", ((8, 4), (4,), (4,), (4,), (4,)), {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split 'b' equally"),
+        ("batch_normalization", ((8, 4), (4,), (4,), (4,), (4,)), {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split it equally"),
     ],
 )
 def test_strategies_that_normalising_operators_refuse(name, shapes, attrs, strategy, text):

@@ -176,6 +176,8 @@ PLAIN: tuple[Row, ...] = (
     plain("GELU", lambda: nn.GELU(False), lambda n: n.GELU(), LINE, "erf"),
     plain("SiLU", nn.SiLU, lambda n: n.SiLU(), LINE),
     plain("Sigmoid", nn.Sigmoid, lambda n: n.Sigmoid(), LINE),
+    plain("Softplus", nn.Softplus, lambda n: n.Softplus(), LINE),
+    plain("Identity", nn.Identity, lambda n: n.Identity(), LINE),
     plain("LogSigmoid", nn.LogSigmoid, lambda n: n.LogSigmoid(), LINE),
     # by its definition: the gradient of PyTorch's own has a sixth in float32
     row("HSigmoid", lambda t, x: t.nn.functional.relu6(x + 3) / 6, LINE, ours=ours(nn.HSigmoid)),

@@ -153,6 +153,9 @@ NORMALISATION: tuple[Row, ...] = (
     row("rms_normalization", _rms_norm, floats(4, 6), floats(6, **POSITIVE)),
     row("rms_normalization", _rms_norm, floats(2, 3, 4), floats(3, 4, **POSITIVE), label="two-dims"),
     row("rms_norm", lambda t, x, g: t.nn.functional.rms_norm(x, (6,), g, 1e-6), floats(4, 6), floats(6), ours=ops.rms_norm),
+    # epsilon bounds the squared norm here, the norm there
+    row("l2_normalize", lambda t, x: t.nn.functional.normalize(x, dim=1, eps=0.1), floats(4, 6, 2), axis=1, epsilon=0.01),
+    row("l2_normalize", lambda t, x: t.nn.functional.normalize(x, dim=-1, eps=4.0), floats(4, 3, low=-0.5, high=0.5), label="short", epsilon=16.0),
     row("group_norm", lambda t, x, g, b: t.nn.functional.group_norm(x, 2, g, b), floats(2, 4, 3, 2), floats(4), floats(4), num_groups=2),
     row("group_norm", lambda t, x, g, b: t.nn.functional.group_norm(x, 3, g, b), floats(4, 6), floats(6), floats(6), label="rows", num_groups=3),
     row("batch_normalization", _batch_norm(True), floats(2, 3, 2, 3), *CHANNELS, label="training", is_training=True),
@@ -311,4 +314,35 @@ LOSSES: tuple[Row, ...] = (
     row("smooth_l1_values", lambda t, x, y: t.nn.functional.smooth_l1_loss(x, y, reduction="none", beta=0.7), floats(4, 6), floats(4, 6), beta=0.7),
 )
 
-ROWS = PRODUCTS + WINDOWS + NORMALISATION + ATTENTION + LOSSES
+
+def _functional(name, *inputs, label="", **options):
+    """One of torch.nn.functional's losses, with the same name and options as ours; labels in int64, which it asks for."""
+
+    def theirs(t, *xs):
+        return getattr(t.nn.functional, name)(*(x.long() if x.dtype == t.int32 else x for x in xs), **options)
+
+    return row(name, theirs, *inputs, label=label, ours=lambda *xs: getattr(ops, name)(*xs, **options))
+
+
+FUNCTIONAL_LOSSES: tuple[Row, ...] = (
+    _functional("cross_entropy", floats(6, 4), ints(4, 6)),
+    _functional("cross_entropy", floats(6, 4), ints(4, 6), floats(4, fixed=True, **POSITIVE), label="weights"),
+    _functional("cross_entropy", floats(6, 4), floats(6, 4, **INSIDE), label="dense", label_smoothing=0.1, reduction="sum"),
+    _functional("cross_entropy", floats(2, 3, 2, 2), ints(3, 2, 2, 2), label="pictures", ignore_index=1, label_smoothing=0.2),
+    _functional("nll_loss", floats(6, 4), ints(4, 6), floats(4, fixed=True, **POSITIVE), ignore_index=2),
+    _functional("nll_loss", floats(2, 3, 4), ints(3, 2, 4), label="none", reduction="none"),
+    _functional("mse_loss", floats(4, 6), floats(4, 6)),
+    _functional("l1_loss", floats(4, 6), floats(4, 6), reduction="sum"),
+    _functional("smooth_l1_loss", floats(4, 6), floats(4, 6), beta=0.7, reduction="mean"),
+    _functional("binary_cross_entropy", floats(4, 6, **INSIDE), floats(4, 6, **INSIDE), floats(6, fixed=True, **POSITIVE)),
+    _functional("binary_cross_entropy_with_logits", floats(4, 6), floats(4, 6, **INSIDE), reduction="sum"),
+    row(
+        "binary_cross_entropy_with_logits",
+        lambda t, x, y, p: t.nn.functional.binary_cross_entropy_with_logits(x, y, pos_weight=p),
+        *(floats(4, 6), floats(4, 6, **INSIDE), floats(6, fixed=True, **POSITIVE)),
+        label="positives",
+        ours=lambda x, y, p: ops.binary_cross_entropy_with_logits(x, y, pos_weight=p),
+    ),
+)
+
+ROWS = PRODUCTS + WINDOWS + NORMALISATION + ATTENTION + LOSSES + FUNCTIONAL_LOSSES

@@ -23,6 +23,10 @@ def _strided(t, x):
     return x[:, 1:7:2].flip(0)
 
 
+def _sized(shape):
+    return floats(*shape)
+
+
 SHAPES: tuple[Row, ...] = (
     row("reshape", lambda t, x: x.reshape(3, 8), floats(4, 6), shape=(3, -1)),
     row("flatten", lambda t, x: x.flatten(1), floats(2, 3, 4)),
@@ -115,4 +119,41 @@ CONSTANTS: tuple[Row, ...] = (
     row("full_like", lambda t, x: t.full_like(x, 7), bools(2, 3), ours=lambda x: ops.full_like(x, 7)),
 )
 
-ROWS = SHAPES + PICKING + CONSTANTS
+# second names that are functions of their own
+NAMES: tuple[Row, ...] = (
+    row("sum", lambda t, x: t.sum(x, dim=1, keepdim=True), floats(4, 6), ours=lambda x: ops.sum(x, dim=1, keepdim=True)),
+    row("mean", lambda t, x: t.mean(x, (0, 2)), floats(4, 3, 2), ours=lambda x: ops.mean(x, (0, 2))),
+    row("prod", lambda t, x: t.prod(x, -1), floats(4, 3), ours=lambda x: ops.prod(x, -1)),
+    row("amax", lambda t, x: t.amax(x, 1), given((1.0, 3.0, 3.0), (2.0, -1.0, 0.0)), ours=lambda x: ops.amax(x, 1)),
+    row("amin", lambda t, x: t.amin(x, 0), floats(4, 3), ours=lambda x: ops.amin(x, 0)),
+    row("max", lambda t, x: t.max(x, 1), floats(4, 6), ours=lambda x: ops.max(x, 1)),
+    row("max", lambda t, x: t.max(x, 0, keepdim=True), floats(4, 3, 2), label="kept", ours=lambda x: ops.max(x, 0, keepdims=True)),
+    row("min", lambda t, x: t.min(x, -2), floats(4, 6, 2), ours=lambda x: ops.min(x, -2)),
+    row("all", lambda t, x: t.all(x, 1), bools(4, 3), ours=lambda x: ops.all(x, 1)),
+    row("any", lambda t, x: t.any(x, 1), bools(4, 3), ours=lambda x: ops.any(x, 1)),
+    row("topk", lambda t, x: t.topk(x, 3), floats(4, 6), ours=lambda x: ops.topk(x, 3)),
+    row("topk", lambda t, x: t.topk(x, 2, dim=0, largest=False), floats(5, 3), label="smallest", ours=lambda x: ops.topk(x, 2, 0, largest=False)),
+    row("permute", lambda t, x: t.permute(x, (2, 0, 1)), floats(4, 3, 2), ours=lambda x: ops.permute(x, (2, 0, 1))),
+    row("unsqueeze", lambda t, x: t.unsqueeze(x, -1), floats(4, 3), ours=lambda x: ops.unsqueeze(x, -1)),
+    row("repeat_interleave", lambda t, x: t.repeat_interleave(x, 3, 1), floats(4, 3, 2), ours=lambda x: ops.repeat_interleave(x, 3, 1)),
+    row("repeat_interleave", lambda t, x: t.repeat_interleave(x, 2), floats(2, 3), label="all", ours=lambda x: ops.repeat_interleave(x, 2)),
+    row("bmm", lambda t, x, y: t.bmm(x, y), floats(2, 3, 4), floats(2, 4, 5), ours=ops.bmm),
+    *(
+        row("einsum", lambda t, *xs, e=equation: t.einsum(e, *xs), *map(_sized, shapes), label=label, ours=lambda *xs, e=equation: ops.einsum(e, *xs))
+        for label, equation, *shapes in (
+            ("product", "ij,jk->ik", (2, 3), (3, 4)),
+            ("turned", "ji,kj->ki", (3, 2), (4, 3)),
+            ("heads", "bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)),
+            ("outer", "i,j->ij", (3,), (4,)),
+            ("inner", "i,i->", (5,), (5,)),
+            ("two-inner", "aij,jib->ba", (2, 3, 4), (4, 3, 5)),
+            ("elements", "ij,ij->ij", (2, 3), (2, 3)),
+            ("summed", "ija,jkb->ik", (2, 3, 2), (3, 4, 2)),
+            ("sum", "ijk->j", (2, 3, 4)),
+            ("transpose", "ijk->kij", (2, 3, 4)),
+            ("implicit", "cb,ba", (2, 3), (3, 4)),
+        )
+    ),
+)
+
+ROWS = SHAPES + PICKING + CONSTANTS + NAMES

@@ -64,6 +64,7 @@ def endless(comm):
         comm.all_gather(x[:100])
 
 
+@pytest.mark.exhaustive
 def test_hundred_random_kills_each_end_in_rank_died():
     rng = np.random.default_rng(SEED)
     print(f"seed {SEED}")
@@ -253,6 +254,7 @@ def test_result_that_cannot_be_sent_is_an_error_not_a_hang(pool):
         pool.run(lambda comm: (i for i in range(3)))
 
 
+@pytest.mark.exhaustive
 def test_rank_that_does_not_come_back_after_a_fault_costs_the_pool_and_is_named():
     def program(comm):
         comm.barrier()
@@ -462,6 +464,7 @@ def late(comm):
         comm.all_reduce(np.ones(4))
 
 
+@pytest.mark.exhaustive
 def test_stopped_rank_is_warned_about_then_named_and_ended():
     with WorkerPool(3, timeout_s=1.5, warn_after_s=0.5) as pool:
         pids = pool.pids
@@ -594,6 +597,7 @@ def test_orderly_end_of_the_notebook_with_a_running_job(tmp_path):
 # ---- in a real kernel ----
 
 
+@pytest.mark.exhaustive
 def test_in_a_kernel_interrupt_keeps_the_workers_and_kill_ends_them():
     from jupyter_client.manager import start_new_kernel
 

@@ -93,6 +93,7 @@ def test_processes_and_simulator_agree_bit_for_bit(pools, devices, triple):
     assert_same_bits(trained(plan, net, optimizer, data, "processes", pool=pools[devices]), trained(plan, net, optimizer, data, "simulator"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("triple", [(S, ((2, 4),), S), (((1, 1), (1, 4)), ((1, 4),), ((1, 4), (4, 1)))], ids=["blocks", "columns_rows"])
 def test_large_products_agree_bit_for_bit(pools, triple):
     """256 x 1024 x 1024, where the number of BLAS threads changes bits."""

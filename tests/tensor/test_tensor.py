@@ -7,6 +7,7 @@ from parallel_lab import ops
 from parallel_lab.autograd import gradients
 from parallel_lab.context import get_seed, set_seed
 from parallel_lab.errors import ParallelLabError, ShapeError, message
+from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.initializer import Normal, initializer
 from parallel_lab.tensor import Parameter, ParameterTuple, Tensor
 
@@ -236,3 +237,124 @@ def test_a_numpy_function_with_an_operator_keeps_the_gradient():
 
 def test_three_dots_stay_at_the_end_of_a_part_of_a_message():
     assert message("3 ways", allowed="Counts: 1, 2, 4, ...", hint="Try 4.") == "3 ways. Counts: 1, 2, 4, ... Try 4."
+
+
+# ---- methods ----
+
+SPACED = np.array([[[0.5], [2.0]], [[1.5], [0.25]], [[4.0], [3.0]]], np.float32)
+METHODS = {
+    "argmax": (lambda x: x.argmax(1), lambda a: a.argmax(1)),
+    "argmax of all": (lambda x: x.argmax(), lambda a: a.argmax()),
+    "argmin kept": (lambda x: x.argmin(keepdims=True), lambda a: a.argmin(keepdims=True)),
+    "argmin dim": (lambda x: x.argmin(dim=0, keepdim=True), lambda a: a.argmin(0, keepdims=True)),
+    "sum": (lambda x: x.sum(dim=1, keepdim=True), lambda a: a.sum(1, keepdims=True)),
+    "mean": (lambda x: x.mean((0, 1), keepdims=True), lambda a: a.mean((0, 1), keepdims=True)),
+    "max": (lambda x: x.max(axis=1), lambda a: a.max(1)),
+    "max with numbers": (lambda x: x.max(axis=0, return_indices=True)[1], lambda a: a.argmax(0)),
+    "min": (lambda x: x.min(), lambda a: a.min()),
+    "var": (lambda x: x.var(0), lambda a: a.var(0)),
+    "var ddof": (lambda x: x.var(0, 1), lambda a: a.var(0, ddof=1)),
+    "std": (lambda x: x.std(axis=1, keepdims=True), lambda a: a.std(1, keepdims=True)),
+    "norm": (lambda x: x.norm(), lambda a: np.sqrt((a * a).sum())),
+    "norm of rows": (lambda x: x.norm(1, 1), lambda a: np.abs(a).sum(1)),
+    "cumsum": (lambda x: x.cumsum(0), lambda a: a.cumsum(0)),
+    "cumsum of all": (lambda x: x.cumsum(), lambda a: a.cumsum()),
+    "topk": (lambda x: x.topk(2, dim=0)[0], lambda a: np.flip(np.sort(a, 0), 0)[:2]),
+    "argsort": (lambda x: x.argsort(0), lambda a: a.argsort(0)),
+    "abs": (lambda x: (-x).abs(), lambda a: a),
+    "exp": (lambda x: x.exp(), np.exp),
+    "log": (lambda x: x.log(), np.log),
+    "sqrt": (lambda x: x.sqrt(), np.sqrt),
+    "square": (lambda x: x.square(), np.square),
+    "pow": (lambda x: x.pow(3), lambda a: a**3),
+    "neg": (lambda x: x.neg(), lambda a: -a),
+    "arithmetic": (lambda x: x.add(1).sub(0.5).mul(x).div(2), lambda a: (a + 0.5) * a / 2),
+    "matmul": (lambda x: x.matmul(x.swapaxes(1, 2)), lambda a: a @ a.swapaxes(1, 2)),
+    "clip": (lambda x: x.clip(0.5, 2), lambda a: a.clip(0.5, 2)),
+    "clamp": (lambda x: x.clamp(min=1.0), lambda a: np.maximum(a, 1)),
+    "select": (lambda x: x.select(x > 1, 0.0), lambda a: np.where(a > 1, a, 0)),
+    "where": (lambda x: x.where(x > 1, -x), lambda a: np.where(a > 1, a, -a)),
+    "masked_fill": (lambda x: x.masked_fill(x > 1, 7.0), lambda a: np.where(a > 1, 7, a)),
+    "squeeze": (lambda x: x.squeeze(), lambda a: a.squeeze()),
+    "squeeze one": (lambda x: x.squeeze(-1), lambda a: a.squeeze(-1)),
+    "expand_dims": (lambda x: x.expand_dims(1), lambda a: np.expand_dims(a, 1)),
+    "unsqueeze": (lambda x: x.unsqueeze(-1), lambda a: a[..., None]),
+    "swapaxes": (lambda x: x.swapaxes(0, 2), lambda a: a.swapaxes(0, 2)),
+    "permute": (lambda x: x.permute(2, 0, 1), lambda a: a.transpose(2, 0, 1)),
+    "view": (lambda x: x.view(2, -1), lambda a: a.reshape(2, -1)),
+    "view of a tuple": (lambda x: x.view((6,)), lambda a: a.reshape(6)),
+    "flatten": (lambda x: x.flatten(), lambda a: a.reshape(6)),
+    "flatten samples": (lambda x: x.flatten(1), lambda a: a.reshape(3, 2)),
+    "flatten front": (lambda x: x.flatten(0, 1), lambda a: a.reshape(6, 1)),
+    "flatten one": (lambda x: x.flatten(1, 1), lambda a: a),
+    "broadcast_to": (lambda x: x.broadcast_to((3, 2, 4)), lambda a: np.broadcast_to(a, (3, 2, 4))),
+    "broadcast_to ints": (lambda x: x.broadcast_to(-1, 2, 4), lambda a: np.broadcast_to(a, (3, 2, 4))),
+    "tile": (lambda x: x.tile((1, 2, 3)), lambda a: np.tile(a, (1, 2, 3))),
+    "tile ints": (lambda x: x.tile(2, 1, 1), lambda a: np.tile(a, (2, 1, 1))),
+    "repeat": (lambda x: x.repeat(2, 1), lambda a: a.repeat(2, 1)),
+    "repeat all": (lambda x: x.repeat(3), lambda a: a.repeat(3)),
+    "split": (lambda x: x.split(2)[1], lambda a: a[2:]),
+    "chunk": (lambda x: x.chunk(2, 1)[1], lambda a: a[:, 1:]),
+    "take": (lambda x: x.take([2, 0], 0), lambda a: a.take([2, 0], 0)),
+    "copy": (lambda x: x.copy(), lambda a: a),
+    "bool": (lambda x: (x - 0.5).bool(), lambda a: (a - 0.5).astype(bool)),
+    "int": (lambda x: x.int(), lambda a: a.astype(np.int32)),
+    "long": (lambda x: x.long(), lambda a: a.astype(np.int64)),
+    "half": (lambda x: x.half(), lambda a: a.astype(np.float16)),
+    "float": (lambda x: x.int().float(), lambda a: np.trunc(a)),
+    "double": (lambda x: x.double(), lambda a: a.astype(np.float64)),
+    "to": (lambda x: x.to(np.float16), lambda a: a.astype(np.float16)),
+}
+NUMBERS = ("argmax", "argmin", "argsort", "max with")  # int32 here, int64 in numpy
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_give_what_numpy_gives(name):
+    method, expected = METHODS[name]
+    ours, want = method(Tensor(SPACED)).asnumpy(), expected(SPACED)
+    np.testing.assert_allclose(ours, want, rtol=1e-6)
+    assert ours.shape == np.shape(want)
+    assert ours.dtype == (np.int32 if name.startswith(NUMBERS) else np.asarray(want).dtype)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_recorded_while_a_network_is_traced(name):
+    method, expected = METHODS[name]
+    graph, _, _ = trace_network(lambda x: method(x) * 1 if name == "copy" else method(x), [("x", SPACED.shape, "float32")])
+    made = next(n for n in graph.nodes if n.name == graph.outputs[0])
+    want = np.asarray(expected(SPACED))
+    assert made.shape == want.shape
+    assert made.dtype == ("int32" if name.startswith(NUMBERS) else str(want.dtype))
+
+
+def test_flattening_samples_is_the_operator_that_can_be_cut():
+    graph, _, _ = trace_network(lambda x: x.flatten(1), [("x", (4, 2, 3), "float32")])
+    assert [n.op_class for n in graph.nodes] == ["Flatten"]
+
+
+def test_a_copy_is_another_array_through_which_gradients_flow():
+    p = Parameter(Tensor(A), name="w")
+    copied = p.copy()
+    assert not np.shares_memory(copied.asnumpy(), p.asnumpy())
+    np.testing.assert_array_equal(gradients(ops.reduce_sum(copied * 3.0), [p])[0], np.full(A.shape, 3.0))
+    assert Tensor(2.5).copy().item() == 2.5
+
+
+def test_elements_as_python_numbers():
+    assert Tensor([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: x.repeat((2, 1)), "repeats=.*ops.tile"),
+        (lambda x: x.flatten(2), "flatten: start_dim=2"),
+        (lambda x: x.flatten(1, 0), "start_dim=1 is after end_dim=0"),
+        (lambda x: x.to("cuda"), "Cast: dtype='cuda'"),
+        (lambda x: x.var(axes=0), "var: unknown argument 'axes'"),
+        (lambda x: x.argmax(0, dim=1), "argmax: axis and dim"),
+    ],
+)
+def test_methods_refuse_in_words(call, words):
+    with pytest.raises(ShapeError, match=words):
+        call(Tensor(A))

@@ -3,7 +3,7 @@
     loss = nn.CrossEntropyLoss(weight=[1.0, 2.0, 1.0], ignore_index=-100)
 
 A weighted mean is sum(weight * loss) / sum(weight), with both sums over the whole batch: two all_reduces when the batch is cut, where a mean of the
-ranks' means would be wrong as soon as their weights differ.
+ranks' means would be wrong as soon as their weights differ. The formulas are those of the functions, in `ops/losses.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from ..ops.losses import cross_entropy_of, nll_of
 from ..tensor import Tensor
 from .cell import Cell
 from .checks import flag, number, whole_number
@@ -48,30 +49,9 @@ class _ClassLoss(LossBase):
         self.label_weight = ops.LabelWeight(ignore_index=self.ignore_index)
         self.sum_weights = ops.ReduceSum()
         self.div = ops.Div()
-        self._ones: dict[int, Tensor] = {}
-
-    def _weights(self, logits: Any) -> Tensor:
-        """Weights for the classes of these logits; ones if none were given."""
-        classes = ops.shape(logits)[1]
-        if self.weight is None:
-            return self._ones.setdefault(classes, Tensor(np.ones(classes, np.float32)))
-        return self.weight
-
-    def _combined(self, losses: Any, labels: Any, weights: Tensor) -> Any:
-        """The weighted losses reduced: a mean divides by the sum of the samples' weights."""
-        if self.reduction != "mean" or (self.weight is None and self.ignore_index is None):
-            return self.get_loss(losses)
-        counted = self.label_weight(labels, weights)
-        if str(counted.dtype) != str(losses.dtype):
-            counted = ops.cast(counted, str(losses.dtype))
-        return self.div(self.reduce_sum(losses), self.sum_weights(counted))
 
     def extend_repr(self) -> str:
         return f"{super().extend_repr()}, ignore_index={self.ignore_index}"
-
-
-def _is_integer(labels: Any) -> bool:
-    return np.dtype(str(labels.dtype)).kind in "iu"
 
 
 class CrossEntropyLoss(_ClassLoss):
@@ -100,39 +80,7 @@ class CrossEntropyLoss(_ClassLoss):
         self.rows, self.label_rows, self.positions = ops.Reshape(), ops.Reshape(), ops.Reshape()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        is_integer, shape, given = _is_integer(labels), ops.shape(logits), ops.shape(labels)
-        fits = (shape[0], *shape[2:]) if is_integer else shape
-        if len(shape) < 2 or given != fits:
-            raise ShapeError(
-                message(
-                    f"logits of shape {shape} with labels of shape {given}, {labels.dtype}",
-                    where=self._where(),
-                    allowed="Logits (a, c) with int labels (a,), or with float labels (a, c)",
-                    hint="Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)" if len(shape) > 2 else "",
-                )
-            )
-        if self.weight is not None and self.weight.shape != (shape[1],):
-            raise ShapeError(message(f"weight has {self.weight.shape[0]} numbers", where=self._where(), allowed=f"One per class: {shape[1]}"))
-        if not is_integer:
-            return self.get_loss(self._against_weights(logits, labels))
-        if self.weight is None and self.ignore_index is None and not self.label_smoothing and len(shape) == 2:
-            return self.get_loss(self.sparse_softmax_cross_entropy(logits, labels))
-        weights = self._weights(logits)
-        return self._combined(self.class_cross_entropy(logits, labels, weights), labels, weights)
-
-    def _against_weights(self, logits: Any, labels: Any) -> Any:
-        """Loss of every sample against given class weights."""
-        shape = ops.shape(logits)
-        if len(shape) > 2:
-            perm = (0, *range(2, len(shape)), 1)
-            logits = self.rows(self.classes_last(logits, perm), (-1, shape[1]))
-            labels = self.label_rows(self.labels_last(labels, perm), (-1, shape[1]))
-        if self.label_smoothing:
-            labels = self.smooth_add(self.smooth_mul(labels, 1 - self.label_smoothing), self.label_smoothing / shape[1])
-        if self.weight is not None:
-            labels = self.weight_mul(labels, self.weight)
-        losses = self.softmax_cross_entropy(logits, labels)
-        return losses if len(shape) == 2 else self.positions(losses, (shape[0], *shape[2:]))
+        return cross_entropy_of(self, logits, labels, self._where())
 
     def extend_repr(self) -> str:
         return f"{super().extend_repr()}, label_smoothing={self.label_smoothing}"
@@ -141,7 +89,9 @@ class CrossEntropyLoss(_ClassLoss):
 class NLLLoss(_ClassLoss):
     """Minus the log-probability of each sample's class.  logits: (n, c, ...) log-probabilities, labels: (n, ...) int -> () or (n, ...).
 
-    weight, ignore_index, reduction  as in CrossEntropyLoss
+    weight        (c,), one number per class that multiplies its samples' losses
+    ignore_index  class number of samples to leave out; a mean does not count them. Default None: every label is a class
+    reduction     "mean": the sum of weighted losses divided by the sum of the weights; "sum"; "none"
 
     Operators: `nll` (NLLLoss) and, for a mean, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
     """
@@ -151,8 +101,7 @@ class NLLLoss(_ClassLoss):
         self.nll = ops.NLLLoss(ignore_index=self.ignore_index)
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        weights = self._weights(logits) if len(ops.shape(logits)) > 1 else Tensor(np.ones(1, np.float32))
-        return self._combined(self.nll(logits, labels, weights), labels, weights)
+        return nll_of(self, logits, labels)
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
