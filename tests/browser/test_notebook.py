@@ -113,6 +113,7 @@ class Lab:
 # ---- the notebook ----
 
 
+@pytest.mark.exhaustive
 def test_the_notebook_runs_from_top_to_bottom_and_shows_what_it_promises(opened):
     book = opened(NOTEBOOK)
     book.run_all()

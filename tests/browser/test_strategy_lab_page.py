@@ -147,6 +147,7 @@ def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
     expect(page.locator(".pl-lead-name")).to_have_text("out of matmul, before its all_reduce")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("net", ["quickstart", "dense", "convnet", "transformer", "embedding"])
 def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
     """Rank, tensor and phase, in changing order; every choice shows what `snapshot()` says after the same commands. Of long networks, every fifth."""
@@ -305,6 +306,7 @@ def test_nothing_is_cut_off(show, scheme, width):
     assert cut == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [904, 1280])
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 def test_a_real_nets_graph_and_table_have_room(show, net, width):

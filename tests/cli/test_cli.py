@@ -263,6 +263,7 @@ def ask(address):
             time.sleep(0.05)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
 def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
     """Starts JupyterLab, asks it for the notebook, and ends it; the check after each test sees that no process stays."""

@@ -232,6 +232,7 @@ def test_megatron_needs_one_all_reduce_in_forward_besides_the_loss():
     assert reduced == ["mm2"]
 
 
+@pytest.mark.exhaustive
 @each_pair
 def test_a_hundred_steps_bring_the_loss_down_clearly(data, name):
     run = losses(data, name, 1, 100)[0]

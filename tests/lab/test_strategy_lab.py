@@ -289,6 +289,7 @@ def test_a_lab_that_cannot_be_is_refused_when_it_is_made(arguments):
 # ---- looking ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("net", "data"), PAIRS)
 @pytest.mark.parametrize("devices", DEVICES)
 def test_a_snapshot_is_plain_data_and_consistent_with_itself(net, devices, data):

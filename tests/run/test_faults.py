@@ -556,6 +556,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("whole_group", [False, True], ids=["alone", "with its group"])
 @pytest.mark.parametrize("how", ["idle", "busy", "stuck"])
 def test_kill_of_the_notebook_ends_all_workers_the_stopped_one_too(tmp_path, how, whole_group):

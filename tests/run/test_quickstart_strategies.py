@@ -1,6 +1,7 @@
 """The quickstart's net (MatMul, ReLU, MatMul) under every legal triple of strategies: loss and gradients are those of one device, training too.
 
-On 8 ranks these are 20 x 10 x 20 = 4000 plans, which the exhaustive run takes all, the quick one a sample of. float64 and a bound of 1e-10: a missing or doubled addend is off by a tenth at least.
+On 8 ranks these are 20 x 10 x 20 = 4000 plans, which the exhaustive run takes all, the quick one a sample of. float64 and a bound of 1e-10: a
+missing or doubled addend is off by a tenth at least.
 """
 
 import numpy as np

@@ -86,6 +86,7 @@ def triples(devices, count, seed):
     return list(zip(*columns, strict=True))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("devices", "triple"), [(d, t) for d in (1, 2, 4, 8) for t in triples(d, 4, seed=31)])
 def test_processes_and_simulator_agree_bit_for_bit(pools, devices, triple):
     net, data = net_and_data(*triple)
@@ -305,6 +306,7 @@ def test_stop_ends_all_ranks_at_one_step_and_the_session_goes_on_as_if_uninterru
     assert whole.train(data, steps=7) == more
 
 
+@pytest.mark.exhaustive
 def test_pause_holds_and_resume_goes_on_with_the_same_numbers(ready):
     make, data = ready
     session, progress = make("processes"), Progress()
@@ -389,6 +391,7 @@ def test_close_during_a_run_stops_it(ready):
     assert len(run.result(timeout=20)) < LONG
 
 
+@pytest.mark.exhaustive
 def test_losses_arrive_while_it_runs_in_order_and_complete(ready):
     make, data = ready
     session, seen = make("processes"), []

@@ -133,6 +133,7 @@ def assert_same_bits(pool: WorkerPool, made: list[dict[int, Request]]) -> None:
             assert got.flags.c_contiguous and got.flags.writeable, label
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_every_group_and_dtype_in_many_steps_equals_answer(small_pool, kind):
     dtypes = DTYPES

@@ -176,6 +176,7 @@ def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     assert len(set(job.result(timeout=5))) == 1
 
 
+@pytest.mark.exhaustive
 def test_pause_does_not_count_as_waiting():
     with WorkerPool(2, timeout_s=1.5, warn_after_s=1.0) as pool:
         job = pool.submit(train, 10**9, 0.001)
@@ -232,6 +233,7 @@ def test_jobs_queue_up_and_a_queued_one_can_be_withdrawn(pool):
 # ---- interrupts ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("body", "keeps"),
     [
@@ -279,6 +281,7 @@ print(get_pool(4).run(lambda comm: (comm.state.get("kept", False), bool(comm.all
     assert len(err.splitlines()) <= 5
 
 
+@pytest.mark.exhaustive
 def test_second_interrupt_does_not_wait_for_a_stuck_worker():
     script = f"""
 import sys, os, time; sys.path.insert(0, {ROOT!r})
