@@ -15,7 +15,7 @@ __all__ = ["Origin", "caller"]
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep  # np.sum(x) reaches x through numpy's own Python files
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Networks that ship with the package are user code for this purpose: their lines are what a learner wants to see.
-_USER_FILES = (os.path.join(_PACKAGE, "lab", "networks.py"),)
+_USER_FILES = (os.path.join(_PACKAGE, "lab", "networks.py"), os.path.join(_PACKAGE, "models") + os.sep)
 
 
 @dataclass(frozen=True)

@@ -209,3 +209,13 @@ def test_data_parallel_takes_strategies_away_again():
 def test_what_cannot_be_is_refused_in_words(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_messages_name_the_networks_own_lines(rng):
+    """They named the line of nn.Dense, which is the same for every layer."""
+    net = models.tensor_parallel(models.GPT(48, 32, 1, 4, 16), 2, 4)
+    plan = compile(net, *tokens(rng, 1)[0], loss=models.LanguageModelLoss(), device_num=8, dataset_strategy="full_batch")
+    inside = [i for _, i in plan.instructions("forward") if i.is_communication and i.name.endswith("matmul")]
+    assert len(inside) == 2 and len({i.origin.place for i in inside}) == 2
+    assert all(i.origin.place.startswith("gpt.py:") for i in inside)
+    assert "self.out(" in inside[0].origin.text and "self.fc2(" in inside[1].origin.text
