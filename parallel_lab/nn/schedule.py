@@ -229,13 +229,18 @@ def _epochs(where: str, total_step: Any, step_per_epoch: Any) -> list[int]:
     return [i // per_epoch for i in range(whole_number(total_step, where, "total_step", 1))]
 
 
+def _in_decay_epochs(where: str, decay_epoch: int, is_stair: bool) -> Callable[[int], float]:
+    """epoch -> epoch / decay_epoch, rounded down if is_stair."""
+    decay, stair = whole_number(decay_epoch, where, "decay_epoch", 1), flag(is_stair, where, "is_stair")
+    return (lambda epoch: epoch // decay) if stair else (lambda epoch: epoch / decay)
+
+
 def exponential_decay_lr(
     learning_rate: float, decay_rate: float, total_step: int, step_per_epoch: int, decay_epoch: int, is_stair: bool = False
 ) -> list[float]:
     """learning_rate * decay_rate ** (epoch / decay_epoch) per step, the quotient rounded down if is_stair; epoch = step // step_per_epoch."""
     where = "exponential_decay_lr"
-    decay, stair = whole_number(decay_epoch, where, "decay_epoch", 1), flag(is_stair, where, "is_stair")
-    p = (lambda e: e // decay) if stair else (lambda e: e / decay)
+    p = _in_decay_epochs(where, decay_epoch, is_stair)
     return _decay_list(where, _exponential, learning_rate, decay_rate, total_step, step_per_epoch, p)
 
 
@@ -254,8 +259,7 @@ def inverse_decay_lr(
 ) -> list[float]:
     """learning_rate / (1 + decay_rate * epoch / decay_epoch) per step, the quotient rounded down if is_stair; epoch = step // step_per_epoch."""
     where = "inverse_decay_lr"
-    decay, stair = whole_number(decay_epoch, where, "decay_epoch", 1), flag(is_stair, where, "is_stair")
-    p = (lambda e: e // decay) if stair else (lambda e: e / decay)
+    p = _in_decay_epochs(where, decay_epoch, is_stair)
     return _decay_list(where, _inverse, learning_rate, decay_rate, total_step, step_per_epoch, p)
 
 
