@@ -17,24 +17,52 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "CellError",
+    "CheckpointCorrupt",
+    "CheckpointError",
+    "CheckpointFolderError",
+    "CheckpointKeyError",
+    "CheckpointTypeError",
+    "CheckpointWriteError",
     "CollectiveMismatch",
     "CollectiveTimeout",
+    "ContextConflictError",
     "ContextError",
+    "ContextKeyError",
+    "ContextPathError",
+    "ContextStrategyError",
+    "ContextTypeError",
     "DataFileError",
     "DatasetError",
     "DeadlockError",
+    "DeviceError",
     "LayoutError",
+    "LayoutTypeError",
+    "LossNotFinite",
+    "MetricEmpty",
+    "MetricKeyError",
+    "MissingImport",
+    "MissingModule",
+    "MissingName",
     "MissingPackage",
+    "ModelError",
+    "NotBuiltYet",
     "ParallelLabError",
     "PlanError",
     "RankDied",
     "RankRaised",
     "ShapeError",
+    "ShardConditionError",
     "SharedMemoryTooSmall",
+    "StageNameError",
     "StrategyError",
     "StrategyTypeError",
     "TraceError",
+    "TracedCommunication",
     "WorkersClosed",
+    "WorldArgumentError",
+    "WorldError",
+    "WorldTimeout",
+    "WorldTypeError",
     "escape",
     "message",
     "shorten",
@@ -47,6 +75,10 @@ class ParallelLabError(Exception):
 
 class LayoutError(ParallelLabError, ValueError):
     """A tensor layout that does not describe a placement: wrong axis, axis used twice, dim that does not divide."""
+
+
+class LayoutTypeError(LayoutError, TypeError):
+    """A layout made with values of the wrong Python type (MindSpore raises TypeError in `Layout`)."""
 
 
 class ShapeError(ParallelLabError, ValueError):
@@ -69,16 +101,56 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """A value of the wrong Python type given to a Cell, layer, initializer or optimizer."""
 
 
+class StageNameError(ArgumentError, KeyError):
+    """A Cell named in a pipeline's stage_config that the network does not have (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # KeyError's shows the repr
+
+
+class DeviceError(ArgumentError, RuntimeError):
+    """A device target that is not known (MindSpore raises RuntimeError)."""
+
+
 class CellError(ParallelLabError, AttributeError, RuntimeError):
     """A Cell used before it is ready: no super().__init__(), no construct, an attribute that is not there."""
+
+
+class ShardConditionError(ParallelLabError, AssertionError):
+    """`shard` of a Cell or function in a parallel mode that cannot do it (MindSpore asserts it)."""
 
 
 class TraceError(ParallelLabError, RuntimeError):
     """Something in `construct` that cannot be traced, such as reading the value of a tensor."""
 
 
+class TracedCommunication(TraceError):
+    """A communication operator called by hand while a network is traced: such a network runs operator by operator on each rank."""
+
+
 class ContextError(ParallelLabError, ValueError):
     """A parallel setting that is unknown or out of range."""
+
+
+class ContextTypeError(ContextError, TypeError):
+    """A setting of the wrong Python type."""
+
+
+class ContextKeyError(ContextError, KeyError):
+    """A wrong or missing key inside a setting that is a dict (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its text
+
+
+class ContextStrategyError(ContextError, StrategyError):
+    """A cut of the inputs that no layout can have. MindSpore raises RuntimeError at compile time: it is both."""
+
+
+class ContextConflictError(ContextError, RuntimeError):
+    """Settings that are legal one by one and cannot hold together (MindSpore raises RuntimeError when it compiles)."""
+
+
+class ContextPathError(ContextError, OSError):
+    """A setting that names a folder which cannot be made."""
 
 
 class PlanError(ParallelLabError, RuntimeError):
@@ -109,6 +181,22 @@ class WorkersClosed(ParallelLabError, RuntimeError):
     """A call on workers that were stopped or have died."""
 
 
+class WorldError(ParallelLabError, RuntimeError):
+    """A call that needs a world of ranks where there is none, or not the right one: `init` was not called, or the process was started alone."""
+
+
+class WorldArgumentError(WorldError, ValueError):
+    """A backend, group name, rank list or rank table that does not describe a world."""
+
+
+class WorldTypeError(WorldError, TypeError):
+    """An argument of a communication function that has the wrong Python type."""
+
+
+class WorldTimeout(WorldError, TimeoutError):
+    """Ranks that did not come to the place where all of them meet."""
+
+
 class SharedMemoryTooSmall(ParallelLabError, OSError):
     """The machine cannot give the shared memory that was asked for."""
 
@@ -117,12 +205,72 @@ class DataFileError(ParallelLabError, ValueError):
     """A data file that is missing, cut short or not what it claims to be."""
 
 
+class CheckpointError(DataFileError, RuntimeError):
+    """A checkpoint or strategy file that is not there or does not fit what it is loaded into. MindSpore: ValueError; for shapes RuntimeError."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """A checkpoint whose bytes are not those that were written, or that was never a checkpoint."""
+
+
+class CheckpointTypeError(CheckpointError, TypeError):
+    """An argument of the wrong Python type given to a function that saves, loads or transforms checkpoints."""
+
+
+class CheckpointKeyError(CheckpointError, KeyError):
+    """A parameter for which a strategy or a checkpoint has no entry."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its text
+
+
+class CheckpointFolderError(CheckpointError, NotADirectoryError, IsADirectoryError):
+    """A folder where a file should be, or the other way round."""
+
+
+class CheckpointWriteError(CheckpointError, OSError):
+    """A checkpoint that could not be written; what was there before is still there."""
+
+
 class DatasetError(ArgumentError, RuntimeError):
     """A data pipeline put together or used wrongly. MindSpore raises RuntimeError when it runs, a Python user expects ValueError: it is both."""
 
 
+class LossNotFinite(ParallelLabError, ValueError):
+    """A loss that became NaN or infinite: a training that cannot recover (MindSpore's LossMonitor raises ValueError)."""
+
+
+class MetricEmpty(ParallelLabError, RuntimeError):
+    """A metric asked for its result before it was given a sample."""
+
+
+class MetricKeyError(ArgumentError, KeyError):
+    """A metric's name that is not known (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # a KeyError would show the text in quotes
+
+
+class ModelError(ParallelLabError, RuntimeError):
+    """A call on a Model that its settings do not allow."""
+
+
+class NotBuiltYet(ParallelLabError, NotImplementedError):
+    """A setting that is known and kept, and a run that needs it: this version cannot do it yet."""
+
+
 class MissingPackage(ParallelLabError, ImportError):
     """An optional package that is needed now and is not installed."""
+
+
+class MissingName(ParallelLabError, AttributeError):
+    """A name that MindSpore has, or might have, and this package has not, asked for as an attribute."""
+
+
+class MissingImport(ParallelLabError, ImportError):
+    """The same, asked for by `from mindspore... import name`."""
+
+
+class MissingModule(ParallelLabError, ModuleNotFoundError):
+    """A module that MindSpore has, or might have, and this package has not."""
 
 
 def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") -> str:
@@ -139,7 +287,10 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
 
 def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)` cut to `limit` characters, for error texts that quote what was given."""
-    text = repr(value)
+    try:
+        text = str.__str__(repr(value))
+    except Exception as error:  # the value's own code, or an int of more digits than Python prints: the message must still be made
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
