@@ -19,8 +19,9 @@ from typing import Any
 
 from ..context import current_tracer
 from ..errors import StrategyError, message
+from ..named_layout import LayoutStrategy, as_strategy
 from .registry import OpDef, Primitive, op
-from .sharding import completed, sharding_rule
+from .sharding import ShardingRule, completed, part_strategy, sharding_rule
 
 __all__ = ["composed"]
 
@@ -35,8 +36,8 @@ class _Part:
     keep    names of attributes (`add_prim_attr`) that the part takes over from the whole
     """
 
-    def __init__(self, cuts: dict[str, int] | None, primitive: Primitive | None) -> None:
-        self.cuts, self.primitive = cuts, primitive
+    def __init__(self, rule: ShardingRule | None, primitive: Primitive | None) -> None:
+        self.rule, self.primitive = rule, primitive
 
     def __call__(self, part: OpDef, *operands: Any, labels: str = "", keep: tuple[str, ...] = (), **attrs: Any) -> Any:
         if self.primitive is None or current_tracer.get() is None:
@@ -46,9 +47,8 @@ class _Part:
         inner.prim_attrs = {name: value for name, value in self.primitive.prim_attrs.items() if name in keep}
         if self.primitive.instance_name:
             inner.instance_name = f"{self.primitive.instance_name}.{part.name}"
-        if self.cuts is not None and not part.view:
-            ins = labels.split("->")[0].split(",")
-            inner.in_strategy = tuple(tuple(self.cuts.get(c, 1) for c in letters) for letters in ins)
+        if self.rule is not None and not part.view:
+            inner.in_strategy = part_strategy(self.rule, labels.split("->")[0].split(","))
             inner.strategy_origin = self.primitive.strategy_origin
         return part.call(operands, attrs, inner)
 
@@ -58,7 +58,7 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
 
     def declare(fn: Callable) -> OpDef:
         def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
-            cuts = None
+            rule = None
             shapes = tuple(tuple(x.shape) for x in operands)
             if primitive is not None:
                 primitive.called_with = (shapes, attrs)
@@ -69,10 +69,11 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 if primitive.out_strategy is not None:
                     what = f"out_strategy {primitive.out_strategy}"
                     raise StrategyError(message(what, where=where, allowed="None: the result's cuts follow from those of its parts"))
-                strategy = completed(whole, shapes, attrs, primitive.in_strategy)
-                cuts = dict(sharding_rule(whole, shapes, attrs, strategy, _ANY_NUMBER, where).cuts)
+                strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
+                devices = strategy[0].device_num if isinstance(strategy, LayoutStrategy) else _ANY_NUMBER
+                rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
             named = dict(zip(whole.tensors, operands, strict=True))
-            return fn(_Part(cuts, primitive), **named, **attrs)
+            return fn(_Part(rule, primitive), **named, **attrs)
 
         return op(signature, expand=expand, **facts)(fn)
 

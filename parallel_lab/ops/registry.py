@@ -29,9 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from ..context import current_tracer
+from ..context import current_tracer, get_compat
 from ..errors import ParallelLabError, ShapeError, StrategyError, StrategyTypeError, message, shorten
+from ..named_layout import Layout
 from ..origin import Origin, caller
+from .placement import TARGET, Placed, refuse_placement
 from .signature import Shape, Signature, resolve
 
 __all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_dim", "check_ints", "check_strategy_value", "op", "scalar_operand"]
@@ -484,27 +486,31 @@ def op(
     return declare
 
 
-def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy:
-    """A strategy checked as far as one can without shapes: tuple of tuples of ints that are powers of two.
+def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy | tuple[Layout, ...]:
+    """A strategy checked as far as one can without shapes: tuple of tuples of ints that are powers of two, or tuple of layouts.
 
-    Raises StrategyTypeError for wrong types, StrategyError for counts below 1 or not powers of two.
+    Raises StrategyTypeError for wrong types, StrategyError for counts below 1 or not powers of two and for a Layout that was not called.
     """
     if not isinstance(strategy, tuple):
         raise StrategyTypeError(
             message(
                 f"{what} {shorten(strategy)} is a {type(strategy).__name__}",
                 where=where,
-                allowed="A tuple with one tuple per input, one int per dim",
-                hint="For example ((2, 4), (4, 1)); mind the comma in ((2, 4),)",
+                allowed="A tuple with one tuple per input, one int per dim, or with one layout per input",
+                hint=f"For one input write ({strategy!r},)"
+                if isinstance(strategy, Layout)
+                else "For example ((2, 4), (4, 1)); mind the comma in ((2, 4),)",
             )
         )
+    if any(isinstance(entry, Layout) for entry in strategy):
+        return _check_layouts(strategy, where, what)
     for position, cuts in enumerate(strategy):
         if not isinstance(cuts, tuple):
             raise StrategyTypeError(
                 message(
                     f"{what} {shorten(strategy)} has a {type(cuts).__name__} at input {position}",
                     where=where,
-                    allowed="A tuple with one tuple per input, one int per dim",
+                    allowed="A tuple with one tuple per input, one int per dim, or with one layout per input",
                     hint=f"For one input write ({shorten(strategy)},)" if all(isinstance(c, int) for c in strategy) else "",
                 )
             )
@@ -527,7 +533,36 @@ def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> S
     return strategy
 
 
-class Primitive:
+def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]:
+    """A strategy of layouts, checked as far as one can without shapes."""
+    for position, layout in enumerate(strategy):
+        if not isinstance(layout, Layout):
+            raise StrategyTypeError(
+                message(
+                    f"{what} {shorten(strategy)} has {shorten(layout)} of type {type(layout).__name__} at input {position}",
+                    where=where,
+                    allowed="Layouts only, or tuples of ints only: the two do not mix",
+                    hint="Write layout() for a number, or for an input whose cuts follow from the others" if layout == () else "",
+                )
+            )
+        if layout.dims is None:
+            raise StrategyError(
+                message(
+                    f"{what} has {layout!r} at input {position}, which places no tensor yet",
+                    where=where,
+                    allowed="Layouts that were called with one entry per dim",
+                    hint=f"For example {layout!r}({layout.alias_name[0]!r}, 'None')",
+                )
+            )
+        for dim, axes in enumerate(layout.axes):
+            for size, name in ((layout.device_matrix[-1 - a], layout.alias_name[-1 - a]) for a in axes):
+                if size & (size - 1):
+                    given = f"{what} {layout!r} cuts dim {dim} of input {position} by {name!r}, {size} ways"
+                    raise StrategyError(message(given, where=where, allowed="Counts are powers of two: 1, 2, 4, 8, ..."))
+    return strategy
+
+
+class Primitive(Placed):
     """An operator as an object, as in MindSpore: `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`.
 
     Attributes of the operator are given to the constructor, tensors to the call. One instance carries one strategy.
@@ -550,8 +585,8 @@ class Primitive:
             )
         self.attrs = given
         self.instance_name = ""
-        self.in_strategy: Strategy | None = None
-        self.out_strategy: Strategy | None = None
+        self.in_strategy: Strategy | tuple[Layout, ...] | None = None
+        self.out_strategy: Strategy | tuple[Layout, ...] | None = None
         self.strategy_origin: Origin | None = None
         self.prim_attrs: dict[str, Any] = {}
 
@@ -560,11 +595,14 @@ class Primitive:
         """Class name, as the IR prints it."""
         return type(self).__name__
 
-    def shard(self, in_strategy: Strategy | None = None, out_strategy: Strategy | None = None) -> Primitive:
-        """Set how the inputs are cut: one tuple per input, one power of two per dim. Returns self.
+    def shard(self, in_strategy: Strategy | tuple[Layout, ...] | None = None, out_strategy: Strategy | tuple[Layout, ...] | None = None) -> Primitive:
+        """Set how the inputs are cut: one tuple per input, one power of two per dim; or one called `Layout` per input. Returns self.
 
-        out_strategy  how the result is cut, one tuple in a tuple. It follows from the inputs; only where they leave partial sums is there a choice:
-                      the cuts that follow (an all_reduce), or those with dim 0 cut further, among the ranks that hold the addends (a reduce_scatter)
+        out_strategy  how the result is cut, one tuple (or layout) in a tuple. It follows from the inputs; only where they leave partial sums is there
+                      a choice: the cuts that follow (an all_reduce), or those with dim 0 cut further, among the ranks that hold the addends (a
+                      reduce_scatter)
+
+        Raises StrategyTypeError (a TypeError) for wrong types, StrategyError for counts that no operator can take.
 
         What depends on shapes or on the number of devices is checked when the network is compiled. Takes effect in the semi-automatic and automatic
         modes (and in `parallel_lab.compile`).
@@ -582,9 +620,13 @@ class Primitive:
                     hint="Shard the operator before or after it",
                 )
             )
-        self.in_strategy = None if in_strategy is None else check_strategy_value(in_strategy, where)
-        self.out_strategy = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
-        self.strategy_origin = origin
+        inward = None if in_strategy is None else check_strategy_value(in_strategy, where)
+        outward = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
+        if inward and outward and isinstance(inward[0], Layout) != isinstance(outward[0], Layout):
+            what = f"in_strategy {shorten(in_strategy)} with out_strategy {shorten(out_strategy)}"
+            raise StrategyTypeError(message(what, where=where, allowed="Both are made of layouts, or both of tuples of ints"))
+        # nothing has changed if one of the two was refused
+        self.in_strategy, self.out_strategy, self.strategy_origin = inward, outward, origin
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
@@ -595,6 +637,8 @@ class Primitive:
         return self
 
     def __call__(self, *args: Any) -> Any:
+        if TARGET in self.prim_attrs:
+            refuse_placement(self.name, self.prim_attrs[TARGET])
         return self.op.call(args, self.attrs, self)
 
     def result(self, index: int, *args: Any) -> Any:
@@ -602,5 +646,7 @@ class Primitive:
         return self.op.call(args, self.attrs, self, index)
 
     def __repr__(self) -> str:
-        shown = {**self.attrs, **({"in_strategy": self.in_strategy} if self.in_strategy is not None else {}), **self.prim_attrs}
+        # MindSpore 2.10 leaves out_strategy out
+        strategies = {"in_strategy": self.in_strategy} | ({} if get_compat() == "2.10" else {"out_strategy": self.out_strategy})
+        shown = {**self.attrs, **(strategies if self.in_strategy is not None else {}), **self.prim_attrs}
         return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"

@@ -288,8 +288,8 @@ def test_slices_that_suffice_are_not_exchanged(name):
 def test_a_slice_asks_for_one_row_of_each_neighbour():
     x, w, attrs = ALLOWED["3x3 same"]
     rule = sharding_rule(CONV, (x, w), attrs_of(**attrs), ((1, 1, 2, 2), (1, 1, 1, 1)), 8)
-    # (dim of x, axis of the device matrix (1, 1, 2, 2, 1, repeat 2), (step, origin, length, slice)): rows 4 i - 1 to 4 i + 5
-    assert rule.windows == ((2, 3, (4, -1, 6, 4)), (3, 2, (4, -1, 6, 4)))
+    # (dim of x, axes of the device matrix (1, 1, 2, 2, 1, repeat 2), (step, origin, length, slice)): rows 4 i - 1 to 4 i + 5
+    assert rule.windows == ((2, (3,), (4, -1, 6, 4)), (3, (2,), (4, -1, 6, 4)))
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
