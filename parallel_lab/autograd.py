@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .context import current_tracer, on_tape
 from .errors import ArgumentError, ArgumentTypeError, TraceError, message, shorten
-from .tensor import Node, Parameter, Tensor
+from .tensor import Arithmetic, Node, Parameter, Tensor
 
 __all__ = ["grad", "gradients", "value_and_grad"]
 
@@ -101,14 +102,22 @@ def value_and_grad(
         if positions and max(positions) >= len(args):
             given = f"grad_position={grad_position} with {len(args)} argument{'s' if len(args) != 1 else ''}"
             raise ArgumentError(message(given, where=where, allowed=f"Numbers of positional arguments, from 0 to {len(args) - 1}"))
-        args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
-        value = fn(*args)
+        tracer = current_tracer.get()
+        if tracer is None:
+            args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
+        watching = on_tape.set(tracer is None)
+        try:
+            value = fn(*args)
+        finally:
+            on_tape.reset(watching)
         if has_aux and not isinstance(value, (tuple, list)):
             raise TraceError(message(f"the function returned {shorten(value)}", where=where, allowed="With has_aux=True a tuple: (loss, more...)"))
         output = value[0] if has_aux else value
-        if not isinstance(output, Tensor):
+        if not isinstance(output, Tensor if tracer is None else Arithmetic):
             raise TraceError(message(f"the function returned {shorten(output)}", where=where, allowed="A Tensor to differentiate"))
-        grads = [Tensor(g) for g in gradients(output, [args[i] for i in positions] + weight_list)]
+        wanted = [args[i] for i in positions] + weight_list
+        # in a trace the gradients are written down as values that the compiler will know how to make
+        grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)
         by_position, by_weight = grads[: len(positions)], tuple(grads[len(positions) :])
         inputs = by_position[0] if isinstance(grad_position, int) else tuple(by_position)
         if weights is None:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .context import PARALLEL_MODES, ParallelConfig, frozen, get_auto_parallel_context
-from .errors import ContextError, ShapeError, TraceError, message, shorten
-from .graph.ir import Draft
-from .graph.passes import DATA_PARALLEL_PASSES, PASSES, Pass, run_passes, scale_loss, update_parameters
+from .context import ParallelConfig, frozen, get_auto_parallel_context
+from .errors import NotBuiltYet, ShapeError, StrategyError, TraceError, message, shorten
+from .graph.ir import LOCAL_MODES, Draft
+from .graph.passes import DATA_PARALLEL_PASSES, PASSES, Pass, follow_gradients, run_passes, scale_loss, update_parameters
 from .graph.passes.parallelize import dataset_cuts
 from .graph.passes.strategies import check_device_num
-from .graph.trace import check_input, input_names, trace_network
+from .graph.trace import Slot, check_input, input_names, trace_network
 from .nn.cell import Cell
 from .nn.loss import WithLossCell
 from .nn.optim import Optimizer
 from .plan import Plan, freeze
+from .tensor import Parameter
 
-__all__ = ["COMPILED_MODES", "compile_network", "compile_steps"]
-
-COMPILED_MODES = ("stand_alone", "data_parallel", "semi_auto_parallel")
+__all__ = ["Compiled", "compile_network", "compile_program", "compile_steps"]
 
 
 def compile_network(
@@ -60,6 +60,46 @@ def compile_network(
 
 def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
     """As `compile_network`, but returns what every pass made: ("trace", Draft), ("strategies", Draft), ..., ("plan", Plan)."""
+    made = compile_program(network, *inputs, **options)
+    static = next((part for part in _leaves(made.form) if not isinstance(part, Slot)), made)
+    if static is not made:
+        raise TraceError(message(f"the network returned {shorten(static)}", where="compile", allowed="Tensors that it computed from its inputs"))
+    return made.steps
+
+
+def _leaves(form: Any) -> list[Any]:
+    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
+        return [leaf for part in form for leaf in _leaves(part)]
+    return [leaf for part in form.values() for leaf in _leaves(part)] if isinstance(form, dict) else [form]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled network, or training step, with the objects it was made from.
+
+    steps       what every pass made; the last is the plan
+    parameters  the Parameters by name
+    optimizer   the one whose rule the plan's update is, or None
+    form        what the function returned, with a `graph.trace.Slot` in the place of each of the plan's outputs
+    cells       (Cell, whether it was in training mode) of every Cell that was called: another mode makes another program
+    """
+
+    steps: tuple[tuple[str, Draft | Plan], ...]
+    parameters: dict[str, Parameter]
+    optimizer: Any
+    form: Any
+    cells: tuple[tuple[Cell, bool], ...]
+
+    @property
+    def plan(self) -> Plan:
+        return self.steps[-1][1]
+
+
+def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled:
+    """As `compile_network`, with everything that running the plan on the learner's own objects needs.
+
+    A function may be a whole training step: it asks for gradients with `value_and_grad` and gives them, or what it makes of them, to an optimizer.
+    """
     loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
     config = _config(options)
     if not inputs:
@@ -70,6 +110,7 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     if optimizer is not None and loss is None:
         raise TraceError(message("an optimizer is given without a loss", where="compile", hint="Give loss=... too"))
     check_device_num(config.device_num)
+    _check_built(config, network)
     _check_count(network, len(inputs) - (loss is not None), loss is not None)
     names = input_names(getattr(network, "construct", network), len(inputs) - (loss is not None)) + (["label"] if loss is not None else [])
     specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
@@ -77,29 +118,84 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
         if np.dtype(dtype).kind not in "fiub":
             raise ShapeError(message(f"input {name!r} has dtype {dtype}", where="compile", allowed="Floats, integers or bools"))
     cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
-    local = config.parallel_mode == "data_parallel"  # every rank runs the network on its own part: it is traced on that part's shapes
+    local = config.parallel_mode in LOCAL_MODES  # every rank runs the network on its own part: it is traced on that part's shapes
     if not local:
         specs = [(name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype) for (name, shape, dtype), cut in zip(specs, cuts, strict=True)]
     traced = WithLossCell(network, loss) if loss is not None else network
     if loss is not None:
         traced.cell_name = "network"
-    graph, parameters, constants = trace_network(traced, specs, getattr(network, "__name__", type(network).__name__))
-    result = graph.shapes()[graph.outputs[0]]
+    name, trained = getattr(network, "__name__", type(network).__name__), () if optimizer is None else optimizer.parameters
+    found = trace_network(traced, specs, name, trained, parallel_mode=config.parallel_mode)
+    graph, parameters = found.graph, found.parameters
+    result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()
     if loss is not None and (result or len(graph.outputs) > 1):
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
         raise ShapeError(message(f"the loss {what}", where="compile", allowed="One number", hint="Use reduction='mean' or 'sum', or ops.reduce_mean"))
+    if loss is not None and graph.seeds:
+        raise TraceError(message("the network asks for gradients itself", where="compile", hint="Give it without a loss: it is a training step"))
     draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
+    if config.strategy_ckpt_load_file and not local and config.parallel_mode != "stand_alone":
+        draft = with_saved_strategies(draft, config.strategy_ckpt_load_file)
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
     default = DATA_PARALLEL_PASSES if local else PASSES
-    chosen = tuple(p for p in default if loss is not None or p[0] != "differentiate") if passes is None else tuple(passes)
+    trained = loss is not None or bool(graph.seeds)
+    chosen = tuple(p for p in default if trained or p[0] != "differentiate") if passes is None else tuple(passes)
+    if graph.seeds:
+        optimizer = found.optimizer
+        chosen = (*chosen, ("follow", follow_gradients))
     if optimizer is not None:
         if optimizer.loss_scaler is not None:
             at = next((i for i, (name, _) in enumerate(chosen) if name == "differentiate"), len(chosen))
             chosen = (*chosen[:at], ("loss_scale", lambda d: scale_loss(d, optimizer.loss_scaler)), *chosen[at:])
         chosen = (*chosen, ("update", lambda d: update_parameters(d, optimizer, parameters)))
     steps += run_passes(draft, chosen)
-    steps.append(("plan", freeze(steps[-1][1], constants)))
-    return tuple(steps)
+    steps.append(("plan", freeze(steps[-1][1], found.constants)))
+    return Compiled(tuple(steps), parameters, optimizer, found.form, found.cells)
+
+
+def with_saved_strategies(draft: Draft, path: str) -> Draft:
+    """The draft with the strategies of a strategy file for operators that the learner gave none.
+
+    Raises StrategyError for a file made for another number of devices, and what `strategy_file.load_strategy` raises.
+    """
+    from .strategy_file import load_strategy  # few compilations read one
+
+    file = load_strategy(path)
+    if file.device_num != draft.config.device_num:
+        what = f"strategy_ckpt_load_file={path!r} was made for {file.device_num} devices"
+        raise StrategyError(message(what, where="compile", allowed=f"A file made for {draft.config.device_num}, as many as compile now"))
+    saved = {operator.name: operator for operator in file.operators if operator.strategy is not None}
+    nodes = tuple(
+        replace(node, strategy=saved[node.name].strategy, out_strategy=saved[node.name].out_strategy, strategy_source="file")
+        if node.strategy is None and node.phase == "forward" and node.name in saved and saved[node.name].op == node.op_class
+        else node
+        for node in draft.graph.nodes
+    )
+    taken = sum(node.strategy_source == "file" for node in nodes)
+    return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted("strategy file", f"{taken} strategies from {path}")
+
+
+def _check_built(config: ParallelConfig, network: Callable) -> None:
+    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
+    if config.parallel_mode == "auto_parallel" and config.search_mode != "sharding_propagation":
+        what = f"search_mode={config.search_mode!r} in auto_parallel mode"
+        hint = "Set search_mode='sharding_propagation' and give the operators that matter a strategy, or use semi_auto_parallel"
+    elif config.pipeline_stages > 1:
+        what, hint = f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1"
+    elif config.enable_parallel_optimizer:
+        what, hint = "enable_parallel_optimizer=True (optimizer parallel, hsdp)", "Set it to False; every rank then keeps the whole state"
+    else:
+        cells = network.cells_and_names() if isinstance(network, Cell) else ()
+        asked = next((path or type(cell).__name__ for path, cell in cells if _is_recomputed(cell)), None)
+        if asked is None:
+            return
+        what, hint = f"recompute() of {asked!r}", "Leave the call away: results are the same, activations are kept in memory"
+    raise NotBuiltYet(message(f"{what} cannot be run yet", where="compile", allowed="The setting is checked and kept", hint=hint))
+
+
+def _is_recomputed(cell: Cell) -> bool:
+    """Whether `recompute()` was called on the Cell, or on one of its operators."""
+    return cell.recompute_options is not None or any(p.prim_attrs.get("recompute") for p in vars(cell)["_primitives"].values())
 
 
 def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:
@@ -149,16 +245,6 @@ def _config(options: dict[str, Any]) -> ParallelConfig:
         given["device_num"] = 1
     if get_auto_parallel_context("parallel_mode") == "stand_alone":
         given.setdefault("parallel_mode", "semi_auto_parallel")
-    mode = given.get("parallel_mode", get_auto_parallel_context("parallel_mode"))
-    if mode in PARALLEL_MODES and mode not in COMPILED_MODES:
-        raise ContextError(
-            message(
-                f"parallel_mode={mode!r}",
-                where="compile",
-                allowed=f"This version compiles {' and '.join(COMPILED_MODES)}",
-                hint="Leave parallel_mode away to compile with the strategies given by shard()",
-            )
-        )
     try:
         return frozen(**given)
     except TypeError as error:

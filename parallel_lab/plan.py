@@ -26,6 +26,7 @@ from .context import ParallelConfig
 from .errors import ArgumentError, PlanError, message, shorten
 from .graph.ir import Draft, Graph, GraphInput, Instr, Node, Value
 from .layout import TensorLayout
+from .named_layout import Layout, LayoutStrategy
 from .origin import Origin
 
 __all__ = ["PHASES", "Action", "Plan", "Stage", "State"]
@@ -285,7 +286,8 @@ def _number(text: str) -> float | int | bool:
         return float(text)
 
 
-_CLASSES = {c.__name__: c for c in (Plan, Stage, Action, State, Graph, GraphInput, Node, Instr, Value, TensorLayout, Origin, ParallelConfig)}
+_ENCODED = (Plan, Stage, Action, State, Graph, GraphInput, Node, Instr, Value, TensorLayout, Layout, LayoutStrategy, Origin, ParallelConfig)
+_CLASSES = {c.__name__: c for c in _ENCODED}
 
 
 def _encode(value: Any) -> Any:

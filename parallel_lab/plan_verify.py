@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from .errors import ParallelLabError, PlanError, message
-from .graph.ir import COMMUNICATION, KINDS, Instr, Value
+from .graph.ir import COMMUNICATION, KINDS, LOCAL_MODES, Instr, Value
 from .halo import HALOS
 from .layout import TensorLayout
 from .ops.registry import OPS
@@ -119,7 +119,7 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
         if instr.kind in HALOS and instr.group_size > 1:
             return _halo_fault(instr, ins[0], out, known, phase)
         # in data_parallel mode values exist per rank: there are no layouts that a message could break
-        return _move_fault(instr, ins[0], out, "" if plan.config.parallel_mode == "data_parallel" else phase)
+        return _move_fault(instr, ins[0], out, "" if plan.config.parallel_mode in LOCAL_MODES else phase)
     except ParallelLabError as error:
         return str(error)
 
@@ -158,10 +158,10 @@ def _slices_read(plan, instr: Instr, rule: ShardingRule, known: Makers) -> list[
     Raises PlanError unless the windowed operand was made by just the halo_exchanges that the strategy asks for.
     """
     first = instr.ins[0] if instr.ins else ""
-    for dim, axis, window in reversed(rule.windows):
+    for dim, axes, window in reversed(rule.windows):
         maker = known.get(first)
         made = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
-        if made != ("halo_exchange", dim, (axis,), rule.out.device_matrix, window):
+        if made != ("halo_exchange", dim, axes, rule.out.device_matrix, window):
             what = f"%{first} is no halo_exchange along dim {dim} of windows {window}"
             raise PlanError(message(what, where=f"{instr.op_class} with strategy {instr.strategy}"))
         first = maker.ins[0]

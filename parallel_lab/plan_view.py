@@ -14,6 +14,7 @@ import numpy as np
 from .graph.ir import Instr, Value
 from .halo import HALOS
 from .layout import TensorLayout, slice_text
+from .named_layout import LayoutStrategy, strategy_counts
 from .origin import short_file
 
 __all__ = ["CLASS_NAMES", "message_shapes", "plan_text", "rank_view"]
@@ -114,12 +115,16 @@ def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str, global_sha
     return {
         "name": instr.name,
         "op": instr.op_class,
-        "strategy": None if instr.strategy is None else [list(t) for t in instr.strategy],
+        "strategy": None if instr.strategy is None else [list(t) for t in strategy_counts(instr.strategy)],
+        "layouts": [layout.to_dict() | {"alias_name": layout.alias_name} for layout in instr.strategy]
+        if isinstance(instr.strategy, LayoutStrategy)
+        else None,
         "in_global": [_shape(s) for s in global_shapes],
         "out_global": [_shape(out.shape)],
         "in_slice": [_shape(v.slice_shape) for v in ins],
         "out_slice": [_shape(out.slice_shape)],
         "phase": phase,
+        "reason": instr.reason,
         "origin": _origin(instr.origin),
     }
 

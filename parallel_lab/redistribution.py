@@ -221,7 +221,7 @@ def _refined(steps: _Steps, dst: TensorLayout, dst_shape: tuple[int, ...], commo
                 start[dim] = there
                 pending = tuple(a for a in pending if a != there)
     steps.all_reduce(pending)
-    moves = _moves_alltoall(start, common.dst_map) if alltoall else _moves_gather(start, common.dst_map)
+    moves = moves_alltoall(start, common.dst_map) if alltoall else _moves_gather(start, common.dst_map)
     last = len(moves)
     while last and moves[last - 1][0] == "split":
         last -= 1
@@ -270,7 +270,7 @@ def _moves_gather(start: Iterable[int], target: Iterable[int]) -> list[Move]:
     return gathers + [("split", dim, there, -1) for dim, _, there in changed if there != -1]
 
 
-def _moves_alltoall(start: Iterable[int], target: Iterable[int]) -> list[Move]:
+def moves_alltoall(start: Iterable[int], target: Iterable[int]) -> list[Move]:
     """Split what can be split, permute axes that another dim wants, gather those that none wants; break a cycle by a gather.
 
     MindSpore, redistribution_operator_infer; dims are visited from the last to the first, as 2.10 does.

@@ -21,11 +21,13 @@ import numpy as np
 from . import ops
 from .context import current_tracer, get_seed
 from .errors import ArgumentTypeError, ShapeError, TraceError, message, shorten
+from .layout import TensorLayout
 from .ops.names import spelling
 from .ops.registry import OPS, OpDef, check_dim, scalar_operand
 from .origin import caller
+from .slices import cut, gather_full, is_cut
 
-__all__ = ["Arithmetic", "Initial", "Parameter", "ParameterTuple", "Tensor", "parameter_generator"]
+__all__ = ["Arithmetic", "Initial", "Parameter", "ParameterTuple", "RankTensor", "Tensor", "parameter_generator"]
 
 
 class Arithmetic:
@@ -287,6 +289,10 @@ class Tensor(Arithmetic):
         """The numpy array itself (not a copy)."""
         return self.data
 
+    def full(self) -> Tensor:
+        """The whole tensor: this one. On the ranks of a compiled network results and parameters are slices, whose `full()` puts them together."""
+        return self
+
     def item(self) -> Any:
         """The single element as a Python number."""
         return self.data.item()
@@ -361,6 +367,9 @@ class Tensor(Arithmetic):
     def __repr__(self) -> str:
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=\n{self.data})"
 
+    def __str__(self) -> str:
+        return str(self.data)  # `print(loss)` shows the numbers, as in MindSpore
+
     def __parallel_lab_plain__(self, op: OpDef, operands: tuple[Any, ...]) -> Any:
         """`op` element by element on Tensors; NotImplemented for anything that needs a closer look."""
         arrays, tracked = [], False
@@ -386,13 +395,32 @@ class Tensor(Arithmetic):
     def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Tensor:
         """Run `op` now and remember it if a gradient may be asked for."""
         tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
+        arrays = [t.data for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
         shapes = tuple(t.shape for t in tensors)
         if op.infer_fn is None and not (len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."):
             op.signature_for(shapes, attrs)
-        out = Tensor(op.attempt([t.data for t in tensors], attrs))
+        out = Tensor(op.attempt(arrays, attrs))
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
             out.node = Node(op, tuple(tensors), attrs)
         return out
+
+
+class RankTensor(Tensor):
+    """What a compiled call returns on a rank: its slice of a result.
+
+    layout      which part of the tensor it is; None: every rank has a value of its own
+    full_shape  shape of the whole tensor
+    """
+
+    __slots__ = ("full_shape", "layout")
+
+    def __init__(self, data: Any, full_shape: tuple[int, ...], layout: TensorLayout | None) -> None:
+        super().__init__(data)
+        self.full_shape, self.layout = tuple(full_shape), layout
+
+    def full(self) -> Tensor:
+        """The whole tensor; where it is cut, every rank of the world has to call this. Raises WorldError outside of that world."""
+        return Tensor(gather_full(self.asnumpy(), self.full_shape, self.layout))
 
 
 # numpy's name -> ours, of what both have
@@ -509,11 +537,22 @@ class Parameter(Tensor):
     name           name in plans and checkpoints; a Cell completes it with its path
     requires_grad  False: never updated
     layerwise_parallel  in data/hybrid parallel: keep the gradient local
+    parallel_optimizer  in optimizer parallel: its states may be cut among replicas
+
+    On a rank that runs a compiled network a Parameter holds that rank's slice: `layout` says which part of the `full_shape` it is, `asnumpy()` and
+    `shape` are the slice's, `full()` puts the whole together. An operator that runs at once cannot take a slice for the whole, and refuses it.
     """
 
-    __slots__ = ("_initial", "_requires_grad", "comm_fusion", "layerwise_parallel", "name")
+    __slots__ = ("_initial", "_requires_grad", "comm_fusion", "full_shape", "layerwise_parallel", "layout", "name", "parallel_optimizer")
 
-    def __init__(self, default_input: Any, name: str | None = None, requires_grad: bool = True, layerwise_parallel: bool = False) -> None:
+    def __init__(
+        self,
+        default_input: Any,
+        name: str | None = None,
+        requires_grad: bool = True,
+        layerwise_parallel: bool = False,
+        parallel_optimizer: bool = True,
+    ) -> None:
         self._initial = default_input if isinstance(default_input, Initial) else None
         if self._initial is None:
             super().__init__(default_input)
@@ -527,9 +566,20 @@ class Parameter(Tensor):
         self._requires_grad = bool(requires_grad)
         self.layerwise_parallel = bool(layerwise_parallel)
         self.comm_fusion = 1
+        self.parallel_optimizer = bool(parallel_optimizer)
+        self.layout: TensorLayout | None = None
+        self.full_shape = self.shape
 
     @property
     def data(self) -> np.ndarray:
+        if self.layout is not None:
+            what = f"parameter {self.name!r} holds this rank's slice {self.shape} of {self.full_shape}"
+            hint = "Run the network as it was compiled, or use .full() for the whole tensor and .asnumpy() for the slice"
+            raise TraceError(message(what, where=caller().place, allowed="Operators that run at once take whole tensors", hint=hint))
+        return self._drawn()
+
+    def _drawn(self) -> np.ndarray:
+        """The values held; drawn now if they were not yet."""
         if self._data is None:
             tracer = current_tracer.get()
             if tracer is not None:
@@ -537,6 +587,28 @@ class Parameter(Tensor):
             drawn = self._initial.draw(parameter_generator(self.name), self._initial.shape)
             self._data = np.array(drawn, dtype=self._initial.dtype, order="C")
         return self._data
+
+    def asnumpy(self) -> np.ndarray:
+        """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
+        return self._drawn()
+
+    def full(self) -> Tensor:
+        """The whole tensor; while it is cut among the ranks of a world, every rank has to call it. Raises WorldError outside of that world."""
+        return Tensor(gather_full(self._drawn(), self.full_shape, self.layout, tag=f"full() of {self.name}"))
+
+    def slice_for(self, layout: TensorLayout, rank: int) -> np.ndarray:
+        """What `rank` holds under `layout`, C-contiguous. Where a slice is held that has to be changed for another, every rank has to call this."""
+        held = self._drawn()
+        if self.layout is not None and self.layout.same_placement(layout):
+            return held
+        if self.layout is None and not is_cut(layout):
+            return held if held.flags.c_contiguous else np.array(held, order="C")
+        return cut(held if self.layout is None else self.full().asnumpy(), layout, rank)
+
+    def hold(self, array: np.ndarray, layout: TensorLayout) -> None:
+        """From now on hold this slice of the tensor, which nobody else may change any more."""
+        self._data, self._initial = array, None
+        self.layout = layout if is_cut(layout) else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -555,16 +627,22 @@ class Parameter(Tensor):
         self._requires_grad = bool(value)
 
     def set_data(self, data: Any) -> None:
-        """Replace the values; shape must stay, the dtype is kept. What `initializer(...)` returns is drawn when next read."""
+        """Replace the values; the shape must stay, the dtype is kept. What `initializer(...)` returns is drawn when next read.
+
+        A Parameter that holds a slice takes another slice, or the whole tensor, of which it is then cut again when it is next used.
+        """
         if isinstance(data, Initial):
-            if data.shape != self.shape:
-                raise ShapeError(message(f"data of shape {data.shape}", where=f"Parameter {self.name!r}", allowed=f"Shape {self.shape}"))
-            self._initial, self._data = Initial(data.draw, data.shape, self.dtype), None
+            if data.shape != self.full_shape:
+                raise ShapeError(message(f"data of shape {data.shape}", where=f"Parameter {self.name!r}", allowed=f"Shape {self.full_shape}"))
+            self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
             return
         array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data, self.dtype)
-        if array.shape != self.shape:
-            raise ShapeError(message(f"data of shape {array.shape}", where=f"Parameter {self.name!r}", allowed=f"Shape {self.shape}"))
-        self._data = np.array(array)
+        if array.shape not in (self.shape, self.full_shape):
+            allowed = f"Shape {self.full_shape}" + (f", or that of the slice, {self.shape}" if self.layout is not None else "")
+            raise ShapeError(message(f"data of shape {array.shape}", where=f"Parameter {self.name!r}", allowed=allowed))
+        if array.shape == self.full_shape != self.shape:
+            self.layout = None
+        self._data, self._initial = np.array(array), None
 
     def adopt(self, array: np.ndarray) -> None:
         """As `set_data`, but the Parameter keeps `array` itself, which nobody else may change any more: what optimizers make anew in every step."""
@@ -576,6 +654,8 @@ class Parameter(Tensor):
     def __repr__(self) -> str:
         return f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
 
+    __str__ = __repr__
+
 
 class ParameterTuple(tuple):
     """Several Parameters that a Cell registers under their own names."""
@@ -586,6 +666,12 @@ class ParameterTuple(tuple):
             if not isinstance(p, Parameter):
                 raise ShapeError(message(f"element {shorten(p)}", where="ParameterTuple", allowed="Parameters only"))
         return super().__new__(cls, parameters)
+
+    def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
+        """New Parameters of the same shapes, named `prefix` + "." + name.  init: "same", or what `initializer` takes, such as "zeros"."""
+        from .functional import clone_parameters  # of this floor; it imports this file
+
+        return clone_parameters(self, prefix, init)
 
 
 assert OPS  # the operators must be registered before the first Tensor

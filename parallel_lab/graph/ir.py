@@ -20,10 +20,12 @@ import numpy as np
 from ..context import ParallelConfig
 from ..halo import HALOS, Halo
 from ..layout import TensorLayout, ranks_along
-from ..ops.registry import OPS, OpDef, Strategy
+from ..named_layout import strategy_counts
+from ..ops.registry import OPS, OpDef
+from ..ops.sharding import AnyStrategy
 from ..origin import Origin
 
-__all__ = ["COMMUNICATION", "KINDS", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs", "fresh_name"]
+__all__ = ["COMMUNICATION", "KINDS", "LOCAL_MODES", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs", "fresh_name"]
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[str, Any], ...]
@@ -33,6 +35,7 @@ COMMUNICATION = (
     *HALOS,
     *("send", "recv"),
 )
+LOCAL_MODES = ("data_parallel", "hybrid_parallel")  # every rank runs the whole network on its own part of the batch
 KINDS = ("compute", *COMMUNICATION, "slice", "split", "concat", "reshape", "print", "start", "wait", "free")
 
 
@@ -59,7 +62,8 @@ class GraphInput:
     """Something the graph is given.
 
     role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number, `value`),
-           "step" (how many training steps were taken before this one: what random masks depend on)
+           "step" (how many training steps were taken before this one: what random masks depend on), "gradient" (made by the backward program)
+    layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
     """
 
     name: str
@@ -69,6 +73,7 @@ class GraphInput:
     trainable: bool = False
     comm_fusion: int = 1
     value: float | int | bool | None = None
+    layerwise: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,13 @@ class Node:
     name       name of the value it makes; unique, and readable: "d1.matmul"
     op         name in the registry;  op_class: MindSpore's class name
     ins        names of its operands
-    strategy, strategy_source   None until the strategies pass; "user" or "default"
+    strategy, strategy_source   None until the strategies pass; "user", "default" or "propagated"
+    strategy_reason   why it was chosen, in a sentence, of one that was propagated
     out_strategy  how partial sums leave the result cut: None, as it follows from `strategy`
     cross_batch   leave a cut reduction as each rank has it;  sync: in data_parallel mode, average the result over
                   all ranks (True) or leave it as each rank has it (False); None for an operator that does not look across samples
+    nd_tp      a product that gathers what its layouts cut in addition and scatters its sums: `add_prim_attr("enable_nd_tp", True)`
+    phase      program it belongs to: "forward", or "update" if it needs gradients
     """
 
     name: str
@@ -92,12 +100,15 @@ class Node:
     shape: Shape
     dtype: str
     origin: Origin
-    strategy: Strategy | None = None
+    strategy: AnyStrategy | None = None
     strategy_source: str = ""
     strategy_origin: Origin | None = None
-    out_strategy: Strategy | None = None
+    out_strategy: AnyStrategy | None = None
     cross_batch: bool = False
     sync: bool | None = None
+    phase: str = "forward"
+    strategy_reason: str = ""
+    nd_tp: bool = False
 
     @property
     def opdef(self) -> OpDef:
@@ -109,7 +120,7 @@ class Node:
         The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its first dim is cut among all
         devices.
         """
-        return self.cross_batch and len(self.ins) == 1 and (not self.opdef.mean or self.strategy[0][0] == device_num)
+        return self.cross_batch and len(self.ins) == 1 and (not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num)
 
     @property
     def where(self) -> str:
@@ -123,6 +134,13 @@ class Graph:
 
     prints   values that `construct` prints: (name, where)
     assigns  (parameter, value): what `construct` writes into parameters that are not trained, at the end of the forward program (running statistics)
+             or, if it was made from gradients, of the update program
+
+    Of a function that asks for gradients itself (`value_and_grad` in a training step):
+
+    seeds      the values that are differentiated; none: the outputs
+    gradients  (gradient input, what it is the gradient for)
+    updates    (parameter, value): what the optimizer is called with
     """
 
     inputs: tuple[GraphInput, ...]
@@ -131,12 +149,25 @@ class Graph:
     name: str = "Net"
     prints: tuple[tuple[str, Origin], ...] = ()
     assigns: tuple[tuple[str, str], ...] = ()
+    seeds: tuple[str, ...] = ()
+    gradients: tuple[tuple[str, str], ...] = ()
+    updates: tuple[tuple[str, str], ...] = ()
 
     def input(self, name: str) -> GraphInput | None:
         return next((i for i in self.inputs if i.name == name), None)
 
     def node(self, name: str) -> Node | None:
         return next((n for n in self.nodes if n.name == name), None)
+
+    def read_late(self) -> tuple[str, ...]:
+        """Values of the forward program that something outside of it reads: seeds of gradients, the update program, the caller."""
+        early = {i.name for i in self.inputs if i.role != "gradient"} | {n.name for n in self.of_phase("forward")}
+        used = [*self.seeds, *(i for n in self.of_phase("update") for i in n.ins), *self.outputs]
+        return tuple(dict.fromkeys(name for name in used if name in early))
+
+    def of_phase(self, phase: str) -> tuple[Node, ...]:
+        """The operators of one program, in order."""
+        return tuple(n for n in self.nodes if n.phase == phase)
 
     def shapes(self) -> dict[str, Shape]:
         return {i.name: i.shape for i in self.inputs} | {n.name: n.shape for n in self.nodes}
@@ -195,7 +226,7 @@ class Instr:
     axes: tuple[int, ...] = ()
     device_matrix: Shape = ()
     offset_axes: tuple[tuple[int, ...], ...] = ()
-    strategy: Strategy | None = None
+    strategy: AnyStrategy | None = None
     reason: str = ""
     origin: Origin = field(default_factory=Origin)
 
@@ -247,8 +278,10 @@ class Draft:
     graph       the traced network, with strategies once chosen
     values      name -> Value
     programs    "forward", "backward", "update" -> instructions
-    gradients   a parameter -> the value that holds its synchronised gradient
+    bridges     values of the graph that the update program or the caller reads -> the values of the program that hold them
+    gradients   a parameter (or an input) -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
+    updates     (parameter, value that the optimizer updates it with) where that is not the gradient as it stands
     assignments (target, source): after the update, parameter or state `target` takes the value `source`; forward_assignments: after the forward
                 program
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
@@ -259,8 +292,10 @@ class Draft:
     config: ParallelConfig
     values: tuple[tuple[str, Value], ...] = ()
     programs: tuple[tuple[str, tuple[Instr, ...]], ...] = ()
+    bridges: tuple[tuple[str, str], ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
     value_gradients: tuple[tuple[str, str], ...] = ()
+    updates: tuple[tuple[str, str], ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
     forward_assignments: tuple[tuple[str, str], ...] = ()
     states: tuple[tuple[str, str, str], ...] = ()

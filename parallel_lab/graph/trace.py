@@ -7,122 +7,26 @@ A traced value knows its global shape and dtype; asking for its numbers (`asnump
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..context import current_tracer
-from ..errors import ShapeError, TraceError, message, shorten
+from ..errors import NotBuiltYet, ShapeError, TraceError, message, shorten
+from ..named_layout import as_strategy
 from ..ops.registry import OPS, OpDef, Primitive, scalar_operand
 from ..origin import Origin, caller
-from ..tensor import FUNCTION_OPERATORS, UFUNC_OPERATORS, Arithmetic, Parameter, Tensor
+from ..tensor import Parameter, Tensor
 from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
+from .traced_value import TracedValue
 
-__all__ = ["TracedValue", "Tracer", "input_names", "trace_network"]
+__all__ = ["Slot", "Traced", "TracedValue", "Tracer", "fill_form", "input_names", "trace_network"]
 
 
 STEP = "training_step"  # name of the graph input that counts steps
-
-
-class TraceAttributeError(TraceError, AttributeError):
-    """An attribute that a traced value does not have; also an AttributeError, so that hasattr() works."""
-
-
-class TracedValue(Arithmetic):
-    """A value of the trace: a name, a shape and a dtype, no numbers."""
-
-    __slots__ = ("dtype", "name", "shape", "tracer")
-
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: str, tracer: Any) -> None:
-        self.name, self.shape, self.dtype, self.tracer = name, tuple(shape), np.dtype(dtype), tracer
-
-    def _refuse(self, what: str) -> Any:
-        origin = caller()
-        raise TraceError(
-            message(
-                f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})",
-                where=origin.place,
-                allowed="While a network is compiled its tensors have shapes but no values yet",
-                hint="Run the Cell outside a parallel mode to look at numbers, or use operators instead",
-            )
-        )
-
-    # fmt: off
-    def asnumpy(self): return self._refuse("asnumpy()")
-    def item(self): return self._refuse("item()")
-    def __array__(self, dtype=None, copy=None): return self._refuse("a conversion to a numpy array")
-    def __bool__(self): return self._refuse("a truth test (if, while, and, or)")
-    def __float__(self): return self._refuse("float()")
-    def __int__(self): return self._refuse("int()")
-    def __complex__(self): return self._refuse("complex()")
-    def __index__(self): return self._refuse("use as an index")
-    def __round__(self, digits=None): return self._refuse("round()")
-    def __contains__(self, value): return self._refuse("a search ('in')")
-    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new tensor with operators")
-    # fmt: on
-
-    def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
-        """Raise TraceError: `what` is not among the operators that can be compiled."""
-        given = f"{what} of {self.name!r} (shape {self.shape}, {self.dtype}) is not an operator yet"
-        allowed = "A network that is compiled uses the operators of parallel_lab.ops"
-        raise kind(message(given, where=caller().place, allowed=allowed, hint=hint))
-
-    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        return self._no_operator(repr(symbol), "Write it with operators that exist: +, -, *, /, ** and comparisons")
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """`array + x` reaches this through numpy, and is recorded; a numpy function on x is refused with the operator to use."""
-        operator = UFUNC_OPERATORS.get(ufunc.__name__)
-        # Python asks x's own method first when x stands on the left, so only here can numpy be the one who was asked to add
-        if method == "__call__" and ufunc.__name__ in _BINARY_UFUNCS and not isinstance(inputs[0], TracedValue):
-            out = kwargs.pop("out", None)
-            if not kwargs and (out is None or out[0] is inputs[0]):
-                return OPS[operator](*inputs)
-        return self._no_operator(f"np.{ufunc.__name__}", f"Use ops.{operator}" if operator else "Use operators instead")
-
-    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
-        name = function.__name__
-        operator = FUNCTION_OPERATORS.get(name)
-        if name in ("shape", "ndim", "size"):  # known without numbers
-            return getattr(self, name)
-        return self._no_operator(f"np.{name}", f"Use ops.{operator}" if operator else "Use operators instead")
-
-    def __format__(self, spec: str) -> str:
-        return self._refuse(f"the format {spec!r}") if spec else str(self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in TracedValue.__slots__:  # Python and numpy look for methods that need not be there
-            raise AttributeError(name)
-        return self._no_operator(f"the attribute {name!r}", _attribute_hint(name), TraceAttributeError)
-
-    @property
-    def data(self) -> Any:
-        return self._refuse(".data")
-
-    def __repr__(self) -> str:
-        return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"
-
-    def __str__(self) -> str:
-        """What `print(x)` shows while the network is compiled; the numbers follow when the plan runs, on every rank those of its slice."""
-        if isinstance(self.tracer, Tracer) and current_tracer.get() is self.tracer:
-            self.tracer.prints.append((self.name, caller(self.tracer.scope_text())))
-        return f"Tensor({self.name}: global shape {self.shape}, {self.dtype}; every rank prints its slice when the plan runs)"
-
-
-# the numpy functions behind Python's binary operators
-_ARITHMETIC = ("add", "subtract", "multiply", "divide", "true_divide", "power", "matmul")
-_BINARY_UFUNCS = frozenset((*_ARITHMETIC, "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"))
-
-
-def _attribute_hint(name: str) -> str:
-    if name in OPS and not OPS[name].internal:
-        return f"Use ops.{name}(x)"
-    near = difflib.get_close_matches(name, [n for n in dir(TracedValue) if not n.startswith("_")], 1)
-    return f"Did you mean {near[0]!r}?" if near else "Use operators instead"
 
 
 class Tracer:
@@ -130,6 +34,7 @@ class Tracer:
 
     def __init__(self, network_parameters: Iterable[Parameter] = ()) -> None:
         network_parameters = list(network_parameters)
+        self.parallel_mode: str | None = None  # of the program; None: as the context says
         self.registered = frozenset(id(p) for p in network_parameters)
         self.inputs: dict[str, GraphInput] = {}
         self.nodes: list[Node] = []
@@ -138,8 +43,19 @@ class Tracer:
         self.constant_names: dict[int, str] = {}
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
+        self.cells: dict[int, Any] = {}
         self.prints: list[tuple[str, Origin]] = []
         self.assigns: dict[str, str] = {}
+        # parameters that are read through another value, by `shard` with a parameter_plan
+        self.pinned: dict[int, TracedValue] = {}
+        # what was assigned, as it is read afterwards
+        self.detached: dict[str, TracedValue] = {}
+        # of a function that asks for gradients: what is differentiated, the gradients by name, what is made from them, and the optimizer's call
+        self.seeds: tuple[str, ...] = ()
+        self.targets: dict[str, str] = {}
+        self.late: set[str] = set()
+        self.optimizer: Any = None
+        self.updates: tuple[tuple[str, str], ...] = ()
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
@@ -147,6 +63,7 @@ class Tracer:
     # ---- Cell borders, called by Cell.__call__ ----
 
     def enter(self, cell: Any) -> None:
+        self.cells[id(cell)] = cell
         self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
 
     def leave(self) -> None:
@@ -194,6 +111,19 @@ class Tracer:
         raise TraceError(message(f"operand {shorten(value)}", where=caller().place, allowed="Tensors, Parameters and numbers"))
 
     def _parameter(self, parameter: Parameter) -> TracedValue:
+        """The value of a parameter: what it was given last, or what it holds when the step begins."""
+        if id(parameter) in self.pinned:
+            return self.pinned[id(parameter)]
+        name = self._own_parameter(parameter)
+        value = TracedValue(self.assigns.get(name, name), parameter.full_shape, str(parameter.dtype), self)
+        if name not in self.assigns or value.name in self.late:
+            return value
+        # as outside a trace, where a Parameter holds numbers and not the way they were made
+        if value.name not in self.detached:
+            self.detached[value.name] = OPS["stop_gradient"](value)
+        return self.detached[value.name]
+
+    def _own_parameter(self, parameter: Parameter) -> str:
         name = self.parameters.get(id(parameter))
         if name is None:
             name = parameter.name
@@ -209,10 +139,10 @@ class Tracer:
             self.used.add(name)
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
-            self.inputs[name] = GraphInput(
-                name, "parameter", tuple(parameter.shape), str(parameter.dtype), parameter.requires_grad, int(parameter.comm_fusion)
-            )
-        return TracedValue(name, parameter.shape, str(parameter.dtype), self)
+            shape, dtype, fusion = tuple(parameter.full_shape), str(parameter.dtype), int(parameter.comm_fusion)
+            layerwise = bool(parameter.layerwise_parallel)
+            self.inputs[name] = GraphInput(name, "parameter", shape, dtype, parameter.requires_grad, fusion, layerwise=layerwise)
+        return name
 
     def _constant(self, value: Any) -> TracedValue:
         array = value.asnumpy() if isinstance(value, Tensor) else value
@@ -240,19 +170,69 @@ class Tracer:
         return TracedValue(STEP, (), "int64", self)
 
     def assign(self, parameter: Parameter, value: Any) -> None:
-        """`parameter` takes `value` at the end of the forward program; what reads it before still sees the old one."""
+        """`parameter` takes `value` at the end of its program; what was read before is the old value, what is read from here on the new one."""
         where = caller(self.scope_text()).place
-        if not isinstance(parameter, Parameter) or parameter.requires_grad:
+        made_late = isinstance(value, TracedValue) and value.name in self.late
+        if not isinstance(parameter, Parameter) or (parameter.requires_grad and not made_late):
             what = f"{shorten(parameter)} is trained" if isinstance(parameter, Parameter) else f"{shorten(parameter)} is given a value"
             allowed = "Inside construct only a Parameter with requires_grad=False takes a value; the optimizer changes the others"
             raise TraceError(message(what, where=where, allowed=allowed))
-        target, source = self._parameter(parameter), self.operand(value, [parameter])
-        if (source.shape, source.dtype) != (target.shape, target.dtype):
-            what = f"{target.name!r} of shape {target.shape}, {target.dtype}, is given a value of shape {source.shape}, {source.dtype}"
+        target, source = self._own_parameter(parameter), self.operand(value, [parameter])
+        if (source.shape, source.dtype) != (parameter.full_shape, parameter.dtype):
+            what = f"{target!r} of shape {parameter.full_shape}, {parameter.dtype}, is given a value of shape {source.shape}, {source.dtype}"
             raise ShapeError(message(what, where=where, allowed="Shape and dtype of the parameter"))
-        if not any(n.name == source.name for n in self.nodes):
-            raise TraceError(message(f"{target.name!r} is given {source.name!r}", where=where, allowed="A value that an operator has made"))
-        self.assigns[target.name] = source.name
+        if not made_late and not any(n.name == source.name for n in self.nodes):
+            raise TraceError(message(f"{target!r} is given {source.name!r}", where=where, allowed="A value that an operator has made"))
+        self.assigns[target] = source.name
+
+    # ---- gradients and updates, called by autograd and optimizers ----
+
+    def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
+        """Values that stand for the gradients of `output` (of its sum, if it is no single number) for Parameters and inputs of the function."""
+        where = caller(self.scope_text()).place
+        if self.seeds:
+            hint = "Add up what is to be differentiated and ask once, or call the second one outside the compiled function"
+            raise NotBuiltYet(message("gradients are asked for a second time", where=where, allowed="Once in a compiled function", hint=hint))
+        value = self.operand(output, [])
+        if value.name not in {n.name for n in self.nodes} or value.dtype.kind != "f":
+            allowed = "A float that operators have made"
+            raise TraceError(message(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed))
+        made = []
+        for x in wanted:
+            source = self._own_parameter(x) if isinstance(x, Parameter) else self.operand(x, []).name
+            given = self.inputs.get(source)
+            if given is None or given.role not in ("parameter", "data"):
+                allowed = "Parameters, and inputs of the compiled function"
+                raise TraceError(message(f"the gradient for {source!r} is asked for", where=where, allowed=allowed))
+            name = self.named(f"{source}.gradient")
+            self.inputs[name] = GraphInput(name, "gradient", given.shape, given.dtype)
+            self.targets[name] = source
+            self.late.add(name)
+            made.append(TracedValue(name, given.shape, given.dtype, self))
+        self.seeds = (value.name,)
+        return made
+
+    def update(self, optimizer: Any, gradients: Sequence[Any]) -> None:
+        """The optimizer's step with these gradients, one per parameter, at the end of the update program."""
+        where = caller(self.scope_text()).place
+        if self.optimizer is not None:
+            hint = "Give one optimizer all parameters, in groups if they differ"
+            raise NotBuiltYet(message("a second optimizer step", where=where, allowed="One in a compiled function", hint=hint))
+        updates = []
+        for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
+            name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
+            if value.name not in self.late:
+                hint = "Use value_and_grad in the same function"
+                raise TraceError(message(f"{name!r} is updated with {value.name!r}", where=where, allowed="A value made from gradients", hint=hint))
+            if not parameter.requires_grad:
+                continue  # frozen since the optimizer was made
+            if value.shape != parameter.full_shape:
+                allowed = f"Shape {parameter.full_shape}"
+                raise ShapeError(message(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed))
+            if name in self.assigns:
+                raise TraceError(message(f"{name!r} is assigned to and trained", where=where, allowed="One of both in a compiled function"))
+            updates.append((name, value.name))
+        self.optimizer, self.updates = optimizer, tuple(updates)
 
     # ---- operators ----
 
@@ -281,6 +261,7 @@ class Tracer:
         shape, dtype = op.infer(shapes, tuple(str(v.dtype) for v in values), attrs, where)
         if op.view:
             attrs = {**attrs, "shape": shape}
+        nd_tp = primitive is not None and primitive.prim_attrs.get("enable_nd_tp") is True
         node = Node(
             name=self.named(base),
             op=op.name,
@@ -290,14 +271,18 @@ class Tracer:
             shape=shape,
             dtype=dtype,
             origin=origin,
-            strategy=primitive.in_strategy if primitive is not None else None,
+            strategy=as_strategy(primitive.in_strategy, nd_tp) if primitive is not None else None,
             strategy_source="user" if primitive is not None and primitive.in_strategy is not None else "",
             strategy_origin=primitive.strategy_origin if primitive is not None else None,
-            out_strategy=primitive.out_strategy if primitive is not None else None,
+            out_strategy=as_strategy(primitive.out_strategy) if primitive is not None else None,
+            nd_tp=nd_tp,
             cross_batch=primitive is not None and primitive.prim_attrs.get("cross_batch") is True,
             sync=primitive.prim_attrs.get("sync") if primitive is not None else None,
+            phase="update" if any(v.name in self.late for v in values) else "forward",
         )
         self.nodes.append(node)
+        if node.phase == "update":
+            self.late.add(node.name)
         return TracedValue(node.name, shape, dtype, self)
 
     @staticmethod
@@ -320,31 +305,100 @@ def input_names(fn: Callable, count: int) -> list[str]:
     return [names[i] if i < len(names) else f"input{i}" for i in range(count)]
 
 
-def trace_network(
-    network: Callable, inputs: Sequence[tuple[str, tuple[int, ...], str]], name: str = "Net"
-) -> tuple[Graph, dict[str, Parameter], dict[str, np.ndarray]]:
-    """Trace `network` (a Cell or a function) on inputs given as (name, global shape, dtype).
+class Traced(NamedTuple):
+    """What a trace found.
 
-    Returns the graph, the Parameters it used by name, and the arrays it held as constants. Raises TraceError, ShapeError.
+    graph        the operators, on global shapes
+    parameters   the Parameters that were used, by name
+    constants    the arrays that were held
+    optimizer    the one that was called, or None
+    form         what was returned, with a `Slot` in the place of every value of the graph: lists, tuples and dicts of them, numbers, None
+    cells        (Cell, its `training`) of every Cell that was called
+    """
+
+    graph: Graph
+    parameters: dict[str, Parameter]
+    constants: dict[str, np.ndarray]
+    optimizer: Any
+    form: Any
+    cells: tuple[tuple[Any, bool], ...]
+
+
+class Slot(NamedTuple):
+    """The place of one of the graph's outputs in what the function returned."""
+
+    number: int
+
+
+def fill_form(form: Any, values: Sequence[Any]) -> Any:
+    """What a traced function returned, with values in the place of its slots."""
+    if isinstance(form, Slot):
+        return values[form.number]
+    if isinstance(form, (list, tuple)):
+        filled = [fill_form(f, values) for f in form]
+        return type(form)(*filled) if hasattr(form, "_fields") else type(form)(filled)
+    return {k: fill_form(f, values) for k, f in form.items()} if isinstance(form, dict) else form
+
+
+def trace_network(
+    network: Callable,
+    inputs: Sequence[tuple[str, tuple[int, ...], str]],
+    name: str = "Net",
+    trained: Iterable[Parameter] = (),
+    *,
+    parallel_mode: str | None = None,
+) -> Traced:
+    """Trace `network` (a Cell or a function) on inputs given as (name, global shape, dtype), for a program of `parallel_mode`.
+
+    trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
+
+    Raises TraceError, ShapeError.
     """
     tracer = Tracer(network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
+    tracer.parallel_mode = parallel_mode
     values = [tracer.data(*spec) for spec in inputs]
     token = current_tracer.set(tracer)
     try:
         result = network(*values)
+        outputs: list[str] = []
+        form = _form_of(result, tracer, outputs)
+        for parameter in trained:
+            if id(parameter) in tracer.registered and parameter.requires_grad:
+                tracer._own_parameter(parameter)
     finally:
         current_tracer.reset(token)
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    for r in results:
-        if not isinstance(r, TracedValue):
-            raise TraceError(message(f"the network returned {shorten(r)}", where=name, allowed="Tensors that it computed from its inputs"))
+    if not outputs and tracer.optimizer is None:
+        raise TraceError(message(f"the network returned {shorten(result)}", where=name, allowed="Tensors that it computed from its inputs"))
     if not tracer.nodes:
         raise TraceError(message("the network returned its input unchanged", where=name, hint="Use at least one operator"))
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
     graph = Graph(
-        tuple(tracer.inputs.values()), tuple(tracer.nodes), tuple(r.name for r in results), name, tuple(tracer.prints), tuple(tracer.assigns.items())
+        inputs=tuple(tracer.inputs.values()),
+        nodes=tuple(tracer.nodes),
+        outputs=tuple(outputs),
+        name=name,
+        prints=tuple(tracer.prints),
+        assigns=tuple(tracer.assigns.items()),
+        seeds=tracer.seeds,
+        gradients=tuple(tracer.targets.items()),
+        updates=tracer.updates,
     )
-    return graph, parameters, tracer.constants
+    return Traced(graph, parameters, tracer.constants, tracer.optimizer, form, tuple((c, c.training) for c in tracer.cells.values()))
+
+
+def _form_of(result: Any, tracer: Tracer, outputs: list[str]) -> Any:
+    """`result` with Slots for its values, whose names are added to `outputs`."""
+    if isinstance(result, (list, tuple)):
+        parts = [_form_of(r, tracer, outputs) for r in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    if isinstance(result, dict):
+        return {k: _form_of(r, tracer, outputs) for k, r in result.items()}
+    if not isinstance(result, (TracedValue, Parameter)):
+        return result
+    name = tracer.operand(result, []).name
+    if name not in outputs:
+        outputs.append(name)
+    return Slot(outputs.index(name))
 
 
 def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:

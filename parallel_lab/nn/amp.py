@@ -100,10 +100,10 @@ class LossScaler:
         """Tell the scaler whether a step's gradients were finite. Returns whether such news can change the scale."""
         states = {name: np.float32(value) for name, value in self.scalar_state().items()}
         flag = grads_finite.asnumpy() if isinstance(grads_finite, Tensor) else grads_finite
-        self._take(self.update_scalars(states, np.asarray(flag, bool)))
+        self.take(self.update_scalars(states, np.asarray(flag, bool)))
         return len(states) > 1
 
-    def _take(self, states: State) -> None:
+    def take(self, states: State) -> None:
         self.scale_value = float(states[LOSS_SCALE])
 
     # ---- the rule ----
@@ -165,8 +165,8 @@ class DynamicLossScaler(LossScaler):
         with np.errstate(over="ignore"):  # a scale that has reached the end of float32 is kept
             return super().adjust(grads_finite)
 
-    def _take(self, states: State) -> None:
-        super()._take(states)
+    def take(self, states: State) -> None:
+        super().take(states)
         self.counter = int(states[GOOD_STEPS])
 
     @property

@@ -24,10 +24,12 @@ import numpy as np
 from .. import ops
 from ..allocator import keep_freed_memory
 from ..context import current_tracer
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
+from ..layout import TensorLayout
+from ..ops.placement import check_target, refuse_placement
 from ..ops.scaling import descend
-from ..origin import caller
-from ..tensor import Parameter, Tensor
+from ..slices import cut, gather_full, is_cut
+from ..tensor import Arithmetic, Parameter, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
 from .schedule import as_schedule, rate_at
@@ -41,6 +43,14 @@ GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_para
 State = dict[str, Any]
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 Rate = float | Sequence[float] | Tensor | Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class _Like:
+    """A shape and a dtype, for `initial_state`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,9 @@ class Optimizer:
     loss_scaler    a `LossScaler` (amp.py): gradients are divided by its scale, and a step whose gradients are not finite changes nothing. In a plan
                    it also multiplies the loss; with eager steps the loss is multiplied by hand, with loss_scaler.scale(loss)
 
-    Attributes: `parameters` (list), `learning_rate` (may be changed between steps), `global_step` (eager steps taken, skipped ones too), `states` and
-    `scalars` (what the eager calls keep). Subclasses define `update` and, if they keep states, `state_names`.
+    Attributes: `parameters` (list), `learning_rate` (may be changed between steps), `global_step` (steps taken, skipped ones too), `states` and
+    `scalars` (what the steps keep), `state_layouts` (on a rank that runs a compiled step: which slices the states of a parameter are). Subclasses
+    define `update` and, if they keep states, `state_names`.
     """
 
     state_names: tuple[str, ...] = ()
@@ -93,6 +104,23 @@ class Optimizer:
         self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
+        self.state_layouts: dict[str, TensorLayout] = {}
+
+    # ---- where it runs ----
+
+    _target: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """ "CPU", "GPU" or "Ascend": where the update was asked to run; None: wherever the parameters are.
+
+        Setting it is kept; all ranks compute on this machine's processors, and a step raises NotBuiltYet.
+        """
+        return self._target
+
+    @target.setter
+    def target(self, value: str) -> None:
+        self._target = check_target(f"{type(self).__name__}.target", value)
 
     # ---- learning rates ----
 
@@ -150,6 +178,8 @@ class Optimizer:
         totals     sums over the slices of a parameter
         scale      the loss scaler's scale in this step: () or None
         """
+        if self._target is not None:
+            refuse_placement(f"{type(self).__name__}.target", self._target)
         done = {}
         for name, gradient in gradients.items():
             totals.at(name)
@@ -180,7 +210,14 @@ class Optimizer:
     # ---- a step, at once ----
 
     def __call__(self, grads: Sequence[Any]) -> None:
-        """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in the order of `parameters`."""
+        """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in the order of `parameters`.
+
+        In a function that is compiled, with the gradients that were made there: the update is written down and belongs to the plan.
+        """
+        tracer = current_tracer.get()
+        if tracer is not None:
+            tracer.update(self, self._one_each(grads))
+            return
         gradients = self._gradients(grads)
         if not gradients:
             return
@@ -197,17 +234,8 @@ class Optimizer:
 
     def _gradients(self, grads: Sequence[Any]) -> dict[str, np.ndarray]:
         """The gradients of the parameters that are still trained, checked."""
-        where = type(self).__name__
-        if current_tracer.get() is not None:
-            raise TraceError(
-                message("an optimizer is called while a network is traced", where=caller().place, hint="Call it outside, on the gradients")
-            )
-        if isinstance(grads, (Tensor, np.ndarray)) or not isinstance(grads, Sequence):
-            raise ArgumentTypeError(message(f"gradients {shorten(grads)}", where=where, allowed="A list or tuple with one gradient per parameter"))
-        if len(grads) != len(self.parameters):
-            raise ShapeError(message(f"got {len(grads)} gradients", where=where, allowed=f"{len(self.parameters)}, one per parameter"))
-        arrays = {}
-        for parameter, gradient in zip(self.parameters, grads, strict=True):
+        where, arrays = type(self).__name__, {}
+        for parameter, gradient in zip(self.parameters, self._one_each(grads), strict=True):
             array = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient, parameter.dtype)
             if array.shape != parameter.shape:
                 raise ShapeError(
@@ -217,10 +245,19 @@ class Optimizer:
                 arrays[parameter.name] = array
         return arrays
 
+    def _one_each(self, grads: Any) -> Sequence[Any]:
+        """`grads`, checked to be one per parameter."""
+        where = type(self).__name__
+        if isinstance(grads, (Arithmetic, np.ndarray)) or not isinstance(grads, Sequence):
+            raise ArgumentTypeError(message(f"gradients {shorten(grads)}", where=where, allowed="A list or tuple with one gradient per parameter"))
+        if len(grads) != len(self.parameters):
+            raise ShapeError(message(f"got {len(grads)} gradients", where=where, allowed=f"{len(self.parameters)}, one per parameter"))
+        return grads
+
     def _step(self, gradients: dict[str, Any], rates: dict[str, float], totals: Totals) -> None:
         states = self._eager_states()
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
-            self._scalars[dtype] = self.update_scalars(self._eager_scalars(dtype))
+            self._scalars[dtype] = self.update_scalars(self.shared_state(dtype))
         for i, parameter in enumerate(self.parameters):
             name = parameter.name
             if name in gradients:
@@ -234,7 +271,48 @@ class Optimizer:
             self._states = [self.initial_state(p) for p in self.parameters]
         return self._states
 
-    def _eager_scalars(self, dtype: np.dtype) -> State:
+    # ---- what a compiled step keeps here ----
+
+    def take_states(self, slices: dict[str, tuple[tuple[int, ...], TensorLayout]], rank: int) -> dict[str, State]:
+        """The states of parameters as `rank` holds them: {name: {state: slice}}.
+
+        slices  {parameter: (its whole shape, the layout wanted)}
+
+        States that are held in another layout are gathered first, which every rank of the world has to do.
+        """
+        found: dict[str, State] = {}
+        for i, parameter in enumerate(self.parameters):
+            if parameter.name not in slices:
+                continue
+            shape, want = slices[parameter.name]
+            have = self.state_layouts.get(parameter.name)
+            if self._states is None or not self._states[i]:
+                # what a state starts as does not depend on where it lies
+                state = self.initial_state(_Like(want.slice_shape(shape), parameter.dtype))
+            elif have is not None and have.same_placement(want):
+                state = self._states[i]
+            else:
+                whole = {k: gather_full(v, shape, have, tag=f"{k} of {parameter.name}") for k, v in self._states[i].items()}
+                state = {k: cut(v, want, rank) for k, v in whole.items()} if is_cut(want) else whole
+            found[parameter.name] = dict(state)
+        return found
+
+    def keep_states(self, found: dict[str, State], layouts: dict[str, TensorLayout], scalars: dict[str, State]) -> None:
+        """The states after a step: of each parameter, and by dtype those that all share."""
+        if self._states is None:
+            self._states = [{} for _ in self.parameters]
+        for i, parameter in enumerate(self.parameters):
+            if parameter.name in found:
+                self._states[i] = found[parameter.name]
+                self.state_layouts.pop(parameter.name, None)
+                if is_cut(layouts[parameter.name]):
+                    self.state_layouts[parameter.name] = layouts[parameter.name]
+        for dtype, state in scalars.items():
+            self._scalars[np.dtype(dtype)] = state
+
+    def shared_state(self, dtype: Any) -> State:
+        """The values that all parameters share, as the last step left them, for parameters of this dtype."""
+        dtype = np.dtype(dtype)
         return self._scalars.get(dtype) or {name: np.asarray(value, dtype) for name, value in self.scalar_state().items()}
 
     @property
@@ -245,7 +323,7 @@ class Optimizer:
     @property
     def scalars(self) -> dict[str, float]:
         """{name: value} of the shared values as the eager steps left them, in the first parameter's dtype."""
-        return {name: float(value) for name, value in self._eager_scalars(self.parameters[0].dtype).items()}
+        return {name: float(value) for name, value in self.shared_state(self.parameters[0].dtype).items()}
 
     # ---- parameters and groups ----
 

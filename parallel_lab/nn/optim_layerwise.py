@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import ops
 from ..errors import ArgumentTypeError, message, shorten
+from ..layout import TensorLayout
 from ..ops.scaling import norm_ratio
 from .amp import LossScaler
 from .clip import GradientClip
@@ -102,6 +103,7 @@ class LARS(Optimizer):
         self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
+        self.state_layouts: dict[str, TensorLayout] = {}
 
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
         return self.optimizer.initial_state(parameter)

@@ -318,7 +318,7 @@ def draw_net(seed: int, device_num: int) -> Draw:
     return made
 
 
-def compiled(draw: Draw):
+def compiled(draw: Draw, **settings: Any):
     """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about it (which is refused)."""
     fed = draw.inputs
     if isinstance(draw.dataset_strategy, tuple):
@@ -327,22 +327,29 @@ def compiled(draw: Draw):
         )
     try:
         return compile(
-            draw.net, *fed, device_num=draw.device_num, dataset_strategy=draw.dataset_strategy, enable_alltoall=draw.alltoall, passes=PASSES
+            draw.net,
+            *fed,
+            device_num=draw.device_num,
+            dataset_strategy=draw.dataset_strategy,
+            enable_alltoall=draw.alltoall,
+            passes=PASSES,
+            **settings,
         )
     except StrategyError as error:
-        if "has two layouts" not in str(error):
+        if "has two layouts" not in str(error) and "with different sharding strategies" not in str(error):
             raise
         return None
 
 
-def compare(draw: Draw, bound: float = 1e-10) -> bool:
+def compare(draw: Draw, bound: float = 1e-10, **settings: Any) -> bool:
     """Compare a drawn net on its simulated ranks with one device; False if it was refused.
 
     Compared: the loss, the forward value of every operator, the gradient of every parameter and of every forward value that the plan names one for,
     and the running statistics.
-    bound  largest difference, relative to the largest element (at least 1)
+    bound     largest difference, relative to the largest element (at least 1)
+    settings  of the compilation, such as parallel_mode
     """
-    plan = compiled(draw)
+    plan = compiled(draw, **settings)
     if plan is None:
         return False
     net = draw.net

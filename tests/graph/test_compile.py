@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parallel_lab import ContextError, Parameter, ShapeError, TraceError, compile, nn, ops
+from parallel_lab import Parameter, ShapeError, TraceError, compile, nn, ops
 
 X, Y = np.ones((16, 8), np.float32), np.ones((16, 4), np.float32)
 
@@ -68,9 +68,3 @@ def test_global_shapes_are_shown_only_where_operands_have_them():
 def test_unknown_phases_of_a_text_are_refused(phases):
     with pytest.raises(ValueError, match=r"Plan.text: phases .*forward.*backward.*update"):
         compile(Net(), X, device_num=8, dataset_strategy="full_batch").text(phases=phases)
-
-
-@pytest.mark.parametrize("mode", ["hybrid_parallel", "auto_parallel"])
-def test_a_mode_without_a_compiler_is_refused_instead_of_compiled_as_another(mode):
-    with pytest.raises(ContextError, match=f"parallel_mode='{mode}'.*semi_auto_parallel"):
-        compile(Net(), X, device_num=8, dataset_strategy="full_batch", parallel_mode=mode)

@@ -187,24 +187,24 @@ class Running(nn.Cell):
 
     def construct(self, x):
         y = self.mul(x, self.w)
-        ops.assign(self.mean, 0.9 * self.mean + 0.1 * self.reduce(y, 0))
-        return y - self.mean  # reads the old value
+        old = self.mean
+        ops.assign(self.mean, 0.9 * old + 0.1 * self.reduce(y, 0))
+        return y - self.mean  # reads the new value, which has no gradient
 
 
 @pytest.mark.parametrize("strategy", [((8, 1), (1,)), ((2, 4), (4,)), ((1, 1), (1,))])
 @pytest.mark.parametrize("executor", ["simulator", "processes"])
-def test_assigned_parameters_change_at_the_end_of_the_forward_program(strategy, executor, rng):
+def test_assigned_parameters_are_read_anew_and_keep_their_value_for_the_next_step(strategy, executor, rng):
     x, label = rng.normal(size=(16, 4)), np.zeros((16, 4))
     net = Running(strategy)
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     plan = compile(net, x, label, loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch")
     w, mean, losses = np.ones(4), np.zeros(4), []
     for _ in range(3):
+        mean = 0.9 * mean + 0.1 * (x * w).mean(axis=0)
         rest = x * w - mean
         losses.append((rest**2).mean())
-        new_mean = 0.9 * mean + 0.1 * (x * w).mean(axis=0)
         w = w - 0.1 * (2 * rest * x / rest.size).sum(axis=0)
-        mean = new_mean
     with session_on(executor, plan, net, optimizer) as session:
         assert session.train([(x, label)], 3) == pytest.approx(losses, rel=1e-10)
         np.testing.assert_allclose(session.parameters()["mean"], mean, rtol=1e-10)

@@ -387,5 +387,5 @@ def test_what_an_operator_refuses_is_told_with_its_place():
 
 
 def test_a_strategy_given_to_a_layer_is_led_to_its_operators():
-    with pytest.raises(AttributeError, match=r"a layer has no strategy. Give it to its operators \(.*matmul.*\)"):
+    with pytest.raises(ValueError, match=r"One strategy per input. For an operator inside \(matmul.*\): .matmul.shard"):
         nn.Dense(4, 4).shard(((1, 1), (1, 1)))

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 
 from ..ir import Draft
 from .differentiate import differentiate
+from .follow import follow_gradients
 from .loss_scale import scale_loss
 from .parallelize import parallelize
 from .replicate import replicate
 from .strategies import choose_strategies
 from .update import update_parameters
 
-__all__ = ["DATA_PARALLEL_PASSES", "PASSES", "Pass", "run_passes", "scale_loss", "update_parameters"]
+__all__ = ["DATA_PARALLEL_PASSES", "PASSES", "Pass", "follow_gradients", "run_passes", "scale_loss", "update_parameters"]
 
 Pass = tuple[str, Callable[[Draft], Draft]]
 

@@ -22,7 +22,7 @@ from ...errors import TraceError, message
 from ...layout import TensorLayout
 from ...ops.registry import OPS, OpDef, scalar_operand
 from ...origin import Origin
-from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
+from ..ir import LOCAL_MODES, Draft, Instr, Value, attr_pairs, fresh_name
 from ..trace import TracedValue
 from .loss_scale import loss_scale_name
 
@@ -111,8 +111,10 @@ class _Backward:
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
-        trainable = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
-        self.live = set(trainable)
+        graph, bridges = draft.graph, dict(draft.bridges)
+        self.seeds = tuple(bridges[name] for name in graph.seeds) or draft.outputs
+        asked = {target for _, target in graph.gradients}
+        self.live = asked or {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
         for instr in self.forward:
             if self.live.intersection(instr.ins):
                 self.live.add(instr.out)
@@ -159,7 +161,7 @@ class _Backward:
     # ---- instructions ----
 
     def run(self) -> None:
-        for name in self.draft.outputs:
+        for name in self.seeds:
             made = self.values[name]
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
             divisor = made.layout.replica_count if made.layout is not None and self.draft.config.loss_repeated_mean else 1
@@ -292,10 +294,19 @@ class _Backward:
 
     # ---- parameters ----
 
+    def widened(self, gradient: TracedValue, dtype: str) -> TracedValue:
+        """The addends of a gradient in a wider dtype."""
+        made = self.values[gradient.name]
+        wide = OPS["cast"](gradient, dtype=dtype)
+        self.values[wide.name] = Value(made.shape, dtype, made.layout)
+        return wide
+
     def mirror(self, name: str) -> str | None:
-        """Synchronise a parameter's gradient over the ranks that hold the same slice."""
-        given = self.draft.graph.input(name)
-        user = next(i for i in self.forward if name in i.ins)
+        """Synchronise the gradient of a parameter, or of an input, over the ranks that hold the same slice."""
+        given, config = self.draft.graph.input(name), self.draft.config
+        user = next((i for i in self.forward if name in i.ins), None)
+        if user is None:
+            return None
         self.rec.name, self.rec.origin = name, user.origin.made("differentiate")
         gradient = self.take(name, array=True)
         if gradient is None:
@@ -303,14 +314,21 @@ class _Backward:
         layout = self.values[name].layout
         whole = Value(given.shape, given.dtype, layout)
         axes = tuple(sorted(layout.replica_axes, reverse=True))
-        if axes:
+        local = config.parallel_mode in LOCAL_MODES
+        own = local and (given.layerwise or given.role == "data")  # stays each rank's own
+        if axes and not own:
             reason = (
                 f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: "
                 "each has an addend of it, from its own samples or from its own part of the network"
             )
+            sent = given.dtype
+            if given.dtype == "float16" and config.gradient_fp32_sync and not local:
+                # MindSpore, gradient_fp32_sync: half precision is added up in single precision
+                sent = "float32"
+                gradient = self.widened(gradient, sent)
             gradient = self.rec.emit(
                 "all_reduce",
-                whole,
+                Value(given.shape, sent, layout),
                 (gradient.name,),
                 f"{name}.grad.mirror",
                 attrs=attr_pairs({"reduce": "sum", "fusion": given.comm_fusion}),
@@ -318,7 +336,10 @@ class _Backward:
                 device_matrix=layout.device_matrix,
                 reason=reason,
             )
-            if self.draft.config.gradients_mean:
+            if sent != given.dtype:
+                gradient = OPS["cast"](gradient, dtype=given.dtype)
+                self.values[gradient.name] = whole
+            if config.gradients_mean:
                 gradient = self.rec.emit(
                     "compute",
                     whole,
@@ -334,15 +355,20 @@ class _Backward:
 
 
 def differentiate(draft: Draft) -> Draft:
-    """Add the backward program: gradients of the outputs' sum for every trainable parameter that was used."""
+    """Add the backward program: gradients of the outputs' sum for every trainable parameter that was used.
+
+    Of a function that asks for gradients itself, those it asks for.
+    """
     back = _Backward(draft)
-    if not any(name in back.live for name in draft.outputs):
+    if not any(name in back.live for name in back.seeds):
         raise TraceError(
             message("no trainable parameter was used", where="differentiate", hint="A parameter needs requires_grad=True and a place in construct")
         )
     with back.rec:
         back.run()
-        found = [(name, back.mirror(name)) for name in sorted(back.live & {i.name for i in draft.graph.inputs}, key=_order(draft))]
+        # sorted from the order of use, which is the same in every process; a set's is not
+        used = [i.name for i in draft.graph.inputs if i.name in back.live]
+        found = [(name, back.mirror(name)) for name in sorted(used, key=_order(draft))]
     gradients = tuple((name, value) for name, value in found if value is not None)
     instrs = _needed(back.rec.instrs, {value for _, value in gradients})
     messages = sum(i.is_communication for i in instrs)

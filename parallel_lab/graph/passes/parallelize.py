@@ -17,11 +17,12 @@ from typing import Any
 from ...context import ParallelConfig
 from ...errors import LayoutError, ShapeError, StrategyError, message
 from ...layout import TensorLayout
+from ...named_layout import Layout
 from ...ops.sharding import ShardingRule, result_layout, sharding_rule
 from ...redistribution import Step, apply, plan_redistribution
-from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from ..ir import LOCAL_MODES, Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
 
-__all__ = ["dataset_cuts", "input_values", "parallelize"]
+__all__ = ["Builder", "View", "dataset_cuts", "dataset_layouts", "input_values", "output_value", "parallelize"]
 
 
 def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -29,6 +30,23 @@ def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) ->
 
     "full_batch": nothing is cut; "data_parallel": rows are cut among all devices; a tuple: as it stands.
     """
+    return tuple(layout.splits for layout in dataset_layouts(config, shapes))
+
+
+def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[TensorLayout, ...]:
+    """Layout of every data input, as `dataset_strategy` says; a Layout with named axes says itself where the slices lie."""
+    named = [x if isinstance(x, Layout) else None for x in config.dataset_strategy] if isinstance(config.dataset_strategy, tuple) else ()
+    if any(named) and (wrong := next((x for x in named if x is not None and x.device_num != config.device_num), None)) is not None:
+        what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
+        raise ShapeError(message(what, where="compile", allowed=f"A device_matrix of {config.device_num}, as many as there are"))
+    cuts = _dataset_counts(config, shapes)
+    return tuple(
+        named[i].tensor_layout() if i < len(named) and named[i] is not None else TensorLayout.from_strategy(count, config.device_num)
+        for i, count in enumerate(cuts)
+    )
+
+
+def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     strategy = config.dataset_strategy
     if strategy == "full_batch":
         return tuple((1,) * len(s) for s in shapes)
@@ -42,7 +60,8 @@ def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) ->
                 allowed=f"One tuple per input; there are {len(shapes)} inputs",
             )
         )
-    for position, (cuts, shape) in enumerate(zip(strategy, shapes, strict=True)):
+    counts = tuple(x.splits if isinstance(x, Layout) else x for x in strategy)
+    for position, (cuts, shape) in enumerate(zip(counts, shapes, strict=True)):
         if config.device_num % math.prod(cuts):
             raise ShapeError(
                 message(
@@ -59,18 +78,18 @@ def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) ->
                     allowed="One count per dim",
                 )
             )
-    return strategy
+    return counts
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """A reshaped value that has no layout of its own yet: its consumer's decides."""
 
     source: str
     node: Node
 
 
-class _Builder:
+class Builder:
     """The program and the value table while they grow."""
 
     def __init__(self, draft: Draft) -> None:
@@ -78,7 +97,7 @@ class _Builder:
         self.graph = draft.graph
         self.instrs: list[Instr] = []
         self.values: dict[str, Value] = {}
-        self.views: dict[str, _View] = {}
+        self.views: dict[str, View] = {}
         self.parameters: dict[str, Node] = {}
         self.moved: dict[tuple[str, TensorLayout], str] = {}
         self.halos: dict[tuple[Any, ...], str] = {}
@@ -115,6 +134,7 @@ class _Builder:
         return self.values[name].layout, self.values[name].shape
 
     def parameter(self, given: GraphInput, want: TensorLayout, node: Node) -> str:
+        """Name of a parameter, which gets the layout that its first operator wants. Raises StrategyError if another one wants it otherwise."""
         first = self.parameters.get(given.name)
         if first is None:
             self.parameters[given.name] = node
@@ -147,6 +167,7 @@ class _Builder:
         return name
 
     def redistribute(self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int) -> str:
+        """Steps that bring `name` from layout `have` (global shape `shape`) into `want`, through reshapes on the way. Returns the last value."""
         target = self.graph.shapes()[name]
         through = None
         source = name
@@ -177,6 +198,7 @@ class _Builder:
         return current
 
     def alias(self, source: str, want: TensorLayout, shape: tuple[int, ...], name: str, node: Node) -> str:
+        """The slices of `source` in another shape: nothing moves."""
         label = fresh_name(f"{name}.for.{node.name}", self.values)
         made = Value(shape, self.values[source].dtype, want)
         instr = Instr("reshape", label, (source,), node.name, attrs=attr_pairs({"shape": made.slice_shape}), origin=node.origin.made("parallelize"))
@@ -187,7 +209,7 @@ class _Builder:
         wanted = set(names)
         for name, origin in self.graph.prints:
             if name in wanted:
-                shown = _output(self, name)
+                shown = output_value(self, name)
                 label = fresh_name(f"{name}.print", self.values)
                 self.add(Instr("print", label, (shown,), name, origin=origin), self.values[shown])
 
@@ -211,8 +233,8 @@ class _Builder:
 
         The second dim is exchanged with the first one's rows already there, so corners come from the diagonal neighbour in two steps.
         """
-        for dim, axis, window in rule.windows:
-            key = (name, dim, axis, rule.out.device_matrix, window)
+        for dim, axes, window in rule.windows:
+            key = (name, dim, axes, rule.out.device_matrix, window)
             if key not in self.halos:
                 have = self.values[name]
                 label = fresh_name(f"{name}.halo.{node.name}", self.values)
@@ -222,7 +244,7 @@ class _Builder:
                     (name,),
                     node.name,
                     attrs=attr_pairs({"dim": dim, "window": window, "fusion": 0}),
-                    axes=(axis,),
+                    axes=axes,
                     device_matrix=rule.out.device_matrix,
                     origin=node.origin.made("parallelize"),
                 )
@@ -237,6 +259,7 @@ class _Builder:
         return name
 
     def compute(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
+        """The operator itself, on slices, and what combines its partial result."""
         op = node.opdef
         if rule.windows:
             ins = (self.windowed(node, rule, ins[0]), *ins[1:])
@@ -249,8 +272,7 @@ class _Builder:
             signature = op.signature_for(tuple(self.graph.shapes()[i] for i in node.ins), dict(node.attrs))
             wanted = op.offset_labels(signature)
             if any(parts.get(c, 1) > 1 for c in wanted):
-                last = len(rule.out.device_matrix) - 1
-                places = tuple((last - rule.labels.index(c),) if parts.get(c, 1) > 1 else () for c in wanted)
+                places = tuple(rule.axes_of(c) for c in wanted)
         own = rule.out.is_partial and node.keeps_own_part(self.config.device_num)
         partial = rule.out.is_partial and not own
         label = fresh_name(f"{node.name}.partial", self.values) if partial else node.name
@@ -265,6 +287,7 @@ class _Builder:
             device_matrix=rule.out.device_matrix,
             offset_axes=places,
             strategy=node.strategy,
+            reason=node.strategy_reason,
             origin=node.origin,
         )
         self.add(instr, Value(node.shape, node.dtype, rule.out.whole() if own else rule.out))
@@ -277,7 +300,7 @@ class _Builder:
         For a mean, the sum of the parts' means divided by their number.
         """
         final = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
-        cut = [rule.labels[len(rule.out.device_matrix) - 1 - a] for a in sorted(rule.out.partial, reverse=True)]
+        cut = [label for label, axes in rule.axes if set(axes) & set(rule.out.partial)]
         # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name the dim instead
         named = node.opdef.names_labels
         dims = " and ".join(f"'{c}'" if named else f"dim {'abcdefghijklmnopqrstuvwxyz'.index(c)}" for c in cut)
@@ -293,19 +316,90 @@ class _Builder:
         }[rule.out.reduce]
         reason = f"{node.name!r} {does} over {dims}, cut {count} ways: each rank holds one of {count} {what} of the result"
         origin = node.origin.made("parallelize")
-        axes = tuple(sorted(rule.out.partial, reverse=True))
-        attrs: dict[str, Any] = {"reduce": rule.out.reduce, "fusion": 0}
-        kind = "all_reduce"
         if not final.same_placement(rule.out.whole()):
-            kind, reason = "reduce_scatter", f"{reason}, and keeps 1/{count} of its rows (out_strategy {node.out_strategy})"
-            attrs["dim"] = 0
-        instr = Instr(
-            kind, name, (label,), node.name, attrs=attr_pairs(attrs), axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin
-        )
-        self.add(instr, Value(node.shape, node.dtype, final))
+            self.scatter(node, rule, label, name, final, reason)
+        else:
+            axes = tuple(sorted((a for a in rule.out.partial if rule.out.axis_size(a) > 1), reverse=True))
+            attrs = attr_pairs({"reduce": rule.out.reduce, "fusion": 0})
+            instr = Instr(
+                "all_reduce", name, (label,), node.name, attrs=attrs, axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin
+            )
+            self.add(instr, Value(node.shape, node.dtype, final))
         if node.opdef.mean:
             divide = Instr("compute", node.name, (name,), node.name, "divide_by", "RealDiv", attr_pairs({"count": count}), origin=origin)
             self.add(divide, Value(node.shape, node.dtype, final))
+
+    def scatter(self, node: Node, rule: ShardingRule, label: str, name: str, final: TensorLayout, reason: str) -> None:
+        """reduce_scatter of partial sums into `final`, where one dim is cut by the partial axes too.
+
+        A group hands out parts in rank order, so axes that cut the dim in another order than the device matrix has them are one message each.
+        """
+        layout = rule.out
+        dim = next(d for d, (have, want) in enumerate(zip(layout.tensor_map, final.tensor_map, strict=True)) if have != want)
+        runs = descending_runs(tuple(a for a in final.tensor_map[dim][len(layout.tensor_map[dim]) :] if layout.axis_size(a) > 1))
+        for number, axes in enumerate(runs):
+            last = number == len(runs) - 1
+            left = tuple(a for a in layout.partial if a not in axes)
+            entries = tuple((*entry, *axes) if d == dim else entry for d, entry in enumerate(layout.tensor_map))
+            layout = final if last else TensorLayout(layout.device_matrix, entries, left, layout.reduce)
+            parts = math.prod(layout.axis_size(a) for a in axes)
+            along = "rows" if dim == 0 else f"dim {dim}"
+            why = f"out_strategy {node.out_strategy}" if node.out_strategy is not None else "enable_nd_tp: its sums are scattered"
+            instr = Instr(
+                "reduce_scatter",
+                name if last else fresh_name(f"{name}.scatter", self.values),
+                (label,),
+                node.name,
+                attrs=attr_pairs({"reduce": layout.reduce, "fusion": 0, "dim": dim}),
+                axes=axes,
+                device_matrix=layout.device_matrix,
+                reason=f"{reason}, and keeps 1/{parts} of its {along} ({why})",
+                origin=node.origin.made("parallelize"),
+            )
+            label = self.add(instr, Value(node.shape, node.dtype, layout))
+
+    def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
+        """The value that holds operand `name` after its innermost cuts were gathered for a product (enable_nd_tp): `have` to `want`."""
+        key = (name, want.canonical())
+        if have.same_placement(want) or key in self.moved:
+            return self.moved.get(key, name)
+        made, layout = self.values[name], have
+        for dim, (cut, left) in enumerate(zip(have.tensor_map, want.tensor_map, strict=True)):
+            runs = descending_runs(tuple(a for a in cut[len(left) :] if have.axis_size(a) > 1))
+            for axes in reversed(runs):
+                entries = tuple(tuple(a for a in entry if a not in axes) if d == dim else entry for d, entry in enumerate(layout.tensor_map))
+                layout = TensorLayout(have.device_matrix, entries)
+                count = math.prod(have.axis_size(a) for a in axes)
+                reason = f"{node.name!r} gathers dim {dim} of input {position}, which is cut {count} ways more than its product is (enable_nd_tp)"
+                instr = Instr(
+                    "all_gather",
+                    fresh_name(f"{node.ins[position]}.gathered.{node.name}", self.values),
+                    (name,),
+                    node.name,
+                    attrs=attr_pairs({"dim": dim, "fusion": 0}),
+                    axes=axes,
+                    device_matrix=have.device_matrix,
+                    reason=reason,
+                    origin=node.origin.made("parallelize"),
+                )
+                name = self.add(instr, Value(made.shape, made.dtype, layout))
+        self.moved[key] = name
+        return name
+
+
+def descending_runs(axes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """`axes` cut into the longest pieces that descend: those whose ranks, ascending, hold parts in order.
+
+    >>> descending_runs((2, 0, 1))
+    [(2, 0), (1,)]
+    """
+    runs: list[tuple[int, ...]] = []
+    for axis in axes:
+        if runs and runs[-1][-1] > axis:
+            runs[-1] = (*runs[-1], axis)
+        else:
+            runs.append((axis,))
+    return runs
 
 
 def _global_shape(slice_shape: tuple[int, ...], layout: TensorLayout) -> tuple[int, ...]:
@@ -344,10 +438,10 @@ def input_values(draft: Draft) -> dict[str, Value]:
     graph, config = draft.graph, draft.config
     values: dict[str, Value] = {}
     data = [i for i in graph.inputs if i.role == "data"]
-    local = config.parallel_mode == "data_parallel"  # traced on one rank's shapes
-    for given, cuts in zip(data, dataset_cuts(config, tuple(i.shape for i in data)), strict=True):
+    local = config.parallel_mode in LOCAL_MODES  # traced on one rank's shapes
+    for given, layout in zip(data, dataset_layouts(config, tuple(i.shape for i in data)), strict=True):
+        cuts = layout.splits
         try:
-            layout = TensorLayout.from_strategy(cuts, config.device_num)
             shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if local else given.shape
             layout.check_shape(shape)
         except LayoutError as error:
@@ -366,32 +460,40 @@ def parallelize(draft: Draft) -> Draft:
 
     Raises StrategyError when operators disagree about a parameter, ShapeError when inputs do not fit the dataset strategy.
     """
-    build, graph, config = _Builder(draft), draft.graph, draft.config
+    build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
     shapes = graph.shapes()
-    for node in graph.nodes:
+    for node in graph.of_phase("forward"):
         if node.op == "cast" and node.strategy_source == "default" and (build.is_parameter(node.ins[0]) or node.ins[0] in build.casts):
             build.casts[node.name] = node
             continue
         if node.opdef.view:
             if build.is_parameter(node.ins[0]) or node.ins[0] in build.casts:
                 build.operand(node.ins[0], TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]])), node, 0)
-            build.views[node.name] = _View(node.ins[0], node)
+            build.views[node.name] = View(node.ins[0], node)
             build.prints([node.name])
             continue
         rule = sharding_rule(node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.strategy, config.device_num, node.where)
-        ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True)))
+        ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.wanted, strict=True)))
+        if rule.stored is not None:
+            pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
+            ins = tuple(build.gathered(name, have, want, node, position) for position, (name, have, want) in pairs)
         build.compute(node, rule, ins)
         build.prints([node.name])
-    assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns)
+    late = {n.name for n in graph.of_phase("update")}
+    assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in late)
     build.prints(i.name for i in graph.inputs if i.name in build.values and i.role not in ("scalar", "step"))
-    outputs = tuple(_output(build, name) for name in graph.outputs)
+    roles = {i.name: i.role for i in graph.inputs}
+    # a parameter that only the update program reads gets its layout there; numbers need none
+    read = [n for n in graph.read_late() if n in build.values or n in build.views or n in build.casts or roles.get(n) not in ("parameter", "scalar")]
+    bridges = tuple((name, output_value(build, name)) for name in read)
+    outputs = tuple(dict(bridges).get(name, name) for name in graph.outputs)
     messages = sum(i.is_communication for i in build.instrs)
-    done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=outputs)
+    done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=outputs, bridges=bridges)
     return replace(done, forward_assignments=assigned).noted("parallelize", f"{len(build.instrs)} instructions, {messages} messages")
 
 
-def _output(build: _Builder, name: str) -> str:
+def output_value(build: Builder, name: str) -> str:
     """The value of a graph output; a reshaped one is brought into the batch-parallel layout of its shape, or made whole."""
     if name in build.casts and name not in build.values:
         node = source = build.casts[name]

@@ -42,7 +42,7 @@ def replicate(draft: Draft) -> Draft:
 
     for given in graph.inputs:
         shown(given.name)
-    for node in graph.nodes:
+    for node in graph.of_phase("forward"):
         averaged = node.sync and device_num > 1
         label = fresh_name(f"{node.name}.local", values) if averaged else node.name
         values[label] = Value(node.shape, node.dtype, None)
@@ -54,8 +54,10 @@ def replicate(draft: Draft) -> Draft:
         if averaged:
             _average(node, label, device_num, instrs, values)
         shown(node.name)
-    assigned = tuple((name, value) for name, value in graph.assigns)
-    done = draft.with_program("forward", tuple(instrs), values, outputs=graph.outputs)
+    late = {n.name for n in graph.of_phase("update")}
+    assigned = tuple((name, value) for name, value in graph.assigns if value not in late)
+    bridges = tuple((name, name) for name in graph.read_late())
+    done = draft.with_program("forward", tuple(instrs), values, outputs=graph.outputs, bridges=bridges)
     messages = sum(i.is_communication for i in instrs)
     return replace(done, forward_assignments=assigned).noted("replicate", f"{len(instrs)} instructions, {messages} messages")
 

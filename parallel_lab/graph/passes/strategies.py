@@ -1,15 +1,19 @@
-"""Pass `strategies`: every operator gets a strategy, the learner's or the batch-parallel default.
+"""Pass `strategies`: every operator gets a strategy, the learner's, or the batch-parallel default, or in auto_parallel mode the propagated one.
 
 A wrong one is refused here, before anything runs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
+from ...context import get_compat
 from ...errors import ContextError, StrategyError, message
+from ...named_layout import LayoutStrategy
 from ...ops.sharding import completed, default_strategy, result_layout, sharding_rule
-from ..ir import Draft, Graph, Node
+from ..ir import LOCAL_MODES, Draft, Graph, Node
+from .propagate import propagate_strategies
 
 __all__ = ["check_device_num", "choose_strategies"]
 
@@ -28,17 +32,37 @@ def choose_strategies(draft: Draft) -> Draft:
     """
     check_device_num(draft.config.device_num)
     shapes = draft.graph.shapes()
-    if draft.config.parallel_mode == "data_parallel":
+    if draft.config.parallel_mode in LOCAL_MODES:
         nodes = tuple(replace(n, strategy=None, strategy_source="", out_strategy=None) for n in draft.graph.nodes)
         ignored = sum(n.strategy is not None for n in draft.graph.nodes)
         return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted(
-            "strategies", f"none in data_parallel mode; {ignored} given ones ignored"
+            "strategies", f"none in {draft.config.parallel_mode} mode; {ignored} given ones ignored"
         )
+    if draft.config.parallel_mode == "auto_parallel":
+        return _propagated(draft)
     stand_alone = draft.config.parallel_mode == "stand_alone"
-    nodes = tuple(_chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone) for node in draft.graph.nodes)
+    nodes = tuple(
+        # operators on gradients follow their operands' layouts, which only the backward program will tell
+        _chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone) if node.phase == "forward" else node
+        for node in draft.graph.nodes
+    )
     given = sum(n.strategy_source == "user" for n in nodes)
     graph: Graph = replace(draft.graph, nodes=nodes)
     return replace(draft, graph=graph).noted("strategies", f"{given} given, {sum(n.strategy_source == 'default' for n in nodes)} by default")
+
+
+def _propagated(draft: Draft) -> Draft:
+    """The given strategies checked, the others spread from them."""
+    shapes = draft.graph.shapes()
+    nodes = tuple(
+        _chosen(n, tuple(shapes[i] for i in n.ins), draft.config.device_num, False)
+        if n.phase == "forward" and (n.strategy is not None or n.opdef.infer_fn is not None or n.nd_tp)
+        else n
+        for n in draft.graph.nodes
+    )
+    graph = propagate_strategies(replace(draft.graph, nodes=nodes), draft.config, need_given=get_compat() == "seeds")
+    count = Counter(n.strategy_source for n in graph.nodes)
+    return replace(draft, graph=graph).noted("strategies", f"{count['user']} given, {count['propagated']} propagated from them")
 
 
 def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, stand_alone: bool) -> Node:
@@ -49,6 +73,10 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
         node = replace(node, strategy=None, strategy_source="", out_strategy=None)
     if op.infer_fn is not None:
         raise StrategyError(message(f"{node.op_class} has no sharding rule", where=node.where, hint="Compose it from operators that have one"))
+    if node.nd_tp and not stand_alone and not isinstance(node.strategy, LayoutStrategy):
+        what = f"enable_nd_tp with {'no strategy' if node.strategy is None else f'strategy {node.strategy}'}"
+        hint = "For example 2D: .shard((layout('None', ('x', 'y')), layout('x', 'y')))"
+        raise StrategyError(message(what, where=node.where, allowed="2D and 3D tensor parallelism needs a Layout per input", hint=hint))
     if node.strategy is None:
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
     place = node.strategy_origin.place if node.strategy_origin is not None and node.strategy_origin.place else node.origin.place

@@ -101,6 +101,17 @@ class _Update:
         self.values[new.name] = Value(shape, self.values[new.name].dtype, layout)
         self.assignments.append((target, new.name))
 
+    def zeros(self, name: str) -> str:
+        """A gradient for a parameter that the result does not depend on: weight decay and moments work on it all the same."""
+        given = self.draft.graph.input(name)
+        if name not in self.values:
+            self.values[name] = Value(given.shape, given.dtype, TensorLayout.replicated(self.draft.config.device_num, len(given.shape)))
+        held = self.values[name]
+        self.rec.name = name
+        made = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
+        self.values[made.name] = held
+        return made.name
+
     def prepared(self, gradients: dict[str, str]) -> dict[str, Any]:
         """Gradients without loss scale, clipped; notes whether the step counts."""
         found = {name: self.rec.value(gradient) for name, gradient in gradients.items()}
@@ -149,11 +160,11 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
     optimizer   an `nn.Optimizer`: `parameters`, `prepared`, `update`, `initial_state`, `scalar_state`
     parameters  the network's Parameters by name
 
-    Only the optimizer's own parameters are updated. Raises TraceError if none of them has a gradient, or if one is not the network's
-    own.
+    Only the optimizer's own parameters are updated, also those that the result does not depend on: as on one device their gradient is zero.
+    Raises TraceError if none of them has a gradient, or if one is not the network's own.
     """
     own = {p.name for p in optimizer.parameters}
-    gradients = {name: gradient for name, gradient in draft.gradients if name in own}
+    gradients = {name: gradient for name, gradient in (draft.updates or draft.gradients) if name in own}
     if not gradients:
         trained = ", ".join(name for name, _ in draft.gradients)
         raise TraceError(message(f"the optimizer has {', '.join(sorted(own))}", where="compile", allowed=f"The network's parameters: {trained}"))
@@ -162,7 +173,10 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
         what = f"the optimizer's {other!r} is another Parameter of that name than the network's"
         raise TraceError(message(what, where="compile", allowed="Parameters of this network", hint="Make the optimizer from net.trainable_params()"))
     update = _Update(draft, optimizer)
+    known = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
     with update.rec:
+        idle = [p.name for p in optimizer.parameters if p.name in known and p.name not in gradients and parameters.get(p.name) is p]
+        gradients |= {name: update.zeros(name) for name in idle}
         ready = update.prepared(gradients)
         shared: dict[str, dict[str, Any]] = {}
         for name, gradient in ready.items():
@@ -172,7 +186,8 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
             update.parameter(parameters[name], gradient, shared[dtype])
     instrs, states = tuple(update.rec.instrs), tuple(update.states)
     messages = sum(i.is_communication for i in instrs)
-    assignments = tuple(update.assignments)
-    done = draft.with_program("update", instrs, update.values, assignments=assignments, states=states, optimizer=optimizer.rule)
+    assignments = (*draft.assignments, *update.assignments)
+    program = (*draft.program("update"), *instrs)
+    done = draft.with_program("update", program, update.values, assignments=assignments, states=states, optimizer=optimizer.rule)
     text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states" + (f", {messages} messages" if messages else "")
     return done.noted("update", text)

@@ -1,0 +1,199 @@
+"""The choice of a strategy for one operator, by what is known of its neighbours.
+
+    candidate_strategies(op, shapes, attrs, 8, config)                 those that may be taken
+    choose_from_inputs(op, shapes, attrs, input_layouts, 8, config)    the one that fits the inputs as they lie
+
+An `Edge` is what is known on its other side: the layout in which a producer leaves its result, or a consumer wants its operand. Of the candidates the
+one wins that needs least communication on the edges; equals are told apart by the bytes touched there, then by the operator's own forward
+communication, then by the number of pieces, then from the first dim on (MindSpore: edge_costmodel, Strategy::Compare).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ...context import ParallelConfig
+from ...errors import StrategyError, message
+from ...layout import TensorLayout
+from ...ops.registry import OPS, OpDef, Strategy
+from ...ops.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule
+from ...redistribution_cost import practical, redistribution_cost
+
+__all__ = ["Edge", "Operator", "Score", "candidate_strategies", "choose_from_inputs", "meeting", "score"]
+
+Shape = tuple[int, ...]
+Attrs = tuple[tuple[str, Any], ...]
+
+BATCH_ONLY = ("flatten",)  # MindSpore 2.10 has no rule of their own for these: only their batch is cut, among all devices (recorded)
+ELEMENTWISE = ("...->...", "...,...->...", "...,...,...->...")
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What is known on the other side of an edge to the operator that is to be chosen for.
+
+    layout, shape  of the tensor there;  own_shape: global shape here, behind a Reshape
+    position       the operand it is here; None: it is the result, and `layout` is what a consumer wants
+    itemsize       bytes of an element
+    """
+
+    layout: TensorLayout
+    shape: Shape
+    own_shape: Shape
+    position: int | None
+    itemsize: int = 4
+
+    def meets(self, rule: ShardingRule, result: TensorLayout) -> bool:
+        """Whether nothing need be done on this edge under `rule`."""
+        here = result if self.position is None else rule.ins[self.position]
+        return self.shape == self.own_shape and here.same_placement(self.layout)
+
+    def cost(self, rule: ShardingRule, result: TensorLayout) -> tuple[float, float]:
+        """(bytes of communication with start-up included, bytes touched)."""
+        if self.position is None:
+            cost = redistribution_cost(result, self.layout, self.own_shape, self.shape)
+        else:
+            cost = redistribution_cost(self.layout, rule.ins[self.position], self.shape, self.own_shape)
+        return practical(cost.forward * self.itemsize) + practical(cost.backward * self.itemsize), cost.computation * self.itemsize
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator with what its rules depend on."""
+
+    op: OpDef
+    shapes: tuple[Shape, ...]
+    attrs: Attrs
+    out_shape: Shape
+    device_num: int
+    itemsize: int = 4
+
+    def rule(self, strategy: Strategy) -> ShardingRule:
+        return sharding_rule(self.op, self.shapes, dict(self.attrs), strategy, self.device_num)
+
+    @property
+    def is_elementwise(self) -> bool:
+        return self.op.signature in ELEMENTWISE
+
+
+Score = tuple[float, float, float, int, tuple[tuple[int, ...], ...]]
+
+
+def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Score:
+    """Smaller is better: communication on the edges, bytes touched there, own forward communication; more pieces, and of earlier dims."""
+    rule = operator.rule(strategy)
+    result = rule.out.whole()
+    costs = [edge.cost(rule, result) for edge in edges]
+    pieces = math.prod(itertools.chain.from_iterable(strategy))
+    return (
+        sum(c for c, _ in costs),
+        sum(c for _, c in costs),
+        practical(_forward_bytes(operator, rule)),
+        -pieces,
+        tuple(tuple(-n for n in cuts) for cuts in strategy),
+    )
+
+
+def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
+    """Bytes an operator communicates in its forward step: the slice of a partial result, and the strips its windows need of its neighbours."""
+    total = 0.0
+    if rule.out.is_partial:
+        total += math.prod(rule.out.slice_shape(operator.out_shape))
+    for _, _, (_, _, length, part) in rule.windows:
+        total += math.prod(rule.ins[0].slice_shape(operator.shapes[0])) // part * max(0, length - part)
+    return total * operator.itemsize
+
+
+def candidate_strategies(op: OpDef, shapes: Sequence[Shape], attrs: dict[str, Any], device_num: int, config: ParallelConfig) -> tuple[Strategy, ...]:
+    """The strategies that a search may give an operator.
+
+    fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is cut). An operator whose dims do not
+                        allow either may take any legal strategy: MindSpore refuses the network instead
+    tensor_slice_align  MatMul's operands and result have slices whose last dim is a multiple of tensor_slice_align_size
+
+    Raises StrategyError if no strategy leaves aligned slices.
+    """
+    shapes = tuple(tuple(s) for s in shapes)
+    align = config.tensor_slice_align_size if config.tensor_slice_align_enable and op.name == "matmul" else 1
+    return _candidates(op.name, shapes, tuple(sorted(attrs.items())), device_num, config.fully_use_devices, align)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(op_name: str, shapes: tuple[Shape, ...], attrs: Attrs, device_num: int, fully: bool, align: int) -> tuple[Strategy, ...]:
+    op, given = OPS[op_name], dict(attrs)
+    if op_name in BATCH_ONLY:
+        return (default_strategy(op, shapes, given, device_num),)
+    found = legal = legal_strategies(op, shapes, given, device_num)
+    if fully:
+        ones = tuple(s for s in legal if all(n == 1 for cuts in s for n in cuts)) if op_name != "matmul" else ()
+        found = tuple(dict.fromkeys((*legal_strategies(op, shapes, given, device_num, fully_use_devices=True), *ones))) or legal
+    if align > 1:
+        out_shape = op.infer(shapes, ("float32",) * len(shapes), given)[0]
+        aligned = tuple(s for s in found if _is_aligned(sharding_rule(op, shapes, given, s, device_num), shapes, out_shape, align))
+        if not aligned:
+            raise StrategyError(
+                message(
+                    f"no strategy leaves slices of operands {' and '.join(map(str, shapes))} whose last dim is a multiple of {align}",
+                    where=op.class_name,
+                    allowed="With tensor_slice_align_enable the last dim of every slice of a MatMul is a multiple of tensor_slice_align_size",
+                    hint="Give a smaller tensor_slice_align_size, or switch tensor_slice_align_enable off",
+                )
+            )
+        found = aligned
+    return found
+
+
+def _is_aligned(rule: ShardingRule, shapes: tuple[Shape, ...], out_shape: Shape, size: int) -> bool:
+    tensors = (*zip(rule.ins, shapes, strict=True), (rule.out, out_shape))
+    return all(layout.slice_shape(shape)[-1] % size == 0 for layout, shape in tensors)
+
+
+def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[Edge]) -> list[Strategy]:
+    """Those under which every edge needs nothing."""
+    op = operator.op
+    # where tuples of a strategy are the operands' cuts, most are told apart without their rule
+    plain = op.strategy_labels is None
+    wanted = [(e.position, e.layout.splits) for e in edges if plain and e.position is not None and e.shape == e.own_shape]
+    found = []
+    for strategy in strategies:
+        if any(strategy[position] != cuts for position, cuts in wanted):
+            continue
+        rule = operator.rule(strategy)
+        if all(edge.meets(rule, rule.out.whole()) for edge in edges):
+            found.append(strategy)
+    return found
+
+
+def choose_from_inputs(
+    op: OpDef,
+    shapes: Sequence[Shape],
+    attrs: dict[str, Any],
+    input_layouts: Sequence[TensorLayout | None],
+    device_num: int,
+    config: ParallelConfig,
+) -> Strategy:
+    """The strategy of one operator that fits its inputs as they lie.
+
+    shapes         global shapes of the operands
+    input_layouts  one per operand; None where it is not known or does not matter (numbers)
+
+    A legal strategy that takes all of them as they lie, if there is one, whether or not it uses all devices; else the one of
+    `candidate_strategies` whose redistributions communicate least. Raises StrategyError if the operator has no sharding rule.
+    """
+    shapes = tuple(tuple(s) for s in shapes)
+    if op.infer_fn is not None or op.view:
+        raise StrategyError(message(f"{op.class_name} takes no strategy", where=op.class_name, hint="Compose it from operators that have a rule"))
+    out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs)[0]
+    operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shape, device_num)
+    edges = [
+        Edge(layout.whole(), shape, shape, position)
+        for position, (layout, shape) in enumerate(zip(input_layouts, shapes, strict=True))
+        if layout is not None and layout.ndim == len(shape)
+    ]
+    fitting = meeting(operator, legal_strategies(op, shapes, attrs, device_num), edges) if edges else []
+    return min(fitting or candidate_strategies(op, shapes, attrs, device_num, config), key=lambda s: score(operator, s, edges))

@@ -1,0 +1,70 @@
+"""Full arrays from the ranks' slices, and slices from full arrays.
+
+    cut(full, layout, rank=3)                     what rank 3 holds
+    assemble(slices, shape, layout)               the full array, from every rank's slice
+    gather_full(mine, shape, layout)              the same on a running rank: every rank of the world calls it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .context import current_world
+from .errors import WorldError, message
+from .layout import TensorLayout
+
+__all__ = ["assemble", "cut", "gather_full", "is_cut"]
+
+REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def is_cut(layout: TensorLayout | None) -> bool:
+    """Whether a rank's slice under `layout` is less than the tensor, or an addend of it."""
+    return layout is not None and (layout.is_partial or any(n > 1 for n in layout.splits))
+
+
+def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
+    """Rank `rank`'s slice of a full array: a C-contiguous copy. Raises LayoutError if the shape does not divide."""
+    if layout is None:
+        return np.array(full, order="C")
+    return np.array(full[layout.slice_index(full.shape, rank)], order="C")
+
+
+def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: TensorLayout | None) -> np.ndarray:
+    """The full array of `shape` from every rank's slice, in rank order; pending partial results are combined in rank order.
+
+    Without a layout each rank has a value of its own: rank 0's.
+    """
+    if layout is None:
+        return np.array(slices[0])
+    reduce = REDUCERS[layout.reduce]
+    full = np.empty(shape, slices[0].dtype)
+    done: set[tuple] = set()
+    for rank, part in enumerate(slices):
+        numbers = layout.slice_numbers(rank)
+        if numbers in done:
+            continue
+        done.add(numbers)
+        total = np.array(part, copy=True)
+        for other in layout.partial_group(rank)[1:] if layout.is_partial else ():
+            reduce(total, slices[other], out=total)
+        full[layout.slice_index(shape, rank)] = total
+    return full
+
+
+def gather_full(mine: np.ndarray, shape: tuple[int, ...], layout: TensorLayout | None, *, tag: str = "full()") -> np.ndarray:
+    """The full array, from this rank's slice and its peers': an all_gather, to be called by every rank of the world.
+
+    Raises WorldError if this process is no rank of a world of the layout's size.
+    """
+    if not is_cut(layout):
+        return np.array(mine)
+    world = current_world()
+    if world is None or world.world_size != layout.device_num:
+        given = "this process is no rank" if world is None else f"this world has {world.world_size} ranks"
+        hint = "Call it in the run that holds the slices, before its world is closed"
+        raise WorldError(message(f"{given}, and the tensor is cut among {layout.device_num}", where=tag, hint=hint))
+    slices = world.comm.all_gather(np.ascontiguousarray(mine)[None], dim=0, tag=tag)
+    return assemble(list(slices), shape, layout)

@@ -1,0 +1,218 @@
+"""Functions that are whole training steps: gradients asked for inside, operators on gradients, the optimizer called inside. All equal one device."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import ParallelLabError, TraceError, nn, ops, value_and_grad
+from parallel_lab.compiler import compile_program
+from parallel_lab.errors import NotBuiltYet
+from parallel_lab.graph.trace import fill_form
+from parallel_lab.run.interpreter import gather_value
+from parallel_lab.run.session import initial_values
+from parallel_lab.run.simulator import Simulator
+from parallel_lab.tensor import Parameter, Tensor
+
+DTYPE = np.float64
+
+
+class Net(nn.Cell):
+    def __init__(self, strategies=(None, None)):
+        super().__init__()
+        rng = np.random.default_rng(3)
+        self.w = Parameter(Tensor(rng.normal(size=(12, 8))), name="w")
+        self.b = Parameter(Tensor(rng.normal(size=8)), name="b")
+        self.v = Parameter(Tensor(rng.normal(size=(8, 16))), name="v")
+        self.fc1, self.add, self.act, self.fc2 = ops.MatMul(), ops.Add(), ops.Tanh(), ops.MatMul()
+        for prim, strategy in zip((self.fc1, self.fc2), strategies, strict=True):
+            if strategy is not None:
+                prim.shard(strategy)
+
+    def construct(self, x):
+        return self.fc2(self.act(self.add(self.fc1(x, self.w), self.b)), self.v)
+
+
+def batch(rows=16):
+    rng = np.random.default_rng(5)
+    return rng.normal(size=(rows, 12)), rng.normal(size=(rows, 16))
+
+
+def steps_on_one_device(make_step, x, y, count=3):
+    """Results of `count` eager steps, and the parameters after them."""
+    net = Net()
+    step, _ = make_step(net)
+    results = [step(Tensor(x), Tensor(y)) for _ in range(count)]
+    return results, {p.name: p.asnumpy() for p in net.trainable_params()}
+
+
+def steps_on_ranks(make_step, x, y, strategies, device_num, count=3, **settings):
+    """The same steps compiled and simulated."""
+    net = Net(strategies)
+    step, optimizer = make_step(net)
+    made = compile_program(step, x, y, device_num=device_num, dataset_strategy="full_batch", **settings)
+    plan = made.plan
+    simulator = Simulator(plan, initial_values(plan, made.parameters, optimizer if plan.states else None))
+    results = []
+    for number in range(count):
+        simulator.run_step(x, y, step=number)
+        outputs = [gather_value(plan, name, [simulator.value(name, r) for r in range(device_num)]) for name in plan.outputs]
+        results.append(fill_form(made.form, outputs))
+    return results, {p.name: simulator.full(p.name) for p in plan.parameters}, plan
+
+
+def plain_step(net):
+    optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+    grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, optimizer.parameters)
+
+    def step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss
+
+    return step, optimizer
+
+
+def clipped_step(net):
+    """Gradients are scaled to a global norm of 1 by hand, and the norm is returned with the logits."""
+    optimizer = nn.Adam(net.trainable_params(), 0.01)
+
+    def forward(x, y):
+        logits = net(x)
+        return ops.reduce_mean(ops.square(logits - y)), logits
+
+    grad_fn = value_and_grad(forward, None, optimizer.parameters, has_aux=True)
+
+    def step(x, y):
+        (loss, logits), grads = grad_fn(x, y)
+        squares = [ops.reduce_sum(ops.square(g)) for g in grads]
+        norm = ops.sqrt(squares[0] + squares[1] + squares[2])
+        optimizer(tuple(g / ops.maximum(norm, 1.0) for g in grads))
+        return {"loss": loss, "norm": norm, "more": [logits, None, 3]}
+
+    return step, optimizer
+
+
+def reshaped_step(net):
+    """Gradients go through a reshape and a transpose, and are updated with what comes back."""
+    optimizer = nn.SGD(net.trainable_params(), 0.1, momentum=0.5)
+    grad_fn = value_and_grad(lambda x, y: ops.reduce_sum(ops.abs(net(x) - y)), None, optimizer.parameters)
+
+    def step(x, y):
+        loss, (w, b, v) = grad_fn(x, y)
+        w = ops.transpose(ops.transpose(w, (1, 0)) * 0.5, (1, 0))
+        v = ops.reshape(ops.reshape(v, (-1,)) * 0.25, (8, 16))
+        optimizer([w, b - ops.reduce_mean(b), v])
+        return loss
+
+    return step, optimizer
+
+
+STRATEGIES = [(None, None), (((2, 4), (4, 1)), ((2, 4), (4, 1))), (((1, 1), (1, 8)), ((1, 8), (8, 1))), (((4, 1), (1, 2)), ((2, 2), (2, 2)))]
+
+
+def assert_same(one, many):
+    if isinstance(one, dict):
+        assert one.keys() == many.keys()
+        for key in one:
+            assert_same(one[key], many[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(many)
+        for a, b in zip(one, many, strict=True):
+            assert_same(a, b)
+    elif one is None or isinstance(one, int):
+        assert one == many
+    else:
+        np.testing.assert_allclose(np.asarray(many), one.asnumpy() if isinstance(one, Tensor) else one, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make_step", [plain_step, clipped_step, reshaped_step])
+@pytest.mark.parametrize("strategies", STRATEGIES)
+def test_training_step_equals_one_device(make_step, strategies):
+    x, y = batch()
+    losses, parameters = steps_on_one_device(make_step, x, y)
+    found, values, _ = steps_on_ranks(make_step, x, y, strategies, 8)
+    assert_same(losses, found)
+    assert_same(parameters, values)
+
+
+def test_gradients_are_returned_whole_when_no_optimizer_is_called():
+    x, y = batch()
+
+    def make_step(net):
+        grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), (0,), net.trainable_params())
+        return (lambda x, y: grad_fn(x, y)), None
+
+    one, _ = steps_on_one_device(make_step, x, y, count=1)
+    many, _, plan = steps_on_ranks(make_step, x, y, STRATEGIES[1], 8, count=1)
+    assert_same(one, many)
+    assert {target for target, _ in plan.gradients} == {"x", "w", "b", "v"}
+
+
+def test_parameters_that_the_loss_does_not_use_get_zero_gradients():
+    x, y = batch()
+
+    def make_step(net):
+        optimizer = nn.SGD(net.trainable_params(), 0.1, weight_decay=0.5)  # zeros as gradients, so the unused one decays
+        grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(net.fc1(x, net.w)), None, optimizer.parameters)
+
+        def step(x, y):
+            loss, grads = grad_fn(x, y)
+            optimizer(grads)
+            return loss
+
+        return step, optimizer
+
+    one, parameters = steps_on_one_device(make_step, x, y)
+    many, values, _ = steps_on_ranks(make_step, x, y, STRATEGIES[1], 8)
+    assert_same(one, many)
+    assert_same(parameters, values)
+
+
+def test_accumulators_take_gradients_and_are_read_anew():
+    x, y = batch()
+
+    def make_step(net):
+        params = net.trainable_params()
+        sums = [Parameter(Tensor(np.zeros(p.shape)), name=f"sum.{p.name}") for p in params]
+        grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, params)
+
+        def step(x, y):
+            loss, grads = grad_fn(x, y)
+            for total, g in zip(sums, grads, strict=True):
+                ops.assign(total, total + g)
+            return loss, [total * 2.0 for total in sums]
+
+        return step, None
+
+    one, _ = steps_on_one_device(make_step, x, y)
+    many, values, _ = steps_on_ranks(make_step, x, y, STRATEGIES[1], 8)
+    assert_same(one, many)
+    assert_same([2 * values[f"sum.{n}"] for n in ("w", "b", "v")], many[-1][1])
+
+
+def twice(net):
+    grad_fn = value_and_grad(lambda x: ops.reduce_mean(net(x)), None, net.trainable_params())
+    return lambda x, y: (grad_fn(x)[0], grad_fn(y[:, :12])[0])
+
+
+def from_outside(net):
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    return lambda x, y: (ops.reduce_mean(net(x)), optimizer([net.w * 1.0, net.b * 1.0, net.v * 1.0]))[0]
+
+
+def of_a_middle_value(net):
+    def step(x, y):
+        middle = x * 2.0
+        return value_and_grad(lambda m: ops.reduce_mean(net(m)), 0)(middle)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [(twice, NotBuiltYet, "second time"), (from_outside, TraceError, "value_and_grad in the same"), (of_a_middle_value, TraceError, "inputs of the")],
+)
+def test_what_a_compiled_step_cannot_be_is_refused_with_a_reason(make, kind, words):
+    x, y = batch()
+    with pytest.raises(kind, match=words) as caught:
+        compile_program(make(Net()), x, y, device_num=8, dataset_strategy="full_batch")
+    assert isinstance(caught.value, ParallelLabError)
