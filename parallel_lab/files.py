@@ -5,15 +5,25 @@
 
 A rename replaces whatever has the name, so what is there is looked at first: the file behind a symbolic link is written and the link stays, and a
 folder, a pipe or a device is refused.
+
+What a writer that was killed left beside the file is removed by the next one. A part is locked by its writer, and the system unlocks what the dead
+held: a process number would not do, for numbers are given out again, and mean nothing to another container.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # no locks on this system: what the dead left stays
+    fcntl = None
 
 from .errors import DataFileError, message
 
@@ -28,6 +38,7 @@ _KINDS = {
     stat.S_IFLNK: "a symbolic link that leads in a circle",
 }
 _ANOTHER = "Name a file in a folder that is there"
+_PART = re.compile(r"\.parallel_lab-[0-9a-f]{16}\.part")
 
 
 def check_writable(path: str | os.PathLike[str], *, hint: str = _ANOTHER) -> Path:
@@ -38,34 +49,37 @@ def check_writable(path: str | os.PathLike[str], *, hint: str = _ANOTHER) -> Pat
     """
     try:
         real, _ = _target(path)
-        part, descriptor = _new_part(real)
-        os.close(descriptor)
-        part.unlink()
+        with _new_part(real) as (part, _):
+            part.unlink()
     except (OSError, ValueError) as error:
         raise _refusal(path, error, hint) from error
     return real
 
 
-def write_whole(path: str | os.PathLike[str], content: str | bytes, *, hint: str = _ANOTHER) -> Path:
-    """Write `content` (text as UTF-8) and return `path`. A file that is there keeps its permissions; links to it stay links.
+def write_whole(path: str | os.PathLike[str], content: str | bytes | Iterable[bytes | memoryview], *, hint: str = _ANOTHER) -> Path:
+    """Write `content` (text as UTF-8, or pieces of bytes one after the other) and return `path`.
+
+    A file that is there keeps its permissions; links to it stay links. Parts that dead writers left in the folder are removed.
 
     Raises DataFileError as `check_writable` does, and when the disk is full; the old file is untouched then, and no other is left behind.
     """
-    data = content.encode() if isinstance(content, str) else content
+    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:
         real, mode = _target(path)
-        part, descriptor = _new_part(real)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if mode is not None:
-                os.chmod(part, mode)
-            os.replace(part, real)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        _remove_dead_parts(real.parent)
+        with _new_part(real) as (part, descriptor):
+            try:
+                with os.fdopen(descriptor, "wb", closefd=False) as file:
+                    for piece in pieces:
+                        file.write(piece)
+                    file.flush()
+                    os.fsync(descriptor)
+                if mode is not None:
+                    os.chmod(part, mode)
+                os.replace(part, real)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
     except (OSError, ValueError) as error:
         raise _refusal(path, error, hint) from error
     _sync_folder(real.parent)
@@ -97,16 +111,50 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
     return real, stat.S_IMODE(found.st_mode)
 
 
-def _new_part(real: Path) -> tuple[Path, int]:
-    """A new file beside `real`, open for writing: a rename is atomic within one file system only.
+@contextlib.contextmanager
+def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
+    """A new file beside `real`, open for writing and locked: a rename is atomic within one file system only.
 
     Not from tempfile, whose files only their owner may read: the user's umask decides. Its name is short, as that of `real` may be as long as can be.
     """
     os.stat(real.parent)  # so that the folder is what is missing, not a name nobody knows
     with contextlib.suppress(FileNotFoundError):
         os.lstat(real)  # a name that is too long
-    part = real.parent / f".parallel_lab-{secrets.token_hex(8)}.part"
-    return part, os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        part = real.parent / f".parallel_lab-{secrets.token_hex(8)}.part"
+        descriptor = os.open(part, flags, 0o666)
+        try:
+            if _locked(descriptor, wait=True) and not os.path.exists(part):
+                continue  # another writer took it for a dead one's before it was locked
+            yield part, descriptor
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _locked(descriptor: int, *, wait: bool) -> bool:
+    """Lock an open file until it is closed; False if someone else holds it (not with `wait`), or the file system has no locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _remove_dead_parts(folder: Path) -> None:
+    """Remove the parts in `folder` that nobody is writing any more. What cannot be looked at stays."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for name in [entry.name for entry in entries if _PART.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(folder / name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+                try:
+                    if _locked(descriptor, wait=False):
+                        os.unlink(folder / name)
+                finally:
+                    os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

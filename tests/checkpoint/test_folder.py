@@ -1,0 +1,214 @@
+"""Distributed checkpoints: a folder of rank files under one manifest."""
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from parallel_lab.checkpoint import TensorRecord, load_checkpoint, load_distributed, read_checkpoint, read_manifest, save_distributed
+from parallel_lab.checkpoint.folder import MANIFEST
+from parallel_lab.errors import CheckpointCorrupt, CheckpointError, CheckpointFolderError, CheckpointWriteError
+from parallel_lab.layout import TensorLayout
+from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, parts_of, same_bits
+from tests.checkpoint.ranks import run_ranks
+
+
+def save(folder, fulls, layouts, world_size, meta=None):
+    """Save {name: full array} as `world_size` ranks, cut by {name: layout}."""
+    records = {name: parts_of(full, layouts[name], world_size) for name, full in fulls.items()}
+
+    def rank_main(rank, barrier):
+        own = {name: parts[rank] for name, parts in records.items()}
+        return save_distributed(folder, own, rank=rank, world_size=world_size, barrier=barrier, meta=meta)
+
+    return run_ranks(world_size, rank_main)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_a_world_of_any_size_is_loaded_by_one_of_any_other(tmp_path, rng, case):
+    """M -> N ranks through files, several tensors with layouts of their own; expected: numpy's index into the original."""
+    m, n = (int(rng.choice([1, 2, 3, 4, 6, 8])) for _ in range(2))
+    fulls, sources, targets = {}, {}, {}
+    for i in range(3):
+        ndim = int(rng.integers(1, 4))
+        sources[f"t{i}"] = draw_layout(rng, ndim, m) if rng.random() < 0.8 else None
+        targets[f"t{i}"] = draw_layout(rng, ndim, n) if rng.random() < 0.8 else None
+        given = [layout for layout in (sources[f"t{i}"], targets[f"t{i}"]) if layout is not None] or [TensorLayout((1,), ((),) * ndim)]
+        fulls[f"t{i}"] = draw_array(rng, draw_shape(rng, *given), str(rng.choice(DTYPES)))
+    save(tmp_path / "d", fulls, sources, m)
+    for rank in range(n):
+        found = load_distributed(tmp_path / "d", targets, rank=rank)
+        for name, full in fulls.items():
+            layout = targets[name]
+            expected = full if layout is None else np.ascontiguousarray(full[layout.slice_index(full.shape, rank)])
+            assert same_bits(found[name].array, expected)
+            assert (found[name].layout, found[name].global_shape) == (layout, full.shape)
+    assert all(same_bits(record.array, fulls[name]) for name, record in load_distributed(tmp_path / "d").items())
+
+
+def test_only_the_files_that_are_needed_are_read(tmp_path, rng, monkeypatch):
+    rows, full = TensorLayout((8,), (0, -1)), draw_array(rng, (16, 4))
+    save(tmp_path / "d", {"w": full}, {"w": rows}, 8)
+    read = []
+
+    def noted(path, names):
+        read.append(path.name)
+        return read_checkpoint(path, names)
+
+    monkeypatch.setattr("parallel_lab.checkpoint.folder.read_checkpoint", noted)
+    load_distributed(tmp_path / "d", {"w": TensorLayout((4,), (0, -1))}, rank=2)
+    assert read == ["rank_4-1.ckpt", "rank_5-1.ckpt"]
+    read.clear()
+    load_distributed(tmp_path / "d", {"w": rows}, rank=3)
+    assert read == ["rank_3-1.ckpt"]
+
+
+def test_the_manifest_names_files_tensors_and_meta(tmp_path, rng):
+    layout, full = TensorLayout((2, 2), (1, -1)), draw_array(rng, (4, 3))
+    assert set(save(tmp_path / "d", {"w": full, "step": np.int64(5)}, {"w": layout, "step": None}, 4, {"epoch": 2})) == {tmp_path / "d" / MANIFEST}
+    manifest = read_manifest(tmp_path / "d")
+    assert (manifest.world_size, manifest.save, manifest.meta) == (4, 1, {"epoch": 2})
+    assert [file.name for file in manifest.files] == [f"rank_{rank}-1.ckpt" for rank in range(4)]
+    assert [file.size_bytes for file in manifest.files] == [(tmp_path / "d" / file.name).stat().st_size for file in manifest.files]
+    assert (manifest.tensors["w"].layout, manifest.tensors["w"].global_shape, manifest.tensors["w"].dtype) == (layout, (4, 3), "float32")
+    assert manifest.tensors["step"].holders == tuple((rank, rank) for rank in range(4))
+
+
+def test_a_new_save_takes_the_place_of_the_old_one(tmp_path):
+    for number in range(1, 4):
+        world_size = [4, 2, 3][number - 1]
+        save(tmp_path / "d", {"w": np.full(12, float(number))}, {"w": TensorLayout((world_size,), (0,))}, world_size)
+        assert names(tmp_path / "d") == [MANIFEST, *[f"rank_{rank}-{number}.ckpt" for rank in range(world_size)]]
+        assert load_distributed(tmp_path / "d")["w"].array.tolist() == [number] * 12
+
+
+def test_load_checkpoint_puts_a_folder_together(tmp_path, rng):
+    layout, full = TensorLayout((4,), (-1, 0)), draw_array(rng, (3, 8))
+    save(tmp_path / "d", {"w": full}, {"w": layout}, 4, {"epoch": 9})
+    loaded = load_checkpoint(tmp_path / "d")
+    assert same_bits(loaded["w"].asnumpy(), full)
+    assert loaded.meta == {"epoch": 9}
+
+
+def test_one_rank_alone_needs_no_barrier(tmp_path):
+    save_distributed(tmp_path / "deep" / "d", {"w": TensorRecord(np.arange(3))})
+    assert load_distributed(tmp_path / "deep" / "d")["w"].array.tolist() == [0, 1, 2]
+
+
+def test_tensors_that_only_some_ranks_have_are_found(tmp_path):
+    """As of pipeline stages."""
+
+    def rank_main(rank, barrier):
+        own = {f"stage{rank}": TensorRecord(np.full(2, rank))}
+        return save_distributed(tmp_path, own, rank=rank, world_size=3, barrier=barrier)
+
+    run_ranks(3, rank_main)
+    assert {name: record.array.tolist() for name, record in load_distributed(tmp_path).items()} == {f"stage{r}": [r, r] for r in range(3)}
+
+
+def test_some_names_can_be_loaded_alone(tmp_path):
+    save(tmp_path / "d", {"a": np.zeros(2), "b": np.ones(2)}, {"a": None, "b": None}, 2)
+    assert list(load_distributed(tmp_path / "d", names=["b"])) == ["b"]
+
+
+# ---- when it does not go well ----
+
+
+def test_a_broken_save_leaves_the_old_one_and_the_next_save_clears_up(tmp_path, monkeypatch):
+    layout = {"w": TensorLayout((2,), (0,))}
+    save(tmp_path / "d", {"w": np.zeros(4)}, layout, 2)
+
+    def fails(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("parallel_lab.checkpoint.folder.write_whole", fails)  # the manifest cannot be written, the rank files can
+        with pytest.raises(OSError, match="No space"):
+            save(tmp_path / "d", {"w": np.ones(4)}, layout, 2)
+    assert load_distributed(tmp_path / "d")["w"].array.tolist() == [0] * 4
+    assert len(names(tmp_path / "d")) == 5
+    save(tmp_path / "d", {"w": np.full(4, 2.0)}, layout, 2)
+    assert names(tmp_path / "d") == [MANIFEST, "rank_0-3.ckpt", "rank_1-3.ckpt"]
+    assert load_distributed(tmp_path / "d")["w"].array.tolist() == [2] * 4
+
+
+def test_ranks_that_disagree_are_refused_and_the_old_save_stays(tmp_path):
+    save(tmp_path, {"w": np.zeros(4)}, {"w": None}, 2)
+    shapes = [(4,), (6,)]
+    with pytest.raises(CheckpointError, match="One dtype, shape and layout on all ranks"):
+        run_ranks(2, lambda r, b: save_distributed(tmp_path, {"w": TensorRecord(np.ones(shapes[r]))}, rank=r, world_size=2, barrier=b))
+    assert load_distributed(tmp_path)["w"].array.tolist() == [0] * 4
+
+
+def test_a_reader_beside_a_writer_sees_whole_saves_only(tmp_path):
+    """The writer removes the files of the save before; a reader that meant those starts again."""
+    layouts, seen, stop, errors = {"w": TensorLayout((2,), (0,))}, set(), threading.Event(), []
+    save(tmp_path / "d", {"w": np.zeros(1000)}, layouts, 2)
+
+    def read():
+        while not stop.is_set():
+            try:
+                seen.add(tuple(set(load_distributed(tmp_path / "d")["w"].array.tolist())))
+            except Exception as error:
+                errors.append(error)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(1, 16):
+            save(tmp_path / "d", {"w": np.full(1000, float(number))}, layouts, 2)
+    finally:
+        stop.set()
+        reader.join()
+    assert not errors
+    assert all(len(values) == 1 for values in seen)
+
+
+def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path):
+    save(tmp_path / "d", {"w": np.zeros(4)}, {"w": None}, 2)
+    (tmp_path / "d" / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match="no save was ever finished"):
+        load_distributed(tmp_path / "d")
+    with pytest.raises(NotADirectoryError):
+        load_distributed(tmp_path / "none")
+
+
+def test_a_missing_part_is_corruption(tmp_path):
+    layout = TensorLayout((2,), (0,))
+    own = {"w": TensorRecord(np.zeros(2), (4,), layout, 0)}  # rank 1 has forgotten its part
+    run_ranks(2, lambda r, b: save_distributed(tmp_path, own if r == 0 else {}, rank=r, world_size=2, barrier=b))
+    with pytest.raises(CheckpointCorrupt, match="the part of rank 1 is in none of the files"):
+        load_distributed(tmp_path)
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointFolderError, match="it is a file"):
+        save_distributed(tmp_path / "file", {})
+    with pytest.raises(CheckpointError, match="no barrier"):
+        save_distributed(tmp_path / "d", {}, rank=0, world_size=2)
+    with pytest.raises(CheckpointError, match="rank 2 of 2"):
+        save_distributed(tmp_path / "d", {}, rank=2, world_size=2, barrier=lambda: None)
+    with pytest.raises(CheckpointWriteError):
+        save_distributed("/proc/none/d", {})
+    save(tmp_path / "d", {"w": np.zeros((4, 6))}, {"w": None}, 1)
+    with pytest.raises(CheckpointError, match="cannot be cut 5 ways"):
+        load_distributed(tmp_path / "d", {"w": TensorLayout((5,), (0, -1))})
+    with pytest.raises(CheckpointError, match="no tensor 'v'"):
+        load_distributed(tmp_path / "d", {"v": None})
+    with pytest.raises(CheckpointError, match="meta"):
+        save_distributed(tmp_path / "e", {}, meta={"x": object()})
+
+
+def test_a_manifest_for_many_ranks_stays_small(tmp_path):
+    save(tmp_path, {f"t{i}": np.zeros(64) for i in range(20)}, {f"t{i}": TensorLayout((16,), (0,)) for i in range(20)}, 16)
+    content = json.loads((tmp_path / MANIFEST).read_text())
+    assert {one["holders"] for one in content["tensors"].values()} == {"all"}
+    assert os.path.getsize(tmp_path / MANIFEST) < 8000
