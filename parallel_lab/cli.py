@@ -4,6 +4,7 @@
     parallel-lab doctor              can this machine do what the lessons need?
     parallel-lab quickstart          the quickstart in the terminal (cli_quickstart.py)
     parallel-lab bench training      a training step beside PyTorch's (cli_bench.py)
+    parallel-lab run, msrun          a script on N ranks (cli_run.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours, told in one line;
 130 interrupted.
@@ -172,9 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     doctor.set_defaults(run=_doctor)
-    from . import cli_bench, cli_quickstart
+    from . import cli_bench, cli_quickstart, cli_run
 
-    for part in (cli_quickstart, cli_bench):
+    for part in (cli_quickstart, cli_bench, cli_run):
         part.add_parser(subparsers)
     return parser
 
@@ -195,7 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    of_a_script = arguments[:1] in (["run"], ["msrun"])  # there -- is the script's business
+    cut = arguments.index("--") if "--" in arguments and not of_a_script else len(arguments)
     parser = _parser()
     args = parser.parse_args(arguments[:cut])
     args.jupyterlab_args = arguments[cut + 1 :]

@@ -47,7 +47,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--strategy", action="append", default=[], metavar="OP=STRATEGY", help="slices per dim of each input of an operator; once for each operator"
     )
-    parser.add_argument("--executor", default="processes", help="processes: one worker per rank (default); simulator: all ranks in this process")
+    parser.add_argument(
+        "--executor", default="processes", help="processes: one worker per rank (default); simulator: all ranks in this process; mpi: under mpirun"
+    )
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write the run as one web page that needs no network")
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)")
     parser.add_argument("--full-text", action="store_true", help="print every step of a long log, and the program of rank 0")
@@ -130,6 +132,10 @@ def _quickstart(args: argparse.Namespace) -> int:
             from .run.shm import close_all
 
             close_all()  # the command started these workers and nobody will use them again
+        elif args.executor == "mpi":
+            from .run.mpi.pool import close_mpi_pools
+
+            close_mpi_pools()
     print(result.text(full=args.full_text))
     if args.trace is not None:
         print(f"Trace: {save_chrome_trace(result.events, args.trace)}")

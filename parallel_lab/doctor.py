@@ -16,10 +16,11 @@ import mmap
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -269,15 +270,21 @@ def try_workers(world_size: int = 2) -> None:
 def _python(code: str, limit_s: float) -> tuple[int | None, str]:
     """Exit code (None: took longer than `limit_s` seconds and was ended) and last line of output of `code` in a fresh Python."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    code_found, lines = _finish([sys.executable, "-c", code], limit_s, {**os.environ, "PYTHONPATH": path})
+    return code_found, lines[-1] if lines else ""
+
+
+def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) -> tuple[int | None, list[str]]:
+    """Exit code (None: took longer than `limit_s` seconds and was ended, with all its processes) and lines of output of `command`."""
     group = {"start_new_session": True} if os.name == "posix" else {}
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment,
         **group,
     )
     try:
@@ -290,8 +297,7 @@ def _python(code: str, limit_s: float) -> tuple[int | None, str]:
             process.kill()
         output, _ = process.communicate()
         code_found = None
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return code_found, lines[-1] if lines else ""
+    return code_found, [line.strip() for line in output.splitlines() if line.strip()]
 
 
 def check_workers() -> Iterator[Finding]:
@@ -310,19 +316,36 @@ def check_workers() -> Iterator[Finding]:
         yield Finding("workers", "ok", f"{world_size} processes started, answered and ended")
 
 
+_MPI_TRIAL = """
+from mpi4py import MPI
+total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank() + 1)
+if MPI.COMM_WORLD.Get_rank() == 0:
+    print("trial", total, MPI.Get_library_version().splitlines()[0].split(",")[0].strip(chr(0)))
+"""
+
+
 def check_mpi() -> Iterator[Finding]:
-    """mpirun and mpi4py, for the lessons that use MPI."""
-    launcher = shutil.which("mpirun") or shutil.which("mpiexec")
-    mend = "Only for running under MPI: apt-get install openmpi-bin (or conda install openmpi), then pip install mpi4py"
+    """mpirun and mpi4py: two ranks start, add and end. Says the line that runs a script on this machine."""
+    from .run.mpi.launch import INSTALL_HINT, find_mpirun, mpirun_command, rank_environment
+
+    launcher = find_mpirun()
+    mend = f"Only for running under MPI: {INSTALL_HINT}"
     if importlib.util.find_spec("mpi4py") is None:
         yield Finding("mpi", "warning", f"mpi4py is not installed, launcher: {launcher or 'none'}", mend)
         return
-    code, line = _python("from mpi4py import MPI; print(MPI.Get_library_version().split(chr(10))[0].strip(chr(0)))", _MPI_LIMIT_S)
-    if launcher is None or code != 0:
-        found = f"launcher: {launcher or 'none'}, mpi4py: {'works' if code == 0 else line or 'no answer'}"
-        yield Finding("mpi", "warning", found, mend)
-    else:
-        yield Finding("mpi", "ok", f"{line}, {launcher}")
+    if launcher is None:
+        yield Finding("mpi", "warning", "mpi4py is there, launcher: none", mend)
+        return
+    code, lines = _finish(mpirun_command(2, [sys.executable, "-c", _MPI_TRIAL]), _MPI_LIMIT_S, rank_environment())
+    answer = next((line.removeprefix("trial 3 ") for line in lines if line.startswith("trial 3 ")), "")  # 1 + 2: both ranks took part
+    if code != 0 or not answer:
+        told = "no answer" if code is None else " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
+        yield Finding("mpi", "warning", f"{launcher} could not run 2 ranks: {told}", mend)
+        return
+    command = mpirun_command(8, ["python", "script.py"])
+    if shutil.which("mpirun") == launcher:
+        command[0] = "mpirun"
+    yield Finding("mpi", "ok", f"{answer}; 2 ranks added and ended. Run a script: {shlex.join(command)}")
 
 
 def find_chromium() -> str | None:

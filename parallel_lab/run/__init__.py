@@ -1,1 +1,1 @@
-"""Running plans: one interpreter, several answerers (simulator, shared-memory processes)."""
+"""Running plans: one interpreter, several answerers (simulator, shared-memory processes, MPI)."""

@@ -19,11 +19,11 @@ import numpy as np
 
 from ..errors import CollectiveMismatch, ShapeError, message, shorten
 from ..halo import HALOS, Halo
+from ..slices import REDUCERS
 
 __all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "check_request", "combine", "payload_bytes"]
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier", *HALOS)
-REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _ADDING = (*_REDUCING, "halo_reduce")

@@ -22,7 +22,8 @@ from ..layout import slice_text
 from ..nn.amp import LOSS_SCALE
 from ..plan import Plan
 from ..plan_view import CLASS_NAMES
-from .communicator import REDUCERS, Request
+from ..slices import assemble
+from .communicator import Request
 
 __all__ = ["Env", "Tick", "computing", "gather_value", "one_blas_thread", "rank_step", "slice_value", "step_inputs"]
 
@@ -131,6 +132,8 @@ def request_of(instr: Instr, rank: int, env: Env) -> Request:
 def printed_text(plan: Plan, instr: Instr, rank: int, array: np.ndarray) -> str:
     """What a print instruction shows on one rank: whose slice it is, where the line stands, and the numbers."""
     value = plan.value(instr.ins[0])
+    if value.layout is None:  # every rank runs the network on its own rows
+        return f"rank {rank}: its own {instr.name} {value.shape}, printed at {instr.origin.place}\n{array}"
     index = slice_text(value.layout.slice_index(value.shape, rank), value.shape) if value.shape else ""
     return f"rank {rank}: {instr.name}{index} of {value.shape} ({value.layout}), printed at {instr.origin.place}\n{array}"
 
@@ -190,22 +193,7 @@ def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
     Of a value that each rank has for itself (the loss in data_parallel mode), rank 0's.
     """
     value = plan.value(name)
-    layout = value.layout
-    if layout is None:
-        return np.array(slices[0])
-    reduce = REDUCERS[layout.reduce]
-    full = np.empty(value.shape, value.dtype)
-    done: set[tuple] = set()
-    for rank, part in enumerate(slices):
-        numbers = layout.slice_numbers(rank)
-        if numbers in done:
-            continue
-        done.add(numbers)
-        total = np.array(part, copy=True)
-        for other in layout.partial_group(rank)[1:] if layout.is_partial else ():
-            reduce(total, slices[other], out=total)
-        full[layout.slice_index(value.shape, rank)] = total
-    return full
+    return assemble(slices, value.shape, value.layout)
 
 
 def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:

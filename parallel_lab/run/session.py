@@ -4,7 +4,7 @@
         losses = session.train([(x, label)], steps=20)
         session.parameters()["w"]            # the full tensor, from the ranks' slices
 
-Both executors run the same interpreter on the same plan: losses and parameters are equal bit for bit. Two sessions can be compared step by step
+All executors run the same interpreter on the same plan: losses and parameters are equal bit for bit. Two sessions can be compared step by step
 (`single_device` gives the plan of the undivided computation).
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXECUTORS", "Run", "Session", "initial_values"]
 
-EXECUTORS = ("simulator", "processes")
+EXECUTORS = ("simulator", "processes", "mpi")
 STOP_S = 0.5  # an interrupted cell must be over within a second: half of it for ending in order
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
@@ -91,6 +91,17 @@ def rates_of_steps(plan: Plan, optimizer: Any, first: int, steps: int) -> dict[s
     return {s.name: np.array([rates[s.kind] for rates in per_step], plan.value(s.name).dtype) for s in wanted}
 
 
+def _shared_pool(executor: str, world_size: int) -> Any:
+    """This process's own workers of that kind and number, started when first asked for."""
+    if executor == "mpi":
+        from .mpi.pool import get_mpi_pool
+
+        return get_mpi_pool(world_size)
+    from .shm import get_pool
+
+    return get_pool(world_size)
+
+
 def _array(value: Any) -> np.ndarray:
     return value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
 
@@ -101,8 +112,9 @@ class Session:
     plan        what to run
     parameters  a Cell or a mapping: initial values
     optimizer   the one the plan was compiled with (None for plans without update)
-    executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared memory
-    pool        workers to use; default: this process's shared pool of that size
+    executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared memory; "mpi": one rank of
+                MPI each, on this machine
+    pool        workers to use (a WorkerPool or an MpiPool); default: this process's shared pool of that size
     cluster     name of the machine profile that simulated times are for; default: the laptop for up to 8 ranks, nodes of 8 beyond
 
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
@@ -130,9 +142,7 @@ class Session:
         if executor == "simulator":
             self._simulator = Simulator(plan, values)
         else:
-            from .shm import get_pool
-
-            self._pool = pool if pool is not None else get_pool(plan.device_num)
+            self._pool = pool if pool is not None else _shared_pool(executor, plan.device_num)
             if self._pool.world_size != plan.device_num:
                 raise PlanError(
                     message(f"the pool has {self._pool.world_size} workers", where="Session", allowed=f"The plan needs {plan.device_num}")
@@ -155,7 +165,7 @@ class Session:
         Ctrl-C ends the training on processes after the present step; the steps taken are kept, and the session can go on.
         """
         self._check_order(steps, record, phases)
-        if self.executor == "processes":
+        if self.executor != "simulator":
             run = self.start(batches, steps, record=record, phases=phases)
             try:
                 return run.result()
@@ -199,7 +209,7 @@ class Session:
 
         on_losses  called in a helper thread with (first step, losses) about 60 times a second at most
         """
-        if self.executor != "processes":
+        if self.executor == "simulator":
             raise PlanError(
                 message("a simulated session cannot run in the background", where="Session.start", hint="Use train(), or executor='processes'")
             )
@@ -268,7 +278,7 @@ class Session:
             self._closed = True
             if self._run is not None and not self._run.done():
                 self._run.stop()
-            if self.executor == "processes" and self._pool.alive:
+            if self.executor != "simulator" and self._pool.alive:
                 self._pool.run(_drop, self._key)
 
     def _check_order(self, steps: Any, record: Any, phases: Any) -> None:

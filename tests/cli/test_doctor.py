@@ -1,7 +1,9 @@
 """The doctor: finds what is wrong, says what mends it, and never fails by itself."""
 
+import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from parallel_lab import cli, doctor
 from parallel_lab.doctor import Finding, examine, meets, report_json, requirements
+from parallel_lab.run.mpi.launch import find_mpirun, rank_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,6 +153,36 @@ def test_a_missing_browser_is_only_a_warning(monkeypatch):
 def test_missing_mpi_is_only_a_warning(monkeypatch):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     assert one(doctor.check_mpi).status == "warning"
+
+
+@pytest.mark.parametrize(
+    ("finished", "told"),
+    [
+        ((1, ["----", "There are not enough slots available"]), "There are not enough slots available"),
+        ((None, []), "no answer"),
+        ((0, []), "exit code 0"),
+    ],
+    ids=["refused", "hangs", "says nothing"],
+)
+def test_an_mpirun_that_cannot_run_is_a_warning_with_what_it_said(monkeypatch, finished, told):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(doctor, "_finish", lambda command, limit_s, environment: finished)
+    finding = one(doctor.check_mpi)
+    assert (finding.status, told in finding.found) == ("warning", True), finding
+    assert "openmpi-bin" in finding.mend
+
+
+@pytest.mark.skipif(not (find_mpirun() and importlib.util.find_spec("mpi4py")), reason="mpirun or mpi4py not found")
+def test_mpi_is_tried_and_the_line_for_this_machine_runs(tmp_path):
+    finding = one(doctor.check_mpi)
+    assert finding.status == "ok", finding.text()
+    line = finding.found.partition("Run a script: ")[2]
+    assert line.startswith("mpirun ") and line.endswith(" -n 8 python script.py"), finding.found
+    (tmp_path / "script.py").write_text("print('a rank')\n")
+    words = [sys.executable if word == "python" else word for word in shlex.split(line)]
+    found = subprocess.run(words, cwd=tmp_path, env=rank_environment(), capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout.count("a rank")) == (0, 8), found.stderr
 
 
 def broken_check():

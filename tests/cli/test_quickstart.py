@@ -106,7 +106,7 @@ def test_a_strategy_changes_the_plan(capsys):
         (["--net", "convnet", "--data", "digits"], "data 'digits' for the network 'convnet'. One of pictures"),
         (["--net", "resnet"], "'resnet' is not known.*quickstart, megatron, dense"),
         (["--epochs", "0"], "0 epochs.*at least 1"),
-        (["--executor", "mpi"], "executor 'mpi'.*simulator, processes"),
+        (["--executor", "threads"], "executor 'threads'.*simulator, processes, mpi"),
         (["--report", "no/such/folder/report.html"], "cannot be written"),
     ],
 )

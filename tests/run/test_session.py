@@ -256,7 +256,7 @@ def test_pool_of_another_size_is_refused(ready, pools):
 
 def test_unknown_executor_is_refused(ready):
     make, _ = ready
-    with pytest.raises(PlanError, match=r"'threads'.*\('simulator', 'processes'\)"):
+    with pytest.raises(PlanError, match=r"'threads'.*\('simulator', 'processes', 'mpi'\)"):
         make("threads")
 
 

@@ -187,7 +187,7 @@ def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
         comm.halo_exchange(np.ones((4, 3)), (4, -1, 7, 4))
         comm.halo_reduce(np.ones((7, 3)), (4, -1, 7, 4))
         comm.recording = False
-        return [record[-1] for record in comm.records]
+        return [record[4] for record in comm.records]
 
     # a rank gives 2 rows to the rank before it and 1 to the rank after it; of its window it gives 1 row back to the one before, 2 to the one after
     row = 3 * 8
@@ -362,6 +362,7 @@ def test_records_hold_index_kind_times_and_bytes(pool):
 
     n = pool.world_size
     for records in pool.run(program):
+        assert {r[5] for r in records} == {tuple(range(n))} and all(r[6].startswith("test_shm_collectives.py:") for r in records)
         sent = [(0, "all_reduce", 2 * (n - 1) * 8000 // n), (1, "all_gather", (n - 1) * 40), (2, "barrier", 0)]
         assert [(r[0], r[1], r[4]) for r in records] == sent
         times = [t for r in records for t in r[2:4]]

@@ -105,6 +105,14 @@ class SharedBlock:
                 )
             ) from error
 
+    @classmethod
+    def attached(cls, fd: int, size_bytes: int) -> SharedBlock:
+        """The block behind a descriptor that another process made and handed over; this one owns the descriptor from now on."""
+        block = cls.__new__(cls)
+        block.size_bytes, block.tag, block.fd = size_bytes, "", fd
+        block.map = mmap.mmap(fd, size_bytes)
+        return block
+
     def __getstate__(self) -> dict:
         return {"size_bytes": self.size_bytes, "tag": self.tag, "handle": None if self.tag else reduction.DupFd(self.fd)}
 
@@ -329,6 +337,18 @@ class Arena:
         at = self.map.fault_start + (code - 1) * FAULT_BYTES
         (size,) = struct.unpack_from("<q", self.bytes, at)
         return code - 1, json.loads(bytes(self.bytes[at + 8 : at + 8 + size]))
+
+    # messages
+
+    def unread(self) -> str:
+        """What is wrong with the messages of a run that has ended: one that nobody has received; "" when nothing is."""
+        for source in range(self.map.world_size):
+            for to in range(self.map.world_size):
+                sent, received = self.words[self.map.sent(source, to)], self.words[self.map.received(source, to)]
+                if sent != received:
+                    what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {to}, which received {received}"
+                    return message(what, allowed="Every send needs its recv")
+        return ""
 
     def close(self) -> None:
         """Give the block back; the arena cannot be used afterwards."""

@@ -54,7 +54,8 @@ def digest(*parts: object) -> int:
 class Meeting:
     """One rank's side of all meetings of a run.
 
-    progress    called in long waits: pushes messages that did not fit their channel
+    progress       called in long waits: pushes messages that did not fit their channel
+    fault_raised   whether this rank's program has heard of the fault that stopped the run
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
@@ -63,6 +64,7 @@ class Meeting:
         self.slot = arena.map.slot(rank)
         self.stamp = 0
         self.progress: Callable[[], object] | None = None
+        self.fault_raised = False
         self.sequence = [0] * arena.map.world_size
         self.inbox = [arena.map.arrival(rank, peer) for peer in range(arena.map.world_size)]
         self.outbox = [arena.map.arrival(peer, rank) for peer in range(arena.map.world_size)]
@@ -172,6 +174,7 @@ class Meeting:
 
     def fault_error(self) -> BaseException:
         """The error to raise here for the fault that stopped the run, with what this rank was doing."""
+        self.fault_raised = True
         author, note = self.arena.read_fault()
         text = note["text"]
         entry = self.arena.last_entry(self.rank)

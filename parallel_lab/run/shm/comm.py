@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import sys
 import threading
 import time
 
@@ -22,9 +21,8 @@ import dill
 import numpy as np
 
 from ...errors import ShapeError, message
-from ...halo import HALOS
-from ...origin import short_file
-from ..communicator import REDUCERS, Request, answer, check_request, payload_bytes
+from ..calls import Calls, caller, detail
+from ..communicator import Request, answer, check_request
 from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence, flight_text
 from .barrier import Meeting
 from .channels import Channels
@@ -40,24 +38,21 @@ _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
 
 
-class Communicator:
+class Communicator(Calls):
     """One rank's side of the pool. For one thread at a time, `report` excepted.
 
     rank, world_size
     state       a dict that lives as long as the worker: parameters and the like, kept between runs
-    recording   when True, every request appends (index, kind, start_s, end_s, bytes sent) to `records`; times are time.perf_counter(), bytes those
-                of `communicator.payload_bytes` for what this rank gives
+    recording   when True, every request appends (index, kind, start_s, end_s, bytes sent, group, origin) to `records`; times are
+                time.perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives
     """
 
     def __init__(self, arena: Arena, rank: int, world_size: int, pipe) -> None:
-        self.rank, self.world_size = rank, world_size
-        self.state: dict = {}
-        self.recording, self.records = False, []
+        super().__init__(rank, world_size)
         self._arena, self._pipe, self._pipe_lock = arena, pipe, threading.Lock()
         self._meeting = Meeting(arena, rank)
         self._channels = Channels(arena, self._meeting)
         self._collectives = Collectives(arena, self._meeting)
-        self._world = tuple(range(world_size))
         self._slot = arena.map.slot(rank)
         self._groups: dict[tuple[int, ...], Group] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -83,7 +78,7 @@ class Communicator:
         value = request.value
         if not request.origin or (value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)):
             value = None if value is None else np.asarray(value, order="C")
-            request = dataclasses.replace(request, value=value, origin=request.origin or _caller(2))
+            request = dataclasses.replace(request, value=value, origin=request.origin or caller(2))
         self._meeting.check_abort()
         check, loose, text = self._call(request, explicit)
         kind, members = request.kind, request.group
@@ -107,7 +102,7 @@ class Communicator:
         end_s = time.perf_counter()
         _END.pack_into(self._arena.bytes, at + _END_OFFSET, end_s)
         if self.recording and not quiet:
-            self.records.append((index, kind, start_s, end_s, self._bytes_sent(request)))
+            self.records.append((index, kind, start_s, end_s, self._bytes_sent(request), members, request.origin))
         return reply
 
     def _call(self, request: Request, explicit: bool) -> tuple:
@@ -139,7 +134,7 @@ class Communicator:
             dtype, shape = str(request.value.dtype), request.value.shape
         else:
             dtype, shape = request.dtype or "", request.shape or ()
-        return check, loose, flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), _detail(request), request.origin)
+        return check, loose, flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), detail(request), request.origin)
 
     def _received(self, request: Request) -> np.ndarray:
         source = request.group[0]
@@ -152,12 +147,6 @@ class Communicator:
             self._meeting.raise_fault("CollectiveMismatch", text, ranks=[self.rank, source])
         return out
 
-    def _bytes_sent(self, request: Request) -> int:
-        silent = request.value is None or (request.kind in ("broadcast", "scatter") and request.root != self.rank)
-        if silent:
-            return 0
-        return payload_bytes(request.kind, len(request.group), request.value.nbytes, request.window, request.group.index(self.rank))
-
     def _note_start(self, number: int, text: bytes) -> int:
         """Write the flight record of a request that starts; returns where it lies."""
         index, arena = self._index, self._arena
@@ -169,72 +158,6 @@ class Communicator:
         fence()
         arena.words[self._slot + REQUESTS] = index + 1
         return at
-
-    # named methods
-
-    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
-        value = fields.get("value")
-        if value is not None:
-            fields["value"] = np.asarray(value, order="C")
-        members = self._world if group is None else tuple(group)
-        # a tag replaces the source line, so that two lines can be declared to meet
-        return self._answer(Request(kind, members, origin=tag or _caller(2), **fields), bool(tag))
-
-    def all_reduce(self, x, reduce: str = "sum", group=None, *, tag: str = "") -> np.ndarray:
-        """x combined over the group in group order.  x: any shape, equal on all members -> same shape."""
-        return self._ask("all_reduce", group, tag, value=x, reduce=reduce)
-
-    def all_gather(self, x, dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """The members' values joined along `dim` in group order.  (..., s, ...) -> (..., n * s, ...)."""
-        return self._ask("all_gather", group, tag, value=x, dim=dim)
-
-    def reduce_scatter(self, x, reduce: str = "sum", dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """This rank's piece, along `dim`, of the combination.  (..., n * s, ...) -> (..., s, ...)."""
-        return self._ask("reduce_scatter", group, tag, value=x, reduce=reduce, dim=dim)
-
-    def all_to_all(self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """x cut along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
-        return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim)
-
-    def halo_exchange(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part, ...) -> (..., length, ...)."""
-        return self._ask("halo_exchange", group, tag, value=x, window=window, dim=dim)
-
-    def halo_reduce(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length, ...) -> (..., part, ...)."""
-        return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
-
-    def broadcast(self, x=None, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
-        if self.rank == root or x is None:
-            return self._ask("broadcast", group, tag, value=x, root=root)
-        x = np.asarray(x)
-        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype))
-
-    def reduce(self, x, reduce: str = "sum", root: int = 0, group=None, *, tag: str = "") -> np.ndarray | None:
-        """The combination on the root, None elsewhere."""
-        return self._ask("reduce", group, tag, value=x, reduce=reduce, root=root)
-
-    def gather(self, x, dim: int = 0, root: int = 0, group=None, *, tag: str = "") -> np.ndarray | None:
-        """The members' values joined along `dim` on the root, None elsewhere."""
-        return self._ask("gather", group, tag, value=x, dim=dim, root=root)
-
-    def scatter(self, x=None, dim: int = 0, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """This rank's piece of the root's value along `dim`; x is read on the root only."""
-        return self._ask("scatter", group, tag, value=x if self.rank == root else None, dim=dim, root=root)
-
-    def barrier(self, group=None, *, tag: str = "") -> None:
-        """Return when all members have called it."""
-        self._ask("barrier", group, tag)
-
-    def send(self, x, to: int) -> None:
-        """Hand x to rank `to`; returns when it is copied, whether or not the other is ready."""
-        self._ask("send", (self.rank, to), "", value=x)
-
-    def recv(self, source: int, shape=None, dtype=None) -> np.ndarray:
-        """The next value sent by rank `source`; shape and dtype, where given, must be those sent."""
-        shape = None if shape is None else tuple(shape)
-        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)))
 
     # control
 
@@ -291,24 +214,3 @@ class Communicator:
         self._calls.clear()
         self._index = 0
         self.records = []
-
-
-def _detail(request: Request) -> str:
-    words = []
-    if request.kind in ("all_reduce", "reduce", "reduce_scatter"):
-        words.append(request.reduce if request.reduce in REDUCERS else repr(request.reduce))
-    if request.root is not None:
-        words.append(f"root {request.root}")
-    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):
-        words.append(f"dim {request.dim}")
-    if request.kind == "all_to_all":
-        words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
-    if request.kind in HALOS:
-        words.append(f"window {request.window}")
-    return " ".join(words)
-
-
-def _caller(depth: int) -> str:
-    """file:line of the caller `depth` frames above the function that asks."""
-    frame = sys._getframe(depth + 1)
-    return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -14,7 +14,7 @@ from .arena import Arena, FlightEntry
 from .barrier import FAULT_ERRORS
 
 if TYPE_CHECKING:
-    from .job import Job
+    from ..jobs import Job
 
 __all__ = ["death_text", "load_report", "settle"]
 
@@ -69,7 +69,7 @@ def settle(arena: Arena, world_size: int, job: Job, dead: dict[int, int], pids: 
         culprits = set(note.get("ranks") or ())
         error = kind(_sentences(note["text"], _consequences(arena, world_size, culprits if note["kind"] != "DeadlockError" else set(), job)))
         return None, _set(error, ranks=sorted(culprits))
-    unread = _unread(arena, world_size) if job._control != "stop" else ""
+    unread = arena.unread() if job._control != "stop" else ""
     if unread:
         return None, CollectiveMismatch(unread)
     return [reports[rank][1] for rank in range(world_size)], None
@@ -129,16 +129,6 @@ def _ranks(ranks) -> str:
 
 def _sentences(*parts: str) -> str:
     return " ".join(p if p.endswith((".", "\n")) else p + "." for p in parts if p)
-
-
-def _unread(arena: Arena, world_size: int) -> str:
-    for source in range(world_size):
-        for to in range(world_size):
-            sent, received = arena.words[arena.map.sent(source, to)], arena.words[arena.map.received(source, to)]
-            if sent != received:
-                what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {to}, which received {received}"
-                return message(what, allowed="Every send needs its recv")
-    return ""
 
 
 def _signal_name(code: int | None) -> str | None:

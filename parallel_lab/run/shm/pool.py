@@ -13,20 +13,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
 
-import dill
 from multiprocess import connection
 
-from ...errors import ParallelLabError, RankDied, WorkersClosed, message
+from ...errors import ParallelLabError, RankDied, message
+from ..jobs import DEATH_GRACE_S, GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_STOP_S, Job, JobPool
 from . import outcome
 from .arena import STARTED, Arena, ArenaMap, FlightEntry, SharedBlock
 from .comm import CONTROLS
-from .job import Job
 from .launch import context, start_processes
 from .watch import Watch
 from .worker_main import WorkerStart, worker_main
@@ -35,12 +31,6 @@ __all__ = ["WorkerPool", "close_all", "get_pool"]
 
 DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
 START_LIMIT_S = 60.0
-LOOK_S = 0.05  # how often the supervisor looks at waits while a job runs
-GRACE_S = 3.0  # for ranks to come back after a fault before the pool is ended by force; they need that long only on a machine with other work
-INTERRUPT_GRACE_S = 1.0  # the same after an interrupt, which must end the cell within a second
-LOADING_GRACE_S = 10.0  # the same while a rank still imports what the function needs (1 s was too little on a machine with other work)
-DEATH_GRACE_S = 0.25  # the same after a death, when the pool is lost anyway
-POLITE_STOP_S, INTERRUPT_KILL_S = 0.25, 0.85  # Ctrl-C: stop at an agree point; after the first, at any collective; after the second, by force
 SMALL_PAYLOAD = 32 << 10  # fits the socket buffer of an idle worker, so that sending cannot block
 KEPT_POOLS = 3  # idle pools of different sizes that get_pool keeps
 
@@ -50,7 +40,7 @@ _pools: dict[int, WorkerPool] = {}
 _pools_lock = threading.Lock()
 
 
-class WorkerPool:
+class WorkerPool(JobPool):
     """`world_size` worker processes, one per rank.
 
     timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
@@ -61,25 +51,12 @@ class WorkerPool:
     """
 
     def __init__(self, world_size: int, *, timeout_s: float = 30.0, warn_after_s: float = 2.0, arena_bytes: int = DEFAULT_ARENA_BYTES) -> None:
-        if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-            raise ValueError(message(f"world_size={world_size!r}", where="WorkerPool", allowed="An int of at least 1"))
-        if not timeout_s > 0 or not warn_after_s > 0:
-            raise ValueError(message(f"timeout_s={timeout_s!r}, warn_after_s={warn_after_s!r}", where="WorkerPool", allowed="Seconds above 0"))
-        self.world_size, self.timeout_s, self.warn_after_s = world_size, timeout_s, warn_after_s
+        super().__init__(world_size, timeout_s, warn_after_s)
         self._owner_pid = os.getpid()
-        self._lock = threading.RLock()
-        self._jobs: deque[Job] = deque()
-        self._current: Job | None = None
-        self._runs = 0
-        self._dead: dict[int, int] = {}
-        self._reason = ""
-        self._closed = False
-        self._callbacks: queue.SimpleQueue | None = None
-        self._callback_thread: threading.Thread | None = None
         layout = ArenaMap.for_budget(world_size, arena_bytes)
         self._arena = Arena(SharedBlock(layout.size_bytes), layout)
         self._watch = Watch(self._arena, timeout_s, warn_after_s)
-        self._processes, self._pids, self._pipes, self._receivers = [], [], [], []
+        self._processes, self._pipes, self._receivers = [], [], []
         self._ready: set[int] = set()
         self._all_ready = threading.Condition(self._lock)
         self._life_read, self._life_write = context().Pipe(duplex=False)
@@ -94,10 +71,6 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "alive" if self.alive else "lost"
-        return f"WorkerPool({self.world_size} ranks, {state}{', busy' if self._current else ''})"
 
     # start
 
@@ -127,81 +100,6 @@ class WorkerPool:
 
     # running
 
-    def run(self, fn: Callable, *args: object) -> list:
-        """fn(comm, *args) on every rank; returns the results by rank.
-
-        Ctrl-C (the notebook's interrupt button) asks the ranks to stop: at the next `agree_to_continue`, shortly after at any collective.
-        KeyboardInterrupt follows within a second and the workers stay usable, unless one of them does not come back: then all are ended, and
-        the error says so.
-        """
-        return self._attend(self._job([self._pack(fn, args)] * self.world_size, None))
-
-    def run_each(self, fn: Callable, args_per_rank: Sequence[tuple]) -> list:
-        """fn(comm, *args_per_rank[rank]) on every rank; otherwise as `run`."""
-        if len(args_per_rank) != self.world_size:
-            raise ValueError(message(f"{len(args_per_rank)} tuples of arguments for {self.world_size} ranks", where="run_each"))
-        return self._attend(self._job([self._pack(fn, tuple(args)) for args in args_per_rank], None))
-
-    def submit(self, fn: Callable, *args: object, on_message: Callable[[tuple[int, object]], object] | None = None) -> Job:
-        """Start fn(comm, *args) on every rank and return at once; a busy pool runs it afterwards.
-
-        on_message  called in a thread of the pool with each (rank, object) that `comm.report` sends
-        """
-        return self._enqueue(self._job([self._pack(fn, args)] * self.world_size, on_message))
-
-    @staticmethod
-    def _pack(fn: Callable, args: tuple) -> bytes:
-        return dill.dumps((fn, args), recurse=True)  # recurse: with the notebook's globals that fn uses, and no others
-
-    def _job(self, payloads: list[bytes], on_message: Callable | None) -> Job:
-        return Job(self, payloads, on_message)
-
-    def _enqueue(self, job: Job) -> Job:
-        with self._lock:
-            self._check_usable()
-            self._jobs.append(job)
-            if job._on_message is not None and self._callback_thread is None:
-                self._callbacks = queue.SimpleQueue()
-                self._callback_thread = threading.Thread(target=self._deliver, daemon=True, name="pool-callbacks")
-                self._callback_thread.start()
-        self._wake()
-        return job
-
-    def _attend(self, job: Job) -> list:
-        try:
-            self._enqueue(job)
-            return job.result()
-        except KeyboardInterrupt:
-            ended = self.interrupt(job)
-        raise KeyboardInterrupt(f"the run was interrupted{ended}") from None
-
-    def interrupt(self, job: Job) -> str:
-        """End a job within a second: at an agree point, then in any collective, then by force. A second Ctrl-C in the meantime ends the workers.
-
-        Returns what it cost, as the end of a sentence: "" if the workers are as usable as before.
-        """
-        self._interrupt(job)
-        try:
-            with job._changed:
-                job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
-        except KeyboardInterrupt:
-            self.kill("a second interrupt")
-        return f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""
-
-    def _interrupt(self, job: Job) -> None:
-        with self._lock:
-            if job.done():
-                return
-            if job is not self._current:
-                if job in self._jobs:
-                    self._jobs.remove(job)
-                job._finish(None, KeyboardInterrupt("interrupted before it started"))
-                return
-            job._interrupted_at = time.monotonic()
-            job._control = "stop"
-            self._apply_control(job)
-        self._wake()
-
     def _apply_control(self, job: Job) -> None:
         with self._lock:
             if job is self._current:
@@ -210,32 +108,7 @@ class WorkerPool:
                 self._jobs.remove(job)
                 job._finish([None] * self.world_size, None)
 
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise WorkersClosed(message(f"these workers were closed{': ' + self._reason if self._reason else ''}", hint="get_pool makes new ones"))
-        if self._dead:
-            raise RankDied(message(self._death_text() + " while idle", hint="Its state is lost; close this pool, or let get_pool make a new one"))
-
     # what is known
-
-    @property
-    def alive(self) -> bool:
-        """True while every worker lives."""
-        return not self._closed and not self._dead
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def busy(self) -> bool:
-        """True while a job runs or waits."""
-        return self._current is not None or bool(self._jobs)
-
-    @property
-    def pids(self) -> list[int]:
-        """Process id per rank."""
-        return list(self._pids)
 
     def flight_record(self) -> dict[int, list[FlightEntry]]:
         """The last 64 requests of each rank in the current or last run, oldest first; also of ranks that died."""
@@ -321,13 +194,6 @@ class WorkerPool:
         missing = [rank for rank in range(self.world_size) if rank not in job._reports and rank not in self._dead]
         return any(self._arena.words[self._arena.map.slot(rank) + STARTED] != self._runs for rank in missing)
 
-    def _unusable(self) -> ParallelLabError:
-        try:
-            self._check_usable()
-        except ParallelLabError as error:
-            return error
-        return WorkersClosed(message("these workers were lost before the job started"))
-
     def _start(self, job: Job) -> None:
         self._runs += 1
         self._arena.begin_run(self._runs)
@@ -375,37 +241,6 @@ class WorkerPool:
                     self._complete(job)
                 elif report[0] == "error":
                     self._wake()
-
-    def _take_message(self, job: Job, rank: int, body: bytes) -> None:
-        try:
-            item = (rank, dill.loads(body))
-        except Exception as error:  # what the notebook cannot rebuild is still shown
-            item = (rank, ParallelLabError(f"a report of rank {rank} cannot be read here: {error!r}"))
-        with job._changed:
-            job.messages.append(item)
-            if job._on_message is not None:
-                job._undelivered += 1
-                self._callbacks.put((job, item))
-        job._notify()
-
-    def _deliver(self) -> None:
-        while True:
-            entry = self._callbacks.get()
-            if entry is None:
-                return
-            job, item = entry
-            try:
-                job._on_message(item)
-            except Exception as error:  # a faulty display must not stop the training; the job keeps the error
-                job.callback_errors.append(error)
-                if len(job.callback_errors) == 1:
-                    job.warnings.append(f"on_message raised {error!r}; see job.callback_errors")
-            with job._changed:
-                job._undelivered -= 1
-                job._changed.notify_all()
-
-    def _in_callback_thread(self) -> bool:
-        return threading.current_thread() is self._callback_thread
 
     def _note_death(self, rank: int) -> None:
         with self._lock:
@@ -505,12 +340,6 @@ class WorkerPool:
         if self._callbacks is not None:
             self._callbacks.put(None)
         self._arena.close()
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def get_pool(world_size: int) -> WorkerPool:

@@ -22,16 +22,17 @@ import threadpoolctl
 from multiprocess import connection
 
 from ...allocator import keep_freed_memory
+from .. import calls
 from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
 from .barrier import RunInterrupted
 from .comm import Communicator
+from .uncaught import follows_fault, text_of
 
-__all__ = ["WorkerStart", "worker_main"]
+__all__ = ["WorkerStart", "error_report", "worker_main"]
 
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
 CAUSE_BYTES = 8 << 20  # a larger exception object is reported by its text only
-TEXT_LIMIT = 20_000
 
 
 @dataclass
@@ -130,49 +131,33 @@ def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes
 
 
 def _report_error(comm: Communicator, arena: Arena, error: BaseException) -> bytes:
+    if getattr(error, "secondary", None) is None:
+        arena.write_fault(comm.rank, "RankRaised", f"rank {comm.rank} raised {type(error).__name__}: {text_of(error)[:500]}.")
+    return error_report(error)
+
+
+def error_report(error: BaseException) -> bytes:
+    """What the notebook is told about an exception that ended a rank's function, for `outcome.load_report`."""
     own_fault = getattr(error, "secondary", None)
-    text = _text_of(error)
-    if own_fault is None:
-        stopped = _follows_fault(error)
-        arena.write_fault(comm.rank, "RankRaised", f"rank {comm.rank} raised {type(error).__name__}: {text[:500]}.")
-    else:
-        stopped = own_fault
-    report = {
-        "kind": "raised" if own_fault is None else type(error).__name__,
-        "secondary": bool(stopped),
-        "type": type(error).__name__,
-        "text": text,
-        "time_s": time.monotonic(),
-        "frames": [(f.filename, f.lineno, f.name, f.line or "") for f in _user_frames(error)],
-        "cause": _carried(error) if own_fault is None else None,
-    }
-    return dill.dumps(report)
-
-
-def _follows_fault(error: BaseException) -> bool:
-    """True for an exception raised while one of ours was handled: a consequence of what stopped the run, whatever its type."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if getattr(error, "secondary", False):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception as inner:  # an exception whose __str__ raises is still an exception to report
-        text = f"<str() of it raised {type(inner).__name__}>"
-    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)"
+    return dill.dumps(
+        {
+            "kind": "raised" if own_fault is None else type(error).__name__,
+            "secondary": bool(follows_fault(error) if own_fault is None else own_fault),
+            "type": type(error).__name__,
+            "text": text_of(error),
+            "time_s": time.monotonic(),
+            "frames": [(f.filename, f.lineno, f.name, f.line or "") for f in _user_frames(error)],
+            "cause": _carried(error) if own_fault is None else None,
+        }
+    )
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames from the user's function down to the first one of the communicator."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    run = os.path.dirname(os.path.abspath(calls.__file__))
+    ours = (os.path.join(run, "shm", ""), os.path.join(run, "mpi", ""), os.path.join(run, "calls.py"))
     frames = list(traceback.extract_tb(error.__traceback__))
-    own = [os.path.dirname(os.path.abspath(f.filename)) == here for f in frames]
+    own = [os.path.abspath(f.filename).startswith(ours) for f in frames]
     start = next((i for i, inside in enumerate(own) if not inside), len(frames))
     stop = next((i for i in range(start, len(frames)) if own[i]), len(frames))
     return frames[start:stop]

@@ -1,0 +1,142 @@
+"""`parallel-lab run`, `msrun` and `as-mindspore`: scripts on real ranks.
+
+parallel-lab run -n 8 train.py --epochs 3          one process per rank, one console, log_output/1/rank.K/stdout
+parallel-lab run -n 8 --as-mindspore train.py      the same; `import mindspore` is parallel_lab.mindspore
+parallel-lab run -n 2 -m pytest test_train.py      a module instead of a script
+parallel-lab msrun --worker_num 8 --local_worker_num 8 --join True train.py
+PYTHONPATH=$(parallel-lab as-mindspore) python train.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from .errors import WorldArgumentError, message
+
+__all__ = ["add_parser"]
+
+_RUN_EXAMPLES = """\
+examples:
+  parallel-lab run -n 8 train.py --epochs 3     options of the script come after it
+  parallel-lab run -n 4 --as-mindspore train.py
+  parallel-lab run -n 2 -m pytest -s test_train.py
+  parallel-lab run -n 8 --events run.json train.py   then open run.json in ui.perfetto.dev
+
+exit code: 0, or that of the rank that failed first (128 + number if a signal ended it); 130 after Ctrl-C
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the three to the command's subcommands."""
+    raw = argparse.RawDescriptionHelpFormatter
+    run = subparsers.add_parser(
+        "run",
+        help="run a script on N ranks, one process each",
+        description="Starts one process per rank, shows what they print with the rank before each line, and ends all when one fails.",
+        usage="parallel-lab run -n N [options] (script.py | -m module) [arguments of the script ...]",
+        epilog=_RUN_EXAMPLES,
+        formatter_class=raw,
+    )
+    run.add_argument("-n", "--np", dest="world_size", type=_positive, required=True, metavar="N", help="ranks")
+    run.add_argument("--log-dir", default="log_output", metavar="DIR", help="log files DIR/1/rank.K/stdout, as mpirun's (default log_output)")
+    run.add_argument("--backend", choices=("shared_memory", "mpi"), default="shared_memory", help="mpi: through mpirun (default shared_memory)")
+    run.add_argument("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore")
+    run.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds a collective waits for a missing rank (default 120)")
+    run.add_argument("--events", metavar="FILE", help="record the communication of all ranks into FILE (a Chrome trace)")
+    run.add_argument("--no-tag", action="store_true", help="print lines as they are, without their rank")
+    run.add_argument("--fold", action="store_true", help="equal lines of several ranks become one, tagged [0-7]")
+    run.add_argument("-m", dest="module", action="store_true", help="what follows is a module and its arguments")
+    run.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py", help="the script (or module) and its arguments")
+    run.set_defaults(run=_run)
+
+    from .launch.msrun import add_arguments
+
+    msrun = subparsers.add_parser(
+        "msrun",
+        help="run a script with the arguments of MindSpore's launcher msrun",
+        description="Takes msrun's arguments. All workers run on this machine.",
+        usage="parallel-lab msrun [options] script.py [arguments of the script ...]",
+        formatter_class=raw,
+    )
+    add_arguments(msrun)
+    msrun.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py", help="the script and its arguments")
+    msrun.set_defaults(run=_msrun)
+
+    folder = subparsers.add_parser(
+        "as-mindspore",
+        help="print the folder that makes `import mindspore` find parallel_lab",
+        description="With this folder on PYTHONPATH, `import mindspore` finds parallel_lab.mindspore in any Python process: python, pytest, mpirun.",
+        epilog="example:\n  PYTHONPATH=$(parallel-lab as-mindspore) python train.py\n",
+        formatter_class=raw,
+    )
+    folder.set_defaults(run=_as_mindspore)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 4096")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def _script(command: list[str], where: str) -> tuple[str, ...]:
+    if not command:
+        raise WorldArgumentError(message("no script was named", where=where, allowed=f"{where} ... script.py [arguments]"))
+    if command[0].startswith("-"):
+        raise WorldArgumentError(message(f"{command[0]!r} is no option", where=where, hint=f"{where} --help lists them"))
+    if not Path(command[0]).is_file():
+        raise WorldArgumentError(message(f"there is no file {command[0]!r} in {os.getcwd()}", where=where))
+    return tuple(command)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from .launch import Console, LaunchSpec, launch, launch_over_mpi, mpirun_logs
+    from .launch.processes import ending_on_signals
+
+    where = "parallel-lab run"
+    if args.module:
+        if not args.command:
+            raise WorldArgumentError(message("no module was named", where=where, allowed=f"{where} -n N -m module [arguments]"))
+        argv = ("-m", *args.command)
+    else:
+        argv = _script(args.command, where)
+    console = Console(
+        args.world_size,
+        logs=mpirun_logs(Path(args.log_dir), args.world_size),
+        tag=not args.no_tag,
+        fold=args.fold,
+        colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+    )
+    events = os.path.abspath(args.events) if args.events else None
+    spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, as_mindspore=args.as_mindspore, events=events)
+    try:
+        with ending_on_signals():
+            return (launch_over_mpi if args.backend == "mpi" else launch)(spec, console).exit_code
+    finally:
+        console.close()
+
+
+def _msrun(args: argparse.Namespace) -> int:
+    from .launch.msrun import run_workers
+
+    return run_workers(args, _script(args.command, "parallel-lab msrun"))
+
+
+def _as_mindspore(_: argparse.Namespace) -> int:
+    from .launch import as_mindspore_folder
+
+    print(as_mindspore_folder())
+    return 0

@@ -1,0 +1,128 @@
+"""The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`, whoever answers.
+
+Shared memory (`shm/comm.py`) and MPI (`mpi/comm.py`) derive from `Calls` and bring `_answer`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from ..halo import HALOS
+from ..origin import short_file
+from .communicator import REDUCERS, Request, payload_bytes
+
+__all__ = ["Calls", "caller", "detail"]
+
+
+class Calls:
+    """One method per kind of request; each fills in a Request and the caller's source line, and hands it to `_answer`.
+
+    rank, world_size
+    state       a dict that lives as long as the worker: parameters and the like, kept between runs
+    recording   when True, every request appends (index, kind, start_s, end_s, bytes sent, group, origin) to `records`; times are
+                time.perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.state: dict = {}
+        self.recording, self.records = False, []
+        self._world = tuple(range(world_size))
+
+    def _answer(self, request: Request, explicit: bool) -> np.ndarray | None:
+        """This rank's reply.  explicit: the request's origin was given on purpose (a tag), and is compared also where lines may differ."""
+        raise NotImplementedError
+
+    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
+        value = fields.get("value")
+        if value is not None:
+            fields["value"] = np.asarray(value, order="C")
+        members = self._world if group is None else tuple(group)
+        # a tag replaces the source line, so that two lines can be declared to meet
+        return self._answer(Request(kind, members, origin=tag or caller(2), **fields), bool(tag))
+
+    def all_reduce(self, x, reduce: str = "sum", group=None, *, tag: str = "") -> np.ndarray:
+        """x combined over the group in group order.  x: any shape, equal on all members -> same shape."""
+        return self._ask("all_reduce", group, tag, value=x, reduce=reduce)
+
+    def all_gather(self, x, dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """The members' values joined along `dim` in group order.  (..., s, ...) -> (..., n * s, ...)."""
+        return self._ask("all_gather", group, tag, value=x, dim=dim)
+
+    def reduce_scatter(self, x, reduce: str = "sum", dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """This rank's piece, along `dim`, of the combination.  (..., n * s, ...) -> (..., s, ...)."""
+        return self._ask("reduce_scatter", group, tag, value=x, reduce=reduce, dim=dim)
+
+    def all_to_all(self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """x cut along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
+        return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim)
+
+    def halo_exchange(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part, ...) -> (..., length, ...)."""
+        return self._ask("halo_exchange", group, tag, value=x, window=window, dim=dim)
+
+    def halo_reduce(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length, ...) -> (..., part, ...)."""
+        return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
+
+    def broadcast(self, x=None, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
+        if self.rank == root or x is None:
+            return self._ask("broadcast", group, tag, value=x, root=root)
+        x = np.asarray(x)
+        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype))
+
+    def reduce(self, x, reduce: str = "sum", root: int = 0, group=None, *, tag: str = "") -> np.ndarray | None:
+        """The combination on the root, None elsewhere."""
+        return self._ask("reduce", group, tag, value=x, reduce=reduce, root=root)
+
+    def gather(self, x, dim: int = 0, root: int = 0, group=None, *, tag: str = "") -> np.ndarray | None:
+        """The members' values joined along `dim` on the root, None elsewhere."""
+        return self._ask("gather", group, tag, value=x, dim=dim, root=root)
+
+    def scatter(self, x=None, dim: int = 0, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+        """This rank's piece of the root's value along `dim`; x is read on the root only."""
+        return self._ask("scatter", group, tag, value=x if self.rank == root else None, dim=dim, root=root)
+
+    def barrier(self, group=None, *, tag: str = "") -> None:
+        """Return when all members have called it."""
+        self._ask("barrier", group, tag)
+
+    def send(self, x, to: int) -> None:
+        """Hand x to rank `to`; returns when it is copied, whether or not the other is ready."""
+        self._ask("send", (self.rank, to), "", value=x)
+
+    def recv(self, source: int, shape=None, dtype=None) -> np.ndarray:
+        """The next value sent by rank `source`; shape and dtype, where given, must be those sent."""
+        shape = None if shape is None else tuple(shape)
+        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)))
+
+    def _bytes_sent(self, request: Request) -> int:
+        silent = request.value is None or (request.kind in ("broadcast", "scatter") and request.root != self.rank)
+        if silent:
+            return 0
+        return payload_bytes(request.kind, len(request.group), request.value.nbytes, request.window, request.group.index(self.rank))
+
+
+def detail(request: Request) -> str:
+    """What sets a request apart from others of its kind, dtype and shape: reduction, root, dims, window; for messages and the flight recorder."""
+    words = []
+    if request.kind in ("all_reduce", "reduce", "reduce_scatter"):
+        words.append(request.reduce if request.reduce in REDUCERS else repr(request.reduce))
+    if request.root is not None:
+        words.append(f"root {request.root}")
+    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):
+        words.append(f"dim {request.dim}")
+    if request.kind == "all_to_all":
+        words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
+    if request.kind in HALOS:
+        words.append(f"window {request.window}")
+    return " ".join(words)
+
+
+def caller(depth: int) -> str:
+    """file:line of the caller `depth` frames above the function that asks."""
+    frame = sys._getframe(depth + 1)
+    return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"

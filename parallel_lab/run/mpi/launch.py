@@ -1,0 +1,71 @@
+"""Starting ranks with mpirun, and telling whether this process is one of them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from ...errors import ArgumentError, MissingPackage, message, shorten
+
+__all__ = ["INSTALL_HINT", "find_mpirun", "launched_by_mpi", "mpirun_command", "rank_environment", "require_mpi4py"]
+
+INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'parallel-lab[mpi]'; environment.yml says the same"
+# what the launchers of Open MPI, MPICH and those built on it, and process managers that speak PMIx, leave in the environment of a rank
+_MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
+_VERSION_LIMIT_S = 20.0
+
+
+def launched_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether mpirun (or another MPI launcher) started this process."""
+    return any(name in environment for name in _MARKS)
+
+
+def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """`environment` as for a process that is no rank: without what an MPI launcher left in it, so that mpirun can be started again."""
+    return {n: v for n, v in environment.items() if not n.startswith(("OMPI_COMM_WORLD", "OMPI_UNIVERSE", "PMIX_", "PMI_", "MPI_LOCAL", "ORTE_"))}
+
+
+def require_mpi4py() -> None:
+    """Raise MissingPackage unless mpi4py is installed. It is not imported: that would start MPI in this process."""
+    if importlib.util.find_spec("mpi4py") is None:
+        raise MissingPackage(message("mpi4py is not installed", where="MPI", hint=INSTALL_HINT))
+
+
+def find_mpirun() -> str | None:
+    """Path of mpirun or mpiexec, or None."""
+    return shutil.which("mpirun") or shutil.which("mpiexec")
+
+
+@functools.lru_cache(maxsize=8)
+def _is_open_mpi(launcher: str) -> bool:
+    try:
+        found = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "Open MPI" in found.stdout or "OpenRTE" in found.stdout
+
+
+def mpirun_command(n: int, argv: Sequence[str], *, oversubscribe: bool = True, launcher: str | None = None) -> list[str]:
+    """The command that starts `argv` as `n` ranks on this machine.
+
+    oversubscribe  more ranks than cores are allowed, and none is tied to a core
+    launcher       path of mpirun; default: the one found
+
+    Open MPI refuses to run as root unless told; MPICH and its relatives know neither option and need neither. Raises MissingPackage without mpirun.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ArgumentError(message(f"n={shorten(n)}", where="mpirun_command", allowed="A number of ranks, 1 or more"))
+    launcher = launcher or find_mpirun()
+    if launcher is None:
+        raise MissingPackage(message("mpirun was not found", where="MPI", hint=INSTALL_HINT))
+    options = []
+    if _is_open_mpi(launcher):
+        if oversubscribe:
+            options += ["--oversubscribe", "--bind-to", "none"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            options.append("--allow-run-as-root")
+    return [launcher, *options, "-n", str(n), *argv]

@@ -1,0 +1,203 @@
+"""What the ranks of the tests under mpirun run: `mpirun -n 4 python tests/run/mpi_ranks.py <what> [...]`. Rank 0 prints, exit codes tell the rest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+
+from parallel_lab.errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, ParallelLabError
+from parallel_lab.run.communicator import COLLECTIVES, Request, answer
+from parallel_lab.run.mpi import connect
+
+SEED = 20261203
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+
+
+def same_requests(world: int, count: int) -> list[dict[int, Request]]:
+    """`count` requests, the same on every rank: every kind, drawn from all groups, dtypes, dims and shapes."""
+    # here, not above: it brings pytest along, which the other programs need not wait for
+    from tests.run.test_shm_collectives import DTYPES, draw, fields_and_shape, groups_of, off_root
+
+    rng = np.random.default_rng([SEED, world])
+    drawn = []
+    for index in range(count):
+        kind = COLLECTIVES[index % len(COLLECTIVES)]
+        groups = groups_of(world)
+        group = groups[int(rng.integers(len(groups)))]
+        dtype = str(rng.choice([d for d in DTYPES if not (kind in REDUCING and d == "complex64")]))  # max of complex numbers: not everywhere
+        choices = fields_and_shape(kind, len(group), group[-1], True)
+        fields, shape = choices[int(rng.integers(len(choices)))]
+        case = {}
+        for rank in group:
+            request = Request(kind, group, None if kind == "barrier" else draw(rng, shape, dtype), **fields)
+            case[rank] = off_root(request) if kind in ("broadcast", "scatter") and rank != request.root else request
+        drawn.append(case)
+    return [drawn[int(i)] for i in rng.permutation(count)]
+
+
+def sum_bound(values: list[np.ndarray]) -> np.ndarray:
+    """How far two orders of adding may lie apart: 2 (n - 1) roundings of at most eps times the sum of magnitudes (Higham 2002, section 4.2)."""
+    eps = float(np.finfo(values[0].dtype).eps)
+    return 2 * (len(values) - 1) * eps * np.sum([np.abs(v).astype("f8") for v in values], axis=0)
+
+
+def compare(comm, reproducible: bool, count: int) -> None:
+    """Random requests against `communicator.answer`: bit for bit, or, where the library adds floats, to rounding."""
+    from tests.run.test_shm_collectives import normal_dims
+
+    compared = 0
+    for index, case in enumerate(same_requests(comm.world_size, count)):
+        if comm.rank not in case:
+            continue
+        mine = case[comm.rank]
+        group = mine.group
+        got = comm.answer(mine)
+        want = answer([normal_dims(case[rank]) for rank in group])[group.index(comm.rank)]
+        label = f"rank {comm.rank}, case {index}: {mine.kind} {mine.reduce} group {group} {None if mine.value is None else mine.value.dtype}"
+        assert (got is None) == (want is None), label
+        if got is None:
+            continue
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), label
+        assert got.flags.c_contiguous and got.flags.writeable and got.flags.owndata, label
+        compared += 1
+        if reproducible or mine.kind not in REDUCING or mine.reduce != "sum" or got.dtype.kind != "f":
+            assert got.tobytes() == want.tobytes(), label
+            continue
+        exact = [case[rank].value for rank in group]
+        if mine.kind == "reduce_scatter":
+            exact = [np.split(v, len(group), axis=mine.dim)[group.index(comm.rank)] for v in exact]
+        assert np.all(np.abs(got.astype("f8") - want.astype("f8")) <= sum_bound(exact)), label
+    total = comm.all_gather(np.array([compared]))
+    assert total.min() > count // 8, total
+    if comm.rank == 0:
+        print(f"compared {int(total.sum())} replies")
+
+
+def large(comm) -> None:
+    """4 MB, a prime number of elements: no border of the pieces divides it; and all orders of magnitude."""
+    rng = np.random.default_rng(SEED)
+    values = [(rng.standard_normal(1_000_003) * 10.0 ** rng.integers(-3, 4, 1_000_003)).astype("f4") for _ in range(comm.world_size)]
+    world = tuple(range(comm.world_size))
+    requests = [Request("all_reduce", world, v) for v in values]
+    assert comm.answer(requests[comm.rank]).tobytes() == answer(requests)[0].tobytes()
+    got = comm.answer(Request("broadcast", world, values[1] if comm.rank == 1 else None, root=1))
+    assert got.tobytes() == values[1].tobytes()
+    if comm.rank == 0:
+        print("equal")
+
+
+def caught(comm) -> None:
+    """A program that catches the mismatch on every rank goes on to its end; the world cannot be used any more, and says so each time."""
+    errors = []
+    for _ in range(2):
+        try:
+            comm.all_reduce(np.ones(3 + comm.rank % 2), tag="sum")
+        except CollectiveMismatch as error:
+            errors.append(str(error))
+    assert len(errors) == 2 and all("(3,)" in text and "(4,)" in text for text in errors), errors
+    print(f"rank {comm.rank} caught it")
+
+
+def timeout(comm) -> None:
+    """Rank 1 sleeps; the others name it, also those that do not wait for it themselves."""
+    if comm.rank == 1:
+        time.sleep(30)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            # rank 2 waits for rank 1, rank 0 waits for rank 2
+            comm.all_reduce(np.ones(1), group=(1, 2) if comm.rank == 2 else (0, 2))
+        except CollectiveTimeout as error:
+            assert error.ranks == [1], error.ranks
+            assert len(told) == 1 and "has waited" in str(told[0].message), told
+            print(f"rank {comm.rank}: {error}", flush=True)
+            raise
+
+
+def deadlock(comm) -> None:
+    """Every rank receives from its neighbour before anybody sends."""
+    try:
+        comm.recv((comm.rank + 1) % comm.world_size)
+    except DeadlockError as error:
+        assert error.ranks == list(range(comm.world_size)), error.ranks
+        print(f"rank {comm.rank}: {error}")
+
+
+def main() -> None:
+    what = sys.argv[1]
+    if what == "native":
+        os.environ["PARALLEL_LAB_MPI_REPRODUCIBLE"] = "0"
+    warnings.simplefilter("error" if what not in ("timeout", "deadlock") else "ignore")
+    limits = {"timeout": (1.5, 0.5), "deadlock": (20.0, 0.3)}.get(what, (20.0, 10.0))
+    comm = connect(timeout_s=limits[0], warn_after_s=limits[1])
+    assert connect() is comm
+    assert comm.reproducible == (what != "native")
+    if what in ("compare", "native"):
+        compare(comm, comm.reproducible, int(sys.argv[2]))
+    elif what in ("large", "caught", "timeout", "deadlock"):
+        globals()[what](comm)
+    else:
+        comm.barrier()
+        odd = comm.rank == 1
+        if what == "raise" and odd:
+            raise ValueError("rank one is broken")
+        if what == "raise while handling":
+            try:
+                if odd:
+                    raise ValueError("rank one is broken")
+                comm.all_reduce(np.ones(2))
+            except ParallelLabError:
+                raise RuntimeError("a consequence") from None
+        if what == "thread" and odd:
+            thread = threading.Thread(target=lambda: 1 / 0, name="loader")
+            thread.start()
+            thread.join()
+        if what == "sys.exit" and odd:
+            sys.exit(3)
+        if what == "sys.exit text" and odd:
+            sys.exit("no data here")
+        if what == "SystemExit" and odd:
+            raise SystemExit(4)
+        if what == "sys.exit caught" and odd:
+            try:
+                sys.exit(5)
+            except SystemExit as ended:
+                assert ended.code == 5
+        if what == "thread exits" and odd:
+            thread = threading.Thread(target=lambda: sys.exit(6), name="loader")
+            thread.start()
+            thread.join()
+        if what == "forked child ends" and odd:
+            child = os.fork()
+            if child == 0:
+                sys.exit(6)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+        if what == "return" and odd:
+            return
+        if what == "os._exit" and odd:
+            os._exit(7)
+        if what == "kill" and odd:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "exit while others work":
+            if not odd:
+                time.sleep(1.0)
+                print("worked on", flush=True)
+            return
+        if what == "unread":
+            if odd:
+                comm.send(np.ones(200_000), 0)
+            return
+        if what == "mismatch":
+            comm.all_reduce(np.ones(3 + odd), tag="sum")
+        comm.barrier()
+        print(f"rank {comm.rank} is through", flush=True)
+
+
+if __name__ == "__main__":
+    main()
