@@ -8,7 +8,7 @@ for image, label in dataset:
     ...
 """
 
-from . import transforms, vision
+from . import config, transforms, vision
 from .cifar import read_cifar10, write_cifar10
 from .digits import load_digits, read_digit_files
 from .idx import read_idx, write_idx
@@ -24,6 +24,7 @@ __all__ = [
     "GeneratorDataset",
     "MnistDataset",
     "NumpySlicesDataset",
+    "config",
     "digits_cifar_folder",
     "digits_folder",
     "load_digits",

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..context import get_seed
+from ..context import get_dataset_seed as get_seed
 from ..errors import ArgumentError, ArgumentTypeError, DatasetError, message, shorten
 from ..tensor import Tensor
 from .checks import as_bool, as_int, as_names

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..context import get_seed
+from ..context import get_dataset_seed as get_seed
 from ..errors import ArgumentError, ArgumentTypeError, message, shorten
 from ..tensor import Tensor
 from .checks import as_dtype

@@ -4,7 +4,7 @@ import difflib
 
 from .. import ops as _ops
 from ..tensor import Parameter, ParameterTuple
-from . import initializer
+from . import initializer, utils
 from .activation import (
     ACTIVATIONS,
     ELU,
@@ -39,8 +39,9 @@ from .class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, 
 from .clip import GradientClip, clip_by_global_norm, clip_by_norm, clip_by_value
 from .conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d, MaxPool2d
 from .dropping import Dropout, Dropout1d, Dropout2d, Dropout3d
+from .grad_reducer import DistributedGradReducer, PipelineGradReducer
 from .layers import CellList, Dense, Flatten, Identity, SequentialCell
-from .loss import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MSELoss, SmoothL1Loss, WithLossCell
+from .loss import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MAELoss, MSELoss, SmoothL1Loss, WithLossCell
 from .normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
 from .optim import SGD, Momentum, Optimizer
 from .optim_adaptive import Adagrad, Adam, AdamWeightDecay, RMSProp
@@ -61,8 +62,22 @@ from .schedule import (
     polynomial_decay_lr,
     warmup_lr,
 )
+from .sharded import ShardedCell, shard
 from .tables import Embedding, EmbeddingLookup
 from .transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from .wrap import (
+    ForwardValueAndGrad,
+    GradAccumulation,
+    GradAccumulationCell,
+    MicroBatchInterleaved,
+    ParameterUpdate,
+    Pipeline,
+    PipelineCell,
+    TrainOneStepCell,
+    TrainOneStepWithLossScaleCell,
+    WithEvalCell,
+    WithGradCell,
+)
 
 __all__ = [
     "ACTIVATIONS",
@@ -83,6 +98,7 @@ __all__ = [
     "CosineDecayLR",
     "CrossEntropyLoss",
     "Dense",
+    "DistributedGradReducer",
     "Dropout",
     "Dropout1d",
     "Dropout2d",
@@ -97,7 +113,10 @@ __all__ = [
     "FixedLossScaleManager",
     "FixedLossScaleUpdateCell",
     "Flatten",
+    "ForwardValueAndGrad",
     "GELU",
+    "GradAccumulation",
+    "GradAccumulationCell",
     "GradientClip",
     "GroupNorm",
     "HSigmoid",
@@ -114,8 +133,10 @@ __all__ = [
     "LogSoftmax",
     "LossBase",
     "LossScaler",
+    "MAELoss",
     "MSELoss",
     "MaxPool2d",
+    "MicroBatchInterleaved",
     "Momentum",
     "MultiheadAttention",
     "NLLLoss",
@@ -124,6 +145,10 @@ __all__ = [
     "PReLU",
     "Parameter",
     "ParameterTuple",
+    "ParameterUpdate",
+    "Pipeline",
+    "PipelineCell",
+    "PipelineGradReducer",
     "PolynomialDecayLR",
     "RMSNorm",
     "RMSProp",
@@ -132,6 +157,7 @@ __all__ = [
     "SGD",
     "SequentialCell",
     "SiLU",
+    "ShardedCell",
     "Sigmoid",
     "SmoothL1Loss",
     "Softmax",
@@ -140,9 +166,13 @@ __all__ = [
     "Softplus",
     "StaticLossScaler",
     "Tanh",
+    "TrainOneStepCell",
+    "TrainOneStepWithLossScaleCell",
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "WarmUpLR",
+    "WithEvalCell",
+    "WithGradCell",
     "WithLossCell",
     "all_finite",
     "clip_by_global_norm",
@@ -156,6 +186,8 @@ __all__ = [
     "natural_exp_decay_lr",
     "piecewise_constant_lr",
     "polynomial_decay_lr",
+    "shard",
+    "utils",
     "warmup_lr",
 ]
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..context import current_tracer
+from ..context import cell_runner, current_tracer
 from ..errors import ArgumentError, ArgumentTypeError, CellError, message, shorten
 from ..ops.registry import Primitive
 from ..tensor import Parameter, ParameterTuple
@@ -75,7 +75,8 @@ class Cell:
         tracer = current_tracer.get()
         construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
         if tracer is None:
-            return construct(*args, **kwargs)
+            compiled = cell_runner()(self, args, kwargs)
+            return construct(*args, **kwargs) if compiled is NotImplemented else compiled
         entered = self._entered()
         for cell in entered:
             tracer.enter(cell)
@@ -160,10 +161,6 @@ class Cell:
         if "_cells" not in self.__dict__ and not name.startswith("__"):
             self._registry("_cells")
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
-        if name == "shard" and self._primitives:
-            names = ", ".join(self._primitives)
-            what, hint = "a layer has no strategy", f"Give it to its operators ({names}): .{next(iter(self._primitives))}.shard(...)"
-            raise CellError(message(what, where=self._where(), hint=hint), name=name, obj=self)
         raise CellError(
             message(
                 f"there is no attribute {name!r}",
@@ -392,6 +389,19 @@ class Cell:
             if not isinstance(value, bool):
                 raise ArgumentTypeError(message(f"{key}={shorten(value)}", where="recompute", allowed="True or False"))
         self.recompute_options = {**known, **options}
+
+    def shard(
+        self,
+        in_strategy: tuple[Any, ...],
+        out_strategy: tuple[Any, ...] | None = None,
+        parameter_plan: dict[str, Any] | None = None,
+        device: str = "Ascend",
+        level: int = 0,
+    ) -> Cell:
+        """This Cell with its inputs cut as told, to be called in its place; see `nn.shard`."""
+        from .sharded import shard  # a ShardedCell is a Cell
+
+        return shard(self, in_strategy, out_strategy, parameter_plan, device, level)
 
     # ---- text ----
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..context import current_tracer, get_seed
+from ..context import current_step, current_tracer, get_seed
 from ..errors import ArgumentError, ShapeError, message
 from .cell import Cell
 from .checks import number, probability
@@ -25,7 +25,7 @@ class Dropout(Cell):
     keep_prob  1 - p, as MindSpore up to 1.10 has it, from above 0 to 1; one of the two may be given
     p          from 0 on, below 1; default 0.5
 
-    Run directly, every call in training counts as a step, from 0 on (`calls`); in a compiled network the training step counts. Two dropouts of one
+    Run directly, every call in training counts as a step, from 0 on (`calls`); in `Model` and compiled, training steps count. Two dropouts of one
     network differ by their names, two calls of one in a compiled step by their order. Operator: `dropout` (Dropout); its strategy has one tuple.
     """
 
@@ -49,23 +49,23 @@ class Dropout(Cell):
             return x
         if self.dims is not None and len(ops.shape(x)) != self._rank():
             raise ShapeError(message(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self._rank()} dims"))
-        tracer, name = current_tracer.get(), self.__dict__["_prefix"]
-        if tracer is None:
+        counted, name = current_tracer.get() or current_step.get(), self.__dict__["_prefix"]
+        if counted is None:
             step, again = np.asarray(self.calls, np.int64), 0
             self.calls += 1
         else:
-            step, again = ops.training_step(), self._call_of(tracer)
+            step, again = ops.training_step(), self._call_of(counted)
         self.dropout.attrs["key"] = ops.dropout_key(get_seed(), name, again)
         return self.dropout(x, step)
 
     def _rank(self) -> int:
         return 2
 
-    def _call_of(self, tracer: Any) -> int:
-        """How often this layer was called before while this network was traced."""
+    def _call_of(self, counted: Any) -> int:
+        """How often this layer was called before in this trace, or in this training step."""
         last, count = self._traced
-        count = count + 1 if last() is tracer else 0
-        self._traced = (weakref.ref(tracer), count)
+        count = count + 1 if last() is counted else 0
+        self._traced = (weakref.ref(counted), count)
         return count
 
     def extend_repr(self) -> str:

@@ -173,8 +173,11 @@ NAMES: dict[str, type[Initializer]] = {
     "one": One,
     "uniform": Uniform,
     "xavier_uniform": XavierUniform,
+    "xavieruniform": XavierUniform,  # 'XavierUniform': a class's own name, in any case, is its second name
     "he_normal": HeNormal,
+    "henormal": HeNormal,
     "he_uniform": HeUniform,
+    "heuniform": HeUniform,
     "truncatednormal": TruncatedNormal,
     "truncated_normal": TruncatedNormal,
 }

@@ -20,7 +20,7 @@ from ..tensor import Tensor
 from .cell import Cell
 from .checks import number
 
-__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MSELoss", "SmoothL1Loss", "WithLossCell"]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss", "SmoothL1Loss", "WithLossCell"]
 
 
 class LossBase(Cell):
@@ -65,6 +65,9 @@ class L1Loss(LossBase):
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return losses.l1_of(self, logits, labels)
+
+
+MAELoss = L1Loss  # MindSpore has both names
 
 
 class SmoothL1Loss(LossBase):

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..context import cells_at_once
 from ..errors import ArgumentError, ArgumentTypeError, message, shorten
 from ..tensor import Tensor
 from .cell import Cell
@@ -49,6 +50,10 @@ class LearningRateSchedule(Cell):
 
     def construct(self, global_step: Any) -> Any:
         return super().construct(global_step)
+
+    def __call__(self, global_step: Any) -> Any:
+        with cells_at_once():  # a rate is a number of this process, whatever the network is cut into
+            return super().__call__(global_step)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extend_repr()})"

@@ -4,11 +4,13 @@ import builtins
 import difflib
 from inspect import isfunction
 
+from . import collectives, printing
 from .activation import *  # noqa: F403
 from .attention import *  # noqa: F403
 from .bands import *  # noqa: F403
 from .batch_norm import *  # noqa: F403
 from .class_loss import *  # noqa: F403
+from .collectives import *  # noqa: F403
 from .conv import *  # noqa: F403
 from .dropout import *  # noqa: F403
 from .elementwise import *  # noqa: F403
@@ -25,7 +27,9 @@ from .normalization import *  # noqa: F403
 from .order import *  # noqa: F403
 from .padding import *  # noqa: F403
 from .pair_loss import *  # noqa: F403
+from .placing import *  # noqa: F403
 from .pool import *  # noqa: F403
+from .printing import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .registry import OPS, PRIMITIVES, OpDef, Primitive
 from .shape import *  # noqa: F403
@@ -49,6 +53,8 @@ globals().update(PRIMITIVES)
 __all__ = ["OPS", "PRIMITIVES", "Primitive", "assign", "scalar_to_array", "shape", "training_step"]
 __all__ += [name for name, o in OPS.items() if not o.internal]
 __all__ += list(PRIMITIVES)
+__all__ += collectives.__all__
+__all__ += printing.__all__
 # functions made of operators (norm, split, pad, getitem, zeros, ...) and second names; not Python's own: a star import must not replace sum()
 _own = [name for name, value in globals().items() if isfunction(value) and value.__module__.startswith(__name__) or value.__class__ is OpDef]
 __all__ += [name for name in _own if not name.startswith("_") and name not in __all__ and not hasattr(builtins, name)]

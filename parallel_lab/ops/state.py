@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..context import current_tracer
+import numpy as np
+
+from ..context import current_step, current_tracer
 from ..errors import ShapeError, message, shorten
 
 __all__ = ["assign", "training_step"]
@@ -13,8 +15,8 @@ __all__ = ["assign", "training_step"]
 def assign(parameter: Any, value: Any) -> Any:
     """Give a Parameter a new value, as running statistics need.  value: shape and dtype of the parameter. Returns the parameter.
 
-    At once outside a trace. In a compiled network: at the end of the forward program, so that everything in `construct` still reads the old value;
-    the parameter must not be a trained one. Raises TraceError, ShapeError.
+    At once outside a trace. In a compiled network what `construct` reads from there on is the new value, and the parameter itself changes at the end
+    of the program; it must not be a trained one, unless the value was made from gradients. Raises TraceError, ShapeError.
     """
     tracer = current_tracer.get()
     if tracer is not None:
@@ -27,6 +29,8 @@ def assign(parameter: Any, value: Any) -> Any:
 
 
 def training_step() -> Any:
-    """How many steps were taken before this one, as a value of the compiled network: () int64. None outside a trace, where nobody counts."""
-    tracer = current_tracer.get()
-    return tracer.step() if tracer is not None else None
+    """How many steps were taken before this one: () int64, in a trace as a value of the compiled network. None where nobody counts."""
+    tracer, running = current_tracer.get(), current_step.get()
+    if tracer is not None:
+        return tracer.step()
+    return None if running is None else np.asarray(running.number, np.int64)

@@ -1,0 +1,393 @@
+"""Cells around a network: one training step, gradients as a Cell, micro-batches.
+
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)
+    loss = step(x, label)                     # forward, backward, gradients of all ranks together (data_parallel), update
+
+    accumulated = nn.GradAccumulation(nn.WithLossCell(net, loss), 4)      # the batch in 4 parts; their losses and gradients are added
+
+They run at once, and inside a function or network that is compiled. Parameters keep the names they have in the network. Names, arguments and checks:
+MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `grad_reducer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..autograd import value_and_grad
+from ..context import current_tracer, get_auto_parallel_context
+from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, StageNameError, StrategyError, TraceError, message, shorten
+from ..functional import GradOperation, weighted_sum
+from ..origin import caller
+from ..tensor import Arithmetic, Parameter, ParameterTuple, Tensor
+from .amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, all_finite
+from .cell import Cell
+from .grad_reducer import DistributedGradReducer
+from .layers import Identity
+from .loss import WithLossCell
+from .optim import Optimizer
+
+__all__ = [
+    "ForwardValueAndGrad",
+    "GradAccumulation",
+    "GradAccumulationCell",
+    "MicroBatchInterleaved",
+    "ParameterUpdate",
+    "Pipeline",
+    "PipelineCell",
+    "TrainOneStepCell",
+    "TrainOneStepWithLossScaleCell",
+    "WithEvalCell",
+    "WithGradCell",
+    "WithLossCell",
+]
+
+REDUCING_MODES = ("data_parallel", "hybrid_parallel")
+
+
+def _cell(where: str, name: str, value: Any) -> Any:
+    if not callable(value):
+        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed="A Cell or a function"))
+    return value
+
+
+def _weights_of(network: Any) -> tuple[Parameter, ...]:
+    return tuple(network.trainable_params()) if hasattr(network, "trainable_params") else ()
+
+
+# ---- one step ----
+
+
+class TrainOneStepCell(Cell):
+    """One training step: (inputs of the network) -> its loss, after the optimizer has changed the parameters.
+
+    network      gives the loss: `WithLossCell(net, loss)`, or a Cell that computes it itself
+    optimizer    its parameters are differentiated for
+    sens         the gradient of the loss itself: gradients are multiplied by it (an optimizer with loss_scale=sens divides again)
+    return_grad  return (loss, {parameter name: gradient}) instead
+
+    In data_parallel and hybrid_parallel mode the gradients are added up over the ranks before the update (`grad_reducer`). The Cell has `network`,
+    `optimizer`, `weights`, `grad` and `grad_reducer` for subclasses that write their own `construct`.
+    """
+
+    def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0, return_grad: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        where = type(self).__name__
+        _cell(where, "network", network)
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentTypeError(message(f"optimizer={shorten(optimizer)}", where=where, allowed="An optimizer, such as nn.Momentum(...)"))
+        if isinstance(sens, bool) or not isinstance(sens, (int, float, Tensor)):
+            raise ArgumentTypeError(message(f"sens={shorten(sens)}", where=where, allowed="A number"))
+        if not isinstance(return_grad, bool):
+            raise ArgumentTypeError(message(f"return_grad={shorten(return_grad)}", where=where, allowed="True or False"))
+        self.network, self.optimizer, self.sens, self.return_grad = network, optimizer, sens, return_grad
+        # not registered a second time under the optimizer's order: the network has them
+        self.__dict__["weights"] = ParameterTuple(optimizer.parameters)
+        self.grad = GradOperation(get_by_list=True, sens_param=True)
+        reduces = get_auto_parallel_context("parallel_mode") in REDUCING_MODES
+        self.reducer_flag = reduces
+        self.grad_reducer = DistributedGradReducer(optimizer.parameters) if reduces else Identity()
+
+    def construct(self, *inputs: Any) -> Any:
+        loss, grads = _loss_and_gradients(self.network, self.weights, inputs, self.sens)
+        grads = self.grad_reducer(grads)
+        self.optimizer(grads)
+        if not self.return_grad:
+            return loss
+        return loss, {p.name: g for p, g in zip(self.weights, grads, strict=True)}
+
+
+def _loss_and_gradients(network: Callable, weights: Iterable[Parameter], inputs: Iterable[Any], sens: Any) -> tuple[Any, tuple[Any, ...]]:
+    """(what the network returns, gradients of sens times its loss for the weights). Several results: all are differentiated."""
+
+    def weighted(*args: Any) -> tuple[Any, Any]:
+        result = network(*args)
+        return weighted_sum(result, sens), result
+
+    (_, result), grads = value_and_grad(weighted, None, list(weights), has_aux=True)(*inputs)
+    return result, grads
+
+
+class TrainOneStepWithLossScaleCell(TrainOneStepCell):
+    """One training step with a scaled loss, for networks in float16: (inputs) -> (loss, overflow, scale).
+
+    scale_sense  a Tensor of shape () or (1,): the scale; or `DynamicLossScaleUpdateCell` / `FixedLossScaleUpdateCell`, which adjusts it
+
+    A step whose gradients are not finite changes no parameter. It has to look at numbers, so it runs at once only; for a compiled step give the
+    scaler to the optimizer: `nn.Momentum(..., loss_scaler=nn.DynamicLossScaler(...))`.
+    """
+
+    def __init__(self, network: Cell, optimizer: Optimizer, scale_sense: Any) -> None:
+        super().__init__(network, optimizer)
+        self.loss_scaling_manager: DynamicLossScaleUpdateCell | FixedLossScaleUpdateCell | None = None
+        if isinstance(scale_sense, (DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell)):
+            self.loss_scaling_manager = scale_sense
+            self.scale_sense = Tensor(np.float32(scale_sense.get_loss_scale()))
+        else:
+            self.set_sense_scale(scale_sense)
+
+    def set_sense_scale(self, sens: Tensor) -> None:
+        """Use this scale from now on.  sens: () or (1,). Raises ArgumentTypeError, ShapeError."""
+        where = type(self).__name__
+        if not isinstance(sens, Tensor):
+            allowed = "A Tensor of shape () or (1,), or an nn.DynamicLossScaleUpdateCell"
+            raise ArgumentTypeError(message(f"scale_sense={shorten(sens)}", where=where, allowed=allowed))
+        if sens.shape not in ((), (1,)):
+            raise ShapeError(message(f"scale_sense of shape {sens.shape}", where=where, allowed="Shape () or (1,)"))
+        self.scale_sense = Tensor(np.float32(sens.asnumpy().reshape(())))
+
+    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
+        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet."""
+        return False, compute_input
+
+    def get_overflow_status(self, compute_input: Any, compute_output: Any) -> bool:
+        """Whether a gradient in `compute_output` is infinite or not a number."""
+        return bool(compute_input) or not all_finite(compute_output)
+
+    def process_loss_scale(self, overflow: Any) -> bool:
+        """Tell the scale what happened, and return it."""
+        overflow = bool(overflow)
+        if self.loss_scaling_manager is not None:
+            self.loss_scaling_manager(self.scale_sense, overflow)
+            self.scale_sense = Tensor(np.float32(self.loss_scaling_manager.get_loss_scale()))
+        return overflow
+
+    def construct(self, *inputs: Any) -> tuple[Any, bool, Tensor]:
+        if current_tracer.get() is not None:
+            hint = "Give the optimizer a loss_scaler, and use TrainOneStepCell"
+            raise TraceError(message("whether a step overflowed is not known while it is compiled", where=caller().place, hint=hint))
+        scale = self.scale_sense
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # an overflow is no accident here: it lowers the scale
+            loss, grads = _loss_and_gradients(self.network, self.weights, inputs, scale)
+            # added up over the ranks first: what is not finite on one is so on all, and all skip the step
+            grads = self.grad_reducer(grads)
+        overflow = self.process_loss_scale(self.get_overflow_status(False, grads))
+        if not overflow:
+            self.optimizer(tuple(ops.div(g, scale if g.dtype == scale.dtype else ops.cast(scale, str(g.dtype))) for g in grads))
+        return loss, overflow, scale
+
+
+class ParameterUpdate(Cell):
+    """Gives a Parameter a new value when it is called.  x: shape and dtype of the parameter -> x."""
+
+    def __init__(self, param: Parameter) -> None:
+        super().__init__(auto_prefix=False)
+        if not isinstance(param, Parameter):
+            raise ArgumentTypeError(message(f"param={shorten(param)}", where="ParameterUpdate", allowed="A Parameter"))
+        self._param = param
+
+    def construct(self, x: Any) -> Any:
+        ops.assign(self._param, x)
+        return x
+
+
+# ---- gradients, evaluation ----
+
+
+class WithGradCell(Cell):
+    """The gradients of a network's trainable parameters: (inputs, label) -> a tuple.
+
+    loss_fn  None: the network gives the loss itself, and its inputs are the Cell's
+    sens     a number or tensor: the gradient of the loss itself; None: 1
+    """
+
+    def __init__(self, network: Cell, loss_fn: Any = None, sens: Any = None) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = _cell("WithGradCell", "network", network)
+        self.loss_fn = loss_fn if loss_fn is None else _cell("WithGradCell", "loss_fn", loss_fn)
+        self.sens = sens
+        self.network_with_loss = network if loss_fn is None else WithLossCell(network, loss_fn)
+        self.__dict__["weights"] = ParameterTuple(_weights_of(network))
+
+    def construct(self, *inputs: Any) -> tuple[Any, ...]:
+        return _loss_and_gradients(self.network_with_loss, self.weights, inputs, self.sens)[1]
+
+
+class WithEvalCell(Cell):
+    """What an evaluation needs: (data, label) -> (loss, outputs, label).
+
+    add_cast_fp32  compute the loss in float32, from outputs of a network in float16
+    """
+
+    def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        self._network, self._loss_fn = _cell("WithEvalCell", "network", network), _cell("WithEvalCell", "loss_fn", loss_fn)
+        if not isinstance(add_cast_fp32, bool):
+            raise ArgumentTypeError(message(f"add_cast_fp32={shorten(add_cast_fp32)}", where="WithEvalCell", allowed="True or False"))
+        self.add_cast_fp32 = add_cast_fp32
+
+    def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
+        outputs = self._network(data)
+        if self.add_cast_fp32:
+            outputs = ops.cast(outputs, "float32")
+            label = ops.cast(label, "float32") if np.dtype(str(label.dtype)).kind == "f" else label
+        return self._loss_fn(outputs, label), outputs, label
+
+
+class ForwardValueAndGrad(Cell):
+    """A network's result and its gradients: (inputs[, sens]) -> (result, gradients).
+
+    weights      Parameters to differentiate for (with get_by_list)
+    get_all, get_by_list, sens_param  as in GradOperation
+    """
+
+    def __init__(self, network: Any, weights: Any = None, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = _cell("ForwardValueAndGrad", "network", network)
+        self.__dict__["weights"] = ParameterTuple(
+            _weights_of(network) if weights is None else [weights] if isinstance(weights, Parameter) else weights
+        )
+        GradOperation(get_all, get_by_list, sens_param)  # its checks
+        self.get_all, self.get_by_list, self.sens_param = get_all, get_by_list, sens_param
+
+    def construct(self, *inputs: Any) -> tuple[Any, Any]:
+        sens = None
+        if self.sens_param:
+            *inputs, sens = inputs
+        positions = tuple(range(len(inputs))) if self.get_all else () if self.get_by_list else (0,)
+
+        def weighted(*args: Any) -> tuple[Any, Any]:
+            result = self.network(*args)
+            return weighted_sum(result, sens), result
+
+        (_, result), grads = value_and_grad(weighted, positions or None, list(self.weights) if self.get_by_list else None, has_aux=True)(*inputs)
+        return result, grads if self.get_all or self.get_by_list else grads[0]
+
+
+# ---- micro-batches ----
+
+
+def _count(where: str, name: str, value: Any) -> int:
+    allowed = "An int, at least 1: how many parts a batch is cut into"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed=allowed))
+    if value < 1:
+        raise ArgumentError(message(f"{name}={value}", where=where, allowed=allowed))
+    return value
+
+
+class _MicroBatches(Cell):
+    """Runs a network once per micro-batch and adds up what it returns. Micro-batch i of M has the rows [i B / M, (i + 1) B / M) of every input."""
+
+    def __init__(self, network: Cell, name: str, count: Any) -> None:
+        super().__init__(auto_prefix=False)
+        where = type(self).__name__
+        if not isinstance(network, Cell):
+            raise ArgumentTypeError(message(f"network={shorten(network)}", where=where, allowed="A Cell, such as nn.WithLossCell(net, loss)"))
+        self.network = network
+        self._count = _count(where, name, count)
+
+    def construct(self, *inputs: Any) -> Any:
+        total = None
+        for i in range(self._count):
+            result = self.network(*(self._part(position, x, i) for position, x in enumerate(inputs)))
+            total = result if total is None else _added(total, result)
+        return total
+
+    def _part(self, position: int, x: Any, i: int) -> Any:
+        if not isinstance(x, (Arithmetic, np.ndarray)):
+            return x  # a number is the same for all of them
+        shape = tuple(x.shape)
+        if not shape or shape[0] % self._count:
+            what = f"dim 0 of input {position} of shape {shape} cannot be cut into {self._count} equal micro-batches"
+            raise ShapeError(message(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}"))
+        rows = shape[0] // self._count
+        return ops.strided_slice(x, (i * rows, *(0,) * (len(shape) - 1)), ((i + 1) * rows, *shape[1:])) if self._count > 1 else x
+
+
+def _added(total: Any, result: Any) -> Any:
+    if isinstance(total, (tuple, list)):
+        return tuple(_added(a, b) for a, b in zip(total, result, strict=True))
+    return ops.add(total, result)
+
+
+class GradAccumulation(_MicroBatches):
+    """A batch in `micro_size` parts, one after the other: (inputs) -> the sum of what the network returns for them.
+
+    micro_size  how many parts (not how large they are)
+
+    The gradient of the sum is the sum of the parts' gradients, without division, and the optimizer takes one step: with a mean loss, results and
+    gradients are micro_size times those of the undivided batch. Raises ArgumentTypeError, ArgumentError; ShapeError when the batch does not divide.
+    """
+
+    def __init__(self, network: Cell, micro_size: int) -> None:
+        super().__init__(network, "micro_size", micro_size)
+
+    @property
+    def micro_size(self) -> int:
+        """How many parts."""
+        return self._count
+
+
+GradAccumulationCell = GradAccumulation
+
+
+class MicroBatchInterleaved(_MicroBatches):
+    """A batch in `interleave_num` parts whose results are added, so that one part's messages can travel while another computes.
+
+    The result is a sum: divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
+    """
+
+    def __init__(self, network: Cell, interleave_num: int = 2) -> None:
+        super().__init__(network, "interleave_num", interleave_num)
+
+    @property
+    def interleave_num(self) -> int:
+        """How many parts."""
+        return self._count
+
+
+class PipelineCell(_MicroBatches):
+    """A network in pipeline stages, fed with `micro_size` micro-batches: (inputs) -> the sum of what it returns for them.
+
+    stage_config  {name of a Cell in the network: its stage}; sets their `pipeline_stage`
+
+    With one stage it is the sum over the micro-batches; a run with pipeline_stages above 1 raises NotBuiltYet. Checks as GradAccumulation; an unknown
+    name in stage_config raises StageNameError (a KeyError), fewer micro-batches than stages StrategyError.
+    """
+
+    def __init__(self, network: Cell, micro_size: int = 1, stage_config: dict[str, int] | None = None) -> None:
+        super().__init__(network, "micro_size", micro_size)
+        if stage_config is not None:
+            self._set_stages(stage_config)
+
+    @property
+    def micro_size(self) -> int:
+        """How many micro-batches."""
+        return self._count
+
+    def _set_stages(self, config: Any) -> None:
+        where = type(self).__name__
+        if not isinstance(config, dict):
+            raise ArgumentTypeError(message(f"stage_config={shorten(config)}", where=where, allowed="A dict {name of a Cell: stage}, or None"))
+        cells = dict(self.network.cells_and_names())
+        for name, stage in config.items():
+            if name not in cells:
+                known = ", ".join(n for n in cells if n)
+                hint = "Inside a WithLossCell names begin with '_backbone.'" if f"_backbone.{name}" in cells else ""
+                raise StageNameError(
+                    message(f"stage_config names {name!r}", where=where, allowed=f"Cells of the network: {shorten(known, 200)}", hint=hint)
+                )
+            if isinstance(stage, bool) or not isinstance(stage, int):
+                raise ArgumentTypeError(message(f"stage {shorten(stage)} for {name!r}", where=where, allowed="An int, from 0"))
+            if stage < 0:
+                raise ArgumentError(message(f"stage {stage} for {name!r}", where=where, allowed="An int, from 0"))
+        for name, stage in config.items():
+            cells[name].pipeline_stage = stage
+
+    def construct(self, *inputs: Any) -> Any:
+        stages = get_auto_parallel_context("pipeline_stages")
+        if stages > 1:
+            where = type(self).__name__
+            if self._count < stages:
+                what = f"micro_size={self._count} with pipeline_stages={stages}"
+                raise StrategyError(message(what, where=where, allowed="At least as many micro-batches as stages"))
+            hint = "With pipeline_stages=1 the same script runs, and gives the same sum over the micro-batches"
+            raise NotBuiltYet(message(f"a run in pipeline_stages={stages} stages is not built yet", where=where, hint=hint))
+        return super().construct(*inputs)
+
+
+Pipeline = PipelineCell

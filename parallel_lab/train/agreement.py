@@ -1,0 +1,89 @@
+"""What ranks must agree on before and while they train together: told to each other in messages, so that a difference is an error on all of them.
+
+Outside a world, and with parallel_mode "stand_alone", where ranks train each for itself, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..context import current_world
+from ..errors import WorldError, message
+from ..tensor import Parameter
+
+__all__ = ["agree_on_start", "broadcast_parameters", "groups_of", "mean_over_ranks", "said_by_all", "said_by_first", "training_world"]
+
+
+def training_world(parallel_mode: str) -> Any:
+    """The world whose ranks train together in this mode, or None if this process trains alone."""
+    world = current_world()
+    return world if world is not None and world.world_size > 1 and parallel_mode != "stand_alone" else None
+
+
+def said_by_all(world: Any, value: Any) -> list[Any]:
+    """What each rank gave as `value` (made of what JSON knows), in rank order. Collective: every rank of the world must call it."""
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = world.comm.all_gather(np.array([text.size], np.int64), tag="Model: agree").tolist()
+    longest = max(lengths)
+    padded = np.zeros(longest, np.uint8)
+    padded[: text.size] = text
+    joined = np.asarray(world.comm.all_gather(padded, tag="Model: agree"))
+    return [json.loads(joined[i * longest : i * longest + n].tobytes()) for i, n in enumerate(lengths)]
+
+
+def said_by_first(world: Any, value: bool) -> bool:
+    """Rank 0's `value`, on every rank: for decisions by the clock. Collective."""
+    return bool(world.comm.broadcast(np.array([value], np.uint8), root=0, tag="Model: rank 0 decides")[0])
+
+
+def mean_over_ranks(value: float, parallel_mode: str) -> float:
+    """The mean of what the ranks give; a process that trains alone gets its own back. Collective where ranks train together."""
+    world = training_world(parallel_mode)
+    if world is None:
+        return float(value)
+    total = world.comm.all_reduce(np.array([value], np.float64), tag="Model: mean over ranks")
+    return float(total[0]) / world.world_size
+
+
+def groups_of(values: list[Any]) -> dict[str, list[int]]:
+    """{value as text: ranks that gave it}: how an error says who differs."""
+    found: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        found.setdefault(value if isinstance(value, str) else json.dumps(value), []).append(rank)
+    return found
+
+
+def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
+    """Give every rank the values that rank 0 holds. Collective.
+
+    Slices, and what each rank trains for itself (layerwise_parallel), stay as they are.
+    """
+    for p in parameters:
+        if p.layout is None and not p.layerwise_parallel:
+            p.set_data(world.comm.broadcast(p.asnumpy(), root=0, tag=f"parameter_broadcast of {p.name}"))
+
+
+def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bool) -> None:
+    """Before a program that cuts its Parameters runs: all ranks hold the same values, those of rank 0 if they are broadcast. Collective.
+
+    Raises WorldError on every rank if they do not: copies of a slice would differ for ever, and nobody would see it.
+    """
+    whole = [p for p in parameters if p.layout is None]
+    if world is None or world.world_size == 1 or not whole:
+        return
+    if broadcast:
+        broadcast_parameters(whole, world)
+        return
+    mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in whole}
+    found = said_by_all(world, mine)
+    for rank, theirs in enumerate(found):
+        other = next((name for name in mine if theirs.get(name) != found[0].get(name)), None)
+        if other is not None:
+            what = f"parameter {other!r} begins with other values on rank {rank} than on rank 0"
+            hint = "Set one seed on all ranks before the network is made, or parameter_broadcast=True"
+            raise WorldError(message(what, where="before step 1", allowed="The same initial values on all ranks", hint=hint))

@@ -1,0 +1,163 @@
+"""`AutoParallel`: a Cell or a function that runs compiled, with settings of its own.
+
+    parallel_net = AutoParallel(train_step, parallel_mode="semi_auto")
+    parallel_net.dataset_strategy("full_batch")
+    loss = parallel_net(images, labels)
+
+The settings belong to the object, not to the parallel context. Defaults and checks: MindSpore 2.6, parallel.auto_parallel.AutoParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from ..context import ParallelConfig
+from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, message, shorten
+from ..nn.cell import Cell
+from ..plan import Plan
+from ..settings import (
+    check_comm_fusion,
+    check_dataset_strategy,
+    check_hsdp,
+    check_operator_strategy_file,
+    check_param_strategy_file,
+    check_pipeline,
+)
+from .compiled import CompiledFunction, positional, refuse_on_tape
+
+__all__ = ["AutoParallel"]
+
+MODES = {
+    "semi_auto": {"parallel_mode": "semi_auto_parallel"},
+    "sharding_propagation": {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"},
+    "recursive_programming": {"parallel_mode": "auto_parallel", "search_mode": "recursive_programming"},
+}
+
+
+class AutoParallel(Cell):
+    """A network or function that is cut among the ranks when it is called.
+
+    network        a Cell, or a function such as a training step that asks for gradients and calls an optimizer
+    parallel_mode  "semi_auto": strategies given by shard(), batch-parallel where there is none; "sharding_propagation": given ones are passed on to
+                   their neighbours; "recursive_programming": they are searched for (not there yet: a run says so)
+
+    Called with this rank's slices of the inputs (or the whole, after dataset_strategy("full_batch")); returns this rank's slices.
+    """
+
+    def __init__(self, network: Callable, parallel_mode: str = "semi_auto") -> None:
+        super().__init__(auto_prefix=False)
+        if not callable(network) or isinstance(network, type):
+            raise ArgumentTypeError(message(f"network is {shorten(network)}", where="AutoParallel", allowed="A Cell or a function"))
+        if isinstance(network, AutoParallel):
+            raise ArgumentError(message("the network is an AutoParallel already", where="AutoParallel", hint="Wrap what it wraps"))
+        if not isinstance(parallel_mode, str) or parallel_mode not in MODES:
+            raise ArgumentError(message(f"parallel_mode={shorten(parallel_mode)}", where="AutoParallel", allowed=f"One of {list(MODES)}"))
+        # not through __setattr__: the network keeps its own name and its parameters theirs
+        self.__dict__["network"] = network
+        if isinstance(network, Cell):
+            self._cells["network"] = network
+        self.parallel_mode = parallel_mode
+        self._config: dict[str, Any] = {"enable_alltoall": True, "gradient_accumulation_shard": False, **MODES[parallel_mode]}
+        self.kept: dict[str, Any] = {}
+        self.__dict__["_compiled"] = CompiledFunction(network, self.settings)
+
+    def settings(self) -> dict[str, Any]:
+        """What the network is compiled with: every field of ParallelConfig that does not depend on the world."""
+        defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in ("device_num", "global_rank")}
+        return {**defaults, **self._config}
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that ran last; None before the first call."""
+        return self._compiled.plan
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_on_tape(repr(self))
+        return self._compiled(*positional(getattr(self.network, "construct", self.network), args, kwargs))
+
+    def construct(self, *args: Any) -> Any:
+        return self.network(*args)
+
+    # ---- settings ----
+
+    def comm_fusion(self, config: dict[str, Any]) -> None:
+        """Which gradients travel in one message, as the context's comm_fusion: {"allreduce": {"mode": "size", "config": 32}}."""
+        self.kept["comm_fusion"] = check_comm_fusion(config)
+
+    def dataset_strategy(self, config: str | tuple[Any, ...]) -> None:
+        """"data_parallel" (default), "full_batch", or one tuple of cuts per input."""
+        self._config["dataset_strategy"] = check_dataset_strategy(config)
+
+    def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
+        """Optimizer parallel: checked and kept; a run says that it is not there yet."""
+        self.kept["hsdp"] = check_hsdp(shard_size, threshold, optimizer_level)
+        self._config["enable_parallel_optimizer"] = True
+
+    def pipeline(self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b") -> None:
+        """Pipeline stages: checked and kept; a run with more than one says that it is not there yet."""
+        self.kept["pipeline"] = check_pipeline(stages, output_broadcast, interleave, scheduler)
+        self._config["pipeline_stages"] = stages
+
+    def save_param_strategy_file(self, file_path: str) -> None:
+        """Write the layouts of the parameters there once the network is compiled."""
+        self._config["strategy_ckpt_save_file"] = check_param_strategy_file(file_path)
+
+    def load_param_strategy_file(self, file_path: str) -> None:
+        """Take strategies from a file that was saved before."""
+        self._config["strategy_ckpt_load_file"] = check_param_strategy_file(file_path, "AutoParallel.load_param_strategy_file")
+
+    def save_operator_strategy_file(self, file_path: str) -> None:
+        """Write the strategies of the operators there (an absolute path that ends in .json)."""
+        self._config["strategy_ckpt_save_file"] = check_operator_strategy_file(file_path)
+
+    def load_operator_strategy_file(self, file_path: str) -> None:
+        """Take the operators' strategies from such a file."""
+        self._config["strategy_ckpt_load_file"] = check_operator_strategy_file(file_path, "AutoParallel.load_operator_strategy_file")
+
+    def set_group_ckpt_save_file(self, file_path: str) -> None:
+        """Where the groups of ranks are written."""
+        self._config["group_ckpt_save_file"] = check_param_strategy_file(file_path, "AutoParallel.set_group_ckpt_save_file")
+
+    def enable_fp32_communication(self) -> None:
+        """Sum half-precision gradients in single precision: the default here."""
+        self._config["gradient_fp32_sync"] = True
+
+    def disable_gradient_fp32_sync(self) -> None:
+        """Sum half-precision gradients as they are."""
+        self._config["gradient_fp32_sync"] = False
+
+    def enable_gradients_mean(self) -> None:
+        """Divide each synchronised gradient by the ranks that were summed."""
+        self._config["gradients_mean"] = True
+
+    def disable_loss_repeated_mean(self) -> None:
+        """Start gradients with 1 instead of 1 / (ranks that hold the same loss): they become that many times larger."""
+        self._config["loss_repeated_mean"] = False
+
+    def no_init_parameters_in_compile(self) -> None:
+        """Parameters are drawn when they are first read, never by compiling: nothing to switch off."""
+
+    def disable_strategy_file_only_for_trainable_params(self) -> None:
+        """Write parameters that are not trained to the strategy file too."""
+        self._config["strategy_only_trainable_params"] = False
+
+    def transformer_opt(self, file_path: str | None) -> None:
+        """Acceleration options of one kind of hardware."""
+        self._not_here("transformer_opt")
+
+    def print_local_norm(self) -> None:
+        """Norms of the local gradients."""
+        self._not_here("print_local_norm")
+
+    def dump_local_norm(self, file_path: str) -> None:
+        """Norms of the local gradients, in a file."""
+        self._not_here("dump_local_norm")
+
+    def _not_here(self, name: str) -> None:
+        hint = "In a training step, print(ops.norm(gradient)) shows the norm on every rank"
+        raise NotBuiltYet(message(f"{name} is not there", where="AutoParallel", hint=hint))
+
+    def __repr__(self) -> str:
+        return f"AutoParallel({type(self.network).__name__}, {self.parallel_mode!r})"

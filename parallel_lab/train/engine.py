@@ -1,0 +1,254 @@
+"""The steps that `Model` takes: one object for training, one for evaluation, one for prediction, whatever the parallel mode.
+
+    step = make_train_step(net, nn.MSELoss(), optimizer)
+    loss = step(x, y)
+
+How a step runs follows from the parallel mode and from whether this process is a rank of a world:
+
+    stand_alone                     at once, with the tape
+    data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a network that calls collectives
+                                    itself runs at once, and its gradients go through a DistributedGradReducer
+    semi_auto_parallel, auto_parallel   compiled, operators cut by their strategies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from ..autograd import value_and_grad
+from ..compiler import Compiled
+from ..context import current_step, current_world, frozen
+from ..errors import TracedCommunication, WorldError, message
+from ..layout import TensorLayout
+from ..nn.cell import Cell
+from ..nn.wrap import DistributedGradReducer, TrainOneStepCell
+from ..plan import Plan
+from ..slices import gather_full
+from ..tensor import Parameter, RankTensor, Tensor
+from .agreement import broadcast_parameters
+from .auto_parallel import AutoParallel
+from .compiled import SHARDED_MODES, CompiledFunction
+
+__all__ = ["EvalStep", "PredictStep", "TrainStep", "layouts", "make_eval_step", "make_predict_step", "make_train_step"]
+
+
+def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
+    """(network, options of the compiler, parallel mode): an AutoParallel brings its own settings, else the context's hold."""
+    if isinstance(network, AutoParallel):
+        settings = network.settings()
+        return network.network, settings, settings["parallel_mode"]
+    return network, {}, frozen().parallel_mode
+
+
+def _check_world(mode: str, what: str) -> Any:
+    """The world, or None where one device is asked for. Raises WorldError where ranks are asked for and this process is alone."""
+    world, config = current_world(), frozen()
+    if world is None and mode != "stand_alone" and config.device_num > 1:
+        given = f"parallel_mode={mode!r} with device_num={config.device_num}, and this process is no rank"
+        hint = "Start ranks (parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8) and call init(); or look at the plan: parallel_lab.compile"
+        raise WorldError(message(given, where=what, hint=hint))
+    return world
+
+
+class StepNumber:
+    """A step that is being taken at once; `number` steps were taken before it, also before the program was started anew from a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _Step:
+    """What training, evaluation and prediction have in common."""
+
+    network: Callable
+    _compiled: CompiledFunction | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that ran last, or None if nothing was compiled."""
+        return self._compiled.plan if self._compiled is not None else None
+
+    @property
+    def compiled(self) -> Compiled | None:
+        """Plan, passes and objects of the last program."""
+        return self._compiled.last.compiled if self._compiled is not None and self._compiled.last is not None else None
+
+
+class TrainStep(_Step):
+    """One step of training: forward, gradients, their sum over ranks, update. Called with the columns of one batch; returns the loss this rank shows.
+
+    network, loss_fn, optimizer   as `Model` has them; without a loss_fn the network returns the loss, without an optimizer it is a whole step itself
+    """
+
+    def __init__(self, network: Callable, loss_fn: Callable | None = None, optimizer: Any = None) -> None:
+        self.network, settings, self.mode = _unwrapped(network)
+        self.loss_fn, self.optimizer = loss_fn, optimizer
+        self.world = _check_world(self.mode, "training")
+        self._first = True
+        self._at_once: Callable | None = None
+        alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)
+        if alone:
+            self._at_once = self._eager_step(reduce=False)
+            return
+        if optimizer is None:
+            whole: Callable = self.network
+        elif loss_fn is None:
+            whole = self.network if isinstance(self.network, TrainOneStepCell) else TrainOneStepCell(self.network, optimizer)
+        else:
+            whole, settings = self.network, {**settings, "loss": loss_fn, "optimizer": optimizer}
+        self._compiled = CompiledFunction(whole, settings)
+
+    def __call__(self, *columns: Any) -> Any:
+        if self._first:
+            self._before_first_step()
+        if self._at_once is not None:
+            return self._at_once(*columns)
+        if not self._first:
+            return self._compiled(*columns)
+        self._first = False
+        try:
+            return self._compiled(*columns)
+        except TracedCommunication:
+            if self.mode in SHARDED_MODES:
+                raise
+            # the learner's own collectives have no place in a plan of slices: each rank runs them when it comes to them
+            self._compiled, self._at_once = None, self._eager_step(reduce=True)
+            return self._at_once(*columns)
+
+    def prepare(self, *columns: Any) -> Plan | None:
+        """Compile for batches of this shape without running; the plan, or None where steps run at once."""
+        if self._compiled is not None:
+            self._compiled.prepare(*columns)
+        return self.plan
+
+    def _before_first_step(self) -> None:
+        """With parameter_broadcast every rank starts with rank 0's parameters. (Compiled programs that cut parameters insist on equal ones.)"""
+        world = self.world
+        if world is not None and world.world_size > 1 and self.mode != "stand_alone" and frozen().parameter_broadcast:
+            broadcast_parameters(self._parameters(), world)
+
+    def _parameters(self) -> list[Parameter]:
+        cells = [c for c in (self.network, self.loss_fn) if isinstance(c, Cell)]
+        return list({id(p): p for c in cells for p in c.get_parameters()}.values())
+
+    def _eager_step(self, *, reduce: bool) -> Callable:
+        network, loss_fn, optimizer = self.network, self.loss_fn, self.optimizer
+        if optimizer is None:
+            return network
+        if loss_fn is None and isinstance(network, TrainOneStepCell):
+            return network
+        reducer = DistributedGradReducer(optimizer.parameters) if reduce else (lambda grads: grads)
+        scaler = optimizer.loss_scaler
+
+        def forward(*columns: Any) -> tuple[Any, Any]:
+            loss = network(*columns) if loss_fn is None else loss_fn(network(*columns[:-1]), columns[-1])
+            return (loss if scaler is None else scaler.scale(loss)), loss
+
+        gradient = value_and_grad(forward, None, optimizer.parameters, has_aux=True)
+
+        def step(*columns: Any) -> Any:
+            # with a loss scale an overflow is what the scaler looks for, not a surprise
+            with nullcontext() if scaler is None else np.errstate(over="ignore", invalid="ignore"):
+                token = current_step.set(StepNumber(optimizer.global_step))
+                try:
+                    (_, loss), grads = gradient(*(c if isinstance(c, Tensor) else Tensor(c) for c in columns))
+                finally:
+                    current_step.reset(token)
+            optimizer(reducer(grads))
+            return loss
+
+        return step
+
+
+class EvalStep(_Step):
+    """(loss, outputs, label) of one batch. In modes that cut operators the whole batch's, gathered; else this rank's own rows."""
+
+    def __init__(self, network: Callable, loss_fn: Callable | None = None) -> None:
+        self.network, settings, self.mode = _unwrapped(network)
+        self.loss_fn = loss_fn
+        if _check_world(self.mode, "evaluation") is not None and self.mode in SHARDED_MODES:
+            self._compiled = CompiledFunction(self._evaluate, settings)
+
+    def _evaluate(self, *columns: Any) -> tuple[Any, tuple[Any, ...]]:
+        out = self.network(*columns[:-1])
+        outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        return (None if self.loss_fn is None else self.loss_fn(out, columns[-1])), outputs
+
+    def __call__(self, *columns: Any) -> tuple[Any, tuple[Any, ...], Any]:
+        label = columns[-1]
+        if self._compiled is None:
+            loss, outputs = self._evaluate(*(c if isinstance(c, Tensor) else Tensor(c) for c in columns))
+            return loss, outputs, label
+        if self.loss_fn is None:
+            # a label that nothing reads is no input of a program
+            loss, outputs = None, self._predict(*columns[:-1])
+        else:
+            loss, outputs = self._compiled(*columns)
+        given = np.asarray(label.asnumpy() if isinstance(label, Tensor) else label)
+        return loss, tuple(o.full() for o in outputs), Tensor(self._whole(given))
+
+    def _predict(self, *inputs: Any) -> tuple[Any, ...]:
+        if not hasattr(self, "_forward"):
+            self._forward = CompiledFunction(self.network, _unwrapped(self.network)[1])
+        out = self._forward(*inputs)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def _whole(self, label: np.ndarray) -> np.ndarray:
+        """The labels of the whole batch, from this rank's."""
+        plan, world = self._compiled.plan, current_world()
+        if self.loss_fn is not None and plan is not None:
+            value = plan.value(plan.data_inputs[-1].name)
+            return label if label.shape == value.shape else gather_full(label, value.shape, value.layout, tag="labels")
+        strategy = frozen().dataset_strategy
+        return label if strategy == "full_batch" else np.asarray(world.comm.all_gather(label, dim=0, tag="labels"))
+
+
+class PredictStep(_Step):
+    """The network's outputs, whole on every rank in modes that cut operators."""
+
+    def __init__(self, network: Callable) -> None:
+        self.network, settings, self.mode = _unwrapped(network)
+        if _check_world(self.mode, "prediction") is not None and self.mode in SHARDED_MODES:
+            self._compiled = CompiledFunction(self.network, settings)
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._compiled is None:
+            return self.network(*(x if isinstance(x, Tensor) else Tensor(x) for x in inputs))
+        return _full(self._compiled(*inputs))
+
+    def prepare(self, *inputs: Any) -> Plan | None:
+        """Compile for inputs of this shape without running; the plan, or None where the network runs at once."""
+        if self._compiled is not None:
+            self._compiled.prepare(*inputs)
+        return self.plan
+
+
+def _full(found: Any) -> Any:
+    if isinstance(found, (tuple, list)):
+        return type(found)(_full(f) for f in found)
+    return found.full() if isinstance(found, RankTensor) else found
+
+
+def layouts(step: _Step) -> dict[str, TensorLayout]:
+    """{parameter: its layout} in the program that a step ran or prepared last; empty where nothing was compiled."""
+    plan = step.plan
+    return {} if plan is None else {given.name: plan.value(given.name).layout for given in plan.parameters}
+
+
+def make_train_step(network: Callable, loss_fn: Callable | None = None, optimizer: Any = None) -> TrainStep:
+    """The training step of a network; see `TrainStep`."""
+    return TrainStep(network, loss_fn, optimizer)
+
+
+def make_eval_step(network: Callable, loss_fn: Callable | None = None) -> EvalStep:
+    """The evaluation step of a network; see `EvalStep`."""
+    return EvalStep(network, loss_fn)
+
+
+def make_predict_step(network: Callable) -> PredictStep:
+    """The prediction step of a network; see `PredictStep`."""
+    return PredictStep(network)

@@ -1,0 +1,66 @@
+"""Rows of a dataset for a training loop: epoch by epoch, or so many steps at a time without regard to epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..dataset import Dataset
+from ..errors import ArgumentTypeError, DatasetError, message, shorten
+
+__all__ = ["Feed", "check_dataset"]
+
+Columns = tuple[Any, ...]
+
+
+def check_dataset(where: str, name: str, dataset: Any) -> Any:
+    """A Dataset. Raises ArgumentTypeError (a TypeError), and DatasetError (a ValueError and RuntimeError) if it has no rows."""
+    if not isinstance(dataset, Dataset):
+        hint = "Wrap a generator or arrays: GeneratorDataset(source, ['data', 'label']), NumpySlicesDataset((x, y), ['data', 'label'])"
+        raise ArgumentTypeError(message(f"{name}={shorten(dataset)}", where=where, allowed="A dataset of parallel_lab.dataset", hint=hint))
+    if dataset.get_dataset_size() == 0:
+        hint = "With drop_remainder=True a batch larger than the data leaves no row"
+        raise DatasetError(message(f"{name} has no rows: {dataset!r}", where=where, hint=hint))
+    return dataset
+
+
+class Feed:
+    """One iterator over a dataset, read on from where it stands.
+
+    dataset  the rows; one that is repeated without end has epochs of `get_dataset_size()` rows
+    skip     rows to pass over first: whole epochs by their number, the rest by reading
+    """
+
+    def __init__(self, dataset: Dataset, skip: int = 0) -> None:
+        self.size = dataset.get_dataset_size()
+        self._endless = dataset.get_repeat_count() == -1
+        self._dataset = dataset
+        epochs, rest = divmod(skip, self.size)
+        if skip and self._endless:
+            dataset.set_epoch(0)
+            rest = skip
+        elif skip:
+            dataset.set_epoch(epochs)
+        self._rows = dataset.create_tuple_iterator(num_epochs=-1)
+        for _ in range(rest):
+            self._next()
+
+    def _next(self) -> Columns:
+        """The next row; at the end of an epoch the first of the next one."""
+        for _ in range(2):
+            try:
+                return next(self._rows)
+            except StopIteration:
+                continue
+        raise DatasetError(message(f"an epoch without rows: {self._dataset!r}", where="training"))
+
+    def epoch(self) -> Iterator[Columns]:
+        """The rows up to the end of the epoch."""
+        if self._endless:
+            return self.take(self.size)
+        return iter(self._rows)
+
+    def take(self, count: int) -> Iterator[Columns]:
+        """The next `count` rows."""
+        for _ in range(count):
+            yield self._next()

@@ -1,0 +1,438 @@
+"""Metrics: what an evaluation measures, batch by batch.
+
+    model = Model(net, loss_fn, optimizer, metrics={"accuracy", "loss"})        # by name
+    model = Model(net, loss_fn, optimizer, metrics={"top 3": TopKCategoricalAccuracy(3)})
+    model.eval(dataset)                                                         # {"top 3": 0.9}
+
+A metric of your own is a subclass of `Metric` with `clear`, `update` and `eval`. Predictions and labels may be Tensors, arrays or lists. Counts are
+kept in float64 and Python ints, so results do not depend on the size of the batches. Names, formulas and errors: MindSpore, train.metrics.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, message, shorten
+from ..nn.checks import flag, number, whole_number
+from ..tensor import Tensor
+
+__all__ = [
+    "F1",
+    "MAE",
+    "MSE",
+    "Accuracy",
+    "Fbeta",
+    "Loss",
+    "Metric",
+    "Precision",
+    "Recall",
+    "Top1CategoricalAccuracy",
+    "Top5CategoricalAccuracy",
+    "TopKCategoricalAccuracy",
+    "get_metric_fn",
+    "get_metrics",
+    "names",
+    "rearrange_inputs",
+]
+
+
+def rearrange_inputs(function: Callable) -> Callable:
+    """For the `update` of a metric of your own: gives it the inputs that `set_indexes` chose, in that order."""
+
+    @functools.wraps(function)
+    def wrapper(self: Any, *inputs: Any) -> Any:
+        chosen = self.indexes
+        if not chosen:
+            return function(self, *inputs)
+        beyond = [i for i in chosen if not -len(inputs) <= i < len(inputs)]
+        if beyond:
+            what = f"index {beyond[0]}, but update got {len(inputs)} inputs"
+            raise ArgumentError(message(what, where=f"{type(self).__name__}.set_indexes", allowed="Positions among the inputs of update"))
+        return function(self, *(inputs[i] for i in chosen))
+
+    return wrapper
+
+
+class Metric(ABC):
+    """Base of metrics: `clear()` begins anew, `update(predictions, labels)` takes in a batch, `eval()` gives the result."""
+
+    _indexes: list[int] | None = None
+
+    def __init__(self) -> None:
+        self._indexes = None
+
+    @property
+    def indexes(self) -> list[int] | None:
+        """Positions of the inputs that `update` is to use; None: as they come."""
+        return self._indexes
+
+    def set_indexes(self, indexes: list[int]) -> Metric:
+        """Choose and order the inputs of `update`: with [2, 0], update(a, b, c) uses (c, a). Returns self."""
+        if not isinstance(indexes, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in indexes):
+            raise ArgumentTypeError(message(f"indexes={shorten(indexes)}", where=f"{type(self).__name__}.set_indexes", allowed="A list of ints"))
+        self._indexes = indexes
+        return self
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The result for these inputs alone."""
+        self.clear()
+        self.update(*inputs)
+        return self.eval()
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def update(self, *inputs: Any) -> None:
+        """Take in a batch: predictions and labels."""
+
+    @abstractmethod
+    def eval(self) -> Any:
+        """The result of all batches since `clear`."""
+
+    # ---- for subclasses ----
+
+    def _convert_data(self, data: Any) -> np.ndarray:
+        """A Tensor, array or list as an array. Raises ArgumentTypeError (a TypeError)."""
+        if isinstance(data, Tensor):
+            return data.asnumpy()
+        if isinstance(data, (np.ndarray, list, np.generic)):
+            return np.asarray(data)
+        raise ArgumentTypeError(message(f"input {shorten(data)}", where=type(self).__name__, allowed="A Tensor, array or list"))
+
+    def _pair(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Predictions and labels as arrays. Raises ArgumentError for another number of inputs."""
+        if len(inputs) != 2:
+            raise ArgumentError(
+                message(f"update got {len(inputs)} inputs", where=type(self).__name__, allowed="2: predictions and labels", hint="Use set_indexes")
+            )
+        return self._convert_data(inputs[0]), self._convert_data(inputs[1])
+
+    def _not_empty(self, count: int) -> None:
+        """Raise MetricEmpty (a RuntimeError) if nothing was taken in."""
+        if not count:
+            raise MetricEmpty(message("there is no result: no sample was taken in", where=type(self).__name__, hint="Call update first"))
+
+    def _refuse(self, what: str, allowed: str) -> ArgumentError:
+        return ArgumentError(message(what, where=f"{type(self).__name__}.update", allowed=allowed))
+
+
+# ---- losses and differences ----
+
+
+class Loss(Metric):
+    """The mean of the batches' losses.  update(loss): () or (n,), whose mean is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clear()
+
+    def clear(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        if len(inputs) != 1:
+            raise self._refuse(f"got {len(inputs)} inputs", "1: the loss")
+        loss = self._convert_data(inputs[0])
+        if loss.ndim > 1:
+            raise self._refuse(f"loss of shape {loss.shape}", "A number, or one dim whose mean is taken")
+        self._sum += float(loss.mean(dtype=np.float64))
+        self._count += 1
+
+    def eval(self) -> float:
+        self._not_empty(self._count)
+        return self._sum / self._count
+
+
+class _MeanDifference(Metric):
+    """A sum over all elements, divided by the number of samples (the first dim), as MindSpore does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clear()
+
+    def clear(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        predictions, labels = self._pair(inputs)
+        if labels.size != predictions.size or not labels.ndim:
+            raise self._refuse(f"predictions {predictions.shape} and labels {labels.shape}", "The same number of elements, at least one dim")
+        self._sum += self._difference(labels.reshape(predictions.shape).astype(np.float64) - predictions)
+        self._count += labels.shape[0]
+
+    def eval(self) -> float:
+        self._not_empty(self._count)
+        return self._sum / self._count
+
+    def _difference(self, difference: np.ndarray) -> float:
+        raise NotImplementedError
+
+
+class MAE(_MeanDifference):
+    """Sum of absolute differences over the number of samples.  update(predictions, labels): (n, ...) both."""
+
+    def _difference(self, difference: np.ndarray) -> float:
+        return float(np.abs(difference).sum())
+
+
+class MSE(_MeanDifference):
+    """Sum of squared differences over the number of samples.  update(predictions, labels): (n, ...) both."""
+
+    def _difference(self, difference: np.ndarray) -> float:
+        return float(np.square(difference).sum())
+
+
+# ---- classes ----
+
+
+def is_one_hot(labels: np.ndarray) -> bool:
+    """Whether every sample has exactly one 1 along dim 1, and 0 elsewhere."""
+    return labels.ndim > 1 and bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all())
+
+
+class _Classes(Metric):
+    """Base of metrics of classes: checks the shapes and remembers how many classes there are.
+
+    eval_type  "classification": predictions (n, c, ...) with a score per class, labels (n, ...) with class numbers or (n, c, ...) one-hot.
+               "multilabel": both (n, c, ...), of 0 and 1
+    """
+
+    eval_types = ("classification", "multilabel")
+
+    def __init__(self, eval_type: str = "classification") -> None:
+        super().__init__()
+        if eval_type not in self.eval_types:
+            what, allowed = f"eval_type={shorten(eval_type)}", f"One of {', '.join(map(repr, self.eval_types))}"
+            raise ArgumentTypeError(message(what, where=type(self).__name__, allowed=allowed))
+        self._type = eval_type
+        self.clear()
+
+    def clear(self) -> None:
+        self._class_num = 0
+
+    def _checked(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Predictions, and labels as class numbers (classification) or of 0 and 1 (multilabel), of fitting shapes. Raises ArgumentError."""
+        scores, labels = self._pair(inputs)
+        if scores.ndim < 2:
+            raise self._refuse(f"predictions of shape {scores.shape}", "(samples, classes, ...)")
+        if self._type == "multilabel":
+            if scores.shape != labels.shape:
+                raise self._refuse(f"predictions {scores.shape} and labels {labels.shape}", "The same shape")
+            if not (np.isin(scores, (0, 1)).all() and np.isin(labels, (0, 1)).all()):
+                raise self._refuse("a prediction or label that is neither 0 nor 1", "0 and 1 in the multilabel case")
+        else:
+            if scores.shape == labels.shape and is_one_hot(labels):
+                labels = labels.argmax(axis=1)
+            if labels.shape != (scores.shape[0], *scores.shape[2:]):
+                raise self._refuse(
+                    f"predictions {scores.shape} and labels {labels.shape}", "Labels have the predictions' shape without dim 1, or are one-hot"
+                )
+        if self._class_num not in (0, scores.shape[1]):
+            raise self._refuse(f"predictions have {scores.shape[1]} classes, those before had {self._class_num}", "The same number in every batch")
+        self._class_num = scores.shape[1]
+        return scores, labels
+
+    def _per_class(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(predictions, labels) of 0 and 1 as (rows, classes) of float64, a row for each sample and place."""
+        scores, labels = self._checked(inputs)
+        if self._type == "multilabel":
+            return tuple(np.moveaxis(a, 1, -1).reshape(-1, self._class_num).astype(np.float64) for a in (scores, labels))
+        numbers = labels.reshape(-1)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self._class_num or (numbers != np.floor(numbers)).any()):
+            raise self._refuse("a label that is no class number", f"0 to {self._class_num - 1}")
+        ones = np.eye(self._class_num)
+        return ones[scores.argmax(axis=1).reshape(-1)], ones[numbers.astype(np.int64)]
+
+
+class Accuracy(_Classes):
+    """The share of samples that are right: the highest score is the label's; multilabel: every class of a sample agrees."""
+
+    def clear(self) -> None:
+        super().clear()
+        self._right = self._count = 0
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        scores, labels = self._checked(inputs)
+        if self._type == "multilabel":
+            right = (np.moveaxis(scores, 1, -1) == np.moveaxis(labels, 1, -1)).all(axis=-1)
+        else:
+            right = scores.argmax(axis=1) == labels
+        self._right += int(right.sum())
+        self._count += right.size
+
+    def eval(self) -> float:
+        self._not_empty(self._count)
+        return self._right / self._count
+
+
+class _Counted(_Classes):
+    """Base of metrics made of the counts of positives.
+
+    Classification counts per class, over all samples. Multilabel counts per sample, over the classes, and keeps every sample's result.
+    """
+
+    def clear(self) -> None:
+        super().clear()
+        self._counts: list[np.ndarray] = []
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        predicted, actual = self._per_class(inputs)
+        axis = 1 if self._type == "multilabel" else 0
+        counts = np.stack([(predicted * actual).sum(axis), predicted.sum(axis), actual.sum(axis)])  # true, predicted, actual positives
+        self._counts = [*self._counts, counts] if self._type == "multilabel" else [sum(self._counts, counts)]
+
+    def eval(self, average: bool = False) -> Any:
+        """One value per class (multilabel: per sample); average: their mean. 0 where there is nothing to divide by."""
+        self._not_empty(self._class_num)
+        flag(average, type(self).__name__, "average")
+        true, predicted, actual = np.concatenate(self._counts, axis=1)
+        above, below = self._ratio(true, predicted, actual)
+        result = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+        return float(result.mean()) if average else result
+
+    def _ratio(self, true: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
+
+class Precision(_Counted):
+    """True positives over predicted positives, per class (multilabel: per sample)."""
+
+    def _ratio(self, true: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return true, predicted
+
+
+class Recall(_Counted):
+    """True positives over actual positives, per class (multilabel: per sample)."""
+
+    def _ratio(self, true: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return true, actual
+
+
+class Fbeta(_Counted):
+    """(1 + beta²) · true positives / (beta² · actual positives + predicted positives), per class.
+
+    beta  above 0: how much more recall counts than precision
+    """
+
+    eval_types = ("classification",)
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = number(beta, type(self).__name__, "beta", 0, above=True)
+
+    def _ratio(self, true: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weight = self.beta**2
+        return (1 + weight) * true, weight * actual + predicted
+
+
+class F1(Fbeta):
+    """Fbeta with beta 1: the harmonic mean of precision and recall."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+
+class TopKCategoricalAccuracy(_Classes):
+    """The share of samples whose label is among the k highest scores; of equal scores the first class counts as higher.
+
+    update(predictions, labels): (n, c) and (n,) or one-hot (n, c)
+    """
+
+    eval_types = ("classification",)
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = whole_number(k, type(self).__name__, "k", 1)
+
+    def clear(self) -> None:
+        super().clear()
+        self._right = self._count = 0
+
+    @rearrange_inputs
+    def update(self, *inputs: Any) -> None:
+        scores, labels = self._checked(inputs)
+        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
+        right = (best == labels[:, None]).any(axis=1)
+        self._right += int(right.sum())
+        self._count += right.size
+
+    def eval(self) -> float:
+        self._not_empty(self._count)
+        return self._right / self._count
+
+
+class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
+    """TopKCategoricalAccuracy with k = 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
+    """TopKCategoricalAccuracy with k = 5."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+
+
+# ---- by name ----
+
+_BY_NAME: dict[str, type[Metric]] = {
+    "F1": F1,
+    "acc": Accuracy,
+    "accuracy": Accuracy,
+    "loss": Loss,
+    "mae": MAE,
+    "mse": MSE,
+    "precision": Precision,
+    "recall": Recall,
+    "top_1_accuracy": Top1CategoricalAccuracy,
+    "top_5_accuracy": Top5CategoricalAccuracy,
+    "topk": TopKCategoricalAccuracy,
+}
+
+
+def names() -> list[str]:
+    """The names of metrics, sorted."""
+    return sorted(_BY_NAME)
+
+
+def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Metric:
+    """The metric called `name`, made with these arguments. Raises MetricKeyError (a KeyError and ValueError) for another name."""
+    if not isinstance(name, str) or name not in _BY_NAME:
+        near = difflib.get_close_matches(name, _BY_NAME, 1) if isinstance(name, str) else []
+        hint = f"Did you mean {near[0]!r}?" if near else "A metric of your own is given by name: metrics={'mine': MyMetric()}"
+        raise MetricKeyError(message(f"there is no metric {shorten(name)}", where="metrics", allowed=f"Names: {', '.join(names())}", hint=hint))
+    return _BY_NAME[name](*args, **kwargs)
+
+
+def get_metrics(metrics: Any) -> dict[str, Metric]:
+    """{name: Metric} from a set of names or a dict of Metrics; None: {}. Raises ArgumentTypeError (a TypeError), MetricKeyError."""
+    if metrics is None:
+        return {}
+    allowed = "A set of names such as {'accuracy', 'loss'}, or a dict {name: Metric}"
+    if isinstance(metrics, (set, frozenset)):
+        strange = [name for name in metrics if not isinstance(name, str)]
+        if strange:
+            raise ArgumentTypeError(message(f"{shorten(strange[0])} in a set of metrics", where="Model(metrics=)", allowed=allowed))
+        for name in metrics & {"topk"}:
+            raise ArgumentError(message(f"{name!r} needs its k", where="Model(metrics=)", hint="metrics={'topk': TopKCategoricalAccuracy(3)}"))
+        return {name: get_metric_fn(name) for name in sorted(metrics)}
+    if not isinstance(metrics, dict):
+        raise ArgumentTypeError(message(f"metrics={shorten(metrics)}", where="Model(metrics=)", allowed=allowed))
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or not isinstance(metric, Metric):
+            raise ArgumentTypeError(message(f"{shorten(name)}: {shorten(metric)} in metrics", where="Model(metrics=)", allowed=allowed))
+    return dict(metrics)

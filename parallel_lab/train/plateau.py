@@ -1,0 +1,233 @@
+"""Callbacks that change the course of a training: learning rates by step, less of it or an early end when a value stops improving.
+
+    model.fit(50, train, valid, callbacks=[ReduceLROnPlateau("eval_loss", patience=3), EarlyStopping("acc", patience=8)])
+
+The watched value is "loss" (the last step's), or of the evaluation in `Model.fit`: "eval_loss" or a metric's name. Where several ranks train
+together, it is the mean over the ranks, so that all decide the same. Rules: MindSpore, train.callback.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from ..nn.checks import flag, number, whole_number
+from .agreement import mean_over_ranks
+from .callbacks import Callback, RunContext, check_monitor, loss_value
+
+__all__ = ["EarlyStopping", "LearningRateScheduler", "ReduceLROnPlateau"]
+
+# what is the better the smaller it is; of anything else more is better
+SMALLER_IS_BETTER = ("loss", "eval_loss", "mae", "mse", "perplexity", "hausdorff_distance", "mean_surface_distance", "root_mean_square_distance")
+
+
+class Monitored(Callback):
+    """A callback that watches one value and knows when it is better than the best so far.
+
+    monitor    "loss", "eval_loss" or the name of a metric
+    mode       "min" (less is better), "max", or "auto": by the name of the value
+    min_delta  by how much a value must be better; its sign is left out
+    """
+
+    def __init__(self, monitor: str, mode: str, min_delta: float) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.monitor, self.mode = check_monitor(where, monitor, mode)
+        self.min_delta = abs(number(min_delta, where, "min_delta"))
+        self._less = mode == "min" or (mode == "auto" and monitor in SMALLER_IS_BETTER)
+        self.best = math.inf if self._less else -math.inf
+        self.wait = 0
+
+    def _is_better(self, value: float, than: float) -> bool:
+        return value < than - self.min_delta if self._less else value > than + self.min_delta
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        super().on_train_begin(run_context)
+        params = run_context.original_args()
+        self.wait, self.best = 0, math.inf if self._less else -math.inf
+        if self.monitor != "loss" and params.get("valid_dataset") is None:
+            hint = "Use Model.fit(epoch, train_dataset, valid_dataset), or monitor='loss'"
+            raise ArgumentError(message(f"monitor={self.monitor!r}, but this training evaluates nothing", where=type(self).__name__, hint=hint))
+
+    def _value(self, params: Any) -> float | None:
+        """The watched value at the end of this epoch; None if the epoch had no evaluation. Collective where ranks train together."""
+        if self.monitor == "loss":
+            value = loss_value(params.net_outputs)
+        else:
+            results = params.get("eval_results")
+            if not results:
+                return None
+            if self.monitor not in results:
+                allowed = f"There are: loss, {', '.join(sorted(results))}"
+                raise ArgumentError(message(f"monitor={self.monitor!r} is not evaluated", where=type(self).__name__, allowed=allowed))
+            value = results[self.monitor]
+        array = np.asarray(value)
+        if array.shape != () or array.dtype.kind not in "biuf":
+            what = f"{self.monitor} is {shorten(value)}"
+            raise ArgumentError(message(what, where=type(self).__name__, allowed="One number", hint="Watch a metric that gives one number"))
+        return mean_over_ranks(float(array), params.parallel_mode)
+
+
+class EarlyStopping(Monitored):
+    """Ends the training when a value has stopped improving.
+
+    patience              so many epochs without improvement are waited for, at least one
+    verbose               print in which epoch the training was ended
+    baseline              the wait begins anew only for values that are also better than this
+    restore_best_weights  put the parameters back to what they were after the best epoch
+    """
+
+    def __init__(
+        self,
+        monitor: str = "eval_loss",
+        min_delta: float = 0,
+        patience: int = 0,
+        verbose: bool = False,
+        mode: str = "auto",
+        baseline: float | None = None,
+        restore_best_weights: bool = False,
+    ) -> None:
+        super().__init__(monitor, mode, min_delta)
+        self.patience = whole_number(patience, "EarlyStopping", "patience", 0)
+        self.verbose = flag(verbose, "EarlyStopping", "verbose")
+        self.baseline = None if baseline is None else number(baseline, "EarlyStopping", "baseline")
+        self.restore_best_weights = flag(restore_best_weights, "EarlyStopping", "restore_best_weights")
+        self.stopped_epoch = 0
+        self._best_weights: dict[str, np.ndarray] | None = None
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        super().on_train_begin(run_context)
+        self.stopped_epoch, self._best_weights = 0, None
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        super().on_train_epoch_end(run_context)
+        params = run_context.original_args()
+        value = self._value(params)
+        if value is None:
+            return
+        self.wait += 1
+        better = self._is_better(value, self.best)
+        if better:
+            self.best = value
+            if self.baseline is None or self._is_better(value, self.baseline):
+                self.wait = 0
+        if self.restore_best_weights and (better or self._best_weights is None):
+            self._best_weights = {p.name: np.array(p.asnumpy()) for p in params.network.get_parameters()}
+        if self.wait and self.wait >= self.patience:
+            self.stopped_epoch = params.cur_epoch_num
+            run_context.request_stop()
+            if self._best_weights is not None:
+                for parameter in params.network.get_parameters():
+                    parameter.set_data(self._best_weights[parameter.name])
+
+    def on_train_end(self, run_context: RunContext) -> None:
+        super().on_train_end(run_context)
+        if self.stopped_epoch and self.verbose:
+            print(f"Epoch {self.stopped_epoch:05d}: early stopping", flush=True)
+
+
+class ReduceLROnPlateau(Monitored):
+    """Multiplies the learning rate by `factor` when a value has stopped improving.
+
+    factor    between 0 and 1
+    patience  epochs without improvement
+    cooldown  epochs that do not count after a change
+    min_lr    the rate does not fall below this
+    verbose   print every change
+
+    The optimizer must have one learning rate, a number: ArgumentError (a ValueError) for schedules and for groups with rates of their own.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "eval_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        verbose: bool = False,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0,
+    ) -> None:
+        super().__init__(monitor, mode, min_delta)
+        self.factor = number(factor, "ReduceLROnPlateau", "factor", 0, 1, above=True)
+        if self.factor == 1:
+            raise ArgumentError(message(f"factor={factor}", where="ReduceLROnPlateau", allowed="A number above 0 and below 1"))
+        self.patience = whole_number(patience, "ReduceLROnPlateau", "patience", 0)
+        self.verbose = flag(verbose, "ReduceLROnPlateau", "verbose")
+        self.cooldown = whole_number(cooldown, "ReduceLROnPlateau", "cooldown", 0)
+        self.min_lr = number(min_lr, "ReduceLROnPlateau", "min_lr", 0)
+        self.cooldown_counter = 0
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        super().on_train_begin(run_context)
+        self.cooldown_counter = 0
+        learning_rate("ReduceLROnPlateau", run_context.original_args().optimizer)
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        super().on_train_epoch_end(run_context)
+        params = run_context.original_args()
+        value = self._value(params)
+        if value is None:
+            return
+        if self.cooldown_counter:
+            self.cooldown_counter -= 1
+            self.wait = 0
+        if self._is_better(value, self.best):
+            self.best, self.wait = value, 0
+        elif not self.cooldown_counter:
+            self.wait += 1
+            if self.wait >= self.patience:
+                old = learning_rate("ReduceLROnPlateau", params.optimizer)
+                if old > self.min_lr:
+                    params.optimizer.learning_rate = new = max(old * self.factor, self.min_lr)
+                    if self.verbose:
+                        print(f"Epoch {params.cur_epoch_num:05d}: ReduceLROnPlateau reducing learning rate to {new}.", flush=True)
+                self.cooldown_counter, self.wait = self.cooldown, 0
+
+
+class LearningRateScheduler(Callback):
+    """Asks for the learning rate after every step.
+
+    learning_rate_function  function of (learning rate, number of the step from 1) that returns the next learning rate
+
+    In sink mode it is asked once per sink. The optimizer must have one learning rate, a number.
+    """
+
+    def __init__(self, learning_rate_function: Callable[[float, int], float]) -> None:
+        super().__init__()
+        if not callable(learning_rate_function):
+            allowed = "A function of (learning_rate, step)"
+            raise ArgumentTypeError(
+                message(f"learning_rate_function={shorten(learning_rate_function)}", where="LearningRateScheduler", allowed=allowed)
+            )
+        self.learning_rate_function = learning_rate_function
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        super().on_train_begin(run_context)
+        learning_rate("LearningRateScheduler", run_context.original_args().optimizer)
+
+    def step_end(self, run_context: RunContext) -> None:
+        params = run_context.original_args()
+        if params.mode == "train":
+            old = learning_rate("LearningRateScheduler", params.optimizer)
+            params.optimizer.learning_rate = float(self.learning_rate_function(old, params.cur_step_num))
+
+
+def learning_rate(where: str, optimizer: Any) -> float:
+    """The optimizer's one learning rate. Raises ArgumentError if there is none, a schedule, or groups with rates of their own."""
+    allowed = "An optimizer with one learning rate, a number"
+    if optimizer is None:
+        raise ArgumentError(message("the Model has no optimizer", where=where, allowed=allowed))
+    rate = optimizer.learning_rate
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or optimizer.has_schedule:
+        raise ArgumentError(
+            message(f"the learning rate is {shorten(rate)}", where=where, allowed=allowed, hint="Leave the schedule to the optimizer")
+        )
+    if len(optimizer.rates(0)) > 1:
+        raise ArgumentError(message("parameter groups have learning rates of their own", where=where, allowed=allowed))
+    return float(rate)

@@ -1,0 +1,103 @@
+"""A sharded Cell inside a program that otherwise runs at once (PyNative mode): this call runs compiled on all ranks.
+
+Inputs are whole on every rank, and so are the results: the ranks work together inside only. Its gradient is a program too, that of
+sum(result * g) for the gradient g that comes from outside, which the tape calls when it gets there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..autograd import value_and_grad
+from ..errors import CollectiveMismatch, message
+from ..nn.sharded import ShardedCell
+from ..tensor import Node, Parameter, RankTensor, Tensor
+from .compiled import CompiledFunction
+
+__all__ = ["run_region"]
+
+
+class _Region:
+    """The compiled forms of one sharded Cell."""
+
+    def __init__(self, cell: ShardedCell) -> None:
+        self.cell = cell
+        # propagation inside, whatever the mode around is; a strategy may leave devices with copies (MindSpore: fully_use_devices is forced to False)
+        settings = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"}
+        self.settings = {**settings, "fully_use_devices": False, "loss_repeated_mean": True, "gradients_mean": False}
+        self.forward = CompiledFunction(cell, self.settings, whole_parameters=True)
+        self.backward: dict[tuple[int, ...], CompiledFunction] = {}
+
+    def parameters(self) -> list[Parameter]:
+        """The trained Parameters that the forward program used."""
+        return [p for p in self.forward.last.compiled.parameters.values() if p.requires_grad]
+
+    def gradients(self, number: int, inputs: list[Tensor], wanted: tuple[int, ...], weights: list[Parameter], seed: np.ndarray) -> list[Any]:
+        """Gradients of sum(result * seed) for the inputs `wanted` and for all weights, whole."""
+        key = (number, *wanted)
+        if key not in self.backward:
+
+            def scalar(*given: Any) -> Any:
+                *xs, g = given
+                found = self.cell(*xs)
+                return ops.reduce_sum(ops.mul(found[number] if isinstance(found, (tuple, list)) else found, g))
+
+            both = value_and_grad(scalar, wanted or None, weights)
+
+            def grads(*given: Any) -> list[Any]:
+                by_input, by_weight = both(*given)[1] if wanted else ((), both(*given)[1])
+                return [*by_input, *by_weight]
+
+            self.backward[key] = CompiledFunction(grads, self.settings, whole_parameters=True)
+        return [g.full().asnumpy() for g in self.backward[key](*inputs, Tensor(seed))]
+
+
+class _RegionOp:
+    """What the tape keeps of a call: its rule runs the gradient program."""
+
+    plain = vjp_across = vjp_needs = False
+
+    def __init__(self, region: _Region, number: int, count: int, inputs: list[Any], weights: list[Parameter]) -> None:
+        self.region, self.number, self.count, self.inputs, self.weights = region, number, count, inputs, weights
+
+    def vjp_fn(self, g: np.ndarray, out: np.ndarray, *operands: np.ndarray) -> list[np.ndarray | None]:
+        floats = tuple(i for i in range(self.count) if operands[i].dtype.kind == "f")
+        found = self.region.gradients(self.number, [Tensor(x) for x in operands[: self.count]], floats, self.weights, np.ascontiguousarray(g))
+        by_input = dict(zip(floats, found, strict=False))
+        return [*(by_input.get(i) for i in range(self.count)), *found[len(floats) :]]
+
+
+def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
+    """The whole results of a sharded Cell, computed by all ranks together.
+
+    Raises CollectiveMismatch on every rank if their inputs differ: parts of different tensors would be put together.
+    """
+    region = cell.__dict__.get("_region")
+    if region is None:
+        region = cell.__dict__["_region"] = _Region(cell)
+    tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in inputs]
+    _check_same(tensors, world, getattr(cell.fn, "__name__", type(cell.fn).__name__))
+    found = region.forward(*tensors)
+    weights = region.parameters()
+    several = isinstance(found, (tuple, list))
+    results = []
+    for number, part in enumerate(found if several else (found,)):
+        whole = Tensor(part.full().asnumpy()) if isinstance(part, RankTensor) else part
+        if isinstance(whole, Tensor) and (weights or any(t.requires_grad for t in tensors)):
+            whole.node = Node(_RegionOp(region, number, len(tensors), tensors, weights), (*tensors, *weights), {})
+        results.append(whole)
+    return type(found)(results) if several else results[0]
+
+
+def _check_same(tensors: list[Tensor], world: Any, what: str) -> None:
+    mine = np.array([zlib.crc32(np.ascontiguousarray(t.asnumpy()).view(np.uint8)) for t in tensors], np.uint32)
+    found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"inputs of {what}"))
+    other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
+    if other is not None:
+        hint = "Give every rank the whole batch: no num_shards in the dataset, one seed"
+        text = message(f"rank {other} was given other inputs than rank 0", where="a sharded call", allowed="The same inputs on all ranks", hint=hint)
+        raise CollectiveMismatch(text)

@@ -1,0 +1,222 @@
+"""`RankProgram`: a compiled plan on the rank that this process is.
+
+    program = RankProgram(compile_program(train_step, x, y, device_num=8), current_world())
+    loss = program(x_rows, y_rows)          # this rank's slices, with their layouts
+
+The learner's own objects are the store: a Parameter holds this rank's slice between calls, the optimizer the slices of its states. So several
+programs (training, evaluation, another batch size) share them, a checkpoint finds them where it looks, and a program that wants a parameter laid out
+differently brings it there. The interpreter is the one of simulator and sessions; requests go to the world's communicator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..compiler import Compiled
+from ..errors import CollectiveMismatch, ShapeError, WorldError, message
+from ..events import Event
+from ..graph.ir import LOCAL_MODES, Instr
+from ..graph.trace import fill_form
+from ..nn.optim import LEARNING_RATE
+from ..plan import Plan
+from ..run.interpreter import Env, computing, rank_step
+from ..run.session import drive
+from ..slices import cut, is_cut
+from ..tensor import RankTensor, Tensor
+
+__all__ = ["RankProgram", "local_array"]
+
+
+class RankProgram:
+    """What a rank calls, step after step.
+
+    compiled  plan and objects
+    world     the `World` this process is a rank of; None: there is one device
+    whole_parameters  leave Parameters whole: the program only reads them
+    steps     calls so far
+
+    Raises WorldError if the world has another size than the plan, CollectiveMismatch (on every rank) if the ranks have compiled different programs.
+    """
+
+    def __init__(self, compiled: Compiled, world: Any, *, whole_parameters: bool = False) -> None:
+        plan = compiled.plan
+        self.compiled, self.plan, self.world = compiled, plan, world
+        self.rank = world.rank if world is not None else 0
+        size = world.world_size if world is not None else 1
+        if plan.device_num != size:
+            here = "this process is alone" if world is None else f"this world has {size} ranks"
+            what = f"the program is for {plan.device_num} devices, and {here}"
+            hint = f"Start {plan.device_num} ranks: parallel-lab run -n {plan.device_num} script.py; or leave device_num to the world"
+            raise WorldError(message(what, where=plan.graph.name, hint=hint))
+        self.steps, self.whole_parameters = 0, whole_parameters
+        self.env: Env = {name: cut(array, plan.value(name).layout, self.rank) for name, array in plan.constant_arrays.items()}
+        self._kept = {name for name, _ in (*plan.assignments, *plan.forward_assignments)}
+        self._layouts = {given.name: plan.value(given.name).layout for given in plan.parameters}
+        if size > 1:
+            optimizer = compiled.optimizer
+            compare_programs(plan, world, {} if optimizer is None else optimizer.rates(optimizer.global_step))
+
+    def __call__(self, *inputs: Any, step: int | None = None) -> Any:
+        """Run one step on this rank's inputs; what the function returned, with RankTensors in the place of tensors.
+
+        inputs  Tensors or arrays: this rank's slices, or with dataset_strategy "full_batch" the whole
+        step    what random masks depend on in a program without an optimizer; default: calls so far
+        """
+        plan, env = self.plan, self.env
+        self.steps = self.steps if step is None else step
+        env.update(self._inputs(inputs))
+        env.update(self._parameters())
+        shared = self._states()
+        observe, events = self._observer()
+        with computing(plan):
+            drive(rank_step(plan, self.rank, env, step=self._number(), observe=observe), self._answer)
+        self.steps += 1
+        self._keep(shared)
+        if events:
+            self.world.events.extend(events)
+        outputs = [RankTensor(env[name], plan.value(name).shape, plan.value(name).layout) for name in plan.outputs]
+        for given in plan.data_inputs:
+            env.pop(given.name, None)
+        return fill_form(self.compiled.form, outputs)
+
+    # ---- what goes in ----
+
+    def _inputs(self, inputs: Sequence[Any]) -> Env:
+        plan = self.plan
+        expected = plan.data_inputs
+        if len(inputs) != len(expected):
+            names = ", ".join(i.name for i in expected)
+            raise ShapeError(message(f"got {len(inputs)} inputs", where=plan.graph.name, allowed=f"{len(expected)}: {names}"))
+        whole = plan.config.dataset_strategy == "full_batch" and plan.config.parallel_mode not in LOCAL_MODES
+        return {i.name: local_array(plan, i.name, x, self.rank, whole) for i, x in zip(expected, inputs, strict=True)}
+
+    def _parameters(self) -> Env:
+        given = self.compiled.parameters
+        return {name: given[name].slice_for(layout, self.rank) for name, layout in self._layouts.items()}
+
+    def _states(self) -> dict[str, dict[str, str]]:
+        """Put the optimizer's states into `env`; {dtype: {kind: value name}} of those that all parameters share."""
+        optimizer, plan = self.compiled.optimizer, self.plan
+        shared: dict[str, dict[str, str]] = {}
+        if optimizer is None:
+            return shared
+        cuts = {s.parameter: (plan.value(s.parameter).shape, self._layouts[s.parameter]) for s in plan.states if s.parameter}
+        held = optimizer.take_states(cuts, self.rank)
+        rates = optimizer.rates(optimizer.global_step)
+        scaler = optimizer.loss_scaler.scalar_state() if optimizer.loss_scaler is not None else {}
+        for state in plan.states:
+            dtype = plan.value(state.name).dtype
+            if state.parameter:
+                self.env[state.name] = np.asarray(held[state.parameter][state.kind], dtype)
+                continue
+            if state.kind.split(".")[0] == LEARNING_RATE:
+                value = rates[state.kind]
+            elif state.kind in scaler:
+                value = scaler[state.kind]
+            else:
+                value = optimizer.shared_state(dtype)[state.kind]
+                shared.setdefault(dtype, {})[state.kind] = state.name
+            self.env[state.name] = np.asarray(value, dtype)
+        return shared
+
+    # ---- what is kept ----
+
+    def _keep(self, shared: dict[str, dict[str, str]]) -> None:
+        env, given, optimizer = self.env, self.compiled.parameters, self.compiled.optimizer
+        for name, layout in self._layouts.items():
+            array = env.pop(name)
+            if name in self._kept or (is_cut(layout) and given[name].layout is not layout and not self.whole_parameters):
+                given[name].hold(array, layout)
+        if optimizer is None:
+            return
+        states: dict[str, dict[str, np.ndarray]] = {}
+        scaler: dict[str, Any] = {}
+        for state in self.plan.states:
+            if state.parameter:
+                states.setdefault(state.parameter, {})[state.kind] = env.pop(state.name)
+            elif optimizer.loss_scaler is not None and state.kind in optimizer.loss_scaler.scalar_state():
+                scaler[state.kind] = env[state.name]
+        optimizer.keep_states(states, self._layouts, {dtype: {k: env[n] for k, n in kinds.items()} for dtype, kinds in shared.items()})
+        if scaler:
+            optimizer.loss_scaler.take(scaler)
+        optimizer.global_step += 1
+
+    # ---- running ----
+
+    def _number(self) -> int:
+        """Steps before this one: those of the optimizer, which a checkpoint brings back; of a program without one, its calls."""
+        optimizer = self.compiled.optimizer
+        return self.steps if optimizer is None else optimizer.global_step
+
+    def _answer(self, request: Any) -> Any:
+        return self.world.comm.answer(request)
+
+    def _observer(self) -> tuple[Any, list[Event]]:
+        """What notes the computations of a step as events, beside the messages that the communicator records, if the world records."""
+        events: list[Event] = []
+        if self.world is None or not self.world.comm.recording:
+            return None, events
+
+        number = self._number()
+
+        def observe(phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int) -> None:
+            if not instr.is_communication:
+                events.append(Event(self.rank, number, phase, "compute", instr.out, instr.op_class or instr.kind, start_s, end_s))
+
+        return observe, events
+
+
+def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np.ndarray:
+    """This rank's part of an input, C-contiguous, in the plan's dtype.
+
+    whole  it is given in full, and cut here; else it is the rank's own slice already
+
+    Raises ShapeError.
+    """
+    value = plan.value(name)
+    array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
+    expected = value.shape if whole else value.slice_shape
+    if array.shape != expected:
+        allowed = f"The program was compiled for {'whole tensors' if whole else 'slices'} of shape {expected}"
+        raise ShapeError(message(f"{name!r} has shape {array.shape}", where=plan.graph.name, allowed=allowed))
+    if array.dtype != value.dtype and not np.can_cast(array.dtype, value.dtype, "same_kind"):
+        raise ShapeError(message(f"{name!r} is {array.dtype}", where=plan.graph.name, allowed=f"{value.dtype}, for which the program was compiled"))
+    if whole:
+        array = array[value.layout.slice_index(value.shape, rank)]
+    return np.array(array, value.dtype, order="C")
+
+
+def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
+    """Raise CollectiveMismatch on every rank unless all have compiled the same program.
+
+    rates  the optimizer's learning rates now: no part of the program, but copies of a parameter must take the same step
+
+    Where each rank runs the network for itself (data_parallel, hybrid_parallel) programs may differ, but not in their messages.
+    """
+    mine = np.frombuffer(_fingerprint(plan, rates), np.uint8)
+    found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"compare the programs of {plan.graph.name}"))
+    other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
+    if other is not None:
+        what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0"
+        hint = "Let no if, seed or number in the network, its strategies or its optimizer depend on get_rank()"
+        raise CollectiveMismatch(message(what, where="before step 1", allowed="All ranks run one program", hint=hint))
+
+
+def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
+    """32 bytes that are equal for equal programs, wherever their source files lie."""
+    local = plan.config.parallel_mode in LOCAL_MODES
+    lines = []
+    for phase, i in plan.instructions():
+        value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
+        if i.is_communication or not local:
+            lines.append(f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}")
+            lines.append("" if local else f"{i.out} {i.ins} {i.offset_axes}")
+    if not local:
+        given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
+        kept = (plan.outputs, plan.forward_assignments, plan.assignments, plan.states, plan.optimizer, sorted(rates.items()), plan.constants)
+        lines += [repr(given), repr(kept)]
+    return hashlib.sha256("\n".join(lines).encode()).digest()

@@ -1,0 +1,400 @@
+"""Functions and Cells that run compiled: jit, AutoParallel of a function, Cells that are called, and what Parameters are afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parallel_lab import context, nn, ops, value_and_grad
+from parallel_lab.context import GRAPH_MODE, PYNATIVE_MODE
+from parallel_lab.nn.wrap import TrainOneStepCell
+from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.train.compiled import jit
+from tests.train.cases.engine import states
+from tests.train.cases.nets import Net, SquareLoss, batch, cuts, numbers
+from tests.train.worlds import case, parameters, refused
+
+SEMI = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+ROWS = {"parallel_mode": "semi_auto_parallel"}
+AUTO = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"}
+
+
+def tensors(*arrays):
+    return tuple(Tensor(a) for a in arrays)
+
+
+def made_step(net, optimizer, *, change=lambda grads: grads):
+    """A functional training step as tutorials write it."""
+    loss_fn = SquareLoss()
+
+    def forward(x, y):
+        logits = net(x)
+        return loss_fn(logits, y), logits
+
+    grad_fn = value_and_grad(forward, None, net.trainable_params(), has_aux=True)
+
+    def step(x, y):
+        (loss, logits), grads = grad_fn(x, y)
+        optimizer(change(grads))
+        return loss, logits
+
+    return step
+
+
+def functional(settings, cut, feed_rows):
+    def run(here):
+        here.settings(**settings)
+        net = Net(cut(here.size))
+        optimizer = nn.Adam(net.trainable_params(), [0.1, 0.02, 0.3, 0.1, 0.1], weight_decay=0.01)
+        step = jit(made_step(net, optimizer))
+        found = []
+        for rows in (16, 16, 32, 16):
+            given = batch(rows)
+            loss, logits = step(*tensors(*(here.rows(*given) if feed_rows else given)))
+            found += [here.full(loss), here.full(logits)]
+        return {"found": found, **parameters(here, net), **states(here, optimizer, net), "steps": optimizer.global_step}, {}
+
+    return case(2, 4)(run)
+
+
+def none_cut(size):
+    return (None, None)
+
+
+def first_cut(size):
+    return cuts(size)[0], None
+
+
+CASES = {
+    "jit, cut": functional(SEMI, cuts, False),
+    "jit, rows": functional(ROWS, none_cut, True),
+    "jit, rows, cut": functional(ROWS, cuts, True),
+    "jit, auto_parallel": functional(AUTO, first_cut, False),
+}
+
+
+class Trainer:
+    """A method as the step."""
+
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+        self.grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, net.trainable_params())
+
+    @jit
+    def step(self, x, y, scale=1.0, *, quiet=True):
+        loss, grads = self.grad_fn(x, y)
+        self.optimizer([g * scale for g in grads])
+        return loss
+
+    @jit
+    def predict(self, x, twice=False):
+        out = self.net(x)
+        return out * 2.0 if twice else out
+
+
+@case(2, 4)
+def jitted_methods(here):
+    here.settings(**SEMI)
+    found = []
+    trainers = [Trainer(net, nn.Momentum(net.trainable_params(), rate, 0.9)) for net, rate in ((Net(cuts(here.size)), 0.1), (Net(), 0.3))]
+    for _ in range(2):
+        for trainer in trainers:  # each with its own programs
+            found.append(here.full(trainer.step(*tensors(*batch()))))
+            found.append(here.full(trainer.predict(Tensor(batch()[0]))))
+            found.append(here.full(trainer.predict(Tensor(batch()[0]), True)))
+            found.append(here.full(trainer.predict(twice=True, x=Tensor(batch()[0]))))
+    found.append(here.full(trainers[0].step(y=Tensor(batch()[1]), x=Tensor(batch()[0]), scale=0.5)))
+    return {"found": found, **parameters(here, trainers[0].net), "second": [here.full(p) for p in trainers[1].net.get_parameters()]}, {}
+
+
+@case(2)
+def keyword_only_arguments(here):
+    if here.alone:
+        return {}, {}
+    here.settings(**SEMI)
+    net = Net()
+    trainer = Trainer(net, nn.SGD(net.trainable_params(), 0.1))
+    return {}, {"refused": refused(lambda: trainer.step(*tensors(*batch()), quiet=False))}
+
+
+@case(2)
+def other_arguments_of_a_program(here):
+    """Strings, None, numbers and shapes are part of the program; dicts and named results come back as they are."""
+    here.settings(**SEMI)
+
+    @jit
+    def fn(x, how, factor=2.0, extra=None):
+        out = ops.tanh(x) if how == "tanh" else ops.relu(x)
+        return {"out": out * factor, "how": how, "nothing": extra, "list": [out, (1, "two")]}
+
+    x = Tensor(batch()[0])
+    found = [here.full(fn(x, "tanh")), here.full(fn(x, "relu", 3.0)), here.full(fn(x, how="tanh", extra=5)), here.full(fn(x, "tanh"))]
+    return {"found": found}, {}
+
+
+# ---- Cells that are called ----
+
+
+@case(2, 4)
+def a_cell_that_is_called(here):
+    here.settings(**SEMI)
+    net, loss_fn = Net(cuts(here.size)), SquareLoss()
+    x, y = batch()
+    logits = net(Tensor(x))
+    loss = loss_fn(logits, Tensor(y))  # on the result of another call
+    more = net(x=Tensor(batch(8)[0]))
+    return {"logits": here.full(logits), "loss": here.full(loss), "more": here.full(more), **parameters(here, net)}, {
+        "kind": type(logits).__name__,
+        "held": net.w.asnumpy().shape,
+    }
+
+
+@case(2, 4)
+def results_of_one_call_are_inputs_of_the_next_in_data_parallel_slices(here):
+    here.settings(**ROWS)
+    net, loss_fn = Net(cuts(here.size)), SquareLoss()
+    x, y = here.rows(*batch())
+    logits = net(Tensor(x))
+    loss = loss_fn(logits, Tensor(y))
+    return {"logits": here.full(logits), "loss": here.full(loss)}, {"slice": logits.asnumpy().shape}
+
+
+@case(4)
+def results_are_brought_to_what_a_tuple_says(here):
+    """A result that is cut along columns goes into a call whose dataset_strategy wants rows and columns; both have slices of one shape."""
+    here.settings(parallel_mode="semi_auto_parallel", dataset_strategy=((1, 1),))
+    product = Columns(here.size)
+    out = product(Tensor(numbers(1, 8, 8)))
+    if not here.alone:
+        context.set_auto_parallel_context(dataset_strategy=((4, 1),))
+    rows = Doubled()(out)
+    if not here.alone:
+        context.set_auto_parallel_context(dataset_strategy=((2, 2),))
+    both = Doubled()(out)
+    if not here.alone:
+        context.set_auto_parallel_context(dataset_strategy="data_parallel")
+    again = Doubled()(both)
+    return {"rows": here.full(rows), "both": here.full(both), "again": here.full(again), "out": here.full(out)}, {}
+
+
+class Columns(nn.Cell):
+    def __init__(self, size):
+        super().__init__()
+        self.w = Parameter(numbers(2, 8, 8), name="w")
+        self.product = ops.MatMul().shard(((1, 1), (1, size)))
+
+    def construct(self, x):
+        return self.product(x, self.w)
+
+
+class Doubled(nn.Cell):
+    def construct(self, x):
+        return x * 2.0 + 1.0
+
+
+@case(2, 4)
+def a_cut_parameter_as_an_input(here):
+    here.settings(**SEMI)
+    net = Columns(here.size)
+    net(Tensor(numbers(1, 8, 8)))
+    return {"w": here.full(Doubled()(net.w))}, {"held": net.w.asnumpy().shape}
+
+
+@case(2, 4)
+def a_training_cell_that_is_called(here):
+    here.settings(**SEMI)
+    net = Net(cuts(here.size))
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    step = TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
+    step.set_train()
+    losses = [here.full(step(*tensors(*batch(rows)))) for rows in (16, 32, 16)]
+    return {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}, {}
+
+
+class Masked(nn.Cell):
+    def __init__(self, cut):
+        super().__init__()
+        self.net, self.drop = Net(cut), nn.Dropout(p=0.5)
+
+    def construct(self, x):
+        return self.drop(self.net(x))
+
+
+@case(2, 4)
+def set_train_makes_another_program(here):
+    here.settings(**SEMI)
+    net = Masked(cuts(here.size))
+    step = jit(made_step(net, nn.SGD(net.trainable_params(), 0.1)))
+    predict = jit(lambda x: net(x))
+    found = []
+    for _ in range(2):
+        net.set_train(True)
+        found.append(here.full(step(*tensors(*batch()))[1]))
+        net.set_train(False)
+        found.append(here.full(predict(Tensor(batch()[0]))))
+        found.append(here.full(net(Tensor(batch()[0]))))
+    assert [bool((f == 0).any()) for f in found] == [True, False, False] * 2
+    return {"found": found}, {}
+
+
+@case(2)
+def a_frozen_parameter_makes_another_program(here):
+    here.settings(**SEMI)
+    net = Net(cuts(here.size))
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    step = TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
+    losses = [here.full(step(*tensors(*batch())))]
+    net.v.requires_grad = False
+    losses += [here.full(step(*tensors(*batch()))) for _ in range(2)]
+    frozen = np.array(here.full(net.v))
+    net.v.requires_grad = True
+    losses.append(here.full(step(*tensors(*batch()))))
+    return {"losses": losses, "frozen": frozen, **parameters(here, net)}, {}
+
+
+@case(2, 4)
+def pynative_mode_runs_at_once(here):
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    context.set_context(mode=PYNATIVE_MODE)
+    net = Net()
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    reducer = nn.DistributedGradReducer(optimizer.parameters)
+    step = jit(made_step(net, optimizer, change=reducer))
+    losses = [here.mean(step(*tensors(*here.rows(*batch())))[0]) for _ in range(3)]
+    context.set_context(mode=GRAPH_MODE)
+    return {"losses": losses, **parameters(here, net)}, {}
+
+
+# ---- what a program writes on ----
+
+
+@case(2, 4)
+def gradients_that_are_changed_before_the_update(here):
+    here.settings(**SEMI)
+    net = Net(cuts(here.size))
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    sums = [Parameter(np.zeros(p.full_shape), name=f"sum.{p.name}", requires_grad=False) for p in net.trainable_params()]
+
+    def change(grads):
+        norm = ops.sqrt(sum_of([ops.reduce_sum(ops.square(g)) for g in grads]))
+        grads = [g / ops.maximum(norm, 0.5) for g in grads]
+        for total, g in zip(sums, grads, strict=True):
+            ops.assign(total, total * 0.5 + g)
+        w, b, v = grads
+        return ops.reshape(ops.reshape(w, (-1,)), (12, 8)), b - ops.reduce_mean(b), ops.transpose(ops.transpose(v, (1, 0)) * 2.0, (1, 0))
+
+    step = jit(made_step(net, optimizer, change=change))
+    losses = [here.full(step(*tensors(*batch()))[0]) for _ in range(3)]
+    return {"losses": losses, **parameters(here, net), "sums": [here.full(s) for s in sums]}, {"held": [s.asnumpy().shape for s in sums]}
+
+
+def sum_of(values):
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+@case(2, 4)
+def what_a_cut_parameter_is(here):
+    """Its slice, its whole, both kinds of new values, and what cannot be done with it at once."""
+    if here.alone:
+        return {}, {}
+    here.settings(**SEMI)
+    net = Net(cuts(here.size))
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    step = TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
+    step(*tensors(*batch()))
+    w = net.w
+    index = w.layout.slice_index(w.full_shape, here.rank)
+    full = w.full().asnumpy()
+    found = {"slice": np.array_equal(full[index], w.asnumpy()), "shapes": (w.shape, w.full_shape, w.asnumpy().shape)}
+    found["at once"] = [
+        refused(lambda: ops.square(w)),
+        refused(lambda: w + 1.0),
+        refused(lambda: ops.matmul(Tensor(batch()[0]), w)),
+        refused(lambda: optimizer([np.zeros(p.full_shape) for p in optimizer.parameters])),
+    ]
+    moments = optimizer.states["w"]["moments"]
+    found["states"] = moments.shape
+    # the whole tensor, with other numbers
+    w.set_data(full * 2)
+    found["whole"] = (w.layout is None, np.array_equal(w.full().asnumpy(), full * 2))
+    step(*tensors(*batch()))
+    found["cut again"] = w.asnumpy().shape
+    # a slice
+    mine = w.asnumpy() * 3
+    before = w.full().asnumpy()
+    w.set_data(mine)
+    found["own slice"] = np.array_equal(w.full().asnumpy(), before * 3)
+    found["wrong shape"] = refused(lambda: w.set_data(np.zeros((5, 8))))
+    everywhere = w.full().asnumpy()
+    from parallel_lab.context import current_world
+
+    gathered = current_world().comm.all_gather(everywhere[None], dim=0, tag="compare")
+    found["equal"] = all(np.array_equal(g, everywhere) for g in gathered)
+    return {}, found
+
+
+@case(2, 4)
+def two_networks_share_parameters_in_two_layouts(here):
+    here.settings(**SEMI)
+    first, second = Net(cuts(here.size)), Net((((1, 1), (1, here.size)), ((here.size, 1), (1, 1))))
+    second.w, second.b, second.v = first.w, first.b, first.v
+    a = TrainOneStepCell(nn.WithLossCell(first, SquareLoss()), nn.Momentum(first.trainable_params(), 0.1, 0.9))
+    b = TrainOneStepCell(nn.WithLossCell(second, SquareLoss()), nn.Adam(second.trainable_params(), 0.05))
+    losses, held = [], []
+    for _ in range(2):
+        losses.append(here.full(a(*tensors(*batch()))))
+        held.append(first.w.asnumpy().shape)
+        losses.append(here.full(b(*tensors(*batch()))))
+        held.append(first.w.asnumpy().shape)
+    return {"losses": losses, **parameters(here, first)}, {"held": held}
+
+
+@case(2, 4)
+def eager_steps_before_compiled_ones(here):
+    """An optimizer that has taken steps at once goes on compiled: states are cut then."""
+    net = Net(cuts(here.size))
+    optimizer = nn.Adam(net.trainable_params(), 0.1)
+    step = made_step(net, optimizer)
+    losses = [here.full(step(*tensors(*batch()))[0])]
+    here.settings(**SEMI)
+    compiled = jit(step)
+    losses += [here.full(compiled(*tensors(*batch()))[0]) for _ in range(2)]
+    return {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}, {}
+
+
+@case(2)
+def gradients_that_code_outside_asks_for(here):
+    if here.alone:
+        return {}, {}
+    here.settings(**SEMI)
+    net = Net()
+    forward = jit(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)))
+    grads = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x).full() - y)), None, net.trainable_params())
+    found = {"cell": refused(lambda: grads(*tensors(*batch())))}
+    found["jit"] = refused(lambda: value_and_grad(forward, None, net.trainable_params())(*tensors(*batch())))
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    found["twice"] = refused(lambda: jit(lambda x, y: (optimizer([p * 1.0 for p in net.trainable_params()]), net(x))[1])(*tensors(*batch())))
+    return {}, found
+
+
+@case(2, 4)
+def operators_across_the_batch(here):
+    """cross_batch: what is summed over rows that are cut is this rank's own, and is put together by the operators after it."""
+    here.settings(**ROWS)
+    net = AcrossRows(here.alone)
+    step = TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
+    losses = [here.full(step(*tensors(*here.rows(*batch())))) for _ in range(2)]
+    return {"losses": losses, **parameters(here, net)}, {}
+
+
+class AcrossRows(nn.Cell):
+    def __init__(self, alone):
+        super().__init__()
+        self.w = Parameter(numbers(3, 12, 16), name="w")
+        self.mean = ops.ReduceMean(keep_dims=True)
+
+    def construct(self, x, y):
+        out = ops.matmul(x, self.w)
+        return ops.reduce_mean(ops.square(out - self.mean(out, 0) - y))

@@ -1,0 +1,644 @@
+"""Training, evaluation and prediction steps as `Model` takes them, in every parallel mode."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import numpy as np
+
+from parallel_lab import context, nn, ops
+from parallel_lab.communication import get_rank
+from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.train.engine import layouts, make_eval_step, make_predict_step, make_train_step
+from tests.train.cases.nets import Net, SquareLoss, batch, cuts, numbers
+from tests.train.worlds import case, parameters, refused
+
+STEPS = 3
+
+# ---- every mode with every optimizer ----
+
+
+def rows_of_each(here):
+    x, y = batch()
+    return here.rows(x, y)
+
+
+def whole(here):
+    return batch()
+
+
+def as_tuple(here):
+    x, y = batch()
+    return here.part(x, (2, 2)), here.part(y, (4, 1))
+
+
+def no_strategies(here):
+    return (None, None)
+
+
+def both_cut(here):
+    return cuts(here.size)
+
+
+def first_cut(here):
+    return cuts(here.size)[0], None
+
+
+# name: (settings, strategies, what a rank is fed, whether losses are each rank's own)
+MODES = {
+    "data_parallel": ({"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each, True),
+    "hybrid_parallel": ({"parallel_mode": "hybrid_parallel", "gradients_mean": True}, no_strategies, rows_of_each, True),
+    "semi_auto, rows": ({"parallel_mode": "semi_auto_parallel"}, no_strategies, rows_of_each, False),
+    "semi_auto, cut, full_batch": ({"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}, both_cut, whole, False),
+    "semi_auto, cut, rows": ({"parallel_mode": "semi_auto_parallel"}, both_cut, rows_of_each, False),
+    "semi_auto, cut, tuple": ({"parallel_mode": "semi_auto_parallel", "dataset_strategy": ((2, 2), (4, 1))}, first_cut, as_tuple, False),
+    "auto_parallel": (
+        {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"},
+        first_cut,
+        whole,
+        False,
+    ),
+    "stand_alone": ({"parallel_mode": "stand_alone"}, no_strategies, whole, False),
+}
+
+
+def sgd(net):
+    return nn.SGD(net.trainable_params(), 0.05, momentum=0.8, weight_decay=0.01, nesterov=True)
+
+
+def momentum_in_groups(net):
+    biases = [p for p in net.trainable_params() if p.name == "bias"]
+    others = [p for p in net.trainable_params() if p.name != "bias"]
+    rates = nn.ExponentialDecayLR(0.1, 0.5, 1)
+    return nn.Momentum([{"params": biases, "lr": 0.3}, {"params": others, "weight_decay": 0.1}], rates, 0.9)
+
+
+def adam(net):
+    return nn.Adam(net.trainable_params(), [0.1, 0.02, 0.3], weight_decay=0.01)
+
+
+def lamb(net):
+    return nn.Lamb(net.trainable_params(), 0.05, weight_decay=0.02)
+
+
+def lars(net):
+    return nn.LARS(nn.Momentum(net.trainable_params(), 0.5, 0.9, weight_decay=0.01), coefficient=0.05)
+
+
+def clipped(net):
+    return nn.Adam(net.trainable_params(), 0.05, clip=nn.GradientClip("global_norm", 0.3))
+
+
+def clipped_each(net):
+    return nn.SGD(net.trainable_params(), 0.5, clip=nn.GradientClip("norm", 0.1))
+
+
+def scaled(net):
+    # the first steps overflow in float64, whose largest number is 1.8e308, and are skipped
+    return nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(2.0**10, 4, 2))
+
+
+OPTIMIZERS = (sgd, momentum_in_groups, adam, lamb, lars, clipped, clipped_each, scaled)
+
+
+def states(here, optimizer, net):
+    """The optimizer's states, put together from the ranks' slices."""
+    from parallel_lab.slices import gather_full
+
+    shapes = {p.name: p.full_shape for p in net.get_parameters()}
+    held = optimizer.states
+    return {
+        f"{kind} of {name}": gather_full(array, shapes[name], optimizer.state_layouts.get(name))
+        for name, kinds in held.items()
+        for kind, array in kinds.items()
+    }
+
+
+def trained(here, net, optimizer, feed, *, loss=None, own_losses=False, steps=STEPS):
+    step = make_train_step(net, loss or SquareLoss(), optimizer)
+    losses = [step(*feed) for _ in range(steps)]
+    return step, [here.mean(one) if own_losses else here.full(one) for one in losses]
+
+
+def trains(mode, make_optimizer):
+    settings, strategies, feed, own = MODES[mode]
+
+    def run(here):
+        here.settings(**settings)
+        net = Net(strategies(here))
+        net.set_train()
+        optimizer = make_optimizer(net)
+        step, losses = trained(here, net, optimizer, feed(here) if not here.alone else batch(), own_losses=own)
+        held = {p.name: p.asnumpy().shape for p in net.get_parameters()}
+        kept = {name: {kind: array.shape for kind, array in kinds.items()} for name, kinds in optimizer.states.items()}
+        notes = {"held": held, "kept": kept, "layouts": {name: str(layout) for name, layout in layouts(step).items()}, "plan": step.plan is not None}
+        same = {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}
+        return {**same, "steps": optimizer.global_step, "rates": optimizer.get_lr() if make_optimizer is not adam else 0}, notes
+
+    sizes = {"semi_auto, cut, full_batch": (2, 4, 8), "data_parallel": (2, 4), "stand_alone": (2,)}.get(mode, (4,))
+    return case(*sizes)(run)
+
+
+CASES = {f"{mode} with {make.__name__}": trains(mode, make) for mode in MODES for make in OPTIMIZERS}
+
+
+# ---- how gradients are added up (mindspore.md 10.3) ----
+
+
+def factors(settings, factor_of, strategies=no_strategies):
+    """One step of SGD; on one device every parameter's rate is multiplied by what the ranks' gradient is expected to be too large."""
+
+    def run(here):
+        here.settings(**settings)
+        net = Net(strategies(here))
+        rates = {p.name: 0.1 * (factor_of(here.size)[p.name] if here.alone else 1.0) for p in net.trainable_params()}
+        optimizer = nn.SGD([{"params": [p], "lr": rates[p.name]} for p in net.trainable_params()], 0.1)
+        own = settings["parallel_mode"] == "data_parallel"
+        local = own or settings.get("dataset_strategy") != "full_batch"
+        trained(here, net, optimizer, here.rows(*batch()) if local else batch(), steps=1)
+        return parameters(here, net), {}
+
+    return case(2, 4)(run)
+
+
+def times_ranks(size):
+    return dict.fromkeys(("w", "bias", "v"), float(size))
+
+
+def by_copies(size):
+    # fc1 ((half, 2), (2, 1)): half of the ranks hold the same rows of w. The bias follows the rows of its sum: all ranks hold it. fc2 ((1, 2),
+    # (2, half)) cuts v into as many parts as there are ranks
+    return {"w": 1 / (size // 2), "bias": 1 / size, "v": 1.0}
+
+
+SEMI = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+CASES |= {
+    "data_parallel sums": factors({"parallel_mode": "data_parallel", "gradients_mean": False}, times_ranks),
+    "data_parallel means": factors({"parallel_mode": "data_parallel", "gradients_mean": True}, lambda size: dict.fromkeys(("w", "bias", "v"), 1.0)),
+    "semi_auto sums": factors({**SEMI, "gradients_mean": False}, lambda size: dict.fromkeys(("w", "bias", "v"), 1.0), both_cut),
+    "semi_auto means": factors({**SEMI, "gradients_mean": True}, by_copies, both_cut),
+    "semi_auto without loss_repeated_mean": factors({**SEMI, "loss_repeated_mean": False}, times_ranks, both_cut),
+}
+
+
+@case(2, 4, own=True)
+def layerwise_parameters_keep_their_own_gradient(here):
+    here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
+    x, y = batch()
+
+    def one(feed, layerwise):
+        net = Net()
+        net.v.layerwise_parallel = layerwise
+        step, _ = trained(here, net, nn.SGD(net.trainable_params(), 0.5), feed, steps=1)
+        return net, step
+
+    if here.alone:
+        # what all ranks fed together for the shared ones, what this rank was fed for its own
+        both, _ = one((x, y), False)
+        own, _ = one((here.own_rows(x), here.own_rows(y)), False)
+        return {"w": both.w.asnumpy(), "bias": both.b.asnumpy(), "v": own.v.asnumpy()}, {}
+    net, step = one(here.rows(x, y), True)
+    messages = [i.out for _, i in step.plan.instructions() if i.is_communication]
+    return {"w": net.w.asnumpy(), "bias": net.b.asnumpy(), "v": net.v.asnumpy()}, {"messages": messages}
+
+
+# ---- networks ----
+
+
+class Dropping(nn.Cell):
+    def __init__(self, cut=(None, None)):
+        super().__init__()
+        self.net = Net(cut)
+        self.drop, self.again = nn.Dropout(p=0.4), nn.Dropout(p=0.2)
+
+    def construct(self, x):
+        return self.again(self.net(self.drop(x)))
+
+
+def dropping(settings, strategies, feed):
+    def run(here):
+        here.settings(**settings)
+        net = Dropping(strategies(here))
+        net.set_train()
+        step = make_train_step(net, SquareLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        losses = [here.mean(step(*feed(here))) if settings["parallel_mode"] == "data_parallel" else here.full(step(*feed(here))) for _ in range(3)]
+        x, y = batch(32)  # another batch size, and the masks of the steps that follow
+        more = (x, y) if here.alone or settings.get("dataset_strategy") == "full_batch" else here.rows(x, y)
+        losses.append(here.mean(step(*more)))
+        losses.append(here.mean(step(*feed(here))))
+        return {"losses": losses, **parameters(here, net)}, {}
+
+    return case(4)(run)
+
+
+CASES |= {
+    "dropout, semi_auto, cut": dropping(SEMI, both_cut, whole),
+    "dropout, semi_auto, rows": dropping({"parallel_mode": "semi_auto_parallel"}, no_strategies, rows_of_each),
+}
+
+
+class Normal(nn.Cell):
+    """float32: running statistics are float32."""
+
+    def __init__(self, sync=False, cut=None):
+        super().__init__()
+        self.w = Parameter(numbers(3, 12, 8).astype(np.float32), name="w")
+        self.product, self.norm = ops.MatMul(), nn.BatchNorm1d(8, sync=sync)
+        if cut:
+            self.product.shard(cut)
+        self.v = Parameter(numbers(7, 8, 16).astype(np.float32), name="v")
+
+    def construct(self, x):
+        return ops.matmul(ops.tanh(self.norm(self.product(x, self.w))), self.v)
+
+
+def normalizing(settings, feed_rows, sync=False, cut=None):
+    def run(here):
+        here.settings(**settings)
+        net = Normal(sync, cut)
+        net.set_train()
+        x, y = (a.astype(np.float32) for a in batch())
+        step = make_train_step(net, SquareLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        for _ in range(3):
+            step(*(here.rows(x, y) if feed_rows else (x, y)))
+        net.set_train(False)
+        evaluate = make_eval_step(net, SquareLoss())
+        loss, _, _ = evaluate(*(here.rows(x, y) if feed_rows else (x, y)))
+        net.set_train(True)
+        step(*(here.rows(x, y) if feed_rows else (x, y)))
+        return {"loss": here.mean(loss), **parameters(here, net)}, {}
+
+    return case(2, 4)(run)
+
+
+CASES |= {
+    "batch norm, data_parallel, sync": normalizing({"parallel_mode": "data_parallel", "gradients_mean": True}, True, sync=True),
+    "batch norm, semi_auto, rows": normalizing({"parallel_mode": "semi_auto_parallel"}, True),
+    "batch norm, semi_auto, cut": normalizing(SEMI, False, cut=((1, 2), (2, 1))),
+}
+
+
+class Tied(nn.Cell):
+    """One table for words and classes; a parameter that the loss does not depend on, and one that only prediction uses."""
+
+    def __init__(self, cut=None):
+        super().__init__()
+        self.table = Parameter(numbers(3, 24, 8), name="table")
+        self.unused = Parameter(numbers(4, 5), name="unused")
+        self.apart = Parameter(numbers(4, 24), name="apart")
+        self.gather, self.product = ops.Gather(), ops.MatMul(transpose_b=True)
+        if cut:
+            self.gather.shard(cut[0])
+            self.product.shard(cut[1])
+
+    def construct(self, words):
+        found = self.gather(self.table, words, 0)
+        return self.product(ops.tanh(found), self.table), ops.reduce_sum(self.apart)
+
+
+class WordLoss(nn.Cell):
+    def construct(self, out, label):
+        return ops.reduce_mean(ops.square(ops.log_softmax(out[0]))) + ops.reduce_mean(ops.cast(label, "float64")) * 0.5
+
+
+def tied(settings, feed_rows, strategies=None):
+    def run(here):
+        here.settings(**settings)
+        net = Tied(strategies)
+        words, label = np.arange(16) * 7 % 24, np.arange(16) % 5
+        step = make_train_step(net, WordLoss(), nn.Adam(net.trainable_params(), 0.1, weight_decay=0.1))
+        losses = [here.mean(step(*(here.rows(words, label) if feed_rows else (words, label)))) for _ in range(3)]
+        return {"losses": losses, **parameters(here, net)}, {}
+
+    return case(2, 4)(run)
+
+
+CASES |= {
+    "tied and unused, data_parallel": tied({"parallel_mode": "data_parallel", "gradients_mean": True}, True),
+    "tied and unused, semi_auto, rows": tied({"parallel_mode": "semi_auto_parallel"}, True),
+    "tied and unused, semi_auto, table cut": tied(SEMI, False, (((2, 1), (1,)), ((1, 1), (2, 1)))),
+}
+
+
+# ---- one set of parameters, several programs ----
+
+
+def several_programs(settings, strategies, feed_rows):
+    """Training, evaluation, prediction, another batch size, training again: as one device that trains with the same interruptions."""
+
+    def run(here):
+        here.settings(**settings)
+        net = Dropping(strategies(here))
+        data_parallel = settings["parallel_mode"] == "data_parallel"
+        optimizer = nn.Adam(net.trainable_params(), 0.05)
+        step, evaluate, predict = make_train_step(net, SquareLoss(), optimizer), make_eval_step(net, SquareLoss()), make_predict_step(net)
+        found = []
+        for rows in (16, 16, 32, 16):
+            x, y = batch(rows)
+            given = here.rows(x, y) if feed_rows else (x, y)
+            net.set_train(True)
+            loss = step(*given)
+            found.append(here.mean(loss))
+            net.set_train(False)
+            loss, outputs, label = evaluate(*given)
+            found.append(here.mean(loss))
+            out = predict(given[0])
+            if not data_parallel:
+                found += [here.full(outputs[0]), here.full(label), here.full(out)]
+        return {"found": found, **parameters(here, net), **states(here, optimizer, net)}, {}
+
+    return case(2, 4)(run)
+
+
+CASES |= {
+    "several programs, semi_auto, cut": several_programs(SEMI, both_cut, False),
+    "several programs, semi_auto, rows": several_programs({"parallel_mode": "semi_auto_parallel"}, no_strategies, True),
+}
+
+
+class TwoWays(nn.Cell):
+    """Other strategies in training than in evaluation, so that the same parameters are laid out differently."""
+
+    def __init__(self, here):
+        super().__init__()
+        self.w, self.v = Parameter(numbers(3, 12, 8), name="w"), Parameter(numbers(7, 8, 16), name="v")
+        self.a, self.b = ops.MatMul().shard(((1, here.size), (here.size, 1))), ops.MatMul().shard(((1, 1), (1, here.size)))
+        self.c, self.d = ops.MatMul().shard(((1, 1), (1, here.size))), ops.MatMul().shard(((1, here.size), (here.size, 1)))
+
+    def construct(self, x):
+        first, second = (self.a, self.b) if self.training else (self.c, self.d)
+        return second(ops.tanh(first(x, self.w)), self.v)
+
+
+@case(2, 4)
+def layouts_that_change_between_training_and_evaluation(here):
+    here.settings(**SEMI)
+    net = TwoWays(here)
+    optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+    step, evaluate, predict = make_train_step(net, SquareLoss(), optimizer), make_eval_step(net, SquareLoss()), make_predict_step(net)
+    found, held = [], []
+    for _ in range(3):
+        net.set_train(True)
+        found.append(here.full(step(*batch())))
+        held.append((net.w.asnumpy().shape, net.v.asnumpy().shape))
+        net.set_train(False)
+        found.append(here.full(evaluate(*batch())[0]))
+        held.append((net.w.asnumpy().shape, net.v.asnumpy().shape))
+        found.append(here.full(predict(batch()[0])))
+    return {"found": found, **parameters(here, net), **states(here, optimizer, net)}, {"held": held}
+
+
+# ---- how ranks begin ----
+
+
+@case(2, 4)
+def rank_0_s_parameters_are_broadcast(here):
+    here.settings(parallel_mode="data_parallel", gradients_mean=True, parameter_broadcast=True)
+    context.set_seed(1 + here.rank)
+    net = nn.Dense(12, 16)
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    loss = step(*here.rows(*(a.astype(np.float32) for a in batch())))
+    return {"loss": here.mean(loss), **parameters(here, net)}, {}
+
+
+@case(2, 4)
+def rank_0_s_parameters_are_broadcast_in_semi_auto(here):
+    here.settings(**SEMI, parameter_broadcast=True)
+    context.set_seed(1 + here.rank)
+    net = nn.Dense(12, 16)
+    net.matmul.shard(((1, 2), (1, 2)))
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    loss = step(*(a.astype(np.float32) for a in batch()))
+    return {"loss": here.mean(loss), **parameters(here, net)}, {}
+
+
+@case(2)
+def different_beginnings(here):
+    if here.alone:
+        return {}, {}
+    found = {}
+    for mode in ("semi_auto_parallel", "auto_parallel"):
+        here.settings(**{**SEMI, "parallel_mode": mode, "search_mode": "sharding_propagation"})
+        context.set_seed(1 + here.rank)
+        net = nn.SequentialCell(nn.Dense(12, 16))
+        net[0].matmul.shard(((1, 1), (2, 1)))
+        net[0].bias.set_data(np.zeros(16))  # the same everywhere: only the weight is at fault
+        step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+        found[mode] = [refused(step, *(a.astype(np.float32) for a in batch())) for _ in range(2)]
+        context.set_seed(1)
+    context.set_seed(1 + here.rank)
+    here.settings(**SEMI)
+    net = nn.Dense(12, 16)
+    found["a Cell that is called"] = [refused(net, batch()[0].astype(np.float32))]
+    return {}, found
+
+
+# ---- programs that differ ----
+
+
+class Unequal(nn.Cell):
+    """What depends on the rank: an operator, a number, a constant, or what is returned."""
+
+    def __init__(self, how, rank):
+        super().__init__()
+        self.w, self.how, self.rank = Parameter(numbers(3, 12, 16), name="w"), how, rank
+        self.product = ops.MatMul()
+        if how == "strategy":
+            self.product.shard(((2, 1), (1, 1)) if rank == 0 else ((1, 1), (1, 2)))
+
+    def construct(self, x):
+        out = self.product(x, self.w)
+        if self.how == "if":
+            out = ops.relu(out) if self.rank == 0 else ops.tanh(out)
+        if self.how == "number":
+            out = out * (1.0 + self.rank)
+        if self.how == "constant":
+            out = out + Tensor(np.full(16, float(self.rank)))
+        if self.how == "message" and self.rank == 0:
+            out = out + ops.reduce_sum(out, 1, keep_dims=True)
+        return out
+
+
+@case(2)
+def unequal_programs(here):
+    if here.alone:
+        return {}, {}
+    found = {}
+    here.settings(**SEMI)
+    for how in ("if", "strategy", "number", "constant", "message"):
+        net = Unequal(how, get_rank())
+        step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+        before = net.w.asnumpy().copy()
+        found[how] = (*refused(step, *batch()), np.array_equal(before, net.w.asnumpy()))
+    net = Unequal("output", get_rank())
+    found["output"] = refused(make_predict_step(lambda x: net(x) if get_rank() == 0 else (net(x), net(x) * 2.0)), batch()[0])
+    net = Unequal("optimizer", get_rank())
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1, weight_decay=0.1 * get_rank()))
+    found["optimizer"] = refused(step, *batch())
+    # in data_parallel each rank computes for itself: only messages must be the same
+    context.reset_auto_parallel_context()
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    net = Unequal("if", get_rank())
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    found["local"] = refused(step, *here.rows(*batch()))
+    net = Unequal("if", get_rank())
+    if get_rank() == 1:
+        net.insert_param_to_cell("more", Parameter(numbers(4, 16), name="more"))
+        net.construct = lambda x: net.product(x, net.w) + net.more
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    found["local messages"] = refused(step, *here.rows(*batch()))
+    return {}, found
+
+
+# ---- collectives of the learner's own ----
+
+
+class Gathering(nn.Cell):
+    """Its own rows' deviation from the mean over all ranks' rows."""
+
+    def __init__(self, alone, size):
+        super().__init__()
+        self.w = Parameter(numbers(3, 12, 16), name="w")
+        self.alone, self.size = alone, size
+        self.total = ops.AllReduce()
+
+    def construct(self, x):
+        out = ops.tanh(ops.matmul(x, self.w))
+        mean = ops.reduce_mean(out, 0, keep_dims=True)
+        return out - (mean if self.alone else self.total(mean) / self.size)
+
+
+@case(2, 4)
+def collectives_in_construct_run_in_data_parallel(here):
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    net = Gathering(here.alone, here.size)
+    step, losses = trained(here, net, nn.Momentum(net.trainable_params(), 0.1, 0.9), here.rows(*batch()), own_losses=True)
+    return {"losses": losses, **parameters(here, net)}, {"plan": step.plan is None}
+
+
+@case(2)
+def collectives_in_construct_are_refused_in_semi_auto(here):
+    if here.alone:
+        return {}, {}
+    here.settings(**SEMI)
+    net = Gathering(False, here.size)
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    return {}, {"refused": refused(step, *batch())}
+
+
+# ---- settings ----
+
+
+class Half(nn.Cell):
+    """Computes in float16; the gradients of 4096 and more small addends lose what float16 cannot hold beside the sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(np.linspace(0.5, 1.5, 8, dtype=np.float16)[:, None] * np.ones((1, 16), np.float16), name="w")
+
+    def construct(self, x):
+        return ops.matmul(x, self.w)
+
+
+def half_step(here, wide):
+    """The gradients of a sum in float16, and the dtype of the message."""
+    here.settings(parallel_mode="semi_auto_parallel", gradient_fp32_sync=wide)
+    net = Half()
+    x = (np.arange(16 * 8).reshape(16, 8) % 7 / 64 + (np.arange(16) // 4 == 0)[:, None] * 64).astype(np.float16)
+    y = np.zeros((16, 16), np.float16)
+    optimizer = nn.SGD(net.trainable_params(), 1.0)
+    step = make_train_step(net, lambda out, label: ops.reduce_sum(ops.cast(out - label, "float32")), optimizer)
+    before = net.w.asnumpy().copy()
+    if here.alone:
+        # each rank's addend as float16 makes it, then the sum in the dtype of the message, in rank order
+        parts = [x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16) for r in range(here.size)]
+        total = np.zeros((8, 16), np.float32 if wide else np.float16)
+        for part in parts:
+            total = total + part.astype(total.dtype)
+        return {"w": before - total.astype(np.float16)}, {}
+    step(*here.rows(x, y))
+    sent = [step.plan.value(i.ins[0]).dtype for _, i in step.plan.instructions() if i.is_communication and i.name == "w"]
+    return {"w": np.array(net.w.full().asnumpy())}, {"sent": sent}
+
+
+@case(2, 4)
+def half_precision_gradients_are_added_in_single(here):
+    return half_step(here, True)
+
+
+@case(2, 4)
+def half_precision_gradients_are_added_as_they_are(here):
+    return half_step(here, False)
+
+
+class Printing(nn.Cell):
+    def __init__(self, cut=None):
+        super().__init__()
+        self.w = Parameter(numbers(3, 12, 16), name="w")
+        self.product = ops.MatMul()
+        if cut:
+            self.product.shard(cut)
+
+    def construct(self, x):
+        out = self.product(x, self.w)
+        print("seen", out)
+        return out
+
+
+def printing(settings, feed_rows, cut):
+    def run(here):
+        if here.alone:
+            return {}, {}
+        here.settings(**settings)
+        net = Printing(cut)
+        step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.0))
+        given = here.rows(*batch()) if feed_rows else batch()
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            step(*given)
+            step(*given)
+        want = batch()[0] @ numbers(3, 12, 16)
+        part = here.own_rows(want) if feed_rows else here.part(want, cut[0][:1] + cut[1][1:])
+        return {}, {"shown": shown.getvalue(), "part": str(part)}
+
+    return case(2)(run)
+
+
+CASES |= {
+    "print, semi_auto": printing(SEMI, False, ((1, 1), (1, 2))),
+    "print, data_parallel": printing({"parallel_mode": "data_parallel", "gradients_mean": True}, True, None),
+}
+
+
+class Wrong(nn.Cell):
+    """An index that is in no row of the table: known only when numbers are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(numbers(3, 24, 8), name="table")
+
+    def construct(self, words):
+        return ops.gather(self.table, words, 0)  # the line that the error names
+
+
+@case(2)
+def errors_in_a_step(here):
+    if here.alone:
+        return {}, {}
+    here.settings(**SEMI)
+    net = Wrong()
+    step = make_train_step(net, lambda out, label: ops.reduce_mean(out), nn.SGD(net.trainable_params(), 0.1))
+    bad = np.array([1, 99, 99, 3])  # every rank has one: what fails on one rank alone ends the others too
+    found = {"index": refused(make_predict_step(net), bad)}
+    net = Net()
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    found["shape"] = refused(step, batch()[0][:, :5], batch()[1])
+    found["dtype"] = refused(step, batch()[0].astype(complex), batch()[1])
+    context.reset_auto_parallel_context()
+    here.settings(**SEMI, device_num=8)
+    found["devices"] = refused(step, *batch())
+    context.reset_auto_parallel_context()
+    here.settings(parallel_mode="auto_parallel", search_mode="dynamic_programming")
+    found["search"] = refused(step, *batch())
+    return {}, found

@@ -1,0 +1,56 @@
+"""`AutoParallel` on real processes, against one device. Cases: `cases/auto_parallel.py`."""
+
+import pytest
+
+from tests.train.cases import auto_parallel
+from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    return Worlds("auto_parallel", tmp_path_factory.mktemp("auto_parallel"))
+
+
+@pytest.mark.parametrize(("size", "name"), pairs(auto_parallel))
+def test_ranks_equal_one_device(worlds, size, name):
+    assert_equals_one_device(worlds, size, name)
+
+
+def notes(worlds, size, name):
+    """What each rank noted in a case."""
+    return [found[1] for found in worlds.of(size, name)]
+
+
+@pytest.mark.parametrize(("name", "mode"), [("function, full_batch", "semi_auto_parallel"), ("function, sharding_propagation", "auto_parallel")])
+def test_its_own_settings_count_not_the_context_s(worlds, name, mode):
+    for note in notes(worlds, 4, name):
+        assert note == {"plan": mode, "held": (6, 8)}
+
+
+def test_the_network_keeps_its_names(worlds):
+    for note in notes(worlds, 2, "network_called"):
+        assert note["names"] == ["w", "bias", "v"]
+    for note in notes(worlds, 2, "network_with_model"):
+        assert note["held"] == (6, 8)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [
+        ("pipeline", "NotBuiltYet", ("pipeline_stages=2",)),
+        ("hsdp", "NotBuiltYet", ("optimizer parallel",)),
+        ("search", "NotBuiltYet", ("recursive_programming", "sharding_propagation")),
+        ("tuple", "ShapeError", ("1 tuples", "2 inputs")),
+        ("cuts", "ShapeError", ("3 counts for input 0",)),
+        ("devices", "ShapeError", ("8 slices of input 0", "2 devices")),
+        ("layout", "ShapeError", ("is for 8 devices",)),
+        ("tape", "TraceError", ("AutoParallel(", "jit")),
+        ("beginning", "WorldError", ("begins with other values on rank 1", "weight")),
+    ],
+)
+def test_what_cannot_be_run_is_refused_on_every_rank(worlds, what, kind, words):
+    for note in notes(worlds, 2, "what_is_refused"):
+        kinds, text = note[what]
+        assert kind in kinds, text
+        for word in words:
+            assert word in text

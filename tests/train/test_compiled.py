@@ -1,0 +1,73 @@
+"""Functions and Cells that run compiled on real processes, against one device. Cases: `cases/compiled.py`."""
+
+import pytest
+
+from tests.train.cases import compiled
+from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    return Worlds("compiled", tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.mark.parametrize(("size", "name"), pairs(compiled))
+def test_ranks_equal_one_device(worlds, size, name):
+    assert_equals_one_device(worlds, size, name)
+
+
+def notes(worlds, size, name):
+    """What each rank noted in a case."""
+    return [found[1] for found in worlds.of(size, name)]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_cell_that_is_called_returns_slices_and_keeps_slices(worlds, size):
+    for note in notes(worlds, size, "a_cell_that_is_called"):
+        assert note == {"kind": "RankTensor", "held": (6, 8)}
+    for note in notes(worlds, size, "a_cut_parameter_as_an_input"):
+        assert note == {"held": (8, 8 // size)}
+
+
+def test_keyword_only_arguments_are_refused(worlds):
+    for note in notes(worlds, 2, "keyword_only_arguments"):
+        kinds, text = note["refused"]
+        assert {"TypeError", "ValueError"} <= set(kinds) and "'quiet': False" in text
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_cut_parameter_is_its_slice_and_takes_slices_and_wholes(worlds, size):
+    for note in notes(worlds, size, "what_a_cut_parameter_is"):
+        assert note["slice"] and note["equal"] and note["own slice"]
+        assert note["shapes"] == ((6, 8), (12, 8), (6, 8)) and note["states"] == note["cut again"] == (6, 8)
+        assert note["whole"] == (True, True)
+        kinds, text = note["wrong shape"]
+        assert "ShapeError" in kinds and "(5, 8)" in text and "(12, 8)" in text and "(6, 8)" in text
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_operators_at_once_refuse_a_cut_parameter_and_say_why(worlds, size):
+    for note in notes(worlds, size, "what_a_cut_parameter_is"):
+        *operators, update = note["at once"]
+        for kinds, text in operators:
+            assert "TraceError" in kinds and "compiled.py:" in text and "holds this rank's slice (6, 8) of (12, 8)" in text and ".full()" in text
+        assert "ShapeError" in update[0] and "the gradient of" in update[1]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_two_networks_bring_shared_parameters_to_their_own_layouts(worlds, size):
+    for note in notes(worlds, size, "two_networks_share_parameters_in_two_layouts"):
+        assert note["held"] == [(6, 8), (12, 8 // size)] * 2
+
+
+@pytest.mark.parametrize(("what", "words"), [("cell", "through Net"), ("jit", "through <lambda>")])
+def test_gradients_through_compiled_calls_are_not_silently_zero(worlds, what, words):
+    for note in notes(worlds, 2, "gradients_that_code_outside_asks_for"):
+        kinds, text = note[what]
+        assert "TraceError" in kinds and words in text and "jit" in text and "AutoParallel" in text
+
+
+def test_an_optimizer_in_a_compiled_function_wants_its_gradients(worlds):
+    for note in notes(worlds, 2, "gradients_that_code_outside_asks_for"):
+        kinds, text = note["twice"]
+        assert "TraceError" in kinds and "'w' is updated with" in text and "value_and_grad" in text

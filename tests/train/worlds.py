@@ -1,0 +1,211 @@
+"""Cases that run on the ranks of a world and on one device, and are compared.
+
+    @case(2, 4)                                  # worlds of 2 and of 4 ranks
+    def loss_falls(here):
+        here.settings(parallel_mode="data_parallel", gradients_mean=True)
+        ...
+        return {"losses": ..., "w": ...}, {"messages": ...}       # what must equal one device; what a test looks at itself
+
+A file of cases is one program: `parallel-lab run -n 4 worlds.py <module> <folder>` runs all its cases for 4 ranks in one world, one after the other,
+and each rank writes down what it found. The same functions run in the test's process with a `Here` that is alone: no settings, all rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_lab import context
+from parallel_lab.layout import TensorLayout
+from parallel_lab.tensor import RankTensor, Tensor
+
+LIMIT_S = 240.0
+
+
+def case(*sizes: int, own: bool = False) -> Callable:
+    """Mark a function as a case for worlds of these sizes.  own: a rank's results are its own, and so is what one device is given for comparison."""
+
+    def marked(function: Callable) -> Callable:
+        function.sizes, function.own = sizes, own
+        return function
+
+    return marked
+
+
+def cases(module: Any) -> dict[str, Callable]:
+    """The cases of a module by name: functions, and those in its table `CASES`."""
+    found = {name: f for name, f in vars(module).items() if hasattr(f, "sizes")}
+    return {**found, **getattr(module, "CASES", {})}
+
+
+class Here:
+    """Where a case runs: rank `rank` of `size`, or alone in its place."""
+
+    def __init__(self, rank: int, size: int, *, alone: bool, folder: Path | None = None) -> None:
+        self.rank, self.size, self.alone, self.folder = rank, size, alone, folder
+
+    def settings(self, **settings: Any) -> None:
+        if not self.alone:
+            context.set_auto_parallel_context(**settings)
+
+    def rows(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """This rank's rows of each; alone all of them."""
+        if self.alone:
+            return arrays
+        return tuple(self.own_rows(x) for x in arrays)
+
+    def own_rows(self, x: np.ndarray) -> np.ndarray:
+        """This rank's rows, also alone."""
+        n = len(x) // self.size
+        return x[self.rank * n : (self.rank + 1) * n]
+
+    def part(self, x: np.ndarray, cuts: tuple[int, ...]) -> np.ndarray:
+        """This rank's slice of x cut so; alone all of it."""
+        return x if self.alone else x[TensorLayout.from_strategy(cuts, self.size).slice_index(x.shape, self.rank)]
+
+    def mean(self, value: Any) -> np.ndarray:
+        """The mean over the ranks."""
+        array = np.asarray(value.asnumpy() if isinstance(value, Tensor) else value)
+        return array if self.alone else context.current_world().comm.all_reduce(array, tag="mean of a case") / self.size
+
+    def full(self, value: Any) -> Any:
+        """Whole arrays in the place of tensors, lists and dicts included."""
+        if isinstance(value, dict):
+            return {k: self.full(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.full(v) for v in value]
+        if isinstance(value, RankTensor) or hasattr(value, "full_shape"):
+            return value.full().asnumpy()
+        return value.asnumpy() if isinstance(value, Tensor) else value
+
+
+def parameters(here: Here, *cells: Any) -> dict[str, np.ndarray]:
+    """{name: whole array} of the Parameters of Cells."""
+    return {f"parameter {p.name}": np.array(here.full(p)) for cell in cells for p in cell.get_parameters()}
+
+
+def refused(call: Callable, *args: Any) -> tuple[tuple[str, ...], str]:
+    """(names of the classes of the error that `call` raises, its text)."""
+    try:
+        call(*args)
+    except Exception as error:
+        return tuple(kind.__name__ for kind in type(error).__mro__), str(error)
+    return ("nothing",), "nothing was refused"
+
+
+def run_case(function: Callable, here: Here) -> Any:
+    """What a case returns, from the same settings every time."""
+    context.reset_auto_parallel_context()
+    context.reset_algo_parameters()
+    context.set_context(mode=context.GRAPH_MODE)
+    context.set_seed(1)
+    try:
+        return function(here)
+    finally:
+        context.reset_auto_parallel_context()
+        context.set_context(mode=context.GRAPH_MODE)
+
+
+def run_all(module_name: str, folder: Path, wanted: str = "") -> None:
+    """On a rank: run the cases of a module for this size, and write down results, or what was raised."""
+    from parallel_lab.communication import get_group_size, get_rank, init
+
+    init()
+    rank, size = get_rank(), get_group_size()
+    module = importlib.import_module(f"tests.train.cases.{module_name}")
+    found: dict[str, Any] = {}
+    for name, function in cases(module).items():
+        if size in function.sizes and wanted in name:
+            try:
+                found[name] = run_case(function, Here(rank, size, alone=False, folder=folder))
+            except Exception:
+                found[name] = traceback.format_exc()
+                print(f"{name} on rank {rank}: {found[name]}")
+            (folder / f"rank_{rank}.pickle").write_bytes(pickle.dumps(found))
+
+
+class Worlds:
+    """The results of a module's cases: a world is started when its size is first asked for."""
+
+    def __init__(self, module_name: str, folder: Path) -> None:
+        self.module_name, self.folder = module_name, folder
+        self.module = importlib.import_module(f"tests.train.cases.{module_name}")
+        self.found: dict[int, tuple[list[dict[str, Any]], str]] = {}
+
+    def of(self, size: int, name: str) -> list[Any]:
+        """What each rank of a world of `size` wrote down for a case."""
+        ranks, console = self._world(size)
+        for rank, results in enumerate(ranks):
+            assert name in results, f"rank {rank} did not come to {name}\n{console}"
+            assert not isinstance(results[name], str), f"rank {rank}: {results[name]}"
+        return [results[name] for results in ranks]
+
+    def alone(self, size: int, name: str, rank: int = 0) -> Any:
+        """What the case gives on one device."""
+        return run_case(cases(self.module)[name], Here(rank, size, alone=True))
+
+    def _world(self, size: int) -> tuple[list[dict[str, Any]], str]:
+        if size not in self.found:
+            from tests.launch.ranks import LAB, started
+
+            folder = self.folder / str(size)
+            folder.mkdir()
+            with started(*LAB, "run", "-n", str(size), __file__, self.module_name, str(folder), cwd=folder) as run:
+                code, console = run.wait(LIMIT_S)
+                assert run.gone_after() is not None, f"left: {run.family()}"
+            files = [folder / f"rank_{rank}.pickle" for rank in range(size)]
+            assert code == 0 and all(f.exists() for f in files), console
+            self.found[size] = [pickle.loads(f.read_bytes()) for f in files], console
+        return self.found[size]
+
+
+def pairs(module: Any) -> list[tuple[int, str]]:
+    """(size, name) of everything that is to be compared."""
+    return [(size, name) for name, function in cases(module).items() for size in function.sizes]
+
+
+def assert_equals_one_device(worlds: Worlds, size: int, name: str) -> None:
+    """Every rank's results equal one device's: to 1e-10 in float64, to `function.bound` (2e-5) in float32."""
+    function = cases(worlds.module)[name]
+    ranks = worlds.of(size, name)
+    for rank, (same, _) in enumerate(ranks):
+        one, _ = worlds.alone(size, name, rank if function.own else 0)
+        assert same.keys() == one.keys()
+        for key, value in one.items():
+            assert_close(same[key], value, f"{name}: {key} on rank {rank} of {size}", getattr(function, "bound", 2e-5))
+
+
+def assert_close(found: Any, wanted: Any, what: str, bound32: float) -> None:
+    """Equal but for rounding: the largest difference, relative to the largest element."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), what
+        for key in wanted:
+            assert_close(found[key], wanted[key], f"{what}[{key!r}]", bound32)
+    elif isinstance(wanted, (list, tuple)):
+        assert len(found) == len(wanted), what
+        for number, (a, b) in enumerate(zip(found, wanted, strict=True)):
+            assert_close(a, b, f"{what}[{number}]", bound32)
+    elif isinstance(wanted, (np.ndarray, np.generic, float)):
+        a, b = np.asarray(found), np.asarray(wanted)
+        assert a.shape == b.shape and a.dtype == b.dtype, f"{what}: {a.dtype} {a.shape}, one device {b.dtype} {b.shape}"
+        bound = {"float64": 1e-10, "float32": bound32, "float16": 4e-3}.get(str(b.dtype), 0.0)
+        if b.size:
+            largest = max(1.0, float(np.abs(b).max()))
+            far = float(np.abs(np.subtract(a, b, dtype=np.float64)).max()) / largest
+            assert far <= bound, f"{what} is {far:.3g} off\n{a}\none device\n{b}"
+    else:
+        assert found == wanted, what
+
+
+if __name__ == "__main__":
+    # under its own name, so that the cases and this process speak of the same classes
+    from tests.train.worlds import run_all as _run_all
+
+    _run_all(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
