@@ -1,0 +1,214 @@
+"""What MindSpore has in another form than this package: the same things, called differently.
+
+Functions that make numpy arrays here make Tensors there; some operators are classes there (`ops.Shape()(x)`) and functions here; settings of devices
+and of graph compilers that every script may call have nothing to act on.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import context, functional, ops
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from ..ops.placement import check_target
+from ..tensor import Tensor
+
+VERSION = "2.6.0+parallel.lab"  # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
+
+
+# ---- tensors made of nothing ----
+
+
+def _tensor(fn: Callable) -> Callable:
+    """`fn`, giving a Tensor; dtype=None is the function's own default."""
+
+    @functools.wraps(fn)
+    def make(*args: Any, **kwargs: Any) -> Tensor:
+        return Tensor(fn(*args, **{k: v for k, v in kwargs.items() if k != "dtype" or v is not None}))
+
+    return make
+
+
+arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like = (
+    _tensor(fn) for fn in (ops.arange, ops.eye, ops.full, ops.full_like, ops.linspace, ops.ones, ops.ones_like, ops.zeros, ops.zeros_like)
+)
+
+
+def tensor(input_data: Any = None, dtype: Any = None) -> Tensor:
+    """`Tensor(input_data, dtype)`."""
+    return Tensor(input_data, dtype)
+
+
+def fill(type: Any, shape: Any, value: Any) -> Tensor:
+    """One number everywhere.  -> `shape`, of dtype `type`."""
+    return Tensor(ops.full(tuple(shape) if isinstance(shape, (list, tuple)) else shape, value, type))
+
+
+# ---- what a tensor is ----
+
+
+def dtype(x: Any) -> np.dtype:
+    """The dtype of x."""
+    return np.dtype(str(x.dtype))
+
+
+def rank(x: Any) -> int:
+    """How many dims x has."""
+    return len(x.shape)
+
+
+def size(x: Any) -> int:
+    """How many elements x has."""
+    return int(np.prod(x.shape))
+
+
+# ---- operators that are classes there ----
+
+
+class _Form:
+    """A function as MindSpore's class of an operator: made without arguments, called with tensors."""
+
+    fn: Callable
+
+    def __call__(self, *args: Any) -> Any:
+        return type(self).fn(*args)
+
+    def add_prim_attr(self, name: str, value: Any) -> _Form:
+        """Accepted: there is no operator in the graph that could carry it. Returns self."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"Prim[{type(self).__name__}]<>"
+
+
+def _form(name: str, fn: Callable) -> type[_Form]:
+    return type(name, (_Form,), {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__})
+
+
+Assign = _form("Assign", ops.assign)
+AssignAdd = _form("AssignAdd", functional.assign_add)
+AssignSub = _form("AssignSub", functional.assign_sub)
+DType = _form("DType", dtype)
+Depend = _form("Depend", functional.depend)
+Eye = _form("Eye", eye)
+Fill = _form("Fill", fill)
+LinSpace = _form("LinSpace", linspace)
+Ones = _form("Ones", ones)
+OnesLike = _form("OnesLike", ones_like)
+Rank = _form("Rank", rank)
+ScalarToArray = _form("ScalarToArray", ops.scalar_to_array)
+ScalarToTensor = _form("ScalarToTensor", tensor)
+Shape = _form("Shape", ops.shape)
+Size = _form("Size", size)
+Zeros = _form("Zeros", zeros)
+ZerosLike = _form("ZerosLike", zeros_like)
+
+
+class Receive(ops.Receive):
+    """`parallel_lab.ops.Receive`, giving a Tensor."""
+
+    def __call__(self, x: Any = None) -> Tensor:
+        return Tensor(super().__call__(x))
+
+
+class NeighborExchange(ops.NeighborExchange):
+    """`parallel_lab.ops.NeighborExchange`, giving Tensors."""
+
+    def __call__(self, x: Any) -> tuple[Tensor, ...]:
+        return tuple(Tensor(each) for each in super().__call__(x))
+
+
+# ---- mint: PyTorch's spelling of some functions ----
+
+
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
+    return (input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)).flatten(start_dim, end_dim)
+
+
+def mint_transpose(input: Any, dim0: int, dim1: int) -> Any:
+    """Two dims exchanged.  input: (...) -> (...)."""
+    return ops.swapaxes(input, dim0, dim1)
+
+
+def mint_add(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input + alpha * other, broadcast."""
+    return ops.add(input, other if alpha == 1 else ops.mul(other, alpha))
+
+
+def mint_sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input - alpha * other, broadcast."""
+    return ops.sub(input, other if alpha == 1 else ops.mul(other, alpha))
+
+
+# ---- settings ----
+
+
+def set_seed(seed: int) -> None:
+    """Seed parameters, dropout and datasets (`parallel_lab.set_seed`), and numpy's global generator, as MindSpore does."""
+    context.set_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw their data from numpy's global state after set_seed
+
+
+def set_device(device_target: str, device_id: int | None = None) -> None:
+    """Name the device (2.5 and later). Every rank computes on this machine's processors, whatever it is called."""
+    check_target("set_device", device_target)
+    context.set_context(device_target=device_target, **({} if device_id is None else {"device_id": device_id}))
+
+
+def set_deterministic(deterministic: bool) -> None:
+    """Accepted: results here are the same bit for bit in every run anyway."""
+    if not isinstance(deterministic, bool):
+        raise ArgumentTypeError(message(f"deterministic={shorten(deterministic)}", where="set_deterministic", allowed="True or False"))
+
+
+def set_memory(
+    init_size: str = "2GB", increase_size: str = "2GB", max_size: str = "1024GB", optimize_level: str = "O0", huge_page_reserve_size: str = "0GB"
+) -> None:
+    """Limits of a device's memory pool, as texts such as "28GB". Checked, and without effect: a rank takes memory as it needs it."""
+    sizes = {"init_size": init_size, "increase_size": increase_size, "max_size": max_size, "huge_page_reserve_size": huge_page_reserve_size}
+    for name, value in sizes.items():
+        allowed = 'A number of gigabytes as text, such as "28GB"'
+        if not isinstance(value, str):
+            raise ArgumentTypeError(message(f"{name}={shorten(value)}", where="set_memory", allowed=allowed))
+        if not re.fullmatch(r"\d+(\.\d+)?GB", value) or (name != "huge_page_reserve_size" and not float(value[:-2])):
+            raise ArgumentError(message(f"{name}={shorten(value)}", where="set_memory", allowed=allowed))
+    if optimize_level not in ("O0", "O1"):
+        raise ArgumentError(message(f"optimize_level={shorten(optimize_level)}", where="set_memory", allowed='"O0" or "O1"'))
+
+
+def launch_blocking() -> None:
+    """Accepted: an operator has always finished when its call returns."""
+
+
+def dispatch_threads_num(threads_num: int) -> None:
+    """Accepted: operators are run by the calling thread."""
+    if isinstance(threads_num, bool) or not isinstance(threads_num, int):
+        raise ArgumentTypeError(message(f"threads_num={shorten(threads_num)}", where="dispatch_threads_num", allowed="An int, at least 1"))
+    if threads_num < 1:
+        raise ArgumentError(message(f"threads_num={threads_num}", where="dispatch_threads_num", allowed="An int, at least 1"))
+
+
+# ---- decorators of the graph compiler ----
+
+
+def unchanged(fn: Any = None, **options: Any) -> Any:
+    """A decorator that speaks to MindSpore's graph compiler (lazy_inline, jit_class, ...): what it decorates stays as it is."""
+    return fn if fn is not None else lambda inner: inner
+
+
+def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
+    """input_data: everything but tensors is a constant of a compiled function here, and a changed one compiles again."""
+    return input_data
+
+
+def run_check() -> None:
+    """Say whose paths these are, and try a matrix product."""
+    product = ops.matmul(Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((3, 2), np.float32)))
+    works = bool((product.asnumpy() == 3).all())
+    print(f"parallel_lab in the place of MindSpore ({VERSION}): {'a matrix product gives what it should' if works else 'a matrix product is wrong'}.")

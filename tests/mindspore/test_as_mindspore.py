@@ -1,0 +1,128 @@
+"""With the package's folder on PYTHONPATH, `import mindspore` is the facade, in any form and in any child process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import parallel_lab
+from tests.mindspore.imports import MODULES, SAMPLES, SEEDS
+
+FOLDER = Path(parallel_lab.__file__).parent / "mindspore" / "_path"
+ROOT = Path(parallel_lab.__file__).parents[1]
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def run(code, *before, arguments=(), cwd=None):
+    """A script with the folder first on PYTHONPATH, after `before`."""
+    path = os.pathsep.join([*(str(b) for b in before), str(FOLDER), str(ROOT)])
+    command = [sys.executable, *arguments] if arguments else [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_every_import_of_the_tutorials_works_and_gives_the_same_modules():
+    names = sorted({**SEEDS, **SAMPLES})
+    lines = [f"from mindspore{'.' + path if path else ''} import {name}" for path, name in names]
+    lines += [f"import mindspore{'.' + path if path else ''} as module" for path in MODULES]
+    lines += [
+        "import importlib, sys",
+        f"for path in {[path for path, _ in names] + list(MODULES)!r}:",
+        "    theirs = importlib.import_module('mindspore' + ('.' + path if path else ''))",
+        "    ours = importlib.import_module('parallel_lab.mindspore' + ('.' + path if path else ''))",
+        "    assert theirs is ours is sys.modules[ours.__name__], path",
+        "    assert ours.__spec__.name == ours.__name__.removesuffix('.__init__'), (path, ours.__spec__)",
+        "import mindspore, parallel_lab",
+        "assert mindspore.nn.Cell is parallel_lab.nn.Cell",
+        "print('same')",
+    ]
+    found = run("\n".join(lines))
+    assert (found.stdout, found.stderr) == ("same\n", "")
+
+
+def test_either_name_may_come_first():
+    for first, second in (("mindspore", "parallel_lab.mindspore"), ("parallel_lab.mindspore", "mindspore")):
+        code = f"import {first}.nn.optim.momentum, {second}.nn.optim.momentum\nimport mindspore, parallel_lab.mindspore as ms\n"
+        found = run(code + "assert mindspore is ms and mindspore.nn.optim.momentum is ms.nn.optim.momentum\nprint('same')")
+        assert (found.stdout, found.stderr) == ("same\n", "")
+
+
+def test_it_wins_over_an_installed_mindspore(tmp_path):
+    real = tmp_path / "mindspore" / "nn"
+    real.mkdir(parents=True)
+    (real.parent / "__init__.py").write_text("raise SystemExit('the other one')")
+    (real / "__init__.py").write_text("raise SystemExit('the other one')")
+    path = os.pathsep.join([str(FOLDER), str(ROOT), str(tmp_path)])
+    code = "import mindspore.nn as nn; print(nn.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path})
+    assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
+
+
+def test_the_facade_alone_leaves_an_installed_mindspore_alone(tmp_path):
+    """Who imports parallel_lab.mindspore asked for nothing under the name mindspore."""
+    real = tmp_path / "mindspore"
+    real.mkdir()
+    (real / "__init__.py").write_text("__version__ = 'real'")
+    (real / "nn.py").write_text("x = 'real'")
+    code = "import parallel_lab.mindspore.nn, mindspore, mindspore.nn; print(mindspore.__version__, mindspore.nn.x)"
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path})
+    assert (found.stdout, found.stderr) == ("real real\n", "")
+
+
+def test_a_checkout_that_is_not_installed_is_found(tmp_path):
+    """The folder alone on PYTHONPATH; -S: no site-packages with an editable install, so numpy's folder is given by hand."""
+    import numpy
+
+    path = os.pathsep.join([str(FOLDER), str(Path(numpy.__file__).parents[1])])
+    code = "import mindspore.nn as nn; print(nn.__name__)"
+    command = [sys.executable, "-S", "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
+
+
+def test_under_pytest_as_the_entry_point(tmp_path):
+    """Seed 002's shell script starts pytest."""
+    (tmp_path / "test_script.py").write_text("from mindspore import context\n\ndef test_train():\n    print('mode', context.GRAPH_MODE)\n")
+    found = run("", arguments=("-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_script.py"), cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "mode 0" in found.stdout
+
+
+ERRORS = {
+    "from context import set_auto_parallel_context": "there is no module 'context'. Write `from mindspore.context import ...`",
+    "from resnet import resnet50": "there is no module 'resnet'. The tutorial's resnet.py lies beside its script",
+    "from mindspore.nn import Conv3d": "mindspore.nn has no 'Conv3d' here. parallel_lab is not all of MindSpore. The nearest here: Conv2d",
+    "import mindspore.numpy as np": "there is no module mindspore.numpy here",
+    "from mindspore.nn.optim import adamm": "mindspore.nn.optim has no 'adamm' here",
+    "net = AutoParallel(3)": "'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`.",
+    "with no_init_parameters(): pass": "'no_init_parameters' was never imported: add `from mindspore.nn.utils import no_init_parameters`.",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_what_a_script_gets_wrong_is_named_with_its_line(line, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import mindspore as ms\n{line}\n")
+    found = run("", arguments=(str(script),))
+    assert found.returncode == 1
+    assert 'script.py", line 2' in found.stderr
+    assert ERRORS[line] in found.stderr, found.stderr
+
+
+def test_other_modules_are_found_as_ever(tmp_path):
+    (tmp_path / "resnet.py").write_text("def resnet50(): return 50")
+    (tmp_path / "context.py").write_text("x = 1")
+    found = run("import mindspore; from resnet import resnet50; import context; print(resnet50(), context.x)", tmp_path)
+    assert (found.stdout, found.stderr) == ("50 1\n", "")
+    found = run("import mindspore\nimport no_such_module_at_all")
+    assert "ModuleNotFoundError: No module named 'no_such_module_at_all'" in found.stderr
+
+
+def test_the_folder_is_part_of_the_package():
+    assert [p.relative_to(FOLDER).as_posix() for p in sorted(FOLDER.rglob("*.py"))] == ["mindspore/__init__.py"]

@@ -1,0 +1,404 @@
+"""MindSpore's paths hold this package's objects; what is not there says so and names the nearest thing."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import parallel_lab
+import parallel_lab.mindspore as ms
+from parallel_lab import Parameter, Tensor, context
+from parallel_lab.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, ParallelLabError
+from parallel_lab.mindspore._modules import explain, homes
+from parallel_lab.mindspore._tables import HINTS, PAGES
+from tests.mindspore.imports import DTYPES, MODULES, SAMPLES, SEEDS
+
+FACADE = "parallel_lab.mindspore"
+
+
+def page(path):
+    return importlib.import_module(f"{FACADE}.{path}" if path else FACADE)
+
+
+def target(where):
+    module, _, attribute = where.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@pytest.fixture(autouse=True)
+def plain_settings():
+    seed = context.get_seed()
+    yield
+    context.reset_auto_parallel_context()
+    context.reset_context()
+    context.set_seed(seed)
+    context.set_dataset_seed(None)
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize(("path", "name"), [*SEEDS, *SAMPLES], ids=lambda part: part or "mindspore")
+def test_a_name_of_the_tutorials_is_our_object(path, name):
+    assert getattr(page(path), name) is target({**SEEDS, **SAMPLES}[path, name])
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_of_the_tutorials_is_there(path):
+    module = page(path)
+    assert module.__doc__ and module.__name__ == (f"{FACADE}.{path}" if path else FACADE)
+    assert dir(module)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_name_of_the_tables_leads_somewhere(path):
+    module = page(path)
+    for name in PAGES[path].names:
+        assert getattr(module, name) is not None, name
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_star_import_takes_names_and_no_modules(path):
+    taken: dict = {}
+    names = page(path).__all__
+    for name in names:
+        taken[name] = getattr(page(path), name)
+    assert sorted(taken) == sorted(set(names))
+    assert not any(f"{path}.{name}".lstrip(".") in PAGES and name not in PAGES[path].names for name in names)
+
+
+def test_every_page_has_its_parents():
+    for path in PAGES:
+        parent = path.rpartition(".")[0]
+        assert parent in PAGES, path
+
+
+def test_submodules_are_attributes_of_their_parents():
+    assert ms.nn.optim.momentum.Momentum is parallel_lab.nn.Momentum
+    assert ms.dataset.vision.c_transforms.Resize is parallel_lab.dataset.vision.Resize
+    assert ms.dtype is page("common.dtype")
+
+
+def test_a_function_is_not_hidden_by_the_module_of_its_name():
+    """mindspore.parallel.shard is a function, and mindspore/parallel/shard.py a module."""
+    layout = importlib.import_module(f"{FACADE}.parallel.shard").Layout
+    assert layout is parallel_lab.Layout
+    assert ms.parallel.shard is page("parallel.shard").shard
+    assert callable(ms.parallel.shard)
+
+
+# ---- dtypes and tensors ----
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_dtype_is_numpys_and_works_wherever_one_is_asked_for(name):
+    dtype = getattr(ms, name)
+    assert dtype == np.dtype(name.rstrip("_")) and dtype is getattr(page("common.dtype"), name)
+    x = Tensor(np.zeros((2, 2)), dtype)
+    assert x.dtype == dtype
+    assert ms.ops.Cast()(Tensor([1.0, 2.0]), dtype).dtype == dtype
+    assert ms.ops.zeros((2,), dtype).dtype == dtype
+    assert ms.dataset.transforms.TypeCast(dtype)(np.ones(3)).dtype == dtype
+    assert ms.common.initializer.initializer("ones", [2, 2], dtype).dtype == dtype
+    assert ms.dtype_to_nptype(dtype) is dtype.type
+
+
+def test_python_types_and_dtypes():
+    assert (ms.dtype_to_pytype(ms.float16), ms.dtype_to_pytype(ms.uint8), ms.dtype_to_pytype(ms.bool_)) == (float, int, bool)
+    assert (ms.pytype_to_dtype(int), ms.pytype_to_dtype(float), ms.pytype_to_dtype(bool)) == (ms.int64, ms.float64, ms.bool_)
+
+
+MADE = {
+    "ones": (lambda ops: ops.ones((2, 3)), np.ones((2, 3), np.float32)),
+    "zeros": (lambda ops: ops.zeros(2, dtype=None), np.zeros(2, np.float32)),
+    "full": (lambda ops: ops.full((2,), 7), np.full((2,), 7)),
+    "arange": (lambda ops: ops.arange(2, 8, 3), np.array([2, 5])),
+    "linspace": (lambda ops: ops.linspace(0, 1, 5), np.linspace(0, 1, 5, dtype=np.float32)),
+    "eye": (lambda ops: ops.eye(2, 3), np.eye(2, 3, dtype=np.float32)),
+    "ones_like": (lambda ops: ops.ones_like(Tensor([[1, 2]])), np.ones((1, 2), np.int64)),
+    "zeros_like": (lambda ops: ops.zeros_like(Tensor([1.5])), np.zeros(1, np.float32)),
+    "full_like": (lambda ops: ops.full_like(Tensor([1.5]), 2), np.full(1, 2, np.float32)),
+    "fill": (lambda ops: ops.fill(np.int32, (2, 1), 3), np.full((2, 1), 3, np.int32)),
+    "Fill": (lambda ops: ops.Fill()(np.float32, (2,), 1.0), np.ones(2, np.float32)),
+    "ZerosLike": (lambda ops: ops.ZerosLike()(Tensor([1.5, 2])), np.zeros(2, np.float32)),
+    "OnesLike": (lambda ops: ops.OnesLike()(Tensor([1.5, 2])), np.ones(2, np.float32)),
+    "Eye": (lambda ops: ops.Eye()(2, 2, np.float32), np.eye(2, dtype=np.float32)),
+    "ScalarToTensor": (lambda ops: ops.ScalarToTensor()(2.0, np.float32), np.float32(2)),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_makes_arrays_here_makes_tensors_there(name):
+    make, expected = MADE[name]
+    made = make(ms.ops)
+    assert type(made) is Tensor
+    np.testing.assert_array_equal(made.asnumpy(), expected)
+    assert made.dtype == np.asarray(expected).dtype
+
+
+def test_facts_about_a_tensor():
+    x = Tensor(np.zeros((2, 3), np.float32))
+    assert (ms.ops.Shape()(x), ms.ops.DType()(x), ms.ops.Rank()(x), ms.ops.Size()(x)) == ((2, 3), ms.float32, 2, 6)
+    assert (ms.ops.dtype(x), ms.ops.rank(x), ms.ops.size(x)) == (ms.float32, 2, 6)
+
+
+def test_assignments_are_operators_of_classes_too():
+    p = Parameter(Tensor([1.0, 2.0]), "p", requires_grad=False)
+    ms.ops.AssignAdd()(p, Tensor([1.0, 1.0]))
+    np.testing.assert_array_equal(p.asnumpy(), [2.0, 3.0])
+    ms.ops.AssignSub()(p, Tensor([0.5, 0.5]))
+    ms.ops.Assign()(p, p * 2.0)
+    np.testing.assert_array_equal(p.asnumpy(), [3.0, 5.0])
+
+
+def test_a_tensor_is_printed_as_its_numbers():
+    """Seeds 003 and 004 print losses with %s and print()."""
+    loss = Tensor(np.float32(2.3243194))
+    assert f"{loss}" == str(loss) == "%s" % loss == "2.3243194"  # noqa: UP031 - the seeds' own form
+    assert str(Tensor([[1.0, 2.0]])) == "[[1. 2.]]"
+    assert repr(Tensor([1, 2])).startswith("Tensor(shape=[2], dtype=int64")
+    assert str(Parameter(Tensor([1.0]), "w")) == repr(Parameter(Tensor([1.0]), "w"))
+
+
+def test_print_shows_texts_and_tensors(capsys):
+    out = Tensor([1.0, 2.0])
+    assert ms.ops.Print()("out is:", out) is out
+    assert capsys.readouterr().out == f"out is:\n{out!r}\n"
+
+
+def test_mint_has_pytorchs_spelling():
+    x = Tensor(np.arange(24.0).reshape(2, 3, 4))
+    assert ms.mint.flatten(x, start_dim=1, end_dim=2).shape == (2, 12)
+    assert ms.mint.sum(x, dim=1, keepdim=True).shape == (2, 1, 4)
+    assert ms.mint.transpose(x, 0, 2).shape == (4, 3, 2)
+    np.testing.assert_array_equal(ms.mint.add(x, x, alpha=2).asnumpy(), 3 * x.asnumpy())
+    np.testing.assert_array_equal(ms.mint.sub(x, x, alpha=2).asnumpy(), -x.asnumpy())
+
+
+# ---- settings ----
+
+
+def test_set_seed_also_seeds_numpys_global_numbers():
+    """Seed-dependent data of a script must be the same on every rank."""
+    draws = []
+    for _ in range(2):
+        ms.set_seed(5)
+        draws.append(np.random.rand())  # noqa: NPY002 - the global numbers are what is tested
+    assert draws[0] == draws[1] == np.random.RandomState(5).rand()
+    assert context.get_seed() == 5 == ms.get_seed()
+
+
+def test_datasets_have_a_seed_of_their_own():
+    source = ms.dataset.NumpySlicesDataset(np.arange(50), shuffle=True)
+
+    def order():
+        source.set_epoch(0)
+        return [int(row[0].asnumpy()) for row in source]
+
+    ms.set_seed(1)
+    by_global = order()
+    ms.dataset.config.set_seed(1000)
+    own = order()
+    ms.set_seed(2)
+    assert (order(), ms.dataset.config.get_seed()) == (own, 1000)
+    assert own != by_global
+    context.set_dataset_seed(None)
+    ms.set_seed(1)
+    assert order() == by_global
+
+
+@pytest.mark.parametrize(("seed", "kind"), [("1", TypeError), (True, TypeError), (1.0, TypeError), (-1, ValueError), (2**32, ValueError)])
+def test_a_wrong_dataset_seed_is_refused(seed, kind):
+    with pytest.raises(kind, match="An int from 0"):
+        ms.dataset.config.set_seed(seed)
+
+
+def test_settings_of_devices_are_checked():
+    ms.set_device("Ascend", 3)
+    assert (ms.get_context("device_target"), ms.get_context("device_id")) == ("Ascend", 3)
+    ms.runtime.set_memory(max_size="28GB")
+    ms.runtime.launch_blocking()
+    for call, kind in (
+        (lambda: ms.set_device("TPU"), RuntimeError),
+        (lambda: ms.set_device(3), TypeError),
+        (lambda: ms.runtime.set_memory(max_size=28), TypeError),
+        (lambda: ms.runtime.set_memory(max_size="28"), ValueError),
+        (lambda: ms.runtime.set_memory(max_size="0GB"), ValueError),
+        (lambda: ms.runtime.set_memory(optimize_level="O9"), ValueError),
+        (lambda: ms.runtime.dispatch_threads_num(0), ValueError),
+        (lambda: ms.set_deterministic(1), TypeError),
+    ):
+        with pytest.raises(kind) as caught:
+            call()
+        assert isinstance(caught.value, ParallelLabError)
+
+
+def test_decorators_of_the_graph_compiler_leave_things_as_they_are():
+    class Block(parallel_lab.nn.Cell):
+        @ms.lazy_inline
+        def __init__(self):
+            super().__init__()
+
+    assert isinstance(Block(), parallel_lab.nn.Cell)
+    assert ms.jit_class(Block) is Block
+    assert ms.mutable((1, 2)) == (1, 2)
+
+
+def test_no_init_parameters_leaves_initial_values_undrawn():
+    with ms.nn.utils.no_init_parameters():
+        net = parallel_lab.nn.Dense(3, 2)
+        optimizer = parallel_lab.nn.SGD(net.trainable_params(), 1e-2)
+    assert net.weight._data is None and optimizer.parameters[0] is net.weight
+    assert net.weight.asnumpy().shape == (2, 3)
+
+
+def test_operators_and_optimizers_keep_their_device_and_refuse_to_run_there():
+    matmul = ms.ops.MatMul().set_device("CPU")
+    assert matmul.prim_attrs["primitive_target"] == "CPU" and "CPU" in repr(matmul)
+    with pytest.raises(NotBuiltYet, match="MatMul: it is placed on 'CPU'"):
+        matmul(Tensor(np.ones((2, 2))), Tensor(np.ones((2, 2))))
+    with pytest.raises(NotBuiltYet):
+        ms.ops.ReLU().add_prim_attr("primitive_target", "CPU")(Tensor([1.0]))
+    p = Parameter(Tensor([1.0]), "p")
+    optimizer = ms.nn.SGD([p], 0.1)
+    assert optimizer.target is None
+    optimizer.target = "CPU"
+    assert optimizer.target == "CPU"
+    with pytest.raises(NotBuiltYet, match=r"SGD\.target"):
+        optimizer([Tensor([1.0])])
+    np.testing.assert_array_equal(p.asnumpy(), [1.0])
+
+
+@pytest.mark.parametrize(("target_", "kind"), [("NPU", RuntimeError), ("cpu", ValueError), (1, TypeError), (None, TypeError)])
+def test_an_unknown_device_is_refused(target_, kind):
+    with pytest.raises(kind, match="'CPU', 'GPU', 'Ascend'"):
+        ms.ops.MatMul().set_device(target_)
+    optimizer = ms.nn.SGD([Parameter(Tensor([1.0]), "p")], 0.1)
+    with pytest.raises(kind, match="'CPU', 'GPU', 'Ascend'"):
+        optimizer.target = target_
+
+
+def test_recomputing_an_operator_is_kept_and_refused_when_it_is_compiled():
+    net = parallel_lab.nn.SequentialCell(parallel_lab.nn.Dense(4, 4))
+    assert net[0].matmul.recompute() is net[0].matmul
+    with pytest.raises(TypeError, match="mode=1"):
+        net[0].matmul.recompute(1)
+    with pytest.raises(NotBuiltYet, match="recompute"):
+        parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32)))
+    net[0].matmul.recompute(False)
+    assert parallel_lab.compile(net, Tensor(np.ones((4, 4), np.float32)))
+
+
+# ---- what is not there ----
+
+MISSING = {
+    ("nn", "Conv3d"): "The nearest here: Conv2d",
+    ("nn", "Sofmax"): "Softmax",
+    ("nn", "AdamW"): "AdamWeightDecay",
+    ("nn", "AutoParallel"): "from mindspore.parallel.auto_parallel import AutoParallel",
+    ("", "AutoParalel"): "from mindspore.parallel.auto_parallel import AutoParallel",
+    ("", "Cell"): "from mindspore.nn import Cell",
+    ("", "export"): "save_checkpoint",
+    ("", "bfloat16"): "float16",
+    ("ops", "Matmul"): "MatMul",
+    ("ops", "Momentum"): "from mindspore.nn import Momentum",
+    ("train", "LossMonitr"): "LossMonitor",
+    ("communication", "get_rank_id"): "get_rank",
+    ("common.initializer", "Orthogonal"): r"dir\(mindspore.common.initializer\)",
+    ("runtime", "max_memory_allocated"): r"dir\(mindspore.runtime\)",
+}
+
+
+@pytest.mark.parametrize(("path", "name"), MISSING, ids=lambda part: part or "mindspore")
+def test_a_missing_name_says_so_and_names_the_nearest(path, name):
+    module = page(path)
+    shown = f"mindspore.{path}" if path else "mindspore"
+    with pytest.raises(MissingName, match=f"{shown} has no '{name}' here.*{MISSING[path, name]}") as caught:
+        getattr(module, name)
+    assert isinstance(caught.value, AttributeError) and caught.value.name == name
+    assert not hasattr(module, name)
+    assert getattr(module, name, None) is None
+
+
+@pytest.mark.parametrize(("path", "name"), MISSING, ids=lambda part: part or "mindspore")
+def test_an_import_of_a_missing_name_says_the_same(path, name):
+    """Wrong before: Python's own "cannot import name", because it swallows an AttributeError."""
+    source = f"from {FACADE}.{path} import {name}" if path else f"from {FACADE} import {name}"
+    with pytest.raises(MissingImport, match=f"has no '{name}' here.*{MISSING[path, name]}") as caught:
+        exec(source, {})
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("numpy", "Use numpy"),
+        ("profiler", "--events"),
+        ("mindrecord", "GeneratorDataset"),
+        ("dataset.vision.py_transforms", "mindspore.dataset.vision has the same operations"),
+        ("dataset.transforms.py_transforms", "Compose"),
+        ("communication.comm_func", "AllReduce"),
+        ("nn.optim.adamm", "mindspore.nn.optim.adam"),
+        ("mint.distributed", "mindspore.communication"),
+        ("nosuchthing", r"dir\(mindspore\)"),
+    ],
+)
+def test_a_missing_module_says_so(module, text):
+    with pytest.raises(MissingModule, match=f"there is no module mindspore.{module} here.*{text}") as caught:
+        importlib.import_module(f"{FACADE}.{module}")
+    assert isinstance(caught.value, ModuleNotFoundError)
+
+
+def test_every_hint_is_for_something_that_is_not_there():
+    for path in HINTS:
+        assert path not in PAGES
+        parent, _, name = path.rpartition(".")
+        if parent in PAGES:
+            assert name not in PAGES[parent].names, path
+
+
+def test_python_asks_modules_for_names_of_its_own():
+    assert not hasattr(ms, "__wrapped__") and not hasattr(ms.nn, "__file_name__")
+    with pytest.raises(AttributeError) as caught:
+        _ = ms.nn.__no_such__
+    assert not isinstance(caught.value, MissingName)
+
+
+def test_a_name_that_was_never_imported_is_explained():
+    """Seed 004 uses AutoParallel without importing it."""
+    try:
+        exec("AutoParallel(net)", {})
+    except NameError as error:
+        explain(error)
+        assert error.__notes__ == ["'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`."]
+    else:
+        pytest.fail("no NameError")
+    other = NameError("name 'qqqq' is not defined", name="qqqq")
+    explain(other)
+    assert not hasattr(other, "__notes__")
+
+
+def test_a_name_has_homes():
+    assert homes("AutoParallel")[-1] == "mindspore.parallel.auto_parallel"
+    assert homes("Cell") == ["mindspore.nn", "mindspore.nn.cell", *[h for h in homes("Cell") if h.startswith("mindspore.nn.layer")]]
+    assert homes("qqqq") == []
+
+
+def test_importing_the_package_does_not_load_the_facade():
+    code = """
+import sys, parallel_lab
+assert "parallel_lab.mindspore" not in sys.modules, "the package loads the facade"
+before = set(sys.modules)
+import parallel_lab.mindspore as ms
+from parallel_lab.mindspore import nn, ops
+loaded = {name for name in set(sys.modules) - before if name.startswith("parallel_lab.")}
+print(*sorted(loaded))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    names = found.stdout.split()
+    assert [n for n in names if not n.startswith(FACADE)] == []
