@@ -21,7 +21,23 @@ from .compiler import (
     compile_network as compile,
     compile_steps,
 )
-from .context import get_auto_parallel_context, get_seed, reset_auto_parallel_context, set_auto_parallel_context, set_seed
+from .context import (
+    GRAPH_MODE,
+    PYNATIVE_MODE,
+    ParallelMode,
+    get_algo_parameters,
+    get_auto_parallel_context,
+    get_compat,
+    get_context,
+    get_seed,
+    reset_algo_parameters,
+    reset_auto_parallel_context,
+    set_algo_parameters,
+    set_auto_parallel_context,
+    set_compat,
+    set_context,
+    set_seed,
+)
 from .errors import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -37,6 +53,7 @@ from .errors import (
     TraceError,
 )
 from .layout import TensorLayout
+from .named_layout import Layout
 from .nn.initializer import initializer
 from .plan import Plan
 from .redistribution import plan_redistribution
@@ -46,12 +63,16 @@ from .run.simulator import Simulator, simulate
 from .tensor import Parameter, ParameterTuple, Tensor
 
 __all__ = [
+    "GRAPH_MODE",
+    "PYNATIVE_MODE",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "ContextError",
     "DeadlockError",
+    "Layout",
     "LayoutError",
     "ParallelLabError",
+    "ParallelMode",
     "Parameter",
     "ParameterTuple",
     "Plan",
@@ -68,16 +89,30 @@ __all__ = [
     "TraceError",
     "compile",
     "compile_steps",
+    "get_algo_parameters",
     "get_auto_parallel_context",
+    "get_compat",
+    "get_context",
     "get_seed",
     "grad",
     "initializer",
     "nn",
     "ops",
     "plan_redistribution",
+    "reset_algo_parameters",
     "reset_auto_parallel_context",
+    "set_algo_parameters",
     "set_auto_parallel_context",
+    "set_compat",
+    "set_context",
     "set_seed",
     "simulate",
     "value_and_grad",
 ]
+
+
+def load_ipython_extension(ipython) -> None:
+    """`%load_ext parallel_lab`: adds the cell magic `%%ranks`."""
+    from .magics import load
+
+    load(ipython)

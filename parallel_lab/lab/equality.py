@@ -121,7 +121,7 @@ def compare_sessions(session: Session, reference: Session, batches: Sequence[Any
     for key, (value, taken) in want.items():
         bound = rounding_bound(plan, value, taken) + 2 * _largest_difference(near[key][0], value)
         rows.append(EqualityRow(key, _largest_difference(got[key][0], value), bound))
-    where = "worker processes" if session.executor == "processes" else "simulated ranks"
+    where = {"processes": "worker processes", "mpi": "ranks of MPI"}.get(session.executor, "simulated ranks")
     return Equality(f"{session.plan.device_num} {where} against one device", tuple(rows))
 
 

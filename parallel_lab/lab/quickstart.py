@@ -135,7 +135,7 @@ class QuickstartResult:
     @property
     def source(self) -> str:
         """Where the times of the events come from: "measured" or "simulated"."""
-        return "measured" if self.executor == "processes" else "simulated"
+        return "measured" if self.executor != "simulator" else "simulated"
 
     @property
     def verdict(self) -> str:
@@ -161,7 +161,7 @@ class QuickstartResult:
         lines = ["TRAINING" + (f" (one step in {every} is shown; --full-text prints all)" if every > 1 else "")]
         lines += [f"epoch: {i // per_epoch + 1} step: {i % per_epoch + 1}, loss is {self.losses[i]}" for i in shown]
         rate = f"; then {n - 1} steps in {time_text(self.train_s)}, {self.steps_per_s:.0f} steps/s" if n > 1 else ""
-        how = "wall time" if self.executor == "processes" else "wall time of this one process, which plays all ranks"
+        how = "wall time" if self.executor != "simulator" else "wall time of this one process, which plays all ranks"
         lines.append(f"Start and first step took {time_text(self.start_s)}{rate} ({how}).")
         return "\n".join(lines)
 
@@ -209,7 +209,7 @@ class QuickstartResult:
     @property
     def times_text(self) -> str:
         """Where the times of the messages come from, in a sentence."""
-        if self.executor == "processes":
+        if self.executor != "simulator":
             found = f"measured: median over ranks and the last {self._recorded} steps, waiting for the others and for a core included"
         else:
             found = f"simulated: median over ranks and the last {self._recorded} steps on a clock where every rank has a core of its own"
@@ -250,7 +250,7 @@ class Quickstart:
     net, data   names of a network and of a problem it takes (`networks.py`, `problems.py`); data: default the network's first
     epochs      default: DEFAULT_EPOCHS[data]
     strategies  {operator: strategy}, over the network's preset; operators of the loss too, by the names of the table ("loss_fn.sub")
-    executor    "processes" or "simulator"
+    executor    "processes", "simulator" or "mpi"
 
     Raises ArgumentError for unknown names and numbers out of range, StrategyError for a strategy that cannot be; nothing has run then.
     """
@@ -315,7 +315,7 @@ class Quickstart:
         """What will run: operators with strategies and shapes, and the slices of every parameter."""
         p = self.problem
         sizes = f" ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim})" if p.kind == "rows" else ""
-        where = "real processes on this machine" if self.executor == "processes" else "simulated ranks in this process"
+        where = "real processes on this machine" if self.executor != "simulator" else "simulated ranks in this process"
         head = (
             f"The network {self.network.label!r}{sizes} on {ranks_text(self.devices)}, {where}.\n"
             f"Data: {p.label} ({p.note}).\n"
@@ -375,7 +375,7 @@ def _train(session: Session, batches: Sequence[Any], steps: int, progress: Progr
     """The remaining steps, in one piece on processes, in pieces in the simulator, which cannot report while it runs."""
     if steps < 1:
         return []
-    if session.executor == "processes":
+    if session.executor != "simulator":
         run = session.start(batches, steps, record=record, on_losses=lambda first, losses: progress(first + len(losses), steps + 1))
         try:
             return run.result()

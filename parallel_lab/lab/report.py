@@ -73,7 +73,7 @@ def _headline(result: QuickstartResult) -> str:
     plan, problem = result.plan, result.problem
     moved = [m for m in result.messages if m.groups]
     sent = sum(m.bytes_counted if m.bytes_counted is not None else m.bytes_predicted for m in moved)
-    how = "processes" if result.executor == "processes" else "simulated ranks"
+    how = "processes" if result.executor != "simulator" else "simulated ranks"
     facts = [
         (str(plan.device_num), how if plan.device_num > 1 else how.removesuffix("es" if how == "processes" else "s")),
         (f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}", f"loss, {len(result.losses)} step{'s' if len(result.losses) > 1 else ''}"),

@@ -18,20 +18,27 @@ FLOORS = {
         "shipped",
         "origin",
         "layout",
+        "named_layout",
         "halo",
         "refinement",
         "redistribution",
         "redistribution_steps",
+        "redistribution_cost",
         "cluster",
         "context",
+        "plain_json",
+        "slices",
+        "context_tables",
+        "parallel_config",
+        "settings",
     ),
     1: ("ops",),
-    2: ("tensor", "autograd", "nn", "dataset", "models"),
+    2: ("tensor", "autograd", "functional", "nn", "dataset", "models"),
     3: ("graph",),
-    4: ("plan", "plan_verify", "plan_view", "schedule"),
-    5: ("run", "cost", "events", "checkpoint", "compiler", "train"),  # use
-    6: ("lab", "bench"),
-    7: ("widgets", "mindspore", "cli", "cli_bench", "cli_quickstart", "doctor", "workbench", "__main__"),  # face
+    4: ("plan", "plan_verify", "plan_view", "graph_files", "schedule"),
+    5: ("run", "cost", "events", "communication", "checkpoint", "strategy_file", "compiler", "train"),  # use
+    6: ("lab", "bench", "launch", "magics"),
+    7: ("widgets", "mindspore", "cli", "cli_bench", "cli_quickstart", "cli_run", "doctor", "workbench", "__main__"),  # face
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names}
 ROOF = 6.5  # parallel_lab/__init__.py re-exports floors 0 to 6; nobody in the package imports it
