@@ -6,18 +6,33 @@ with shared memory, `mpi/pool.py` for ranks under mpirun.
 
 from __future__ import annotations
 
+import importlib
+import io
 import queue
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 import dill
 
 from ..errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, message
 
-__all__ = ["DEATH_GRACE_S", "GRACE_S", "INTERRUPT_GRACE_S", "INTERRUPT_KILL_S", "LOADING_GRACE_S", "LOOK_S", "POLITE_STOP_S", "Job", "JobPool"]
+__all__ = [
+    "DEATH_GRACE_S",
+    "GRACE_S",
+    "INTERRUPT_GRACE_S",
+    "INTERRUPT_KILL_S",
+    "LOADING_GRACE_S",
+    "LOOK_S",
+    "POLITE_STOP_S",
+    "Job",
+    "JobPool",
+    "packed",
+]
 
 LOOK_S = 0.05  # how often a pool looks at a job that runs
 GRACE_S = 3.0  # for ranks to come back after a fault before the pool is ended by force; they need that long only on a machine with other work
@@ -25,8 +40,25 @@ INTERRUPT_GRACE_S = 1.0  # the same after an interrupt, which must end the cell 
 LOADING_GRACE_S = 10.0  # the same while a rank still imports what the function needs (1 s was too little on a machine with other work)
 DEATH_GRACE_S = 0.25  # the same after a death, when the pool is lost anyway
 POLITE_STOP_S, INTERRUPT_KILL_S = 0.25, 0.85  # Ctrl-C: stop at an agree point; after the first, at any collective; after the second, by force
+_PACKAGE = __name__.partition(".")[0]
 KEPT_MESSAGES = 10_000  # older messages of a job are dropped; a callback has seen them all
 CALLBACK_WAIT_S = 5.0  # result() waits at most this long for callbacks that still run
+
+
+class _Packer(dill.Pickler):
+    """dill, but modules of this package go by name: in an editable install dill takes them for the user's own and would copy what is in them."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType) and obj.__name__.partition(".")[0] == _PACKAGE:
+            return importlib.import_module, (obj.__name__,)
+        return NotImplemented
+
+
+def packed(obj: Any) -> bytes:
+    """`obj` as bytes for a worker; a function goes with the notebook's globals that it uses, and no others."""
+    out = io.BytesIO()
+    _Packer(out, recurse=True).dump(obj)
+    return out.getvalue()
 
 
 class Job:
@@ -209,7 +241,7 @@ class JobPool:
 
     @staticmethod
     def _pack(fn: Callable, args: tuple) -> bytes:
-        return dill.dumps((fn, args), recurse=True)  # recurse: with the notebook's globals that fn uses, and no others
+        return packed((fn, args))
 
     def _job(self, payloads: list[bytes], on_message: Callable | None) -> Job:
         return Job(self, payloads, on_message)

@@ -434,3 +434,14 @@ def test_raising_rank_does_not_cost_the_pool(pool):
     with pytest.raises(RankRaised):
         pool.run(lambda comm: 1 / 0)
     assert pool.alive and pool.run(lambda comm: comm.all_reduce(np.ones(1))[0]) == [4.0] * 4
+
+
+def test_functions_that_use_modules_of_the_package_find_them_on_the_worker(pool):
+    """In an editable install dill took the package's modules for the user's own, and failed on what is in them."""
+    from parallel_lab import context, ops
+
+    def on_rank(comm):
+        context.set_seed(7 + comm.rank)
+        return context.get_seed(), np.asarray(ops.relu(np.array([-1.0, 2.0]))).tolist()
+
+    assert pool.run(on_rank) == [(7 + rank, [0.0, 2.0]) for rank in range(4)]
