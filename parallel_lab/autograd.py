@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .context import current_tracer, on_tape
+from .context import cell_runner, current_tracer, on_tape
 from .errors import ArgumentError, ArgumentTypeError, TraceError, message, shorten
 from .tensor import Arithmetic, Node, Parameter, Tensor
 
@@ -88,8 +88,9 @@ def value_and_grad(
     weights        Parameters to differentiate for
     has_aux        fn returns (loss, more...), and only the loss is differentiated
 
-    Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both. Raises ArgumentError or
-    ArgumentTypeError for what cannot be differentiated for, TraceError if the result is no Tensor.
+    Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both. On a rank, where Cells that
+    are called run compiled, so does this function, and gradients are this rank's slices. Raises ArgumentError or ArgumentTypeError for what cannot
+    be differentiated for, TraceError if the result is no Tensor.
     """
     where = "value_and_grad"
     if not callable(fn):
@@ -98,11 +99,16 @@ def value_and_grad(
         raise TraceError(message("neither grad_position nor weights is given", where=where, hint="Give weights=net.trainable_params()"))
     positions, weight_list = _positions(grad_position, where), _weights(weights, where)
 
+    @_named_like(fn)
     def run(*args: Any) -> tuple[Any, Any]:
         if positions and max(positions) >= len(args):
             given = f"grad_position={grad_position} with {len(args)} argument{'s' if len(args) != 1 else ''}"
             raise ArgumentError(message(given, where=where, allowed=f"Numbers of positional arguments, from 0 to {len(args) - 1}"))
         tracer = current_tracer.get()
+        if tracer is None and not on_tape.get():
+            compiled = cell_runner()(run, args, {})
+            if compiled is not NotImplemented:
+                return compiled
         if tracer is None:
             args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
         watching = on_tape.set(tracer is None)
@@ -111,7 +117,8 @@ def value_and_grad(
         finally:
             on_tape.reset(watching)
         if has_aux and not isinstance(value, (tuple, list)):
-            raise TraceError(message(f"the function returned {shorten(value)}", where=where, allowed="With has_aux=True a tuple: (loss, more...)"))
+            allowed, hint = "With has_aux=True a tuple: (loss, more...)", "Return loss, logits from the function, or leave has_aux away"
+            raise TraceError(message(f"the function returned {shorten(value)}", where=where, allowed=allowed, hint=hint))
         output = value[0] if has_aux else value
         if not isinstance(output, Tensor if tracer is None else Arithmetic):
             raise TraceError(message(f"the function returned {shorten(output)}", where=where, allowed="A Tensor to differentiate"))
@@ -125,6 +132,17 @@ def value_and_grad(
         return value, by_weight if grad_position is None else (inputs, by_weight)
 
     return run
+
+
+def _named_like(fn: Callable) -> Callable:
+    """A decorator: the name and the arguments of `fn`, a function or a Cell, which a compiled program shows."""
+
+    def named(run: Callable) -> Callable:
+        run.__wrapped__ = getattr(fn, "construct", fn)  # type: ignore[attr-defined]
+        run.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        return run
+
+    return named
 
 
 def grad(

@@ -19,10 +19,11 @@ from .graph.trace import Slot, check_input, input_names, trace_network
 from .nn.cell import Cell
 from .nn.loss import WithLossCell
 from .nn.optim import Optimizer
+from .ops.registry import Primitive
 from .plan import Plan, freeze
 from .tensor import Parameter
 
-__all__ = ["Compiled", "compile_network", "compile_program", "compile_steps"]
+__all__ = ["Compiled", "check_built", "compile_network", "compile_program", "compile_steps"]
 
 
 def compile_network(
@@ -60,7 +61,7 @@ def compile_network(
 
 def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
     """As `compile_network`, but returns what every pass made: ("trace", Draft), ("strategies", Draft), ..., ("plan", Plan)."""
-    made = compile_program(network, *inputs, **options)
+    made = compile_program(network, *inputs, one_loss=True, **options)
     static = next((part for part in _leaves(made.form) if not isinstance(part, Slot)), made)
     if static is not made:
         raise TraceError(message(f"the network returned {shorten(static)}", where="compile", allowed="Tensors that it computed from its inputs"))
@@ -80,15 +81,19 @@ class Compiled:
     steps       what every pass made; the last is the plan
     parameters  the Parameters by name
     optimizer   the one whose rule the plan's update is, or None
+    scaler      (the loss scaler that the function multiplies by itself, the plan's input for the scale), or None
     form        what the function returned, with a `graph.trace.Slot` in the place of each of the plan's outputs
     cells       (Cell, whether it was in training mode) of every Cell that was called: another mode makes another program
+    primitives  (Primitive, its strategies) of every operator object that was called: so does another strategy
     """
 
     steps: tuple[tuple[str, Draft | Plan], ...]
     parameters: dict[str, Parameter]
     optimizer: Any
+    scaler: tuple[Any, str] | None
     form: Any
     cells: tuple[tuple[Cell, bool], ...]
+    primitives: tuple[tuple[Primitive, tuple[Any, Any]], ...]
 
     @property
     def plan(self) -> Plan:
@@ -99,8 +104,10 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     """As `compile_network`, with everything that running the plan on the learner's own objects needs.
 
     A function may be a whole training step: it asks for gradients with `value_and_grad` and gives them, or what it makes of them, to an optimizer.
+    A loss of several elements is differentiated as their sum, as MindSpore's Model does it; one_loss=True: it is refused.
     """
     loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
+    one_loss = options.pop("one_loss", False)
     config = _config(options)
     if not inputs:
         raise ShapeError(
@@ -110,7 +117,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if optimizer is not None and loss is None:
         raise TraceError(message("an optimizer is given without a loss", where="compile", hint="Give loss=... too"))
     check_device_num(config.device_num)
-    _check_built(config, network)
+    check_built(config, network)
     _check_count(network, len(inputs) - (loss is not None), loss is not None)
     names = input_names(getattr(network, "construct", network), len(inputs) - (loss is not None)) + (["label"] if loss is not None else [])
     specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
@@ -126,9 +133,10 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         traced.cell_name = "network"
     name, trained = getattr(network, "__name__", type(network).__name__), () if optimizer is None else optimizer.parameters
     found = trace_network(traced, specs, name, trained, parallel_mode=config.parallel_mode)
+    _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
     result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()
-    if loss is not None and (result or len(graph.outputs) > 1):
+    if loss is not None and (len(graph.outputs) > 1 or (result and one_loss)):
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
         raise ShapeError(message(f"the loss {what}", where="compile", allowed="One number", hint="Use reduction='mean' or 'sum', or ops.reduce_mean"))
     if loss is not None and graph.seeds:
@@ -145,12 +153,13 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         chosen = (*chosen, ("follow", follow_gradients))
     if optimizer is not None:
         if optimizer.loss_scaler is not None:
+            by_hand = found.scaler[1] if found.scaler is not None and found.scaler[0] is optimizer.loss_scaler else ""
             at = next((i for i, (name, _) in enumerate(chosen) if name == "differentiate"), len(chosen))
-            chosen = (*chosen[:at], ("loss_scale", lambda d: scale_loss(d, optimizer.loss_scaler)), *chosen[at:])
+            chosen = (*chosen[:at], ("loss_scale", lambda d: scale_loss(d, optimizer.loss_scaler, by_hand)), *chosen[at:])
         chosen = (*chosen, ("update", lambda d: update_parameters(d, optimizer, parameters)))
     steps += run_passes(draft, chosen)
     steps.append(("plan", freeze(steps[-1][1], found.constants)))
-    return Compiled(tuple(steps), parameters, optimizer, found.form, found.cells)
+    return Compiled(tuple(steps), parameters, optimizer, found.scaler, found.form, found.cells, found.primitives)
 
 
 def with_saved_strategies(draft: Draft, path: str) -> Draft:
@@ -175,7 +184,7 @@ def with_saved_strategies(draft: Draft, path: str) -> Draft:
     return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted("strategy file", f"{taken} strategies from {path}")
 
 
-def _check_built(config: ParallelConfig, network: Callable) -> None:
+def check_built(config: ParallelConfig, network: Callable) -> None:
     """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
     if config.parallel_mode == "auto_parallel" and config.search_mode != "sharding_propagation":
         what = f"search_mode={config.search_mode!r} in auto_parallel mode"
@@ -184,18 +193,25 @@ def _check_built(config: ParallelConfig, network: Callable) -> None:
         what, hint = f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1"
     elif config.enable_parallel_optimizer:
         what, hint = "enable_parallel_optimizer=True (optimizer parallel, hsdp)", "Set it to False; every rank then keeps the whole state"
+    elif config.grad_accumulation_step > 1:
+        what = f"grad_accumulation_step={config.grad_accumulation_step}"
+        hint = f"Set it to 1 and wrap the network: nn.GradAccumulation(net, {config.grad_accumulation_step})"
     else:
-        cells = network.cells_and_names() if isinstance(network, Cell) else ()
-        asked = next((path or type(cell).__name__ for path, cell in cells if _is_recomputed(cell)), None)
-        if asked is None:
-            return
-        what, hint = f"recompute() of {asked!r}", "Leave the call away: results are the same, activations are kept in memory"
-    raise NotBuiltYet(message(f"{what} cannot be run yet", where="compile", allowed="The setting is checked and kept", hint=hint))
+        _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
+        return
+    raise _not_built(what, hint)
 
 
-def _is_recomputed(cell: Cell) -> bool:
-    """Whether `recompute()` was called on the Cell, or on one of its operators."""
-    return cell.recompute_options is not None or any(p.prim_attrs.get("recompute") for p in vars(cell)["_primitives"].values())
+def _check_recomputed(cells: Iterable[tuple[str, Cell]]) -> None:
+    """Raise NotBuiltYet if `recompute()` was called on one of the Cells, given with their paths, or on one of its operators."""
+    for path, cell in cells:
+        if cell.recompute_options is not None or any(p.prim_attrs.get("recompute") for p in vars(cell)["_primitives"].values()):
+            hint = "Leave the call away: results are the same, activations are kept in memory"
+            raise _not_built(f"recompute() of {(path or type(cell).__name__)!r}", hint)
+
+
+def _not_built(what: str, hint: str) -> NotBuiltYet:
+    return NotBuiltYet(message(f"{what} cannot be run yet", where="compile", allowed="The setting is checked and kept", hint=hint))
 
 
 def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .context_tables import ALGORITHM, COMPOSED, COST_MODEL, DEFAULTS_OF_2_10, EXECUTION, GRAPH_MODE, PARALLEL, PARTS, PYNATIVE_MODE, Table
+from .context_tables import ALGORITHM, COMPOSED, COST_MODEL, DEFAULTS_OF_2_10, EXECUTION, GRAPH_MODE, PARALLEL, PARTS, PYNATIVE_MODE, Checks, Table
 from .errors import ContextConflictError, ContextError, ContextPathError, ContextTypeError, message, shorten
 from .parallel_config import Fusion, ParallelConfig
-from .settings import PARALLEL_MODES, Check, choice, nearest, refuse
+from .settings import PARALLEL_MODES, choice, integer, nearest, refuse
 
 __all__ = [
     "GRAPH_MODE",
@@ -142,7 +142,7 @@ _compat = "seeds"
 _seed = 1
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(ParallelConfig)} | {"comm_fusion": Fusion()}
-_PARALLEL_KEYS: dict[str, Check] = {**{key: check for key, (_, check) in PARALLEL.items()}, **COMPOSED}
+_PARALLEL_KEYS: Checks = {**PARALLEL, **COMPOSED}
 _FUNCTIONS: dict[str, Any] = {  # what follows set_ and get_ in their names: their keys
     "auto_parallel_context": _PARALLEL_KEYS,
     "algo_parameters": ALGORITHM,
@@ -177,7 +177,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
     """
     global _parallel
     where = "set_auto_parallel_context"
-    checked = {(key := _known_key(where, given, _PARALLEL_KEYS)): _PARALLEL_KEYS[key](key, value, where) for given, value in settings.items()}
+    checked = _checked(settings, _PARALLEL_KEYS, where)
     state = {**_parallel, **_combined(checked, where)}
     mode = _execution.get("mode", GRAPH_MODE)
     _check_pynative(mode, state.get("parallel_mode", "stand_alone"), state.get("dataset_strategy"), where)
@@ -208,7 +208,7 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     if key == "comm_fusion":
         return _kept("comm_fusion").as_dict()
     if key in PARTS:
-        return {name: _kept(kept) for name, (kept, _, _) in PARTS[key].items()}
+        return {name: _kept(kept) for name, (kept, _) in PARTS[key].items()}
     value = _kept(key)
     if key == "dataset_strategy" and _compat == "2.10" and isinstance(value, tuple):
         return [list(cuts) if isinstance(cuts, tuple) else cuts for cuts in value]
@@ -302,10 +302,12 @@ def _known_key(where: str, key: object, known: Iterable[str]) -> str:
     if plain in known:
         return plain
     verb, _, function = where.partition("_")
-    others = [f"{verb}_{name}" for name, keys in _FUNCTIONS.items() if plain in keys and name != function]
+    others = [f"{verb}_{name}" for name, keys in _FUNCTIONS.items() if plain in keys and name != function and function in _FUNCTIONS]
     inside = [dict_key for dict_key, parts in PARTS.items() if plain in parts]
     hint = f"{others[0]} knows it" if others else f"It stands inside the dict {inside[0]}" if inside else nearest(plain, known)
-    raise ContextError(message(f"key {shorten(plain)} is not known", where=where, allowed=f"Keys: {', '.join(sorted(known))}", hint=hint))
+    # the hint comes first: behind all the keys nobody would find it
+    what = f"key {shorten(plain)} is not known{f'. {hint}' if hint else ''}"
+    raise ContextError(message(what, where=where, allowed=f"Keys: {', '.join(sorted(known))}"))
 
 
 # ---- what passes and runs receive ----
@@ -373,9 +375,13 @@ def reset_algo_parameters() -> None:
     _algorithm = {}
 
 
-def _checked(settings: dict[str, Any], table: Table, where: str) -> dict[str, Any]:
+def _checked(settings: dict[str, Any], checks: Checks, where: str) -> dict[str, Any]:
     """All values of a call, checked. Raises ContextError or a subclass."""
-    return {(key := _known_key(where, given, table)): table[key][1](key, value, where) for given, value in settings.items()}
+    return {(key := _known_key(where, given, checks)): checks[key](key, value, where) for given, value in settings.items()}
+
+
+def _checks(table: Table) -> Checks:
+    return {key: check for key, (_, check) in table.items()}
 
 
 # ---- set_cost_model_context ----
@@ -388,7 +394,8 @@ def set_cost_model_context(**settings: Any) -> None:
     Raises ContextError or ContextTypeError, and changes nothing then.
     """
     global _cost_model, _algorithm
-    checked = _checked(settings, {**COST_MODEL, **{key: ALGORITHM[kept] for key, kept in _DP_ALGO.items()}}, "set_cost_model_context")
+    checks = {**_checks(COST_MODEL), **{key: ALGORITHM[kept] for key, kept in _DP_ALGO.items()}}
+    checked = _checked(settings, checks, "set_cost_model_context")
     _algorithm = {**_algorithm, **{_DP_ALGO[key]: value for key, value in checked.items() if key in _DP_ALGO}}
     _cost_model = {**_cost_model, **{key: value for key, value in checked.items() if key not in _DP_ALGO}}
 
@@ -429,7 +436,7 @@ def set_context(**settings: Any) -> None:
     Raises ContextError or a subclass for an unknown key or a value that is not allowed; nothing changes then.
     """
     global _execution
-    state = {**_execution, **_checked(settings, EXECUTION, "set_context")}
+    state = {**_execution, **_checked(settings, _checks(EXECUTION), "set_context")}
     _check_pynative(state.get("mode", GRAPH_MODE), _kept("parallel_mode"), _kept("dataset_strategy"), "set_context")
     _execution = state
 
@@ -465,11 +472,15 @@ def get_compat() -> str:
 
 
 def set_seed(seed: int) -> None:
-    """Seed of every random draw of the package. Parameters that were already drawn keep their values."""
+    """Seed of every random draw of the package. Parameters that were already drawn keep their values.
+
+    seed  an int from 0 to 2^64 - 1. Raises ContextTypeError (a TypeError), ContextError (a ValueError).
+    """
     global _seed
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ContextError(message(f"seed={shorten(seed)}", where="set_seed", allowed="A non-negative int"))
-    _seed = seed
+    _seed = _check_seed("seed", seed, "set_seed")
+
+
+_check_seed = integer(0, 2**64 - 1)  # `World.agree` sends it as a uint64
 
 
 def get_seed() -> int:
@@ -481,11 +492,9 @@ _dataset_seed: int | None = None
 
 
 def set_dataset_seed(seed: int | None) -> None:
-    """Seed of the datasets' orders and augmentations alone; None: the global seed (the default)."""
+    """Seed of the datasets' orders and augmentations alone; None: the global seed (the default). Errors as `set_seed`."""
     global _dataset_seed
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise ContextError(message(f"seed={shorten(seed)}", where="set_dataset_seed", allowed="A non-negative int, or None: the global seed"))
-    _dataset_seed = seed
+    _dataset_seed = None if seed is None else _check_seed("seed", seed, "set_dataset_seed")
 
 
 def get_dataset_seed() -> int:

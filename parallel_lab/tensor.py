@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from . import ops
-from .context import current_tracer, get_seed
-from .errors import ArgumentTypeError, ShapeError, TraceError, message, shorten
+from .context import PYNATIVE_MODE, current_tracer, get_auto_parallel_context, get_context, get_seed
+from .errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, message, shorten
 from .layout import TensorLayout
 from .ops.names import spelling
 from .ops.registry import OPS, OpDef, check_dim, scalar_operand
@@ -539,11 +539,15 @@ class Parameter(Tensor):
     layerwise_parallel  in data/hybrid parallel: keep the gradient local
     parallel_optimizer  in optimizer parallel: its states may be cut among replicas
 
+    `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones travel together, 0 alone.
+
+    Raises ShapeError for a name that is none, ArgumentTypeError for a flag that is no bool.
+
     On a rank that runs a compiled network a Parameter holds that rank's slice: `layout` says which part of the `full_shape` it is, `asnumpy()` and
     `shape` are the slice's, `full()` puts the whole together. An operator that runs at once cannot take a slice for the whole, and refuses it.
     """
 
-    __slots__ = ("_initial", "_requires_grad", "comm_fusion", "full_shape", "layerwise_parallel", "layout", "name", "parallel_optimizer")
+    __slots__ = ("_comm_fusion", "_initial", "_requires_grad", "full_shape", "layerwise_parallel", "layout", "name", "parallel_optimizer")
 
     def __init__(
         self,
@@ -563,10 +567,10 @@ class Parameter(Tensor):
         if name is not None and (not isinstance(name, str) or not name):
             raise ShapeError(message(f"name {shorten(name)}", where="Parameter", allowed="A non-empty str, or None to take the attribute's name"))
         self.name = name or "Parameter"
-        self._requires_grad = bool(requires_grad)
-        self.layerwise_parallel = bool(layerwise_parallel)
-        self.comm_fusion = 1
-        self.parallel_optimizer = bool(parallel_optimizer)
+        self._requires_grad = _flag("requires_grad", requires_grad)
+        self.layerwise_parallel = _flag("layerwise_parallel", layerwise_parallel)
+        self._comm_fusion = 1
+        self.parallel_optimizer = _flag("parallel_optimizer", parallel_optimizer)
         self.layout: TensorLayout | None = None
         self.full_shape = self.shape
 
@@ -624,7 +628,24 @@ class Parameter(Tensor):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        self._requires_grad = bool(value)
+        self._requires_grad = _flag("requires_grad", value)
+
+    @property
+    def comm_fusion(self) -> int:
+        return self._comm_fusion
+
+    @comm_fusion.setter
+    def comm_fusion(self, value: int) -> None:
+        allowed, where = "An int, at least 0", f"Parameter {self.name!r}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentTypeError(message(f"comm_fusion={shorten(value)}", where=where, allowed=allowed))
+        if value < 0:
+            raise ArgumentError(message(f"comm_fusion={value}", where=where, allowed=allowed))
+        # the messages of what is cut in PyNative mode are those of single calls (MindSpore refuses it too)
+        if get_context("mode") == PYNATIVE_MODE and (mode := get_auto_parallel_context("parallel_mode")) == "auto_parallel":
+            what = f"comm_fusion is set in PyNative mode with parallel_mode={mode!r}"
+            raise ContextConflictError(message(what, where=where, hint="set_context(mode=GRAPH_MODE) first"))
+        self._comm_fusion = value
 
     def set_data(self, data: Any) -> None:
         """Replace the values; the shape must stay, the dtype is kept. What `initializer(...)` returns is drawn when next read.
@@ -655,6 +676,12 @@ class Parameter(Tensor):
         return f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
 
     __str__ = __repr__
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where="Parameter", allowed="True or False"))
+    return value
 
 
 class ParameterTuple(tuple):

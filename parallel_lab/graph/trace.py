@@ -17,6 +17,7 @@ import numpy as np
 from ..context import current_tracer
 from ..errors import NotBuiltYet, ShapeError, TraceError, message, shorten
 from ..named_layout import as_strategy
+from ..nn.amp import LOSS_SCALE
 from ..ops.registry import OPS, OpDef, Primitive, scalar_operand
 from ..origin import Origin, caller
 from ..tensor import Parameter, Tensor
@@ -44,6 +45,7 @@ class Tracer:
         self.kept: list[Any] = []
         self.scope: list[tuple[str, str]] = []
         self.cells: dict[int, Any] = {}
+        self.primitives: dict[int, Primitive] = {}
         self.prints: list[tuple[str, Origin]] = []
         self.assigns: dict[str, str] = {}
         # parameters that are read through another value, by `shard` with a parameter_plan
@@ -55,6 +57,9 @@ class Tracer:
         self.targets: dict[str, str] = {}
         self.late: set[str] = set()
         self.optimizer: Any = None
+        # the loss scaler that was asked for its scale, and the input that holds it
+        self.scaler: Any = None
+        self.scale_name = ""
         self.updates: tuple[tuple[str, str], ...] = ()
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
@@ -169,6 +174,16 @@ class Tracer:
             self.inputs[STEP] = GraphInput(STEP, "step", (), "int64")
         return TracedValue(STEP, (), "int64", self)
 
+    def loss_scale(self, scaler: Any) -> TracedValue:
+        """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
+        if self.scaler is None:
+            self.scaler, self.scale_name = scaler, self.named(LOSS_SCALE)
+            self.inputs[self.scale_name] = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)
+        elif self.scaler is not scaler:
+            hint = "Scale with one, and give it to the optimizer"
+            raise NotBuiltYet(message("a second loss scaler", where=caller(self.scope_text()).place, allowed="One in a compiled function", hint=hint))
+        return TracedValue(self.scale_name, (), "float32", self)
+
     def assign(self, parameter: Parameter, value: Any) -> None:
         """`parameter` takes `value` at the end of its program; what was read before is the old value, what is read from here on the new one."""
         where = caller(self.scope_text()).place
@@ -250,6 +265,8 @@ class Tracer:
 
     def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None) -> TracedValue:
         """Write down one operator and return its result."""
+        if primitive is not None:
+            self.primitives[id(primitive)] = primitive
         origin = caller(self.scope_text())
         values = [self.operand(x, operands) for x in operands]
         op_class = primitive.name if primitive is not None else self._class_name(op, values)
@@ -312,16 +329,20 @@ class Traced(NamedTuple):
     parameters   the Parameters that were used, by name
     constants    the arrays that were held
     optimizer    the one that was called, or None
+    scaler       (loss scaler that was asked for its scale, the input that holds it), or None
     form         what was returned, with a `Slot` in the place of every value of the graph: lists, tuples and dicts of them, numbers, None
     cells        (Cell, its `training`) of every Cell that was called
+    primitives   (Primitive, its strategies) of every operator object that was called
     """
 
     graph: Graph
     parameters: dict[str, Parameter]
     constants: dict[str, np.ndarray]
     optimizer: Any
+    scaler: tuple[Any, str] | None
     form: Any
     cells: tuple[tuple[Any, bool], ...]
+    primitives: tuple[tuple[Primitive, tuple[Any, Any]], ...]
 
 
 class Slot(NamedTuple):
@@ -383,7 +404,10 @@ def trace_network(
         gradients=tuple(tracer.targets.items()),
         updates=tracer.updates,
     )
-    return Traced(graph, parameters, tracer.constants, tracer.optimizer, form, tuple((c, c.training) for c in tracer.cells.values()))
+    scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)
+    cells = tuple((c, c.training) for c in tracer.cells.values())
+    primitives = tuple((p, (p.in_strategy, p.out_strategy)) for p in tracer.primitives.values())
+    return Traced(graph, parameters, tracer.constants, tracer.optimizer, scaler, form, cells, primitives)
 
 
 def _form_of(result: Any, tracer: Tracer, outputs: list[str]) -> Any:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..context import current_tracer
 from ..ops.scaling import choose, count_nonfinite
 from ..tensor import Tensor
 from .checks import flag, number, whole_number
@@ -85,16 +86,21 @@ class LossScaler:
     # ---- by hand ----
 
     def scale(self, inputs: Any) -> Any:
-        """The loss (or several tensors) times the scale."""
+        """The loss (or several tensors) times the scale. In a function that is compiled: times the scale of the step that runs."""
         if isinstance(inputs, (list, tuple)):
             return tuple(self.scale(x) for x in inputs)
-        return ops.mul(inputs, self.scale_value)
+        tracer = current_tracer.get()
+        if tracer is None:
+            return ops.mul(inputs, self.scale_value)
+        scale = tracer.loss_scale(self)
+        return ops.mul(inputs, scale if inputs.dtype == scale.dtype else ops.cast(scale, str(inputs.dtype)))
 
     def unscale(self, inputs: Any) -> Any:
         """Gradients (a tensor, or several as a tuple) divided by the scale."""
         if isinstance(inputs, (list, tuple)):
             return tuple(self.unscale(x) for x in inputs)
-        return unscaled(inputs, np.float32(self.scale_value))
+        tracer = current_tracer.get()
+        return unscaled(inputs, np.float32(self.scale_value) if tracer is None else tracer.loss_scale(self))
 
     def adjust(self, grads_finite: Any) -> bool:
         """Tell the scaler whether a step's gradients were finite. Returns whether such news can change the scale."""

@@ -29,6 +29,7 @@ from ..context import cell_runner, current_tracer
 from ..errors import ArgumentError, ArgumentTypeError, CellError, message, shorten
 from ..ops.registry import Primitive
 from ..tensor import Parameter, ParameterTuple
+from .checks import whole_number
 
 __all__ = ["Cell"]
 
@@ -350,13 +351,15 @@ class Cell:
             raise ArgumentTypeError(message(f"requires_grad={shorten(requires_grad)}", where="set_grad", allowed="True or False"))
         return self
 
+    def add_flags(self, **flags: Any) -> Cell:
+        """Accepted for scripts that speak to MindSpore's graph compiler (defer_inline, ...): each becomes an attribute. Returns self."""
+        for name, value in flags.items():
+            setattr(self, name, value)
+        return self
+
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
         """Give every trainable Parameter here (and below) this fusion id: gradients with equal ids travel in one message, 0 alone. Returns self."""
-        allowed = "An int, at least 0"
-        if isinstance(fusion_type, bool) or not isinstance(fusion_type, int):
-            raise ArgumentTypeError(message(f"fusion_type={shorten(fusion_type)}", where="set_comm_fusion", allowed=allowed))
-        if fusion_type < 0:
-            raise ArgumentError(message(f"fusion_type={fusion_type}", where="set_comm_fusion", allowed=allowed))
+        fusion_type = whole_number(fusion_type, "set_comm_fusion", "fusion_type", 0)
         for parameter in self.trainable_params(recurse):
             parameter.comm_fusion = fusion_type
         return self

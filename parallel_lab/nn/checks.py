@@ -16,10 +16,11 @@ __all__ = ["flag", "int_tuple", "number", "one_of", "probability", "whole_number
 
 def whole_number(value: Any, where: str, name: str, least: int | None = None) -> int:
     """An int, at least `least`. Raises ArgumentTypeError, ArgumentError."""
+    allowed = "An int" if least is None else f"An int, at least {least}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed="An int"))
+        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed=allowed))
     if least is not None and value < least:
-        raise ArgumentError(message(f"{name}={value}", where=where, allowed=f"An int, at least {least}"))
+        raise ArgumentError(message(f"{name}={value}", where=where, allowed=allowed))
     return int(value)
 
 

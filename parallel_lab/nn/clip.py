@@ -19,7 +19,7 @@ from typing import Any
 from .. import ops
 from ..errors import ArgumentError, ArgumentTypeError, message, shorten
 from .checks import number
-from .totals import Totals, added, all_finite, in_dtype_of, sum_of_squares
+from .totals import Totals, added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 
 __all__ = ["GradientClip", "clip_by_global_norm", "clip_by_norm", "clip_by_value"]
 
@@ -125,22 +125,24 @@ def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfi
     if error_if_nonfinite and not all_finite((norm,)):
         raise ArgumentError(message("the norm is not finite", where=where, hint="Look for inf and nan in the gradients, or use a loss scaler"))
     factor = _factor(norm, limit)
-    scaled = tuple(ops.mul(one, in_dtype_of(one, factor)) for one in given)
+    scaled = tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in given)
     return scaled if isinstance(x, (list, tuple)) else scaled[0]
 
 
 def _norm_of_all(xs: tuple[Any, ...], p: float) -> Any:
     if p == 2:
-        return ops.sqrt(added([sum_of_squares(one) for one in xs]))
+        return ops.sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in xs]))
     sizes = [ops.abs_(one) for one in xs]
     if math.isinf(p):
-        largest = [ops.reduce_max(size) for size in sizes]
+        largest = [of_the_whole(one, ops.reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
         return functools.reduce(ops.maximum, largest)
-    return ops.power(added([ops.reduce_sum(ops.power(size, p)) for size in sizes]), 1 / p)
+    return ops.power(added([of_the_whole(one, ops.reduce_sum(ops.power(size, p))) for one, size in zip(xs, sizes, strict=True)]), 1 / p)
 
 
 def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any = None) -> tuple[Any, ...]:
     """All scaled by one factor, so that the L2 norm of all elements together is at most `clip_norm`.  x: list or tuple of (...) -> tuple.
+
+    Of gradients that a compiled call has returned as slices all elements count: every rank has to call it.
 
     use_norm  the global norm, if it is known already: a number or a 0-d Tensor
     """
@@ -149,10 +151,10 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
     if isinstance(use_norm, Real):
         if not math.isfinite(use_norm) or use_norm < 0:
             raise ArgumentError(message(f"use_norm={use_norm}", where="clip_by_global_norm", allowed="A finite number, at least 0"))
-        return tuple(ops.mul(one, limit / max(use_norm, limit)) for one in x)
-    norm = ops.sqrt(added([sum_of_squares(one) for one in x])) if use_norm is None else use_norm
+        return tuple(as_slice_of(one, ops.mul(one, limit / max(use_norm, limit))) for one in x)
+    norm = ops.sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in x])) if use_norm is None else use_norm
     factor = _factor(norm, limit)
-    return tuple(ops.mul(one, in_dtype_of(one, factor)) for one in x)
+    return tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in x)
 
 
 # ---- checks ----

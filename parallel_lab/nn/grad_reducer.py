@@ -17,10 +17,11 @@ import numpy as np
 from .. import ops
 from ..context import current_tracer, current_world, get_auto_parallel_context
 from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTypeError, message, shorten
+from ..settings import LOCAL_MODES
 from ..tensor import Arithmetic, Parameter, ParameterTuple
 from .cell import Cell
 
-__all__ = ["DistributedGradReducer", "PipelineGradReducer"]
+__all__ = ["DistributedGradReducer", "PipelineGradReducer", "no_stages_yet"]
 
 
 def _parameters(where: str, parameters: Any) -> ParameterTuple:
@@ -100,7 +101,7 @@ class DistributedGradReducer(Cell):
 def _compiler_reduces(tracer: Any) -> bool:
     """Whether the program being traced will be given its gradient messages by the compiler: in all modes but data and hybrid parallel."""
     mode = getattr(tracer, "parallel_mode", None) or get_auto_parallel_context("parallel_mode")
-    return mode not in ("data_parallel", "hybrid_parallel")
+    return mode not in LOCAL_MODES
 
 
 class PipelineGradReducer(Cell):
@@ -129,7 +130,13 @@ class PipelineGradReducer(Cell):
         grads = _one_each(where, grads, self.accu_grads)
         stages = get_auto_parallel_context("pipeline_stages")
         if stages > 1:
-            raise NotBuiltYet(message(f"a run in pipeline_stages={stages} stages is not built yet", where=where, hint="Set pipeline_stages=1"))
+            raise no_stages_yet(where, stages)
         if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
             return tuple(grads)
         return tuple(ops.div(g, self.scale_sense) for g in grads)
+
+
+def no_stages_yet(where: str, stages: int) -> NotBuiltYet:
+    """The error to raise for a run in several pipeline stages."""
+    hint = "With pipeline_stages=1 the same script runs, and gives the same sum over the micro-batches"
+    return NotBuiltYet(message(f"a run in pipeline_stages={stages} stages is not built yet", where=where, hint=hint))

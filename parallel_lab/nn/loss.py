@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import ArgumentTypeError, message, shorten
+from ..errors import ArgumentTypeError, ShapeError, message, shorten
 from ..ops import losses
 from ..tensor import Tensor
 from .cell import Cell
 from .checks import number
 
-__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss", "SmoothL1Loss", "WithLossCell"]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss", "SmoothL1Loss", "WithLossCell", "check_outputs"]
 
 
 class LossBase(Cell):
@@ -135,6 +135,20 @@ class BCEWithLogitsLoss(LossBase):
         return losses.binary_logits_of(self, logits, labels)
 
 
+def check_outputs(outputs: Any) -> Any:
+    """What a network returned, on its way to a loss. Raises ShapeError for truth values, which no training can change: they have no gradient."""
+    for out in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        if str(getattr(out, "dtype", "")) == "bool":
+            nodes = getattr(getattr(out, "tracer", None), "nodes", ())
+            made = next((node for node in nodes if node.name == out.name), None)
+            by = f", made by {made.op_class} {made.name!r} ({made.origin.place})" if made is not None else ""
+            hint = "Return the numbers themselves, and let the loss compare them with the label; comparisons (Equal, Greater, ...) belong to metrics"
+            raise ShapeError(
+                message(f"the network returns truth values{by}", where="loss", allowed="Numbers: a comparison has no gradient", hint=hint)
+            )
+    return outputs
+
+
 class WithLossCell(Cell):
     """A network and its loss as one Cell: (data, ..., label) -> loss_fn(backbone(data, ...), label).
 
@@ -151,7 +165,7 @@ class WithLossCell(Cell):
 
     def construct(self, data: Any, label: Any, *more: Any) -> Any:
         *data, label = (data, label, *more)  # a backbone may take several inputs; the label is last
-        return self._loss_fn(self._backbone(*data), label)
+        return self._loss_fn(check_outputs(self._backbone(*data)), label)
 
     @property
     def backbone_network(self) -> Cell:

@@ -23,17 +23,17 @@ import numpy as np
 
 from .. import ops
 from ..allocator import keep_freed_memory
-from ..context import current_tracer
+from ..context import current_tracer, current_world
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
 from ..layout import TensorLayout
 from ..ops.placement import check_target, refuse_placement
 from ..ops.scaling import descend
-from ..slices import cut, gather_full, is_cut
-from ..tensor import Arithmetic, Parameter, Tensor
+from ..slices import cut, gather_full, is_cut, same_slices
+from ..tensor import Arithmetic, Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
 from .schedule import as_schedule, rate_at
-from .totals import Place, Totals
+from .totals import Place, RankTotals, Totals
 
 __all__ = ["LEARNING_RATE", "SGD", "Momentum", "Optimizer", "Params"]
 
@@ -75,9 +75,9 @@ class Optimizer:
     loss_scaler    a `LossScaler` (amp.py): gradients are divided by its scale, and a step whose gradients are not finite changes nothing. In a plan
                    it also multiplies the loss; with eager steps the loss is multiplied by hand, with loss_scaler.scale(loss)
 
-    Attributes: `parameters` (list), `learning_rate` (may be changed between steps), `global_step` (steps taken, skipped ones too), `states` and
-    `scalars` (what the steps keep), `state_layouts` (on a rank that runs a compiled step: which slices the states of a parameter are). Subclasses
-    define `update` and, if they keep states, `state_names`.
+    Attributes: `parameters` (a ParameterTuple), `learning_rate` (may be changed between steps), `global_step` (steps taken, skipped ones too),
+    `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a compiled step: which slices the states of a parameter are).
+    Subclasses define `update` and, if they keep states, `state_names`.
     """
 
     state_names: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Optimizer:
         self.learning_rate = learning_rate
         self._settings_by_name: dict[str, _Setting] = {}
         self._groups: list[tuple[str, ...]] = []
-        self.parameters = self._grouped(params)
+        self.parameters = ParameterTuple(self._grouped(params))
         self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
@@ -132,6 +132,12 @@ class Optimizer:
     @learning_rate.setter
     def learning_rate(self, value: Rate) -> None:
         self._rates[LEARNING_RATE] = as_schedule(value, type(self).__name__)
+
+    def set_rate(self, kind: str, value: Rate) -> None:
+        """Change one of the rates that `rates` names: that of a group too. Raises ArgumentError."""
+        if kind not in self._rates:
+            raise ArgumentError(message(f"there is no rate {kind!r}", where=type(self).__name__, allowed=f"One of {', '.join(self._rates)}"))
+        self._rates[kind] = as_schedule(value, type(self).__name__)
 
     def rates(self, step: int) -> dict[str, float]:
         """The learning rates of step `step` (from 0): {scalar state: rate}; "learning_rate" is the optimizer's own. Raises ArgumentError."""
@@ -212,7 +218,8 @@ class Optimizer:
     def __call__(self, grads: Sequence[Any]) -> None:
         """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in the order of `parameters`.
 
-        In a function that is compiled, with the gradients that were made there: the update is written down and belongs to the plan.
+        In a function that is compiled, with the gradients that were made there: the update is written down and belongs to the plan. On a rank whose
+        Parameters hold slices, with the slices of the gradients that a compiled `value_and_grad` returned: it updates what it holds.
         """
         tracer = current_tracer.get()
         if tracer is not None:
@@ -222,7 +229,8 @@ class Optimizer:
         if not gradients:
             return
         keep_freed_memory()  # the next step will need as much again
-        scaler, totals = self.loss_scaler, Totals()
+        cuts = {p.name: p.layout for p in self.parameters if p.layout is not None}
+        scaler, totals = self.loss_scaler, RankTotals(cuts) if cuts else Totals()
         rates = self.rates(self.global_step)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore") if scaler else nullcontext():
             finite = not (scaler and scaler.drop_overflow_update) or bool(nonfinite(gradients, totals) == 0)
@@ -236,6 +244,10 @@ class Optimizer:
         """The gradients of the parameters that are still trained, checked."""
         where, arrays = type(self).__name__, {}
         for parameter, gradient in zip(self.parameters, self._one_each(grads), strict=True):
+            if isinstance(gradient, RankTensor) and is_cut(gradient.layout) and not same_slices(gradient.layout, parameter.layout):
+                gradient = gradient.full()
+                if parameter.layout is not None:
+                    gradient = cut(gradient.asnumpy(), parameter.layout, current_world().rank)
             array = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient, parameter.dtype)
             if array.shape != parameter.shape:
                 raise ShapeError(
@@ -255,7 +267,7 @@ class Optimizer:
         return grads
 
     def _step(self, gradients: dict[str, Any], rates: dict[str, float], totals: Totals) -> None:
-        states = self._eager_states()
+        states = self._states_as_parameters()
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
             self._scalars[dtype] = self.update_scalars(self.shared_state(dtype))
         for i, parameter in enumerate(self.parameters):
@@ -267,9 +279,30 @@ class Optimizer:
                 parameter.adopt(np.asarray(new))
 
     def _eager_states(self) -> list[State]:
+        """The states; those that are not there yet begin as what the parameters hold."""
         if self._states is None:
-            self._states = [self.initial_state(p) for p in self.parameters]
+            self._states = [{} for _ in self.parameters]
+        for i, p in enumerate(self.parameters):
+            if not self._states[i]:
+                self._states[i] = self.initial_state(p)
+                self._note_layout(p)
         return self._states
+
+    def _states_as_parameters(self) -> list[State]:
+        """The states of the slices that the parameters hold. Where a state is held in another layout, every rank has to call this."""
+        states = self._eager_states()
+        for i, p in enumerate(self.parameters):
+            have = self.state_layouts.get(p.name)
+            if not same_slices(have, p.layout):
+                whole = {k: gather_full(v, p.full_shape, have, tag=f"{k} of {p.name}") for k, v in states[i].items()}
+                states[i] = whole if p.layout is None else {k: cut(v, p.layout, current_world().rank) for k, v in whole.items()}
+                self._note_layout(p)
+        return states
+
+    def _note_layout(self, p: Parameter) -> None:
+        self.state_layouts.pop(p.name, None)
+        if p.layout is not None:
+            self.state_layouts[p.name] = p.layout
 
     # ---- what a compiled step keeps here ----
 

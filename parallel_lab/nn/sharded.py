@@ -19,6 +19,7 @@ from ..errors import ArgumentError, ArgumentTypeError, ShardConditionError, mess
 from ..ops.registry import check_strategy_value
 from ..tensor import Parameter
 from .cell import Cell
+from .checks import whole_number
 
 __all__ = ["ShardedCell", "shard"]
 
@@ -98,8 +99,7 @@ def shard(
         raise ArgumentTypeError(message(f"out_strategy is {shorten(out_strategy)}", where=where, allowed="A tuple, or None"))
     if not isinstance(device, str):
         raise ArgumentTypeError(message(f"device is {shorten(device)}", where=where, allowed="'Ascend' or 'GPU'"))
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise ArgumentTypeError(message(f"level is {shorten(level)}", where=where, allowed="An int"))
+    whole_number(level, where, "level")
     if parameter_plan is not None and not isinstance(parameter_plan, dict):
         raise ArgumentTypeError(message(f"parameter_plan is {shorten(parameter_plan)}", where=where, allowed="A dict {name: strategy}, or None"))
     if device not in ("Ascend", "GPU"):

@@ -1,7 +1,8 @@
 """`Totals`: sums over all elements of a parameter, for rules that need a norm.
 
 A rule computes on what it is given. On one device that is the whole parameter; in a compiled program it is one rank's slice, and the pass `update`
-gives the rule a `Totals` of its own, whose sums run over the ranks that hold different slices. So one rule serves both.
+gives the rule a `Totals` of its own, whose sums run over the ranks that hold different slices. So one rule serves both. A rank that updates its
+slices without a program has `RankTotals`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..tensor import Tensor
+from ..context import current_world
+from ..layout import TensorLayout
+from ..slices import is_cut
+from ..tensor import RankTensor, Tensor
 
-__all__ = ["Place", "Totals", "added", "all_finite", "in_dtype_of", "norm", "sum_of_squares"]
+__all__ = ["Place", "RankTotals", "Totals", "added", "all_finite", "as_slice_of", "in_dtype_of", "norm", "of_the_whole", "sum_of_squares"]
 
 
 class Totals:
@@ -31,6 +35,46 @@ class Totals:
     def totals(self, found: dict[str, Any], why: str) -> Any:
         """Sum of 0-d values over the slices of all these parameters; every element counts once."""
         return added(list(found.values()))
+
+
+class RankTotals(Totals):
+    """The sums of a rank that updates, at once, the slices it holds: every rank of the world has to do the same.
+
+    layouts  {parameter: the layout of its slices}; parameters that are whole are not there
+    """
+
+    def __init__(self, layouts: dict[str, TensorLayout]) -> None:
+        self.layouts = layouts
+
+    def total(self, name: str, local: Any, why: str) -> Any:
+        layout = self.layouts.get(name)
+        return local if layout is None else _over_slices(layout, np.asarray(local), "sum", f"{why}: {name}")
+
+    def totals(self, found: dict[str, Any], why: str) -> Any:
+        return added([self.total(name, local, why) for name, local in found.items()])
+
+
+def _over_slices(layout: TensorLayout, value: np.ndarray, reduce: str, tag: str) -> np.ndarray:
+    """What the ranks found in their slices, combined over all slices of a tensor; copies of a slice count once. Every rank has to call it."""
+    world = current_world()
+    mine = layout.slice_numbers(world.rank)
+    first = next(rank for rank in range(world.world_size) if layout.slice_numbers(rank) == mine)
+    return world.comm.all_reduce(value if first == world.rank or reduce != "sum" else np.zeros_like(value), reduce=reduce, tag=tag)
+
+
+def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
+    """`found` in a tensor at hand, combined over its slices if `x` is what a compiled call has returned: a rank's slice of a gradient.
+
+    found  0-d, computed from x;  reduce  "sum" or "max": how the slices' values make the whole's
+    """
+    if not isinstance(x, RankTensor) or not is_cut(x.layout):
+        return found
+    return Tensor(_over_slices(x.layout, np.asarray(found.asnumpy()), reduce, f"{reduce} over the slices of a tensor {x.full_shape}"))
+
+
+def as_slice_of(x: Any, result: Any) -> Any:
+    """`result`, made element by element from x, laid out as x is."""
+    return RankTensor(result.asnumpy(), x.full_shape, x.layout) if isinstance(x, RankTensor) else result
 
 
 def added(values: list[Any]) -> Any:
@@ -73,7 +117,11 @@ def in_dtype_of(x: Any, value: Any) -> Any:
 
 
 def all_finite(inputs: Sequence[Any]) -> bool:
-    """Whether no element of any tensor is infinite or not a number.  inputs: a list or tuple of (...)."""
+    """Whether no element of any tensor is infinite or not a number.  inputs: a list or tuple of (...).
+
+    Of gradients that a compiled call has returned as slices all slices count: every rank has to call it, and all get the same answer.
+    """
     if isinstance(inputs, (Tensor, np.ndarray)):
         inputs = (inputs,)
-    return all(bool(np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs)
+    bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]
+    return not any(float(of_the_whole(x, Tensor(one), "max")) for x, one in zip(inputs, bad, strict=True))

@@ -12,6 +12,7 @@ MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `grad_reducer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ import numpy as np
 from .. import ops
 from ..autograd import value_and_grad
 from ..context import current_tracer, get_auto_parallel_context
-from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, StageNameError, StrategyError, TraceError, message, shorten
+from ..errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, TraceError, message, shorten
 from ..functional import GradOperation, weighted_sum
 from ..origin import caller
+from ..settings import LOCAL_MODES
 from ..tensor import Arithmetic, Parameter, ParameterTuple, Tensor
-from .amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, all_finite
+from .amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler, all_finite
 from .cell import Cell
-from .grad_reducer import DistributedGradReducer
+from .checks import flag, whole_number
+from .grad_reducer import DistributedGradReducer, no_stages_yet
 from .layers import Identity
 from .loss import WithLossCell
 from .optim import Optimizer
@@ -44,8 +47,6 @@ __all__ = [
     "WithGradCell",
     "WithLossCell",
 ]
-
-REDUCING_MODES = ("data_parallel", "hybrid_parallel")
 
 
 def _cell(where: str, name: str, value: Any) -> Any:
@@ -81,31 +82,39 @@ class TrainOneStepCell(Cell):
             raise ArgumentTypeError(message(f"optimizer={shorten(optimizer)}", where=where, allowed="An optimizer, such as nn.Momentum(...)"))
         if isinstance(sens, bool) or not isinstance(sens, (int, float, Tensor)):
             raise ArgumentTypeError(message(f"sens={shorten(sens)}", where=where, allowed="A number"))
-        if not isinstance(return_grad, bool):
-            raise ArgumentTypeError(message(f"return_grad={shorten(return_grad)}", where=where, allowed="True or False"))
-        self.network, self.optimizer, self.sens, self.return_grad = network, optimizer, sens, return_grad
+        self.network, self.optimizer, self.sens = network, optimizer, sens
+        self.return_grad = flag(return_grad, where, "return_grad")
         # not registered a second time under the optimizer's order: the network has them
         self.__dict__["weights"] = ParameterTuple(optimizer.parameters)
         self.grad = GradOperation(get_by_list=True, sens_param=True)
-        reduces = get_auto_parallel_context("parallel_mode") in REDUCING_MODES
+        reduces = get_auto_parallel_context("parallel_mode") in LOCAL_MODES
         self.reducer_flag = reduces
         self.grad_reducer = DistributedGradReducer(optimizer.parameters) if reduces else Identity()
 
     def construct(self, *inputs: Any) -> Any:
-        loss, grads = _loss_and_gradients(self.network, self.weights, inputs, self.sens)
-        grads = self.grad_reducer(grads)
+        scaler = self.optimizer.loss_scaler
+        # with a loss scale an overflow is what the scaler looks for, not a surprise
+        with nullcontext() if scaler is None else np.errstate(over="ignore", invalid="ignore"):
+            loss, grads = _loss_and_gradients(self.network, self.weights, inputs, self.sens, scaler)
+            grads = self.grad_reducer(grads)
         self.optimizer(grads)
         if not self.return_grad:
             return loss
         return loss, {p.name: g for p, g in zip(self.weights, grads, strict=True)}
 
 
-def _loss_and_gradients(network: Callable, weights: Iterable[Parameter], inputs: Iterable[Any], sens: Any) -> tuple[Any, tuple[Any, ...]]:
-    """(what the network returns, gradients of sens times its loss for the weights). Several results: all are differentiated."""
+def _loss_and_gradients(
+    network: Callable, weights: Iterable[Parameter], inputs: Iterable[Any], sens: Any, scaler: LossScaler | None = None
+) -> tuple[Any, tuple[Any, ...]]:
+    """(what the network returns, gradients of sens times its loss for the weights). Several results: all are differentiated.
+
+    scaler  the loss is multiplied by its scale too: an optimizer that has it divides the gradients
+    """
 
     def weighted(*args: Any) -> tuple[Any, Any]:
         result = network(*args)
-        return weighted_sum(result, sens), result
+        total = weighted_sum(result, sens)
+        return (total if scaler is None else scaler.scale(total)), result
 
     (_, result), grads = value_and_grad(weighted, None, list(weights), has_aux=True)(*inputs)
     return result, grads
@@ -215,9 +224,7 @@ class WithEvalCell(Cell):
     def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
         super().__init__(auto_prefix=False)
         self._network, self._loss_fn = _cell("WithEvalCell", "network", network), _cell("WithEvalCell", "loss_fn", loss_fn)
-        if not isinstance(add_cast_fp32, bool):
-            raise ArgumentTypeError(message(f"add_cast_fp32={shorten(add_cast_fp32)}", where="WithEvalCell", allowed="True or False"))
-        self.add_cast_fp32 = add_cast_fp32
+        self.add_cast_fp32 = flag(add_cast_fp32, "WithEvalCell", "add_cast_fp32")
 
     def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
         outputs = self._network(data)
@@ -260,15 +267,6 @@ class ForwardValueAndGrad(Cell):
 # ---- micro-batches ----
 
 
-def _count(where: str, name: str, value: Any) -> int:
-    allowed = "An int, at least 1: how many parts a batch is cut into"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed=allowed))
-    if value < 1:
-        raise ArgumentError(message(f"{name}={value}", where=where, allowed=allowed))
-    return value
-
-
 class _MicroBatches(Cell):
     """Runs a network once per micro-batch and adds up what it returns. Micro-batch i of M has the rows [i B / M, (i + 1) B / M) of every input."""
 
@@ -278,7 +276,7 @@ class _MicroBatches(Cell):
         if not isinstance(network, Cell):
             raise ArgumentTypeError(message(f"network={shorten(network)}", where=where, allowed="A Cell, such as nn.WithLossCell(net, loss)"))
         self.network = network
-        self._count = _count(where, name, count)
+        self._count = whole_number(count, where, name, 1)
 
     def construct(self, *inputs: Any) -> Any:
         total = None
@@ -371,10 +369,7 @@ class PipelineCell(_MicroBatches):
                 raise StageNameError(
                     message(f"stage_config names {name!r}", where=where, allowed=f"Cells of the network: {shorten(known, 200)}", hint=hint)
                 )
-            if isinstance(stage, bool) or not isinstance(stage, int):
-                raise ArgumentTypeError(message(f"stage {shorten(stage)} for {name!r}", where=where, allowed="An int, from 0"))
-            if stage < 0:
-                raise ArgumentError(message(f"stage {stage} for {name!r}", where=where, allowed="An int, from 0"))
+            whole_number(stage, where, f"stage_config[{name!r}]", 0)
         for name, stage in config.items():
             cells[name].pipeline_stage = stage
 
@@ -385,8 +380,7 @@ class PipelineCell(_MicroBatches):
             if self._count < stages:
                 what = f"micro_size={self._count} with pipeline_stages={stages}"
                 raise StrategyError(message(what, where=where, allowed="At least as many micro-batches as stages"))
-            hint = "With pipeline_stages=1 the same script runs, and gives the same sum over the micro-batches"
-            raise NotBuiltYet(message(f"a run in pipeline_stages={stages} stages is not built yet", where=where, hint=hint))
+            raise no_stages_yet(where, stages)
         return super().construct(*inputs)
 
 

@@ -87,7 +87,7 @@ class AutoParallel(Cell):
         self.kept["comm_fusion"] = check_comm_fusion(config)
 
     def dataset_strategy(self, config: str | tuple[Any, ...]) -> None:
-        """"data_parallel" (default), "full_batch", or one tuple of cuts per input."""
+        """How inputs are fed: "data_parallel" (default), "full_batch", or one tuple of cuts or Layout per input."""
         self._config["dataset_strategy"] = check_dataset_strategy(config)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:

@@ -233,7 +233,8 @@ class LossMonitor(Callback):
             raise LossNotFinite(message(f"the loss is {loss}, training ends here", where=where, hint=hint))
         if self._per_print_times and params.cur_step_num - self._last_print_time >= self._per_print_times:
             self._last_print_time = params.cur_step_num
-            print(f"epoch: {params.cur_epoch_num} step: {step}, loss is {loss}", flush=True)
+            # one write with its end: lines of ranks that share a file or a terminal stay whole, also with PYTHONUNBUFFERED
+            print(f"epoch: {params.cur_epoch_num} step: {step}, loss is {loss}\n", end="", flush=True)
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         super().on_train_epoch_end(run_context)

@@ -38,6 +38,7 @@ from ..errors import ArgumentError, ArgumentTypeError, CollectiveMismatch, NotBu
 from ..files import write_whole
 from ..nn.cell import Cell
 from ..nn.checks import flag, whole_number
+from ..settings import uncalled_function
 from ..tensor import Tensor
 from .agreement import groups_of, said_by_first, training_world
 from .callbacks import Callback, RunContext
@@ -337,8 +338,7 @@ def _folder(directory: Any) -> Path:
     text = os.fspath(directory)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ArgumentError(message(f"directory={shorten(text)}", where=where, allowed="A non-empty path"))
-    if found := re.search(r"<(?:built-in |bound )?(?:function|method) ([\w.]+)", text):
-        name = found.group(1)
+    if name := uncalled_function(text):
         hint = f"Call it: directory='...{{}}...'.format({name}())"
         raise ArgumentError(message(f"directory={shorten(text)} has the text of the function {name}, not what it returns", where=where, hint=hint))
     return Path(text).absolute()

@@ -46,16 +46,13 @@ class CompiledFunction:
 
     fn        a Cell or a function; it may be a whole training step (gradients asked for and an optimizer called inside)
     settings  options of `compile_program`: loss, optimizer, fields of ParallelConfig; or a function that returns them, asked when it is compiled
-
-    whole_parameters  Parameters stay whole between calls, for code around it that runs at once; the program must not change them
+    parameters  "slices", "whole" or "as they were": see `RankProgram`
 
     Arguments that are no tensors (numbers, strings, None) are part of the program.
     """
 
-    def __init__(
-        self, fn: Callable, settings: dict[str, Any] | Callable[[], dict[str, Any]] | None = None, *, whole_parameters: bool = False
-    ) -> None:
-        self.fn, self.whole_parameters = fn, whole_parameters
+    def __init__(self, fn: Callable, settings: dict[str, Any] | Callable[[], dict[str, Any]] | None = None, *, parameters: str = "slices") -> None:
+        self.fn, self.parameters = fn, parameters
         self._settings = settings if callable(settings) else lambda: dict(settings or {})
         # several for one key: a Cell's training mode and what is trained make other programs too
         self._programs: dict[Any, list[RankProgram]] = {}
@@ -96,7 +93,7 @@ class CompiledFunction:
     def _compiled(self, tensors: list[Any], args: Sequence[Any], static: tuple, options: dict[str, Any], config: ParallelConfig) -> RankProgram:
         world = current_world()
         made: Compiled = compile_program(_with_static(self.fn, args, static), *tensors, **options)
-        program = RankProgram(made, world, whole_parameters=self.whole_parameters)
+        program = RankProgram(made, world, parameters=self.parameters)
         if config.parallel_mode in SHARDED_MODES:
             agree_on_start(made.parameters.values(), world, broadcast=config.parameter_broadcast)
         after_compiling(made, world)
@@ -104,9 +101,10 @@ class CompiledFunction:
 
 
 def still_holds(made: Compiled) -> bool:
-    """Whether what a program was made from is as it was: the training mode of its Cells, and which Parameters are trained."""
+    """Whether what a program was made from is as it was: training mode of Cells, strategies of operators, and which Parameters are trained."""
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)
+    same = same and all((p.in_strategy, p.out_strategy) == strategies for p, strategies in made.primitives)
     return same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
 
 
@@ -171,8 +169,11 @@ def refuse_on_tape(name: str) -> None:
         raise TraceError(message(what, where=caller().place, allowed="A training step that is compiled as a whole", hint=hint))
 
 
-def run_cell(cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a Cell that is called outside any trace does on a rank: NotImplemented to run at once, or what its compiled form returns."""
+def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a Cell that is called outside any trace does on a rank: NotImplemented to run at once, or what its compiled form returns.
+
+    cell  a Cell, or a function that `value_and_grad` made
+    """
     world = current_world()
     if isinstance(cell, ShardedCell) and world is not None and frozen().parallel_mode in SHARDED_MODES and not runs_compiled():
         check_propagates()
@@ -181,10 +182,10 @@ def run_cell(cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return run_region(cell, positional(cell.fn if not isinstance(cell.fn, Cell) else cell.fn.construct, args, kwargs), world)
     if not runs_compiled():
         return NotImplemented
-    given = positional(cell.construct, args, kwargs)
+    given = positional(getattr(cell, "construct", cell), args, kwargs)
     if not any(_is_tensor(a) and a.ndim for a in given):
         return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to cut
-    refuse_on_tape(type(cell).__name__)
+    refuse_on_tape(getattr(cell, "__name__", type(cell).__name__))
     compiled = cell.__dict__.get("_compiled")
     if compiled is None:
         compiled = cell.__dict__["_compiled"] = CompiledFunction(cell)

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from ..autograd import value_and_grad
-from ..compiler import Compiled
-from ..context import current_step, current_world, frozen
-from ..errors import TracedCommunication, WorldError, message
+from ..compiler import Compiled, check_built
+from ..context import current_step, current_world, frozen, frozen_for_run
+from ..errors import ContextConflictError, TracedCommunication, WorldError, message
 from ..layout import TensorLayout
 from ..nn.cell import Cell
+from ..nn.loss import check_outputs
 from ..nn.wrap import DistributedGradReducer, TrainOneStepCell
 from ..plan import Plan
 from ..slices import gather_full
@@ -45,8 +46,18 @@ def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
 
 
 def _check_world(mode: str, what: str) -> Any:
-    """The world, or None where one device is asked for. Raises WorldError where ranks are asked for and this process is alone."""
+    """The world, or None where one device is asked for.
+
+    Raises WorldError where ranks are asked for and this process is alone, ContextError for a device_num in stand_alone, ContextConflictError (also a
+    RuntimeError) for a full batch in a mode that cuts no inputs.
+    """
     world, config = current_world(), frozen()
+    if mode == "stand_alone":
+        frozen_for_run()
+    if mode not in SHARDED_MODES and config.dataset_strategy == "full_batch":
+        given = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={mode!r}"
+        allowed = f"One of {', '.join(map(repr, SHARDED_MODES))}: elsewhere every rank feeds its own rows"
+        raise ContextConflictError(message(given, where=what, allowed=allowed))
     if world is None and mode != "stand_alone" and config.device_num > 1:
         given = f"parallel_mode={mode!r} with device_num={config.device_num}, and this process is no rank"
         hint = "Start ranks (parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8) and call init(); or look at the plan: parallel_lab.compile"
@@ -92,6 +103,7 @@ class TrainStep(_Step):
         self._at_once: Callable | None = None
         alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)
         if alone:
+            check_built(frozen(), self.network)
             self._at_once = self._eager_step(reduce=False)
             return
         if optimizer is None:
@@ -145,7 +157,7 @@ class TrainStep(_Step):
         scaler = optimizer.loss_scaler
 
         def forward(*columns: Any) -> tuple[Any, Any]:
-            loss = network(*columns) if loss_fn is None else loss_fn(network(*columns[:-1]), columns[-1])
+            loss = network(*columns) if loss_fn is None else loss_fn(check_outputs(network(*columns[:-1])), columns[-1])
             return (loss if scaler is None else scaler.scale(loss)), loss
 
         gradient = value_and_grad(forward, None, optimizer.parameters, has_aux=True)

@@ -29,16 +29,22 @@ class _Region:
         # propagation inside, whatever the mode around is; a strategy may leave devices with copies (MindSpore: fully_use_devices is forced to False)
         settings = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"}
         self.settings = {**settings, "fully_use_devices": False, "loss_repeated_mean": True, "gradients_mean": False}
-        self.forward = CompiledFunction(cell, self.settings, whole_parameters=True)
-        self.backward: dict[tuple[int, ...], CompiledFunction] = {}
+        self.forward = CompiledFunction(cell, self.settings, parameters="whole")
+        self.backward: dict[tuple[Any, ...], CompiledFunction] = {}
 
     def parameters(self) -> list[Parameter]:
         """The trained Parameters that the forward program used."""
         return [p for p in self.forward.last.compiled.parameters.values() if p.requires_grad]
 
-    def gradients(self, number: int, inputs: list[Tensor], wanted: tuple[int, ...], weights: list[Parameter], seed: np.ndarray) -> list[Any]:
-        """Gradients of sum(result * seed) for the inputs `wanted` and for all weights, whole."""
-        key = (number, *wanted)
+    def gradients(
+        self, number: int, step: int, inputs: list[Tensor], wanted: tuple[int, ...], weights: list[Parameter], seed: np.ndarray
+    ) -> list[Any]:
+        """Gradients of sum(result * seed) for the inputs `wanted` and for all weights, whole.
+
+        number  which of the results
+        step    that of the forward call, whose random masks are made again
+        """
+        key = (number, wanted, tuple(id(p) for p in weights))
         if key not in self.backward:
 
             def scalar(*given: Any) -> Any:
@@ -52,8 +58,10 @@ class _Region:
                 by_input, by_weight = both(*given)[1] if wanted else ((), both(*given)[1])
                 return [*by_input, *by_weight]
 
-            self.backward[key] = CompiledFunction(grads, self.settings, whole_parameters=True)
-        return [g.full().asnumpy() for g in self.backward[key](*inputs, Tensor(seed))]
+            # the forward call has kept running statistics; that they are computed again must not change them
+            self.backward[key] = CompiledFunction(grads, self.settings, parameters="as they were")
+        program, tensors = self.backward[key].prepare(*inputs, Tensor(seed))
+        return [g.full().asnumpy() for g in program(*tensors, step=step)]
 
 
 class _RegionOp:
@@ -61,12 +69,13 @@ class _RegionOp:
 
     plain = vjp_across = vjp_needs = False
 
-    def __init__(self, region: _Region, number: int, count: int, inputs: list[Any], weights: list[Parameter]) -> None:
-        self.region, self.number, self.count, self.inputs, self.weights = region, number, count, inputs, weights
+    def __init__(self, region: _Region, number: int, step: int, count: int, weights: list[Parameter]) -> None:
+        self.region, self.number, self.step, self.count, self.weights = region, number, step, count, weights
 
     def vjp_fn(self, g: np.ndarray, out: np.ndarray, *operands: np.ndarray) -> list[np.ndarray | None]:
         floats = tuple(i for i in range(self.count) if operands[i].dtype.kind == "f")
-        found = self.region.gradients(self.number, [Tensor(x) for x in operands[: self.count]], floats, self.weights, np.ascontiguousarray(g))
+        inputs = [Tensor(x) for x in operands[: self.count]]
+        found = self.region.gradients(self.number, self.step, inputs, floats, self.weights, np.ascontiguousarray(g))
         by_input = dict(zip(floats, found, strict=False))
         return [*(by_input.get(i) for i in range(self.count)), *found[len(floats) :]]
 
@@ -81,6 +90,7 @@ def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
         region = cell.__dict__["_region"] = _Region(cell)
     tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in inputs]
     _check_same(tensors, world, getattr(cell.fn, "__name__", type(cell.fn).__name__))
+    step = region.forward.calls
     found = region.forward(*tensors)
     weights = region.parameters()
     several = isinstance(found, (tuple, list))
@@ -88,7 +98,7 @@ def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
     for number, part in enumerate(found if several else (found,)):
         whole = Tensor(part.full().asnumpy()) if isinstance(part, RankTensor) else part
         if isinstance(whole, Tensor) and (weights or any(t.requires_grad for t in tensors)):
-            whole.node = Node(_RegionOp(region, number, len(tensors), tensors, weights), (*tensors, *weights), {})
+            whole.node = Node(_RegionOp(region, number, step, len(tensors), weights), (*tensors, *weights), {})
         results.append(whole)
     return type(found)(results) if several else results[0]
 

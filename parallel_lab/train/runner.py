@@ -25,7 +25,7 @@ from ..nn.optim import LEARNING_RATE
 from ..plan import Plan
 from ..run.interpreter import Env, computing, rank_step
 from ..run.session import drive
-from ..slices import cut, is_cut
+from ..slices import cut, gather_full, is_cut
 from ..tensor import RankTensor, Tensor
 
 __all__ = ["RankProgram", "local_array"]
@@ -36,13 +36,14 @@ class RankProgram:
 
     compiled  plan and objects
     world     the `World` this process is a rank of; None: there is one device
-    whole_parameters  leave Parameters whole: the program only reads them
+    parameters  what Parameters are afterwards: "slices", this rank's; "whole", what the program gave them a value for is gathered (for code around it
+                that runs at once); "as they were", nothing is kept of what the program did (it computes again what another has kept)
     steps     calls so far
 
     Raises WorldError if the world has another size than the plan, CollectiveMismatch (on every rank) if the ranks have compiled different programs.
     """
 
-    def __init__(self, compiled: Compiled, world: Any, *, whole_parameters: bool = False) -> None:
+    def __init__(self, compiled: Compiled, world: Any, *, parameters: str = "slices") -> None:
         plan = compiled.plan
         self.compiled, self.plan, self.world = compiled, plan, world
         self.rank = world.rank if world is not None else 0
@@ -52,7 +53,7 @@ class RankProgram:
             what = f"the program is for {plan.device_num} devices, and {here}"
             hint = f"Start {plan.device_num} ranks: parallel-lab run -n {plan.device_num} script.py; or leave device_num to the world"
             raise WorldError(message(what, where=plan.graph.name, hint=hint))
-        self.steps, self.whole_parameters = 0, whole_parameters
+        self.steps, self.parameters = 0, parameters
         self.env: Env = {name: cut(array, plan.value(name).layout, self.rank) for name, array in plan.constant_arrays.items()}
         self._kept = {name for name, _ in (*plan.assignments, *plan.forward_assignments)}
         self._layouts = {given.name: plan.value(given.name).layout for given in plan.parameters}
@@ -70,6 +71,9 @@ class RankProgram:
         self.steps = self.steps if step is None else step
         env.update(self._inputs(inputs))
         env.update(self._parameters())
+        if self.compiled.scaler is not None:
+            scaler, name = self.compiled.scaler
+            env[name] = np.asarray(scaler.scale_value, np.float32)
         shared = self._states()
         observe, events = self._observer()
         with computing(plan):
@@ -129,8 +133,10 @@ class RankProgram:
         env, given, optimizer = self.env, self.compiled.parameters, self.compiled.optimizer
         for name, layout in self._layouts.items():
             array = env.pop(name)
-            if name in self._kept or (is_cut(layout) and given[name].layout is not layout and not self.whole_parameters):
+            if self.parameters == "slices" and (name in self._kept or (is_cut(layout) and given[name].layout is not layout)):
                 given[name].hold(array, layout)
+            elif self.parameters == "whole" and name in self._kept:
+                given[name].set_data(gather_full(array, given[name].full_shape, layout, tag=f"new value of {name}"))
         if optimizer is None:
             return
         states: dict[str, dict[str, np.ndarray]] = {}

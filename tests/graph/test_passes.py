@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_lab import ContextError, Parameter, ShapeError, StrategyError, Tensor, TraceError, compile, compile_steps, nn, ops, value_and_grad
+from parallel_lab import ContextError, Parameter, StrategyError, Tensor, TraceError, compile, compile_steps, nn, ops, value_and_grad
+from parallel_lab.errors import ContextStrategyError
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.run.simulator import Simulator
 from tests.recorded.nets import Chain, Quick, SharedWeight
@@ -115,7 +116,8 @@ def test_passes_are_pure():
 
 @pytest.mark.parametrize(("devices", "near"), [(3, 2), (5, 4), (6, 4), (7, 4), (12, 8), (20, 16)])
 def test_device_counts_that_are_refused(devices, near):
-    with pytest.raises(ContextError, match=rf"device_num={devices}.*1, 2, 4 or a multiple of 8. Try {near}\."):
+    """With the class that MindSpore 2.10 raises for device_num 6."""
+    with pytest.raises(RuntimeError, match=rf"device_num={devices}.*1, 2, 4 or a multiple of 8. Try {near}, or start {near} ranks\."):
         plan_of(quick(), X, Y, devices=devices)
 
 
@@ -201,10 +203,10 @@ def test_tuple_shapes_are_one_ranks(cuts):
 @pytest.mark.parametrize(
     ("cuts", "error", "match"),
     [
-        (((2, 4),), ShapeError, "has 1 tuples.*2 inputs"),
-        (((2, 4), (2, 4), (1,)), ShapeError, "has 3 tuples.*2 inputs"),
-        (((2,), (2, 4)), ShapeError, r"has 1 counts for input 0"),
-        (((4, 4), (1, 1)), ShapeError, "16 slices of input 0, but there are 8 devices"),
+        (((2, 4),), ContextStrategyError, "has 1 tuples.*2 inputs"),
+        (((2, 4), (2, 4), (1,)), ContextStrategyError, "has 3 tuples.*2 inputs"),
+        (((2,), (2, 4)), ContextStrategyError, r"has 1 counts for input 0"),
+        (((4, 4), (1, 1)), ContextStrategyError, "16 slices of input 0, but there are 8 devices"),
         (((3, 1), (1, 1)), ContextError, "power of two"),
         (((0, 1), (1, 1)), ContextError, "power of two"),
         ([[2, 4], [1, 1]], ContextError, "tuple of ints"),

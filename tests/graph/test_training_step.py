@@ -207,9 +207,20 @@ def of_a_middle_value(net):
     return step
 
 
+def recomputed(net):
+    """Which Cells a function calls is known when it is traced."""
+    net.recompute()
+    return value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, net.trainable_params())
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
-    [(twice, NotBuiltYet, "second time"), (from_outside, TraceError, "value_and_grad in the same"), (of_a_middle_value, TraceError, "inputs of the")],
+    [
+        (twice, NotBuiltYet, "second time"),
+        (from_outside, TraceError, "value_and_grad in the same"),
+        (of_a_middle_value, TraceError, "inputs of the"),
+        (recomputed, NotBuiltYet, r"recompute\(\) of '\w+' cannot be run yet"),
+    ],
 )
 def test_what_a_compiled_step_cannot_be_is_refused_with_a_reason(make, kind, words):
     x, y = batch()

@@ -413,7 +413,15 @@ def test_frozen_parameters_are_left_out_and_left_alone():
 def test_parameters_may_come_from_a_filter():
     net = nets.Mlp(4, 6, 2)
     optimizer = nn.Momentum(filter(lambda p: p.requires_grad, net.get_parameters()), 0.01, 0.9)
-    assert optimizer.parameters == net.trainable_params()
+    assert list(optimizer.parameters) == net.trainable_params()
+
+
+def test_gradients_are_accumulated_in_clones_of_the_parameters():
+    """As tutorials that accumulate by hand make their buffers: optimizer.parameters.clone(...)."""
+    net = nets.Mlp(4, 6, 2)
+    sums = nn.SGD(net.trainable_params(), 0.1).parameters.clone(prefix="accumulate", init="zeros")
+    assert [(p.name, p.shape) for p in sums] == [(f"accumulate.{p.name}", p.shape) for p in net.trainable_params()]
+    assert not any(p.asnumpy().any() for p in sums)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """Functions and Cells that run compiled on real processes, against one device. Cases: `cases/compiled.py`."""
 
+import numpy as np
 import pytest
 
+from parallel_lab import nn
+from parallel_lab.tensor import Tensor
 from tests.train.cases import compiled
+from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import Worlds, assert_equals_one_device, pairs
 
 
@@ -60,14 +64,46 @@ def test_two_networks_bring_shared_parameters_to_their_own_layouts(worlds, size)
         assert note["held"] == [(6, 8), (12, 8 // size)] * 2
 
 
-@pytest.mark.parametrize(("what", "words"), [("cell", "through Net"), ("jit", "through <lambda>")])
-def test_gradients_through_compiled_calls_are_not_silently_zero(worlds, what, words):
+def test_gradients_through_a_call_that_compiles_by_itself_are_not_silently_zero(worlds):
     for note in notes(worlds, 2, "gradients_that_code_outside_asks_for"):
-        kinds, text = note[what]
-        assert "TraceError" in kinds and words in text and "jit" in text and "AutoParallel" in text
+        kinds, text = note["AutoParallel"]
+        assert "TraceError" in kinds and "through AutoParallel(Net" in text and "jit" in text
 
 
 def test_an_optimizer_in_a_compiled_function_wants_its_gradients(worlds):
     for note in notes(worlds, 2, "gradients_that_code_outside_asks_for"):
         kinds, text = note["twice"]
         assert "TraceError" in kinds and "'w' is updated with" in text and "value_and_grad" in text
+
+
+@pytest.mark.parametrize("how", ["jit", "at once", "update at once"])
+def test_a_scale_that_overflows_shrinks_on_every_rank(worlds, how):
+    # after a step that overflows it is divided by 2^8, after two in a row that do not it is multiplied by 2^8
+    for note in notes(worlds, 4, f"scaled by hand, {how}"):
+        assert note["scales"][:3] == [2.0**118, 2.0**118, 2.0**126]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_with_cross_batch_the_loss_is_each_rank_s_own(worlds, size):
+    first = [note["own"][0] for note in notes(worlds, size, "cross_batch_leaves_each_rank_its_own_mean")]
+    x, y = batch()
+    n = 16 // size
+    own = [np.square(x[r * n : (r + 1) * n] @ numbers(3, 12, 16) - y[r * n : (r + 1) * n]).mean() for r in range(size)]
+    np.testing.assert_allclose(first, own, rtol=1e-10)
+
+
+def test_a_loss_scale_that_is_a_power_of_two_changes_no_step():
+    def trained(scaler):
+        net = Net()
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=scaler)
+        step = nn.TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
+        losses = [step(*map(Tensor, batch())).asnumpy() for _ in range(2)]
+        return losses + [p.asnumpy() for p in net.get_parameters()]
+
+    for plain, scaled in zip(trained(None), trained(nn.StaticLossScaler(1024.0)), strict=True):
+        assert np.array_equal(plain, scaled)
+
+
+def test_a_strategy_that_changes_between_calls_makes_another_program(worlds):
+    for note in notes(worlds, 2, "a_strategy_that_changes_between_calls"):
+        assert note == {"held": [(12, 8), (6, 8)]}

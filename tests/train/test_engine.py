@@ -99,7 +99,9 @@ def test_half_precision_gradients_travel_in_the_dtype_that_was_set(worlds, size)
     assert size == 2 or not np.array_equal(worlds.of(size, wide)[0][0]["w"], worlds.of(size, plain)[0][0]["w"])
 
 
-@pytest.mark.parametrize(("name", "word"), [("print, semi_auto", "product[:, {}:{}] of (16, 16)"), ("print, data_parallel", "its own product (8, 16)")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("print, semi_auto", "product[:, {}:{}] of (16, 16)"), ("print, data_parallel", "its own product (8, 16)")]
+)
 def test_print_in_construct_shows_every_rank_s_slice_in_every_step(worlds, name, word):
     for rank, note in enumerate(notes(worlds, 2, name)):
         shown = note["shown"]

@@ -446,3 +446,28 @@ def test_prediction_in_semi_auto_mode_wants_inputs_in_full():
     for call in (affine_model().predict, affine_model().infer_predict_layout):
         with pytest.raises(RuntimeError, match="full_batch=True"):
             call(Tensor(numbers()[0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "words"),
+    [
+        ({"device_num": 8}, ValueError, "device_num=8.*stand_alone"),
+        ({"full_batch": True}, RuntimeError, "full_batch=True.*'stand_alone'.*semi_auto_parallel"),
+        ({"full_batch": True, "parallel_mode": "data_parallel"}, RuntimeError, "full_batch=True.*'data_parallel'"),
+        ({"full_batch": True, "parallel_mode": "hybrid_parallel"}, RuntimeError, "full_batch=True.*'hybrid_parallel'"),
+        ({"enable_parallel_optimizer": True}, NotBuiltYet, "enable_parallel_optimizer"),
+        ({"pipeline_stages": 2}, NotBuiltYet, "pipeline_stages=2"),
+        ({"grad_accumulation_step": 2}, NotBuiltYet, r"grad_accumulation_step=2.*nn.GradAccumulation\(net, 2\)"),
+    ],
+)
+def test_settings_that_training_would_have_to_ignore_are_refused(settings, kind, words):
+    set_auto_parallel_context(**settings)
+    with pytest.raises(kind, match=words):
+        affine_model().train(1, batches())
+
+
+def test_recomputing_is_refused_on_one_device_too():
+    model = affine_model()
+    model.train_network.recompute()
+    with pytest.raises(NotBuiltYet, match=r"recompute\(\)"):
+        model.train(1, batches())

@@ -106,7 +106,8 @@ class _Backward:
         self.draft = draft
         self.values = draft.value_table()
         self.forward = draft.program("forward")
-        self.loss_scale = loss_scale_name(draft)
+        # a function that asks for gradients multiplies its loss itself
+        self.loss_scale = None if draft.graph.seeds else loss_scale_name(draft)
         self.rec = LocalRecorder(self.values, {})
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}

@@ -15,15 +15,19 @@ from ..ir import Draft, Value, fresh_name
 __all__ = ["loss_scale_name", "scale_loss"]
 
 
-def scale_loss(draft: Draft, scaler: Any) -> Draft:
-    """Add the scalar states of `scaler` (an `nn.LossScaler`), float32 and equal on all ranks."""
+def scale_loss(draft: Draft, scaler: Any, by_hand: str = "") -> Draft:
+    """Add the scalar states of `scaler` (an `nn.LossScaler`), float32 and equal on all ranks.
+
+    by_hand  the input that holds the scale already, where the function multiplied its loss by it
+    """
     values, states = draft.value_table(), []
     for kind in scaler.scalar_state():
-        label = fresh_name(kind, values)
+        label = by_hand if by_hand and kind == LOSS_SCALE else fresh_name(kind, values)
         values[label] = Value((), "float32", TensorLayout.replicated(draft.config.device_num, 0))
         states.append((label, "", kind))
     done = replace(draft, values=tuple(sorted(values.items())), states=(*draft.states, *states))
-    return done.noted("loss_scale", f"{scaler.rule}: gradients start from the scale instead of 1")
+    how = "the loss is multiplied in the function itself" if draft.graph.seeds else "gradients start from the scale instead of 1"
+    return done.noted("loss_scale", f"{scaler.rule}: {how}")
 
 
 def loss_scale_name(draft: Draft) -> str | None:

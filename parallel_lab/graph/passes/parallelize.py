@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...context import ParallelConfig
-from ...errors import LayoutError, ShapeError, StrategyError, message
+from ...errors import ContextStrategyError, LayoutError, ShapeError, StrategyError, message
 from ...layout import TensorLayout
 from ...named_layout import Layout
 from ...ops.sharding import ShardingRule, result_layout, sharding_rule
@@ -34,11 +34,14 @@ def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) ->
 
 
 def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[TensorLayout, ...]:
-    """Layout of every data input, as `dataset_strategy` says; a Layout with named axes says itself where the slices lie."""
+    """Layout of every data input, as `dataset_strategy` says; a Layout with named axes says itself where the slices lie.
+
+    Raises ContextStrategyError, a ValueError and, as in MindSpore, a RuntimeError, if it does not fit the inputs or the devices.
+    """
     named = [x if isinstance(x, Layout) else None for x in config.dataset_strategy] if isinstance(config.dataset_strategy, tuple) else ()
     if any(named) and (wrong := next((x for x in named if x is not None and x.device_num != config.device_num), None)) is not None:
         what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
-        raise ShapeError(message(what, where="compile", allowed=f"A device_matrix of {config.device_num}, as many as there are"))
+        raise ContextStrategyError(message(what, where="compile", allowed=f"A device_matrix of {config.device_num}, as many as there are"))
     cuts = _dataset_counts(config, shapes)
     return tuple(
         named[i].tensor_layout() if i < len(named) and named[i] is not None else TensorLayout.from_strategy(count, config.device_num)
@@ -53,7 +56,7 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
     if strategy == "data_parallel":
         return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
     if len(strategy) != len(shapes):
-        raise ShapeError(
+        raise ContextStrategyError(
             message(
                 f"dataset_strategy {strategy} has {len(strategy)} tuples",
                 where="compile",
@@ -63,7 +66,7 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
     counts = tuple(x.splits if isinstance(x, Layout) else x for x in strategy)
     for position, (cuts, shape) in enumerate(zip(counts, shapes, strict=True)):
         if config.device_num % math.prod(cuts):
-            raise ShapeError(
+            raise ContextStrategyError(
                 message(
                     f"dataset_strategy {strategy} makes {math.prod(cuts)} slices of input {position}, but there are {config.device_num} devices",
                     where="compile",
@@ -71,7 +74,7 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
                 )
             )
         if len(cuts) != len(shape):
-            raise ShapeError(
+            raise ContextStrategyError(
                 message(
                     f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}",
                     where="compile",

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ...context import get_compat
-from ...errors import ContextError, StrategyError, message
+from ...errors import ContextConflictError, StrategyError, message
 from ...named_layout import LayoutStrategy
 from ...ops.sharding import completed, default_strategy, result_layout, sharding_rule
 from ..ir import LOCAL_MODES, Draft, Graph, Node
@@ -19,10 +19,12 @@ __all__ = ["check_device_num", "choose_strategies"]
 
 
 def check_device_num(device_num: int) -> None:
-    """Raise ContextError unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's rule)."""
+    """Raise ContextConflictError (also a RuntimeError) unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's rule, when it compiles)."""
     if device_num not in (1, 2, 4) and (device_num < 1 or device_num % 8):
         near = max(n for n in (1, 2, 4, *range(8, 4097, 8)) if n <= max(device_num, 1))
-        raise ContextError(message(f"device_num={device_num}", where="compile", allowed="1, 2, 4 or a multiple of 8", hint=f"Try {near}"))
+        raise ContextConflictError(
+            message(f"device_num={device_num}", where="compile", allowed="1, 2, 4 or a multiple of 8", hint=f"Try {near}, or start {near} ranks")
+        )
 
 
 def choose_strategies(draft: Draft) -> Draft:

@@ -6,8 +6,10 @@ import numpy as np
 
 from parallel_lab import context, nn, ops, value_and_grad
 from parallel_lab.context import GRAPH_MODE, PYNATIVE_MODE
+from parallel_lab.nn.clip import GradientClip
 from parallel_lab.nn.wrap import TrainOneStepCell
 from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.compiled import jit
 from tests.train.cases.engine import states
 from tests.train.cases.nets import Net, SquareLoss, batch, cuts, numbers
@@ -56,6 +58,25 @@ def functional(settings, cut, feed_rows):
     return case(2, 4)(run)
 
 
+def at_once(settings, cut, feed_rows):
+    """The same step, called as it is: the gradients run compiled, and the optimizer updates the slices that this rank holds."""
+
+    def run(here):
+        here.settings(**settings)
+        net = Net(cut(here.size))
+        optimizer = nn.Adam(net.trainable_params(), [0.1, 0.02, 0.3, 0.1, 0.1], weight_decay=0.01)
+        clipped = nn.Momentum(net.trainable_params(), 0.1, 0.9, clip=GradientClip("global_norm", 0.5))
+        steps = [made_step(net, optimizer), made_step(net, clipped)]
+        found = []
+        for number, rows in enumerate((16, 16, 32, 16)):
+            given = batch(rows)
+            loss, logits = steps[number % 2](*tensors(*(here.rows(*given) if feed_rows else given)))
+            found += [here.full(loss), here.full(logits)]
+        return {"found": found, **parameters(here, net), **states(here, optimizer, net)}, {}
+
+    return case(2, 4)(run)
+
+
 def none_cut(size):
     return (None, None)
 
@@ -69,6 +90,9 @@ CASES = {
     "jit, rows": functional(ROWS, none_cut, True),
     "jit, rows, cut": functional(ROWS, cuts, True),
     "jit, auto_parallel": functional(AUTO, first_cut, False),
+    "at once, cut": at_once(SEMI, cuts, False),
+    "at once, rows": at_once(ROWS, none_cut, True),
+    "at once, rows, cut": at_once(ROWS, cuts, True),
 }
 
 
@@ -366,35 +390,163 @@ def eager_steps_before_compiled_ones(here):
 
 @case(2)
 def gradients_that_code_outside_asks_for(here):
-    if here.alone:
-        return {}, {}
     here.settings(**SEMI)
     net = Net()
     forward = jit(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)))
-    grads = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x).full() - y)), None, net.trainable_params())
-    found = {"cell": refused(lambda: grads(*tensors(*batch())))}
-    found["jit"] = refused(lambda: value_and_grad(forward, None, net.trainable_params())(*tensors(*batch())))
+    same = {"through jit": here.full(value_and_grad(forward, None, net.trainable_params())(*tensors(*batch())))}
+    same["of an input"] = here.full(value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), 0)(*tensors(*batch())))
+    if here.alone:
+        return same, {}
     optimizer = nn.SGD(net.trainable_params(), 0.1)
-    found["twice"] = refused(lambda: jit(lambda x, y: (optimizer([p * 1.0 for p in net.trainable_params()]), net(x))[1])(*tensors(*batch())))
-    return {}, found
+    found = {"twice": refused(lambda: jit(lambda x, y: (optimizer([p * 1.0 for p in net.trainable_params()]), net(x))[1])(*tensors(*batch())))}
+    context.set_auto_parallel_context(parallel_mode="stand_alone")
+    parallel = AutoParallel(net)
+    parallel.dataset_strategy("full_batch")
+    grads = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(parallel(x).full() - y)), None, net.trainable_params())
+    found["AutoParallel"] = refused(lambda: grads(*tensors(*batch())))
+    return same, found
+
+
+# ---- loss scales and clipping by hand ----
+
+
+def small_batch():
+    return tuple(a.astype(np.float32) for a in batch())
+
+
+def scaled(optimizer_has_it, make_loop):
+    """Three steps in float32 that begin with a scale whose gradients overflow: the first steps are skipped on every rank."""
+
+    def run(here):
+        here.settings(**SEMI)
+        net = Net(cuts(here.size), dtype=np.float32)
+        scaler = nn.DynamicLossScaler(2.0**126, 2**8, 2)
+        optimizer = nn.Momentum(net.trainable_params(), 0.0005, 0.9, loss_scaler=scaler if optimizer_has_it else None)
+        step = make_loop(net, optimizer, scaler)
+        losses, scales = [], []
+        for _ in range(5):
+            with np.errstate(over="ignore", invalid="ignore"):
+                losses.append(here.full(step(*tensors(*small_batch()))))
+            scales.append(scaler.scale_value)
+        return {"losses": losses, "scales": scales, **parameters(here, net)}, {"scales": scales}
+
+    return case(2, 4)(run)
+
+
+class SumLoss(nn.Cell):
+    def construct(self, out, label):
+        return ops.reduce_sum(ops.square(out - label))
+
+
+def scaled_forward(net, scaler):
+    loss_fn = SumLoss()
+    return value_and_grad(lambda x, y: scaler.scale(loss_fn(net(x), y)), None, net.trainable_params())
+
+
+def jitted_loop(net, optimizer, scaler):
+    grad_fn = scaled_forward(net, scaler)
+
+    @jit
+    def step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return scaler.unscale(loss)
+
+    return step
+
+
+def loop_at_once(net, optimizer, scaler):
+    grad_fn = scaled_forward(net, scaler)
+
+    def step(x, y):
+        loss, grads = grad_fn(x, y)
+        finite = nn.all_finite(grads)
+        if finite:
+            optimizer(scaler.unscale(grads))
+        loss = scaler.unscale(loss)
+        scaler.adjust(finite)
+        return loss
+
+    return step
+
+
+def gradients_compiled_update_at_once(net, optimizer, scaler):
+    grad_fn = jit(scaled_forward(net, scaler))
+
+    def step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss
+
+    return step
+
+
+CASES |= {
+    "scaled by hand, jit": scaled(True, jitted_loop),
+    "scaled by hand, at once": scaled(False, loop_at_once),
+    "scaled by hand, update at once": scaled(True, gradients_compiled_update_at_once),
+    "scaled by the training cell": scaled(True, lambda net, optimizer, scaler: TrainOneStepCell(nn.WithLossCell(net, SumLoss()), optimizer)),
+}
 
 
 @case(2, 4)
-def operators_across_the_batch(here):
-    """cross_batch: what is summed over rows that are cut is this rank's own, and is put together by the operators after it."""
+def gradients_clipped_by_hand(here):
+    """Slices that a compiled call has returned are clipped by the norm of the whole."""
+    here.settings(**SEMI)
+    net = Net(cuts(here.size))
+    optimizer = nn.SGD(net.trainable_params(), 0.5)
+    grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, net.trainable_params())
+    for limit in (0.3, 0.1):
+        _, grads = grad_fn(*tensors(*batch()))
+        grads = nn.clip_by_global_norm(grads, limit)
+        optimizer([nn.clip_by_norm(g, limit / 8, norm_type) for g, norm_type in zip(grads, (2.0, 3.0, np.inf), strict=True)])
+    return {"finite": nn.all_finite(grads), **parameters(here, net)}, {}
+
+
+@case(4)
+def one_rank_s_slice_is_not_finite(here):
+    here.settings(**SEMI)
+    net = Columns(here.size)
+    grad_fn = value_and_grad(lambda x: ops.reduce_sum(ops.sqrt(net(x))), None, net.trainable_params())
+    net.w.set_data(np.where(np.arange(8) == 7, 0.0, 1.0) * np.ones((8, 8)))  # the root at 0 has no finite slope: in the last rank's columns
+    with np.errstate(divide="ignore", invalid="ignore"):
+        _, grads = grad_fn(Tensor(np.ones((4, 8))))
+    return {"finite": nn.all_finite(grads)}, {}
+
+
+@case(2, 4)
+def cross_batch_leaves_each_rank_its_own_mean(here):
+    """The loss is that of the rank's own rows, as in data_parallel; gradients are those of the whole batch."""
     here.settings(**ROWS)
     net = AcrossRows(here.alone)
     step = TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
-    losses = [here.full(step(*tensors(*here.rows(*batch())))) for _ in range(2)]
-    return {"losses": losses, **parameters(here, net)}, {}
+    own, losses = [], []
+    for _ in range(2):
+        own.append(float(step(*tensors(*here.rows(*batch()))).asnumpy()))
+        losses.append(here.mean(own[-1]))
+    return {"losses": losses, **parameters(here, net)}, {"own": own}
 
 
 class AcrossRows(nn.Cell):
     def __init__(self, alone):
         super().__init__()
         self.w = Parameter(numbers(3, 12, 16), name="w")
-        self.mean = ops.ReduceMean(keep_dims=True)
+        self.mean = ops.ReduceMean()
+        if not alone:
+            self.mean.add_prim_attr("cross_batch", True)
 
     def construct(self, x, y):
-        out = ops.matmul(x, self.w)
-        return ops.reduce_mean(ops.square(out - self.mean(out, 0) - y))
+        return self.mean(ops.square(ops.matmul(x, self.w) - y))
+
+
+@case(2)
+def a_strategy_that_changes_between_calls(here):
+    here.settings(**SEMI)
+    net = Net()
+    x, _ = batch(16)
+    found, held = [], []
+    for cut in (((here.size, 1), (1, 1)), ((1, here.size), (here.size, 1))):
+        net.fc1.shard(cut)
+        found.append(here.full(net(Tensor(x))))
+        held.append(net.w.shape)
+    return {"found": found}, {"held": held}

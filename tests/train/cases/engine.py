@@ -95,7 +95,7 @@ def clipped_each(net):
 
 
 def scaled(net):
-    # the first steps overflow in float64, whose largest number is 1.8e308, and are skipped
+    # the scale grows after every second step
     return nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(2.0**10, 4, 2))
 
 
@@ -201,6 +201,35 @@ def layerwise_parameters_keep_their_own_gradient(here):
     net, step = one(here.rows(x, y), True)
     messages = [i.out for _, i in step.plan.instructions() if i.is_communication]
     return {"w": net.w.asnumpy(), "bias": net.b.asnumpy(), "v": net.v.asnumpy()}, {"messages": messages}
+
+
+# ---- networks that are a step themselves, or give the loss ----
+
+
+def whole_steps(settings, strategies, feed):
+    """A network that gives the loss with an optimizer; a TrainOneStepCell with an optimizer beside it, and alone."""
+
+    def run(here):
+        here.settings(**settings)
+        local = settings["parallel_mode"] == "data_parallel"
+        found = {}
+        for how in ("loss", "cell and optimizer", "cell"):
+            net = Net(strategies(here))
+            with_loss, optimizer = nn.WithLossCell(net, SquareLoss()), nn.Momentum(net.trainable_params(), 0.1, 0.9)
+            network = with_loss if how == "loss" else nn.TrainOneStepCell(with_loss, optimizer)
+            step = make_train_step(network, None, None if how == "cell" else optimizer)
+            losses = [step(*feed(here)) for _ in range(2)]
+            found[how] = [here.mean(one) if local else here.full(one) for one in losses], parameters(here, net), optimizer.global_step
+        return found, {}
+
+    return case(2, 4)(run)
+
+
+CASES |= {
+    "whole steps, data_parallel": whole_steps({"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each),
+    "whole steps, semi_auto, cut": whole_steps(SEMI, both_cut, whole),
+    "whole steps, stand_alone": whole_steps({"parallel_mode": "stand_alone"}, no_strategies, whole),
+}
 
 
 # ---- networks ----
@@ -642,3 +671,30 @@ def errors_in_a_step(here):
     here.settings(parallel_mode="auto_parallel", search_mode="dynamic_programming")
     found["search"] = refused(step, *batch())
     return {}, found
+
+
+# ---- a loss per sample ----
+
+
+class PerSample(nn.Cell):
+    """One number per row, as `nn.SoftmaxCrossEntropyWithLogits()` gives it without a reduction."""
+
+    def construct(self, out, label):
+        return ops.reduce_sum(ops.square(out - label), 1)
+
+
+def per_sample(mode):
+    """MindSpore differentiates the sum of its elements. In data_parallel, with the mean over ranks, that is one device's sum over a rank's rows."""
+    settings, strategies, feed, own = MODES[mode]
+
+    def run(here):
+        here.settings(**settings)
+        net = Net(strategies(here))
+        rate = 0.01 / here.size if here.alone and own else 0.01
+        _, losses = trained(here, net, nn.Momentum(net.trainable_params(), rate, 0.9), feed(here) if not here.alone else batch(), loss=PerSample())
+        return parameters(here, net) if own else {"losses": losses, **parameters(here, net)}, {}
+
+    return case(4)(run)
+
+
+CASES |= {f"a loss per sample, {mode}": per_sample(mode) for mode in ("data_parallel", "semi_auto, cut, rows", "auto_parallel")}

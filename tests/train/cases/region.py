@@ -97,7 +97,9 @@ def several_results_and_inputs(here):
 
     value, (by_input, by_weight) = value_and_grad(loss, (0, 1), net.trainable_params())(Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12)))
     # gradients of one result alone, so that the other has none
-    only = grad(lambda x, y: ops.reduce_sum(ops.square(both(x, y)[0])), 0, net.trainable_params())(Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12)))
+    only = grad(lambda x, y: ops.reduce_sum(ops.square(both(x, y)[0])), 0, net.trainable_params())(
+        Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12))
+    )
     return {"loss": value.asnumpy(), "inputs": here.full(by_input), "weights": here.full(by_weight), "only": here.full(only)}, {}
 
 
@@ -162,6 +164,37 @@ def integer_inputs_and_numbers(here):
     return {"found": found, "plain": here.full(region(Tensor(words), Tensor(scale)))}, {}
 
 
+@case(2, 4)
+def running_statistics(here):
+    """Kept by the forward call, once, and whole; not changed by the gradient."""
+    begin(here)
+    net = nn.SequentialCell(nn.BatchNorm1d(12), nn.Dense(12, 4))
+    net.set_train()
+    region = placed(here, net, ((1, 2),))
+    x = Tensor(batch()[0].astype(np.float32))
+    found = []
+    for _ in range(3):
+        found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(ops.square(region(x))), 0, net.trainable_params())(x)))
+    region(x)
+    return {"found": found, **parameters(here, net)}, {"whole": [p.layout is None for p in net.get_parameters()]}
+
+
+@case(2, 4)
+def dropout_inside(here):
+    """Every call has its own mask, and its gradient the mask of its call."""
+    begin(here)
+    net = nn.SequentialCell(Net(), nn.Dropout(p=0.5))
+    net.set_train()
+    region = placed(here, net, (rows(here),))
+    back = Parameter(numbers(2, 16, 12), name="back")
+
+    def loss(x):
+        return ops.reduce_sum(ops.square(region(ops.matmul(region(x), back))))
+
+    found = [here.full(value_and_grad(loss, 0, [*net.trainable_params(), back])(Tensor(batch()[0]))) for _ in range(2)]
+    return {"found": found, "plain": here.full(region(Tensor(batch(8)[0])))}, {}
+
+
 @case(2)
 def parameters_changed_outside(here):
     """The optimizer outside changes them at once; the region sees it, in training and without gradients."""
@@ -171,6 +204,7 @@ def parameters_changed_outside(here):
     found = [here.full(region(Tensor(batch()[0])))]
     net.w.set_data(net.w.asnumpy() * 2)
     found.append(here.full(region(Tensor(batch()[0]))))
+    found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(region(x)), 0, net.trainable_params())(Tensor(batch()[0]))))
     net.v.requires_grad = False
     found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(region(x)), 0, net.trainable_params())(Tensor(batch()[0]))))
     return {"found": found}, {}
@@ -190,9 +224,6 @@ def what_is_refused(here):
     changed = Net()
     changed.w.set_data(numbers(3, 12, 8) + here.rank)
     found["parameters"] = refused(lambda: shard(changed, ((2, 1),))(Tensor(batch()[0])))
-    normal = nn.SequentialCell(nn.BatchNorm1d(12))
-    normal.set_train()
-    found["statistics"] = refused(lambda: shard(normal, ((2, 1),))(Tensor(batch()[0].astype(np.float32))))
     good = region(Tensor(batch()[0]))
     found["goes on"] = float(np.abs(good.asnumpy() - net(Tensor(batch()[0])).asnumpy()).max())
     return {}, found

@@ -1,6 +1,6 @@
 """Some steps of a longer training: loads where it is told to begin, saves where it ends, prints the losses (rank 0) as JSON.
 
-    resume.py FIRST COUNT STRATEGY INTEGRATED LOAD SAVE      STRATEGY: a Python tuple of two, or "alone"; LOAD, SAVE: folders, or "-"
+resume.py FIRST COUNT STRATEGY INTEGRATED LOAD SAVE      STRATEGY: a Python tuple of two, or "alone"; LOAD, SAVE: folders, or "-"
 """
 
 import ast

@@ -1,0 +1,29 @@
+"""Random training steps with random operators on gradients, on 2 to 16 simulated ranks, equal one device. `random_steps.py` says what is drawn."""
+
+import pytest
+
+from tests.graph.random_steps import compare_step, draw_step
+
+DEVICES = (2, 4, 8, 8, 16)
+
+
+def check(seed):
+    devices = DEVICES[seed % len(DEVICES)]
+    while True:
+        drawn = draw_step(seed, devices)
+        print(f"seed {seed}, {devices} ranks\n{drawn.text}")
+        if compare_step(drawn):
+            return
+        seed += 100_000  # operators that share a parameter disagreed about it, which is refused: draw another step
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_training_step_equals_one_device(seed):
+    check(seed)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", range(1000, 3000, 100))
+def test_more_random_training_steps_equal_one_device(first):
+    for seed in range(first, first + 100):
+        check(seed)
