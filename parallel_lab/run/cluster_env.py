@@ -17,7 +17,7 @@ import sys
 
 from ..errors import NotBuiltYet, WorldArgumentError, message, shorten
 from .meeting import Hub, MeetingPlan, meet_as_peer
-from .world import TIMEOUT_S, World, seconds_from
+from .world import World, collective_timeout_s, seconds_from
 
 __all__ = ["check_host", "meet_in_cluster"]
 
@@ -46,7 +46,7 @@ def meet_in_cluster(library: str) -> World:
         launcher="a dynamic cluster",
         limit_s=seconds_from("MS_TOPO_TIMEOUT", LIMIT_S),
         limit_variable="MS_TOPO_TIMEOUT",
-        timeout_s=seconds_from("PARALLEL_LAB_TIMEOUT", TIMEOUT_S),
+        timeout_s=collective_timeout_s(),
     )
     if role == "MS_SCHED":
         _schedule(plan)

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..errors import NotBuiltYet, WorldArgumentError, message, shorten
 from .meeting import MeetingPlan, meet_as_hub, meet_as_peer
-from .world import TIMEOUT_S, World, seconds_from
+from .world import World, collective_timeout_s, seconds_from
 
 __all__ = ["RankTable", "meet_by_table", "read_rank_table"]
 
@@ -149,7 +149,7 @@ def meet_by_table(library: str) -> World:
         launcher="a rank table",
         limit_s=seconds_from(LIMIT_VARIABLE, LIMIT_S),
         limit_variable=LIMIT_VARIABLE,
-        timeout_s=seconds_from("PARALLEL_LAB_TIMEOUT", TIMEOUT_S),
+        timeout_s=collective_timeout_s(),
     )
     return meet_as_hub(plan, library) if rank == 0 else meet_as_peer(plan, rank, library)
 

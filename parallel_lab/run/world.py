@@ -8,7 +8,7 @@
 How the processes found each other (`launcher` says which):
 
     parallel-lab run, msrun, %%ranks        the launcher made the shared memory and handed it over (shm/attach.py)
-    mpirun                                  MPI (mpi.py)
+    mpirun                                  MPI (mpi/)
     RANK_TABLE_FILE and RANK_ID             a rank table; rank 0 is the meeting place (rank_table.py, meeting.py)
     MS_ROLE, MS_SCHED_HOST, ...             a dynamic cluster; the scheduler is the meeting place (cluster_env.py, meeting.py)
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -41,12 +42,26 @@ from ..events import Event, chrome_trace, from_dicts, to_dicts
 from ..files import write_whole
 from .communicator import Request
 
-__all__ = ["BACKENDS", "EVENTS_VARIABLE", "TIMEOUT_S", "WORLD_GROUPS", "World", "connect", "merge_events", "seconds_from", "ways_to_start"]
+__all__ = [
+    "BACKENDS",
+    "EVENTS_VARIABLE",
+    "TIMEOUT_S",
+    "TIMEOUT_VARIABLE",
+    "WORLD_GROUPS",
+    "World",
+    "collective_timeout_s",
+    "connect",
+    "leave_in_order",
+    "merge_events",
+    "seconds_from",
+    "ways_to_start",
+]
 
 WORLD_GROUPS = {"hccl": "hccl_world_group", "nccl": "nccl_world_group", "mccl": "mccl_world_group"}
 BACKENDS = (*WORLD_GROUPS, "mpi")
 EVENTS_VARIABLE = "PARALLEL_LAB_EVENTS"
-TIMEOUT_S = 120.0  # for a collective of a script that no launcher limits; PARALLEL_LAB_TIMEOUT changes it
+TIMEOUT_VARIABLE = "PARALLEL_LAB_TIMEOUT"
+TIMEOUT_S = 120.0  # for a collective of a script that nobody limits; learners in front of a notebook get less
 LOCAL_VARIABLES = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))  # Open MPI; MPICH
 
 
@@ -190,7 +205,7 @@ def connect(library: str | None = None) -> World:
     elif library == "mpi" or _launched_by_mpi():
         from . import mpi
 
-        world = World(mpi.connect(timeout_s=seconds_from("PARALLEL_LAB_TIMEOUT", TIMEOUT_S)), backend="mpi", launcher="mpirun", library=names)
+        world = World(mpi.connect(timeout_s=collective_timeout_s()), backend="mpi", launcher="mpirun", library=names)
     elif os.environ.get("RANK_TABLE_FILE") and os.environ.get("RANK_ID"):
         from .rank_table import meet_by_table
 
@@ -211,6 +226,11 @@ def connect(library: str | None = None) -> World:
         context.set_world(None)
         raise
     return world
+
+
+def collective_timeout_s() -> float:
+    """Seconds a collective of this process waits for a missing rank, where no launcher says so. Raises WorldArgumentError."""
+    return seconds_from(TIMEOUT_VARIABLE, TIMEOUT_S)
 
 
 def seconds_from(variable: str, default: float) -> float:
@@ -244,7 +264,7 @@ def _launched(place: Any, library: str) -> World:
     rank = attach(place.rank, place.layout, os.dup(place.block))
 
     def leave() -> None:
-        os.environ[VARIABLE] = type(place)(**{**json.loads(os.environ[VARIABLE]), "left": True}).text()
+        os.environ[VARIABLE] = dataclasses.replace(place, left=True).text()
         leave_in_order(rank)
 
     return World(rank.comm, backend="shared_memory", launcher=place.launcher, library=library, on_close=leave)
@@ -252,8 +272,10 @@ def _launched(place: Any, library: str) -> World:
 
 def leave_in_order(rank: Any) -> None:
     """Leave the arena of `rank`. What stopped the run meanwhile is told in a line, not raised: this happens at exit as well."""
+    from .shm.arena import ABORT
+
     last = getattr(sys, "last_value", None)  # a test runner keeps the exception of a failed test there; it never reaches the excepthook
-    if last is not None and not rank.arena.words[0]:
+    if last is not None and not rank.arena.words[ABORT]:
         rank.note(last)
     try:
         rank.leave()

@@ -19,6 +19,11 @@ SEED = 20261203
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
+def say(text: str) -> None:
+    """One write: the lines of different ranks do not mix on their way through mpirun."""
+    os.write(1, f"{text}\n".encode())
+
+
 def same_requests(world: int, count: int) -> list[dict[int, Request]]:
     """`count` requests, the same on every rank: every kind, drawn from all groups, dtypes, dims and shapes."""
     # here, not above: it brings pytest along, which the other programs need not wait for
@@ -76,7 +81,7 @@ def compare(comm, reproducible: bool, count: int) -> None:
     total = comm.all_gather(np.array([compared]))
     assert total.min() > count // 8, total
     if comm.rank == 0:
-        print(f"compared {int(total.sum())} replies")
+        say(f"compared {int(total.sum())} replies")
 
 
 def large(comm) -> None:
@@ -89,7 +94,7 @@ def large(comm) -> None:
     got = comm.answer(Request("broadcast", world, values[1] if comm.rank == 1 else None, root=1))
     assert got.tobytes() == values[1].tobytes()
     if comm.rank == 0:
-        print("equal")
+        say("equal")
 
 
 def caught(comm) -> None:
@@ -101,7 +106,7 @@ def caught(comm) -> None:
         except CollectiveMismatch as error:
             errors.append(str(error))
     assert len(errors) == 2 and all("(3,)" in text and "(4,)" in text for text in errors), errors
-    print(f"rank {comm.rank} caught it")
+    say(f"rank {comm.rank} caught it")
 
 
 def timeout(comm) -> None:
@@ -116,7 +121,7 @@ def timeout(comm) -> None:
         except CollectiveTimeout as error:
             assert error.ranks == [1], error.ranks
             assert len(told) == 1 and "has waited" in str(told[0].message), told
-            print(f"rank {comm.rank}: {error}", flush=True)
+            say(f"rank {comm.rank}: {error}")
             raise
 
 
@@ -126,7 +131,7 @@ def deadlock(comm) -> None:
         comm.recv((comm.rank + 1) % comm.world_size)
     except DeadlockError as error:
         assert error.ranks == list(range(comm.world_size)), error.ranks
-        print(f"rank {comm.rank}: {error}")
+        say(f"rank {comm.rank}: {error}")
 
 
 def main() -> None:
@@ -187,7 +192,7 @@ def main() -> None:
         if what == "exit while others work":
             if not odd:
                 time.sleep(1.0)
-                print("worked on", flush=True)
+                say("worked on")
             return
         if what == "unread":
             if odd:
@@ -196,7 +201,7 @@ def main() -> None:
         if what == "mismatch":
             comm.all_reduce(np.ones(3 + odd), tag="sum")
         comm.barrier()
-        print(f"rank {comm.rank} is through", flush=True)
+        say(f"rank {comm.rank} is through")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from ...errors import ArgumentError, MissingPackage, message, shorten
 
 __all__ = ["INSTALL_HINT", "find_mpirun", "launched_by_mpi", "mpirun_command", "rank_environment", "require_mpi4py"]
 
-INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'parallel-lab[mpi]'; environment.yml says the same"
+INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; environment.yml says the same"
 # what the launchers of Open MPI, MPICH and those built on it, and process managers that speak PMIx, leave in the environment of a rank
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 _VERSION_LIMIT_S = 20.0

@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -46,6 +47,9 @@ __all__ = ["MpiPool", "close_mpi_pools", "get_mpi_pool"]
 START_LIMIT_S = 60.0
 END_LIMIT_S = 5.0  # for the keeper to end everything; measured: 0.1 s
 DEATH_LIMIT_S = 2.0  # for mpirun to say how a rank ended; measured: 0.3 s
+LAST_LINES_S = 0.5  # for its last lines to arrive after that
+# Open MPI 4 and 5: "process rank 1 with PID 0 on node ... exited on signal 9", "Process name: [[31290,1],1] Exit code: 7"; MPICH: "RANK 1 PID ..."
+_ENDED = re.compile(r"process rank (\d+) with PID|Process name: \[\S*,(\d+)\]|\bRANK (\d+) PID")
 KEPT_POOLS = 2  # idle pools of different sizes that get_mpi_pool keeps; a rank under MPI takes 60 MB
 KEPT_LINES = 40  # of what mpirun and the ranks write to stderr, for the error of a world that did not start
 PREFIX = "parallel-lab-mpi-"
@@ -149,7 +153,8 @@ class MpiPool(JobPool):
                 env=environment,
                 start_new_session=True,
             )
-            threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr").start()
+            self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr")
+            self._reader.start()
             threading.Thread(target=self._accept, args=(listener,), daemon=True, name="accept ranks").start()
             self._wait_for_ranks()
         for rank in range(self.world_size):
@@ -311,7 +316,10 @@ class MpiPool(JobPool):
                 self._complete(job)
 
     def _note_end(self, rank: int) -> None:
-        """A rank's socket has ended: the rank is dead, and mpirun ends the others. How it died is told by mpirun's exit code."""
+        """A rank's socket has ended: the rank is dead, and mpirun ends the others, so quickly that another socket may end before this is seen.
+
+        Which one died by itself is told by mpirun's last lines, how it died by mpirun's exit code.
+        """
         with self._lock:
             if self._closed or self._dead:
                 return
@@ -321,12 +329,19 @@ class MpiPool(JobPool):
                 job._fault_at = time.monotonic()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(DEATH_LIMIT_S)
+            self._reader.join(LAST_LINES_S)
         with self._lock:
             code = self._keeper.returncode
-            self._dead[rank] = None if code is None else code if code <= 128 else 128 - code
+            self._dead = {self._named_by_mpirun(rank): None if code is None else code if code <= 128 else 128 - code}
             if job is not None and job is self._current:
                 self._complete(job)
         self._wake()
+
+    def _named_by_mpirun(self, seen: int) -> int:
+        """The rank of which mpirun says that it ended first; `seen`, whose socket ended first, where it says nothing that is understood."""
+        found = _ENDED.search(" ".join(self._lines))
+        rank = int(next(filter(None, found.groups()))) if found else seen
+        return rank if rank < self.world_size else seen
 
     def _death_text(self) -> str:
         rank, code = next(iter(self._dead.items()))

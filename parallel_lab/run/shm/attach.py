@@ -19,16 +19,14 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 
 import dill
-import threadpoolctl
 
-from ...allocator import keep_freed_memory
 from ...errors import WorldError, message
 from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
 from .comm import Communicator
 from .uncaught import follows_fault, leave_note, print_error
-from .worker_main import PR_SET_TIMERSLACK, TIMER_SLACK_NS
+from .worker_main import prepare_process
 
-__all__ = ["VARIABLE", "AttachedRank", "Place", "attach", "launched_place", "note_uncaught"]
+__all__ = ["VARIABLE", "AttachedRank", "Place", "attach", "install_excepthook", "launched_place", "note_uncaught"]
 
 VARIABLE = "PARALLEL_LAB_WORLD"
 
@@ -111,12 +109,7 @@ class AttachedRank:
 
 def attach(rank: int, layout: ArenaMap, block: int) -> AttachedRank:
     """Make this process rank `rank` of the world whose shared memory lies behind descriptor `block`."""
-    threadpoolctl.threadpool_limits(1)  # ranks share the cores: one thread each, also where no launcher set the environment
-    keep_freed_memory()
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+    prepare_process()
     arena = Arena(SharedBlock.attached(block, layout.size_bytes), layout)
     slot = arena.map.slot(rank)
     arena.words[slot + PID] = os.getpid()

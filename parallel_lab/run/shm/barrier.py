@@ -178,9 +178,12 @@ class Meeting:
         author, note = self.arena.read_fault()
         text = note["text"]
         entry = self.arena.last_entry(self.rank)
+        stopped = ""
         if author != self.rank and entry is not None:
-            text = f"{text} Rank {self.rank} was stopped {'in' if entry.end_s is None else 'after'} {entry}."
+            stopped = f"stopped {'in' if entry.end_s is None else 'after'} {entry}"
+            text = f"{text} Rank {self.rank} was {stopped}."
         error = FAULT_ERRORS.get(note["kind"], ParallelLabError)(text)
+        error.stopped = stopped  # for a console that shows the reason once
         error.secondary = author != self.rank  # the parent folds these into one line
         return error
 

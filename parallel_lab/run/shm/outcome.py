@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dill
 
-from ...errors import CollectiveMismatch, ParallelLabError, RankDied, RankRaised, message
+from ...errors import CollectiveMismatch, ParallelLabError, RankDied, RankRaised
 from .arena import Arena, FlightEntry
 from .barrier import FAULT_ERRORS
 

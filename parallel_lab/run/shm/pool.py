@@ -21,7 +21,7 @@ from multiprocess import connection
 from ...errors import ParallelLabError, RankDied, message
 from ..jobs import DEATH_GRACE_S, GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_STOP_S, Job, JobPool
 from . import outcome
-from .arena import STARTED, Arena, ArenaMap, FlightEntry, SharedBlock
+from .arena import ABORT, CONTROL, STARTED, Arena, ArenaMap, FlightEntry, SharedBlock
 from .comm import CONTROLS
 from .launch import context, start_processes
 from .watch import Watch
@@ -103,7 +103,7 @@ class WorkerPool(JobPool):
     def _apply_control(self, job: Job) -> None:
         with self._lock:
             if job is self._current:
-                self._arena.words[1] = CONTROLS.index(job._control)
+                self._arena.words[CONTROL] = CONTROLS.index(job._control)
             elif job in self._jobs and job._control == "stop":
                 self._jobs.remove(job)
                 job._finish([None] * self.world_size, None)
@@ -175,7 +175,7 @@ class WorkerPool(JobPool):
             elif since >= POLITE_STOP_S:
                 self._arena.write_fault(self.world_size, "Interrupted", "The run was interrupted.")
             return LOOK_S
-        if self._arena.words[0] and job._fault_at is None:
+        if self._arena.words[ABORT] and job._fault_at is None:
             job._fault_at, job._grace_s = now, GRACE_S
         if job._fault_at is not None:
             grace_s = LOADING_GRACE_S if job._grace_s == GRACE_S and self._loading(job) else job._grace_s
@@ -200,7 +200,7 @@ class WorkerPool(JobPool):
         self._watch.begin_run()
         self._current, job._state = job, "running"
         job._resumed_at = time.monotonic()
-        self._arena.words[1] = CONTROLS.index(job._control)
+        self._arena.words[CONTROL] = CONTROLS.index(job._control)
         for pipe, payload in zip(self._pipes, job._payloads, strict=True):
             if len(payload) <= SMALL_PAYLOAD:
                 self._send(pipe, payload)

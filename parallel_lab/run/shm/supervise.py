@@ -104,17 +104,6 @@ class Supervisor:
         """What `rank` asked for last."""
         return self.arena.last_entry(rank)
 
-    def unread(self) -> str:
-        """The first message that was sent and never received, in words; "" if there is none."""
-        words, layout = self.arena.words, self.arena.map
-        for source in range(self.world_size):
-            for to in range(self.world_size):
-                sent, received = words[layout.sent(source, to)], words[layout.received(source, to)]
-                if sent != received:
-                    plural = "s" if sent != 1 else ""
-                    return f"rank {source} sent {sent} message{plural} to rank {to}, which received {received}; every send needs its recv"
-        return ""
-
     def stopped_places(self, but: set[int]) -> str:
         """Where the ranks outside `but` were when the run stopped, in one line."""
         places: dict[str, list[int]] = {}

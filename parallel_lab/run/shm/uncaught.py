@@ -14,12 +14,12 @@ from types import TracebackType
 
 from ...errors import ParallelLabError
 from ...origin import short_file
-from .arena import Arena
+from .arena import ABORT, Arena
 
 __all__ = ["TRACEBACK_VARIABLE", "follows_fault", "leave_note", "print_error", "text_of", "traceback_text"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # parallel_lab/
-_SYSTEM = (_PACKAGE, "<frozen", runpy.__file__)
+_SYSTEM = (_PACKAGE, "<frozen", "<string>", runpy.__file__)  # "<string>": what dataclasses generate
 TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
 TEXT_LIMIT = 20_000  # characters of an exception's own text that are carried on
 
@@ -46,7 +46,7 @@ def text_of(error: BaseException) -> str:
 
 def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
     """Let every peer of `rank` know that it ends with `error`; returns whether the error only follows from another rank's."""
-    if isinstance(error, KeyboardInterrupt) and arena.words[0]:
+    if isinstance(error, KeyboardInterrupt) and arena.words[ABORT]:
         return True
     own_fault = getattr(error, "secondary", None)
     if own_fault is not None:
@@ -54,7 +54,7 @@ def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
     follows = follows_fault(error)
     place = last_place(error)
     where = f" ({place})" if place else ""
-    text = text_of(error)[:500].rstrip(".")
+    text = ". ".join([text_of(error).rstrip("."), *getattr(error, "__notes__", ())])[:500].rstrip(".")
     what = f"left by sys.exit({text})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}: {text}"
     arena.write_fault(rank, "RankRaised", f"rank {rank} {what}{where}.", rank=rank)
     return follows
@@ -71,7 +71,10 @@ def print_error(error: BaseException, trace: TracebackType | None, follows: bool
     """To stderr: the traceback; one line for an error that follows from another rank's."""
     if follows:
         if not isinstance(error, KeyboardInterrupt):
-            print(f"{type(error).__name__}: {text_of(error)}", file=sys.stderr, flush=True)
+            stopped = getattr(error, "stopped", "")
+            # a cell ends with the reason, in red; the log file of a rank has to hold it itself
+            said = f", see below: {stopped}" if stopped and '"%%ranks"' in os.environ.get("PARALLEL_LAB_WORLD", "") else f": {text_of(error)}"
+            print(f"{type(error).__name__}{said}", file=sys.stderr, flush=True)
         return
     print(traceback_text(error, trace), end="", file=sys.stderr, flush=True)
 

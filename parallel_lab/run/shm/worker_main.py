@@ -28,7 +28,7 @@ from .barrier import RunInterrupted
 from .comm import Communicator
 from .uncaught import follows_fault, text_of
 
-__all__ = ["WorkerStart", "error_report", "worker_main"]
+__all__ = ["WorkerStart", "error_report", "prepare_process", "worker_main"]
 
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
@@ -53,8 +53,7 @@ def worker_main(start: WorkerStart) -> None:
     """Serve until the pool closes or the notebook is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole process group; the notebook decides what it means
     _end_with(start)
-    threadpoolctl.threadpool_limits(1)
-    keep_freed_memory()
+    prepare_process()
     arena = Arena(start.block, start.layout)
     arena.words[arena.map.slot(start.rank) + PID] = os.getpid()
     comm = Communicator(arena, start.rank, start.world_size, start.pipe)
@@ -74,6 +73,16 @@ def worker_main(start: WorkerStart) -> None:
             os._exit(0)
 
 
+def prepare_process() -> None:
+    """Settings of any process that runs a rank with shared memory: one thread for matrix products, freed memory kept, short sleeps that are short."""
+    threadpoolctl.threadpool_limits(1)  # ranks share the cores, also where no launcher has set the environment
+    keep_freed_memory()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+
+
 def _end_with(start: WorkerStart) -> None:
     """Arrange that this process does not outlive the notebook."""
     if os.name == "posix":
@@ -87,10 +96,8 @@ def _end_with(start: WorkerStart) -> None:
     if sys.platform == "linux":
         import ctypes
 
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
         if start.server_pid is not None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != start.server_pid:  # it died before the call: nobody will send the signal
                 os._exit(0)
     watched = [start.life]
