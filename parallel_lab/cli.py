@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    doctor.set_defaults(run=_doctor)
+    doctor.set_defaults(run=_doctor, parser=doctor)
     from . import cli_bench, cli_quickstart, cli_run
 
     for part in (cli_quickstart, cli_bench, cli_run):
@@ -199,7 +199,9 @@ def _run(arguments: list[str]) -> int:
     of_a_script = arguments[:1] in (["run"], ["msrun"])  # there -- is the script's business
     cut = arguments.index("--") if "--" in arguments and not of_a_script else len(arguments)
     parser = _parser()
-    args = parser.parse_args(arguments[:cut])
+    args, unknown = parser.parse_known_args(arguments[:cut])
+    if unknown:  # the subcommand's own usage is the one that helps
+        getattr(args, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     args.jupyterlab_args = arguments[cut + 1 :]
     if args.jupyterlab_args and args.run is not _open_notebooks:
         parser.error("what follows -- goes to JupyterLab, and this subcommand does not start it")

@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     training.add_argument("--rounds", type=_positive, default=9, help="how often each is timed, in turns (default 9)")
     training.add_argument("--threads", type=_positive, default=1, help="threads for matrix products, for both (default 1)")
     training.add_argument("--json", metavar="FILE", help="also write the numbers to FILE")
-    training.set_defaults(run=_training)
+    training.set_defaults(run=_training, parser=training)
 
 
 def _positive(text: str) -> int:

@@ -53,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write the run as one web page that needs no network")
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)")
     parser.add_argument("--full-text", action="store_true", help="print every step of a long log, and the program of rank 0")
-    parser.set_defaults(run=_quickstart)
+    parser.set_defaults(run=_quickstart, parser=parser)
 
 
 class Progress:

@@ -5,6 +5,8 @@ parallel-lab run -n 8 --as-mindspore train.py      the same; `import mindspore` 
 parallel-lab run -n 2 -m pytest test_train.py      a module instead of a script
 parallel-lab msrun --worker_num 8 --local_worker_num 8 --join True train.py
 PYTHONPATH=$(parallel-lab as-mindspore) python train.py
+
+The launchers are imported when a command runs: `parallel-lab doctor` must also work where a package that they need is missing.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .errors import WorldArgumentError, message
+from .run.world import TIMEOUT_S
+from .settings import MAX_DEVICES
 
 __all__ = ["add_parser"]
 
@@ -41,19 +46,18 @@ def add_parser(subparsers: Any) -> None:
         epilog=_RUN_EXAMPLES,
         formatter_class=raw,
     )
-    run.add_argument("-n", "--np", dest="world_size", type=_positive, required=True, metavar="N", help="ranks")
+    run.add_argument("-n", "--np", dest="world_size", type=_whole_number(1, MAX_DEVICES), metavar="N", help="ranks")
     run.add_argument("--log-dir", default="log_output", metavar="DIR", help="log files DIR/1/rank.K/stdout, as mpirun's (default log_output)")
     run.add_argument("--backend", choices=("shared_memory", "mpi"), default="shared_memory", help="mpi: through mpirun (default shared_memory)")
     run.add_argument("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore")
-    run.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds a collective waits for a missing rank (default 120)")
+    waits = f"seconds a collective waits for a missing rank (default {TIMEOUT_S:g})"
+    run.add_argument("--timeout", type=_seconds, default=TIMEOUT_S, metavar="S", help=waits)
     run.add_argument("--events", metavar="FILE", help="record the communication of all ranks into FILE (a Chrome trace)")
     run.add_argument("--no-tag", action="store_true", help="print lines as they are, without their rank")
     run.add_argument("--fold", action="store_true", help="equal lines of several ranks become one, tagged [0-7]")
     run.add_argument("-m", dest="module", action="store_true", help="what follows is a module and its arguments")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py", help="the script (or module) and its arguments")
-    run.set_defaults(run=_run)
-
-    from .launch.msrun import add_arguments
+    run.set_defaults(run=_run, parser=run)
 
     msrun = subparsers.add_parser(
         "msrun",
@@ -62,9 +66,9 @@ def add_parser(subparsers: Any) -> None:
         usage="parallel-lab msrun [options] script.py [arguments of the script ...]",
         formatter_class=raw,
     )
-    add_arguments(msrun)
+    _add_msrun_arguments(msrun)
     msrun.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py", help="the script and its arguments")
-    msrun.set_defaults(run=_msrun)
+    msrun.set_defaults(run=_msrun, parser=msrun)
 
     folder = subparsers.add_parser(
         "as-mindspore",
@@ -73,13 +77,45 @@ def add_parser(subparsers: Any) -> None:
         epilog="example:\n  PYTHONPATH=$(parallel-lab as-mindspore) python train.py\n",
         formatter_class=raw,
     )
-    folder.set_defaults(run=_as_mindspore)
+    folder.set_defaults(run=_as_mindspore, parser=folder)
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 4096")
-    return int(text)
+def _add_msrun_arguments(parser: argparse.ArgumentParser) -> None:
+    """msrun's options."""
+    number, switch = _whole_number, _true_or_false
+    parser.add_argument("--worker_num", type=number(1, MAX_DEVICES), default=8, metavar="N", help="workers in all (default 8)")
+    parser.add_argument("--local_worker_num", type=number(1, MAX_DEVICES), default=8, metavar="N", help="workers on this machine: all (default 8)")
+    parser.add_argument("--master_addr", default="127.0.0.1", metavar="HOST", help="an address of this machine (default 127.0.0.1)")
+    parser.add_argument("--master_port", type=number(1024, 65535), default=8118, metavar="PORT", help="1024 to 65535 (default 8118); nobody listens")
+    parser.add_argument("--node_rank", type=number(-1, MAX_DEVICES), default=-1, metavar="K", help="with all workers on one machine: without effect")
+    parser.add_argument("--log_dir", default="", metavar="DIR", help="folder for worker_K.log and scheduler.log (default: this one)")
+    parser.add_argument("--join", type=switch, default=False, metavar="True", help="wait for the workers, and tell what went wrong (default False)")
+    parser.add_argument("--cluster_time_out", type=number(1, 10**6), default=600, metavar="S", help="seconds for all workers to meet (default 600)")
+    parser.add_argument("--bind_core", type=switch, default=False, metavar="True", help="give each worker cores of its own (default False)")
+    parser.add_argument("--tail_worker_log", default="-1", metavar="K", help="workers shown on the console with --join True: 0,2 or -1 for all")
+    parser.add_argument("--worker_log_name", default="", metavar="NAME", help="log files NAME_K.log instead of worker_K.log")
+    parser.add_argument("--rank_table_file", default="", metavar="FILE", help="a rank table to check the number of workers against")
+    parser.add_argument("--sim_level", type=number(-1, 3), default=-1, metavar="L", help="not built yet")
+    parser.add_argument("--sim_rank_id", type=number(-1, MAX_DEVICES - 1), default=-1, metavar="K", help="not built yet")
+    parser.add_argument("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore (an option of ours)")
+
+
+def _whole_number(low: int, high: int) -> Callable[[str], int]:
+    """A type for argparse: a whole number from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        digits = text[1:] if text[:1] == "-" else text
+        if not (digits.isascii() and digits.isdigit() and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _true_or_false(text: str) -> bool:
+    if text not in ("True", "False", "true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return text.lower() == "true"
 
 
 def _seconds(text: str) -> float:
@@ -107,6 +143,10 @@ def _run(args: argparse.Namespace) -> int:
     from .launch.processes import ending_on_signals
 
     where = "parallel-lab run"
+    if args.world_size is None:
+        late = any(word.startswith(("-n", "--np")) for word in args.command)
+        hint = "Options stand before the script; what comes after it is the script's" if late else ""
+        raise WorldArgumentError(message("the number of ranks is missing", where=where, allowed=f"{where} -n 8 script.py", hint=hint))
     if args.module:
         if not args.command:
             raise WorldArgumentError(message("no module was named", where=where, allowed=f"{where} -n N -m module [arguments]"))

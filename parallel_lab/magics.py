@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises instead of ending the process, which here is the notebook's kernel."""
 
     def error(self, message: str) -> Any:
-        raise errors.ArgumentError(errors.message(message, where="%%ranks", hint="%%ranks --help lists the options"))
+        raise _quiet(errors.ArgumentError(errors.message(message, where="%%ranks", hint="%%ranks --help lists the options")))
 
     def exit(self, status: int = 0, message: str | None = None) -> Any:
         raise _Help
@@ -62,13 +62,18 @@ def run_cell(line: str, cell: str, name: str = "cell") -> None:
     Raises KeyboardInterrupt after an interrupt; the error of the rank that failed first: RankRaised, RankDied, CollectiveMismatch, ...;
     ArgumentError for options that make no sense.
     """
+    parser = _parser()
     try:
-        args = _parser().parse_args(shlex.split(line))
+        words = shlex.split(line)
+    except ValueError as error:  # a quotation mark without its other half
+        parser.error(f"{line.strip()}: {error}")
+    try:
+        args = parser.parse_args(words)
     except _Help:
         return
     if not 1 <= args.world_size <= 4096 or not 0 < args.timeout < 1e6:
         what = f"-n {args.world_size} --timeout {args.timeout:g}"
-        raise errors.ArgumentError(errors.message(what, where="%%ranks", allowed="1 to 4096 ranks, and seconds above 0"))
+        raise _quiet(errors.ArgumentError(errors.message(what, where="%%ranks", allowed="1 to 4096 ranks, and seconds above 0")))
     console = _CellConsole(args.world_size, stream=_Batched(), tag=not args.no_tag, fold=args.fold)
     spec = LaunchSpec(
         (),

@@ -1,4 +1,4 @@
-"""`parallel-lab msrun`: the arguments of MindSpore's launcher, on this machine.
+"""What `parallel-lab msrun` does with the arguments of MindSpore's launcher (`cli_run.py` lists them), on this machine.
 
     parallel-lab msrun --worker_num 8 --local_worker_num 8 --master_port 8118 --log_dir logs --join True train.py --epochs 3
 
@@ -21,46 +21,10 @@ from ..run.cluster_env import check_host
 from .console import Console
 from .processes import LaunchSpec, ending_on_signals, launch
 
-__all__ = ["add_arguments", "run_workers"]
+__all__ = ["run_workers"]
 
 WHERE = "parallel-lab msrun"
-JOINED = "PARALLEL_LAB_MSRUN_DETACHED"  # set for the process that stays when the command returns
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """msrun's options."""
-    number, switch = _whole_number, _true_or_false
-    parser.add_argument("--worker_num", type=number(1, 4096), default=8, metavar="N", help="workers in all (default 8)")
-    parser.add_argument("--local_worker_num", type=number(1, 4096), default=8, metavar="N", help="workers on this machine: all of them (default 8)")
-    parser.add_argument("--master_addr", default="127.0.0.1", metavar="HOST", help="an address of this machine (default 127.0.0.1)")
-    parser.add_argument("--master_port", type=number(1024, 65535), default=8118, metavar="PORT", help="1024 to 65535 (default 8118); nobody listens")
-    parser.add_argument("--node_rank", type=number(-1, 4096), default=-1, metavar="K", help="with all workers on one machine: without effect")
-    parser.add_argument("--log_dir", default="", metavar="DIR", help="folder for worker_K.log and scheduler.log (default: this one)")
-    parser.add_argument("--join", type=switch, default=False, metavar="True", help="wait for the workers, and tell what went wrong (default False)")
-    parser.add_argument("--cluster_time_out", type=number(1, 10**6), default=600, metavar="S", help="seconds for all workers to meet (default 600)")
-    parser.add_argument("--bind_core", type=switch, default=False, metavar="True", help="give each worker cores of its own (default False)")
-    parser.add_argument("--tail_worker_log", default="-1", metavar="K", help="workers shown on the console with --join True: 0,2 or -1 for all")
-    parser.add_argument("--worker_log_name", default="", metavar="NAME", help="log files NAME_K.log instead of worker_K.log")
-    parser.add_argument("--rank_table_file", default="", metavar="FILE", help="a rank table to check the number of workers against")
-    parser.add_argument("--sim_level", type=number(-1, 3), default=-1, metavar="L", help="not built yet")
-    parser.add_argument("--sim_rank_id", type=number(-1, 4095), default=-1, metavar="K", help="not built yet")
-    parser.add_argument("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore (an option of ours)")
-
-
-def _whole_number(low: int, high: int) -> Any:
-    def parse(text: str) -> int:
-        digits = text[1:] if text[:1] == "-" else text
-        if not (digits.isascii() and digits.isdigit() and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
-        return int(text)
-
-    return parse
-
-
-def _true_or_false(text: str) -> bool:
-    if text not in ("True", "False", "true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
-    return text.lower() == "true"
+DETACHED = "PARALLEL_LAB_MSRUN_DETACHED"  # set for the process that stays when the command returns
 
 
 def run_workers(args: argparse.Namespace, command: tuple[str, ...]) -> int:
@@ -69,7 +33,7 @@ def run_workers(args: argparse.Namespace, command: tuple[str, ...]) -> int:
     argv = ("-m", *command) if command[0] == "pytest" else command
     folder = Path(args.log_dir or ".")
     folder.mkdir(parents=True, exist_ok=True)
-    if not args.join and not os.environ.get(JOINED):
+    if not args.join and not os.environ.get(DETACHED):
         return _detach(folder, args.worker_num)
     shown = _shown_workers(args) if args.join else set()
     name = args.worker_log_name or "worker"
@@ -152,7 +116,9 @@ def _detach(folder: Path, count: int) -> int:
     """Go on in a process of its own, which lives as long as the workers, and return."""
     with open(folder / "scheduler.log", "w", encoding="utf-8") as log:
         command = [sys.executable, "-m", __package__.partition(".")[0], *sys.argv[1:]]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, JOINED: "1"})
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, DETACHED: "1"}
+        )
     print(f"msrun: {count} workers are started in the background (process {process.pid}); logs in {folder}; --join True waits for them")
     return 0
 

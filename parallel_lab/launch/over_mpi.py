@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 from ..run.mpi.launch import mpirun_command, rank_environment as without_mpi, require_mpi4py
+from ..run.world import TIMEOUT_VARIABLE
 from .console import Console
 from .environment import python_command, rank_environment
 from .processes import CHUNK, LOOK_S, LaunchSpec, Outcome, Terminated
@@ -47,7 +48,7 @@ def launch_over_mpi(spec: LaunchSpec, console: Console) -> Outcome:
     command = mpirun_command(spec.world_size, python_command(argv))
     own = {
         "PARALLEL_LAB_OUTPUT": str(folder),
-        "PARALLEL_LAB_TIMEOUT": str(spec.timeout_s),
+        TIMEOUT_VARIABLE: str(spec.timeout_s),
         "OMPI_MCA_btl_vader_backing_directory": str(segments),  # Open MPI 4: what it would leave in /dev/shm when it is killed
         "OMPI_MCA_btl_sm_backing_directory": str(segments),  # Open MPI 5
         "OMPI_MCA_orte_tmpdir_base": str(folder),

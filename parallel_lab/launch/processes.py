@@ -28,7 +28,7 @@ from ..run.shm.arena import Arena, ArenaMap, SharedBlock
 from ..run.shm.attach import VARIABLE, Place
 from ..run.shm.outcome import death_text
 from ..run.shm.supervise import Supervisor, ranks_text
-from ..run.world import merge_events
+from ..run.world import TIMEOUT_S, merge_events
 from .console import Console
 from .environment import python_command, rank_environment
 
@@ -61,7 +61,7 @@ class LaunchSpec:
 
     argv: tuple[str, ...]
     world_size: int
-    timeout_s: float = 120.0
+    timeout_s: float = TIMEOUT_S
     warn_after_s: float = 2.0
     start_limit_s: float | None = None
     as_mindspore: bool = False
@@ -117,7 +117,7 @@ def launch(spec: LaunchSpec, console: Console) -> Outcome:
     """Run the script on all ranks and wait for their end. Call it in a thread that lives as long as the ranks (the main thread).
 
     Ctrl-C and Terminated are waited out here: the ranks are ended within a second and the outcome has the exit code 128 + signal. Raises WorldError
-    where processes cannot be handed descriptors (Windows), SharedMemoryTooSmall, OSError.
+    where processes cannot be handed descriptors (Windows) and where the system gives no more of them, SharedMemoryTooSmall, OSError.
     """
     if sys.platform == "win32":
         hint = "Use WSL 2, or a WorkerPool in a notebook"
@@ -202,7 +202,12 @@ class _Ranks:
             try:
                 if not started:
                     started = True
-                    self.start()
+                    try:
+                        self.start()
+                    except OSError as error:
+                        what = f"process {len(self.processes) + 1} of {self.spec.world_size} cannot be started: {error.strerror}"
+                        hint = "Start fewer ranks, or allow more processes (ulimit -u) and open files (ulimit -n)"
+                        raise WorldError(message(what, where=self.spec.launcher, hint=hint)) from error
                 while len(self.codes) < len(self.processes):
                     self._step()
                 break
@@ -250,7 +255,8 @@ class _Ranks:
     def _drop_pipe(self, rank: int) -> None:
         pipe = self.pipes.pop(rank, None)
         if pipe is not None:
-            self.selector.unregister(pipe)
+            with contextlib.suppress(KeyError):  # that of a process that could not be started
+                self.selector.unregister(pipe)
             os.close(pipe)
             self.console.end_of(rank)
 
@@ -313,7 +319,7 @@ class _Ranks:
             self.outcome = self._say(Outcome(128 + self.signal, f"{name}; all ranks have ended", "Interrupted"))
             return
         if fault is None:
-            unread = supervisor.unread()
+            unread = self.arena.unread().rstrip(".")
             self.outcome = self._say(Outcome(1, unread, "CollectiveMismatch")) if unread else Outcome(0)
             return
         kind, text = fault["kind"], fault["text"].rstrip(".")
@@ -324,7 +330,7 @@ class _Ranks:
         lines = [text]
         if kind == "RankRaised" and culprit is not None:
             entry = supervisor.last_entry(culprit)
-            lines[0] += f"; its last call: {entry}" if entry else "; it had made no call"
+            lines[0] += f"; its last call: {entry}" if entry else "; it had called no collective"
         others = supervisor.stopped_places({culprit} if culprit is not None else set()) if self._attached() else ""
         if others:
             lines.append(f"when the run stopped: {others}")

@@ -8,6 +8,7 @@ Ways to end with the launcher: on Linux the parent-death signal, which also ends
 
 from __future__ import annotations
 
+import importlib
 import json
 import linecache
 import os
@@ -54,12 +55,34 @@ def take_place() -> None:
 
 def tell_peers(error: BaseException) -> bool:
     """Let every rank know that this one ends with `error`; returns whether it only follows from another rank's."""
-    package = str(Path(__file__).resolve().parents[2])
-    if package not in sys.path:
-        sys.path.append(package)
+    explain(error)
     from parallel_lab.run.shm.attach import note_uncaught
 
     return note_uncaught(error)
+
+
+def as_mindspore() -> bool:
+    """Whether `import mindspore` finds this package, also if the script has not come to it."""
+    return str(Path(__file__).resolve().parents[1] / "mindspore" / "_path") in (os.path.realpath(folder) for folder in sys.path)
+
+
+def explain(error: BaseException) -> None:
+    """Add what the script should have said, where that is known: to the traceback, and to what the launcher says of it."""
+    package = str(Path(__file__).resolve().parents[2])
+    if package not in sys.path:
+        sys.path.append(package)
+    if as_mindspore() and isinstance(error, Exception):  # an interrupt needs no notes, and has no time for imports
+        importlib.import_module("mindspore")  # which puts a hook that knows its scripts before ours, if the script has not come to it
+        if hasattr(sys.excepthook, "explain"):
+            sys.excepthook.explain(error)
+    cell = '"%%ranks"' in os.environ.get(VARIABLE, "")
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "mindspore" and not as_mindspore():
+        where = "in the line of %%ranks" if cell else "before the script"
+        error.add_note(f"With --as-mindspore, {where}, `import mindspore` finds parallel_lab instead")
+    if isinstance(error, EOFError) and "reading a line" in str(error):
+        error.add_note("A rank has no keyboard: give it values as arguments, in the environment or in a file")
+    if type(error) is NameError and cell:
+        error.add_note("The cell runs in processes of its own, which see none of the notebook's variables: define it in this cell, or import it")
 
 
 def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

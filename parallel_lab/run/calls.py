@@ -5,15 +5,21 @@ Shared memory (`shm/comm.py`) and MPI (`mpi/comm.py`) derive from `Calls` and br
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
 
 from ..halo import HALOS
-from ..origin import short_file
+from ..origin import caller as learners_line, short_file
 from .communicator import REDUCERS, Request, payload_bytes
 
-__all__ = ["Calls", "caller", "detail"]
+__all__ = ["TWO_LINES", "Calls", "caller", "detail"]
+
+# the hint of a CollectiveMismatch whose calls differ in nothing but where they stand
+TWO_LINES = "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=..."
+
+_OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ops") + os.sep
 
 
 class Calls:
@@ -123,6 +129,7 @@ def detail(request: Request) -> str:
 
 
 def caller(depth: int) -> str:
-    """file:line of the caller `depth` frames above the function that asks."""
+    """file:line of the caller `depth` frames above the function that asks; where that is an operator of this package, of the line that called it."""
     frame = sys._getframe(depth + 1)
-    return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"
+    file = frame.f_code.co_filename
+    return (learners_line().place if file.startswith(_OPERATORS) else "") or f"{short_file(file)}:{frame.f_lineno}"

@@ -16,7 +16,9 @@ import socket
 import sys
 
 from ..errors import NotBuiltYet, WorldArgumentError, message, shorten
-from .meeting import Hub, MeetingPlan, meet_as_peer
+from ..settings import MAX_DEVICES
+from .hub import Hub, MeetingPlan
+from .meeting import meet_as_peer
 from .world import World, collective_timeout_s, seconds_from
 
 __all__ = ["check_host", "meet_in_cluster"]
@@ -34,7 +36,7 @@ def meet_in_cluster(library: str) -> World:
         raise NotBuiltYet(message("MS_ROLE=MS_PSERVER: there is no parameter server here", where="init", allowed="MS_SCHED or MS_WORKER"))
     if role not in ("MS_SCHED", "MS_WORKER"):
         raise WorldArgumentError(message(f"MS_ROLE={shorten(role)}", where="init", allowed="MS_SCHED or MS_WORKER"))
-    count = _whole("MS_WORKER_NUM", 1, 4096)
+    count = _whole("MS_WORKER_NUM", 1, MAX_DEVICES)
     port = _whole("MS_SCHED_PORT", 1024, 65535)
     host = _needed("MS_SCHED_HOST")
     check_host(host, "MS_SCHED_HOST")

@@ -1,328 +1,36 @@
 """Processes that were started one by one meet: a socket with a name that all of them know, one that waits there, and shared memory handed over.
 
     hub      rank 0 of a rank table, or the scheduler of a dynamic cluster: waits for all ranks, makes the memory, hands it to each, looks after them
+             (hub.py)
     peer     connects (again and again until the hub is there), says who it is, receives rank and memory
 
 On Linux the name is an abstract one, which vanishes with its socket; elsewhere it is a file that is removed at the end. Only processes of the same
-user are let in. The connections stay open: the end of one without a goodbye is the death of its process, and so is the end of the process itself (a
-child that it forked may hold a copy of the connection). Nothing waits for ever: the meeting has a time limit that names who did not come, and
-afterwards the watch of shm/supervise.py holds here as it does under a launcher.
+user are let in. Nothing waits for ever: the meeting has a time limit that names who did not come, and afterwards the watch of shm/supervise.py holds
+here as it does under a launcher.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import selectors
 import socket
-import struct
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 
 from ..errors import WorldError, WorldTimeout, message
-from .shm.arena import ABORT, Arena, ArenaMap, SharedBlock
+from .hub import BUSY_S, LINE_BYTES, RETRY_S, Hub, MeetingPlan, peer_identity, send, socket_address, watched_process
+from .shm.arena import ABORT, ArenaMap
 from .shm.attach import AttachedRank, attach, install_excepthook
-from .shm.supervise import Supervisor, ranks_text
-from .world import TIMEOUT_S, World, leave_in_order
+from .world import World, leave_in_order
 
-__all__ = ["Hub", "MeetingPlan", "meet_as_hub", "meet_as_peer"]
+__all__ = ["meet_as_hub", "meet_as_peer"]
 
-ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
-LOOK_S = 0.05
 PEER_LOOK_S = 0.25  # a peer has only two things to see: the end of the hub, and a fault that its own program does not notice
-RETRY_S = 0.05
-BUSY_S = 5.0  # how long a run waits for an earlier one of the same name to end
 UNHEARD_S = 5.0  # after a fault, for a rank that asks for nothing any more and so does not hear of it
-LINE_BYTES = 64 << 10
-
-
-@dataclass(frozen=True)
-class MeetingPlan:
-    """What all processes know before they meet.
-
-    name          of the socket;  what: the same for readers, such as "rank table hccl.json"
-    hub           who waits there: "rank 0", "the scheduler"
-    world_size    ranks
-    launcher      how they were started, for messages
-    limit_s       for all to come, and limit_variable: where that number comes from
-    timeout_s, warn_after_s   as for a launcher
-    """
-
-    name: str
-    what: str
-    hub: str
-    world_size: int
-    launcher: str
-    limit_s: float
-    limit_variable: str
-    timeout_s: float = TIMEOUT_S
-    warn_after_s: float = 2.0
-
-
-# ---- sockets ----
-
-
-def _address(name: str) -> str:
-    if sys.platform == "linux":
-        return f"\0{name}"
-    return os.path.join(tempfile.gettempdir(), f"{name[:60]}.sock")
-
-
-def _peer_identity(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the other end; pid 0 where the system does not say."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return 0, os.getuid()  # the socket's file is in a folder of this user's, with his permissions
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return pid, uid
-
-
-def _send(connection: socket.socket, body: dict, descriptors: tuple[int, ...] = ()) -> None:
-    data = json.dumps(body).encode() + b"\n"
-    if descriptors:
-        socket.send_fds(connection, [data], list(descriptors))
-    else:
-        connection.sendall(data)
-
-
-@dataclass
-class _Peer:
-    """One connection of the hub."""
-
-    connection: socket.socket
-    pid: int
-    process: int = -1  # descriptor that becomes readable when the process ends
-    rank: int | None = None
-    rest: bytes = b""
-    said_goodbye: bool = False
-    wanted: int | None = None
-
-    def lines(self) -> tuple[list[dict], bool]:
-        """What has come, and whether more may come."""
-        open_still = True
-        while True:
-            try:
-                data = self.connection.recv(LINE_BYTES)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            if not data:
-                open_still = False
-                break
-            self.rest += data
-        *whole, self.rest = self.rest.split(b"\n")
-        return [json.loads(line) for line in whole], open_still
-
-    def close(self) -> None:
-        self.connection.close()
-        if self.process >= 0:
-            os.close(self.process)
-            self.process = -1
-
-
-def _watched_process(pid: int) -> int:
-    if pid and hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            return os.pidfd_open(pid)
-    return -1
-
-
-# ---- the hub ----
-
-
-class Hub:
-    """The one that waits: `collect` until all are there, then `watch` until all have gone.
-
-    own_rank   the rank of this process, None if it is none (a scheduler)
-    """
-
-    def __init__(self, plan: MeetingPlan, own_rank: int | None = None) -> None:
-        self.plan, self.own_rank = plan, own_rank
-        self.peers: list[_Peer] = []
-        self.arena: Arena | None = None
-        self.supervisor: Supervisor | None = None
-        self.selector = selectors.DefaultSelector()
-        self.listener = self._listen()
-        self.selector.register(self.listener, selectors.EVENT_READ, None)
-        self.all_gone = threading.Event()
-        self.stop_watching = threading.Event()
-
-    def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        end = time.monotonic() + BUSY_S
-        while True:
-            try:
-                listener.bind(_address(self.plan.name))
-                break
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
-                    listener.close()
-                    hint = "Wait for it to end, or end it" if error.errno == errno.EADDRINUSE else ""
-                    raise WorldError(
-                        message(f"{self.plan.hub} cannot wait for the others: another run of {self.plan.what} is under way ({error})", hint=hint)
-                    ) from error
-                time.sleep(RETRY_S)
-        listener.listen(self.plan.world_size + 8)
-        listener.setblocking(False)
-        return listener
-
-    def collect(self) -> None:
-        """Wait for every rank, then hand out ranks and memory.
-
-        Raises WorldTimeout naming the ranks that did not come, WorldError for one that ended meanwhile; those that are there are told the same.
-        """
-        plan, end = self.plan, time.monotonic() + self.plan.limit_s
-        needed = plan.world_size - (self.own_rank is not None)
-        while len(self.peers) < needed:
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                self._fail(WorldTimeout, self._missing_text())
-            for key, _ in self.selector.select(min(left_s, LOOK_S)):
-                if key.data is None:
-                    self._accept()
-                elif key.data.rank is None:
-                    self._take_hello(key.data)
-        self._give_numbers()
-        layout = ArenaMap.for_budget(plan.world_size, ARENA_BYTES)
-        self.arena = Arena(SharedBlock(layout.size_bytes), layout)
-        self.supervisor = Supervisor(self.arena, plan.timeout_s, plan.warn_after_s)
-        if self.own_rank is not None:
-            self.supervisor.pids[self.own_rank] = os.getpid()
-        for peer in self.peers:
-            self.supervisor.pids[peer.rank] = peer.pid or None
-            body = {"rank": peer.rank, "world_size": plan.world_size, "buffer_bytes": layout.buffer_bytes, "ring_bytes": layout.ring_bytes}
-            with contextlib.suppress(OSError):  # gone already: the watch sees that
-                _send(peer.connection, body, (self.arena.block.fd,))
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self.listener.accept()
-        except OSError:
-            return
-        pid, uid = _peer_identity(connection)
-        if uid != os.getuid():
-            connection.close()
-            return
-        connection.setblocking(False)
-        peer = _Peer(connection, pid, _watched_process(pid))
-        self.selector.register(connection, selectors.EVENT_READ, peer)
-
-    def _take_hello(self, peer: _Peer) -> None:
-        lines, open_still = peer.lines()
-        known = peer in self.peers
-        if not open_still:
-            self._forget(peer)
-            if known:
-                self.peers.remove(peer)
-                who = f"rank {peer.wanted}" if peer.wanted is not None else "a process"
-                self._fail(WorldError, f"{who} (pid {peer.pid}) ended while the ranks were meeting by {self.plan.what}")
-            return
-        if known or not lines:
-            return
-        hello, refusal = lines[0], ""
-        wanted = hello.get("rank")
-        taken = {self.own_rank, *(other.wanted for other in self.peers)} - {None}
-        if hello.get("world_size") != self.plan.world_size:
-            refusal = f"this process counts {hello.get('world_size')} ranks, and {self.plan.hub} counts {self.plan.world_size}"
-        elif wanted in taken:
-            refusal = f"there is a rank {wanted} already"
-        elif self.arena is not None or len(self.peers) >= self.plan.world_size:
-            refusal = "all ranks are there already"
-        if refusal:
-            with contextlib.suppress(OSError):
-                _send(peer.connection, {"error": refusal, "complete": self.arena is not None})
-            self._forget(peer)
-            return
-        peer.wanted = wanted
-        self.peers.append(peer)
-
-    def _give_numbers(self) -> None:
-        taken = {self.own_rank, *(peer.wanted for peer in self.peers)}
-        free = iter([rank for rank in range(self.plan.world_size) if rank not in taken])
-        for peer in self.peers:  # those without a number get the free ones in the order in which they came
-            peer.rank = peer.wanted if peer.wanted is not None else next(free)
-
-    def _missing_text(self) -> str:
-        plan = self.plan
-        here = {self.own_rank, *(peer.wanted for peer in self.peers)} - {None}
-        if any(peer.wanted is None for peer in self.peers) or not self.peers and self.own_rank is None:
-            missing = f"{plan.world_size - len(self.peers)} of {plan.world_size} workers"
-        else:
-            missing = ranks_text([rank for rank in range(plan.world_size) if rank not in here])
-        return f"{missing} did not come within {plan.limit_s:g} s ({plan.limit_variable}) to meet by {plan.what}"
-
-    def _fail(self, kind: type[WorldError], text: str) -> None:
-        for peer in self.peers:
-            with contextlib.suppress(OSError):
-                _send(peer.connection, {"error": text, "kind": kind.__name__})
-        self.close()
-        raise kind(message(text, where="init"))
-
-    def _forget(self, peer: _Peer) -> None:
-        for descriptor in (peer.connection, peer.process):
-            with contextlib.suppress(KeyError, ValueError):  # not registered, or closed before
-                self.selector.unregister(descriptor)
-        peer.close()
-
-    def watch(self) -> None:
-        """Look after the ranks until the last peer has gone (or `stop_watching`)."""
-        for peer in self.peers:
-            if peer.process >= 0:
-                self.selector.register(peer.process, selectors.EVENT_READ, peer)
-        left = list(self.peers)
-        fault_told = False
-        while left and not self.stop_watching.is_set():
-            for key, _ in self.selector.select(LOOK_S):
-                peer = key.data
-                if peer is None:
-                    self._accept()
-                elif peer.rank is None:
-                    self._take_hello(peer)
-                elif peer in left:
-                    lines, open_still = peer.lines()
-                    peer.said_goodbye = peer.said_goodbye or any(line.get("bye") for line in lines)
-                    if not open_still or key.fd == peer.process:
-                        left.remove(peer)
-                        self._ended(peer)
-            for text in self.supervisor.look():
-                print(f"parallel-lab: warning: {text}", file=sys.stderr, flush=True)
-            if self.own_rank is None and self.supervisor.stopped and not fault_told:
-                fault_told = True
-                print(f"parallel-lab: {self.supervisor.fault()['text']}", file=sys.stderr, flush=True)
-        self.all_gone.set()
-
-    def _ended(self, peer: _Peer) -> None:
-        rank = peer.rank
-        self._forget(peer)
-        if peer.said_goodbye:
-            self.supervisor.finished(rank)
-            return
-        entry = self.supervisor.last_entry(rank)
-        where = f" {'in' if entry.end_s is None else 'after'} {entry}" if entry else ""
-        self.supervisor.died(rank, f"rank {rank} (pid {peer.pid}) ended without leaving its world (killed, or by os._exit){where}.")
-
-    def close(self) -> None:
-        """Close the connections and the socket."""
-        for peer in self.peers:
-            with contextlib.suppress(OSError):
-                _send(peer.connection, {"bye": True})
-            self._forget(peer)
-        for key in list(self.selector.get_map().values()):
-            if isinstance(key.data, _Peer):
-                self._forget(key.data)
-        self.selector.close()
-        self.listener.close()
-        if sys.platform != "linux":
-            with contextlib.suppress(OSError):
-                os.unlink(_address(self.plan.name))
-
-
-# ---- meeting ----
 
 
 def meet_as_hub(plan: MeetingPlan, library: str) -> World:
@@ -367,7 +75,7 @@ def meet_as_peer(plan: MeetingPlan, rank: int | None, library: str) -> World:
         unheard.world_left.set()
         leave_in_order(attached)
         with contextlib.suppress(OSError):
-            _send(connection, {"bye": True})
+            send(connection, {"bye": True})
         connection.close()
 
     unheard.start()
@@ -380,7 +88,7 @@ def _find_hub(plan: MeetingPlan, rank: int | None) -> tuple[socket.socket, dict,
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(_address(plan.name))
+            connection.connect(socket_address(plan.name))
         except OSError:
             connection.close()
             if time.monotonic() >= end:
@@ -389,9 +97,9 @@ def _find_hub(plan: MeetingPlan, rank: int | None) -> tuple[socket.socket, dict,
             time.sleep(RETRY_S)
             continue
         try:
-            if _peer_identity(connection)[1] != os.getuid():
+            if peer_identity(connection)[1] != os.getuid():
                 raise WorldError(message(f"the socket of {plan.what} belongs to another user", where="init"))
-            _send(connection, {"rank": rank, "world_size": plan.world_size})
+            send(connection, {"rank": rank, "world_size": plan.world_size})
             # the hub keeps the limit; a moment more, so that its word comes first
             reply, descriptors = _receive(connection, max(1.0, end - time.monotonic()) + 5.0, plan)
             if "error" not in reply:
@@ -436,8 +144,8 @@ class _Unheard:
 
     def _watch(self) -> None:
         arena, me = self.rank.arena, self.rank.comm.rank
-        pid = _peer_identity(self.connection)[0] if self.connection else 0
-        process = _watched_process(pid)
+        pid = peer_identity(self.connection)[0] if self.connection else 0
+        process = watched_process(pid)
         fault_since_s: float | None = None
         with selectors.DefaultSelector() as selector:
             if self.connection is not None:

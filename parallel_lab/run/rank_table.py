@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotBuiltYet, WorldArgumentError, message, shorten
-from .meeting import MeetingPlan, meet_as_hub, meet_as_peer
+from .hub import MeetingPlan
+from .meeting import meet_as_hub, meet_as_peer
 from .world import World, collective_timeout_s, seconds_from
 
 __all__ = ["RankTable", "meet_by_table", "read_rank_table"]

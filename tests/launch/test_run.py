@@ -233,7 +233,7 @@ def test_a_message_nobody_received_is_told_at_the_end(tmp_path):
     """
     code, output = run_ranks(tmp_path, 2, body)
     assert code == 1
-    assert notes(output) == ["rank 0 sent 1 message to rank 1, which received 0; every send needs its recv"]
+    assert notes(output) == ["rank 0 sent 1 message to rank 1, which received 0. Every send needs its recv"]
 
 
 @pytest.mark.exhaustive
@@ -277,7 +277,49 @@ def test_an_exception_before_init_ends_all(tmp_path):
     """
     code, output = run_ranks(tmp_path, 2, body)
     assert code == 1
-    assert notes(output)[0].startswith("rank 1 raised KeyError: 'data' (train.py:8); it had made no call")
+    assert notes(output)[0].startswith("rank 1 raised KeyError: 'data' (train.py:8); it had called no collective")
+
+
+def test_a_machine_without_room_for_the_ranks_says_so_and_nothing_stays(tmp_path):
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    few_files = ("sh", "-c", 'ulimit -n 40; exec "$0" "$@"')
+    with started(*few_files, *LAB, "run", "-n", "16", "train.py", cwd=tmp_path) as run:
+        code, output = run.wait()
+        assert code == 2
+        assert re.search(r"WorldError: parallel-lab run: process \d+ of 16 cannot be started: .*ulimit -n", output), output
+        assert "Traceback" not in output
+        assert run.gone_after() is not None
+
+
+def test_a_mismatch_names_the_script_s_line_of_every_operator(tmp_path):
+    body = """
+        from parallel_lab import Tensor, ops
+        init()
+        if get_rank() == 0:
+            ops.Broadcast(0)((Tensor([1.0]),))
+        else:
+            ops.AllReduce()(Tensor([1.0]))
+    """
+    code, output = run_ranks(tmp_path, 2, body)
+    assert code == 1
+    assert re.search(r"rank 0 called broadcast #1 .* at train\.py:\d+ and rank 1 called all_reduce #1 .* at AllReduce at train\.py:\d+", output), (
+        output
+    )
+
+
+def test_root_and_others_may_broadcast_on_lines_of_their_own(tmp_path):
+    body = """
+        from parallel_lab import Tensor, ops
+        init()
+        if get_rank() == 0:
+            (got,) = ops.Broadcast(0)((Tensor([1.0]),))
+        else:
+            (got,) = ops.Broadcast(0)((Tensor([2.0]),))
+        print("got", got.asnumpy().tolist())
+    """
+    code, output = run_ranks(tmp_path, 2, body)
+    assert code == 0, output
+    assert [lines_of(output, rank) for rank in (0, 1)] == [["got [1.0]"], ["got [1.0]"]]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +331,7 @@ def test_an_exception_before_init_ends_all(tmp_path):
         (("-n", "2", "-m"), "no module was named"),
         (("-n", "2", "--timeout", "-1", "x.py"), "no number of seconds"),
         (("x.py",), "-n"),
+        (("-n", "2", "--bogus", "x.py"), "parallel-lab run: error: unrecognized arguments: --bogus"),
     ],
 )
 def test_wrong_arguments_start_nothing(tmp_path, monkeypatch, capsys, arguments, words):

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import ParallelLabError, message
+from ..calls import TWO_LINES
 from ..shm.arena import FlightEntry
 from ..shm.barrier import FAULT_ERRORS, RunInterrupted
 
@@ -321,7 +322,7 @@ class Meeting:
             differing.remove("number")
         different = ", ".join(differing) or "the number of calls"
         what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
-        hint = "If two source lines are meant to meet, give both calls the same tag=..." if different == "origin" else ""
+        hint = TWO_LINES if different == "origin" else ""
         allowed = "All members of a group must make the same calls in the same order"
         self.raise_fault("CollectiveMismatch", message(what, allowed=allowed, hint=hint), ranks=sorted((self.rank, peer)))
 

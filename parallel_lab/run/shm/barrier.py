@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable
 
 from ...errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, ParallelLabError, RankDied, RankRaised, message
+from ..calls import TWO_LINES
 from .arena import ABORT, FINISHED, LOOSE_ORIGIN, LOOSE_SHAPE, RUN, WAIT_INDEX, WAIT_PEER, WAIT_SINCE_NS, WAIT_STAMP, WAIT_VALUE, Arena, fence
 
 __all__ = ["FAULT_ERRORS", "Meeting", "RunInterrupted", "digest"]
@@ -205,7 +206,7 @@ class Meeting:
             different = ", ".join(differing) or "the number of calls"
             what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
         allowed = "All members of a group must make the same calls in the same order"
-        hint = "If two source lines are meant to meet, give both calls the same tag=..." if what.endswith("differ in origin") else ""
+        hint = TWO_LINES if what.endswith("differ in origin") else ""
         self.raise_fault("CollectiveMismatch", message(what, allowed=allowed, hint=hint), ranks=sorted((self.rank, peer)))
 
     def _left_early(self, peer: int) -> None:

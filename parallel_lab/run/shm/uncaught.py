@@ -54,7 +54,7 @@ def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
     follows = follows_fault(error)
     place = last_place(error)
     where = f" ({place})" if place else ""
-    text = ". ".join([text_of(error).rstrip("."), *getattr(error, "__notes__", ())])[:500].rstrip(".")
+    text = ". ".join(part.rstrip(".") for part in (text_of(error), *getattr(error, "__notes__", ())))[:500]
     what = f"left by sys.exit({text})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}: {text}"
     arena.write_fault(rank, "RankRaised", f"rank {rank} {what}{where}.", rank=rank)
     return follows
