@@ -198,8 +198,15 @@ def destroy_group(group: str) -> None:
 def _world(where: str) -> World:
     world = context.current_world()
     if world is None:
+        from .run.shm.attach import launched_place
+
         raise WorldError(
-            message("the communication is not initialised in this process", where=where, allowed="Call init() first", hint=ways_to_start())
+            message(
+                "the communication is not initialised in this process",
+                where=where,
+                allowed="Call init() first",
+                hint="" if launched_place() else ways_to_start(),  # a launcher has started the ranks already
+            )
         )
     return world
 

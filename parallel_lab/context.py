@@ -46,6 +46,7 @@ __all__ = [
     "get_dataset_seed",
     "get_seed",
     "is_set",
+    "next_draw",
     "on_tape",
     "reset_algo_parameters",
     "reset_auto_parallel_context",
@@ -476,8 +477,8 @@ def set_seed(seed: int) -> None:
 
     seed  an int from 0 to 2^64 - 1. Raises ContextTypeError (a TypeError), ContextError (a ValueError).
     """
-    global _seed
-    _seed = _check_seed("seed", seed, "set_seed")
+    global _seed, _draws
+    _seed, _draws = _check_seed("seed", seed, "set_seed"), 0
 
 
 _check_seed = integer(0, 2**64 - 1)  # `World.agree` sends it as a uint64
@@ -486,6 +487,19 @@ _check_seed = integer(0, 2**64 - 1)  # `World.agree` sends it as a uint64
 def get_seed() -> int:
     """The present global seed."""
     return _seed
+
+
+_draws = 0
+
+
+def next_draw() -> int:
+    """How often this was asked since the last `set_seed`: tells things apart that draw and have no name, such as operators made without a network.
+
+    The same on all ranks, if they make the same things in the same order.
+    """
+    global _draws
+    _draws += 1
+    return _draws - 1
 
 
 _dataset_seed: int | None = None

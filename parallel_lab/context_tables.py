@@ -1,10 +1,10 @@
-"""The keys of every settings function: what each is by default and what it accepts. Data only; `context.py` keeps the values.
+"""The keys of every settings function, and what each accepts. Data only; `context.py` keeps the values.
 
-PARALLEL   set_auto_parallel_context: a key whose value is kept under its own name, and a field of the same name in `context.ParallelConfig`
+PARALLEL   set_auto_parallel_context: a key whose value is kept under its own name, in a field of `ParallelConfig`, which has its default
 COMPOSED   set_auto_parallel_context: a key that stands for several of the former, or for one under another name
-ALGORITHM  set_algo_parameters
-COST_MODEL set_cost_model_context
-EXECUTION  set_context
+ALGORITHM  set_algo_parameters, likewise
+COST_MODEL set_cost_model_context, with defaults
+EXECUTION  set_context, with defaults
 
 Defaults are those of the seeds (1.x documents); `DEFAULTS_OF_2_10` lists where MindSpore 2.10 differs.
 """
@@ -35,9 +35,22 @@ from .settings import (
     text,
 )
 
-__all__ = ["ALGORITHM", "COMPOSED", "COST_MODEL", "DEFAULTS_OF_2_10", "EXECUTION", "GRAPH_MODE", "PARALLEL", "PARTS", "PYNATIVE_MODE", "Table"]
+__all__ = [
+    "ALGORITHM",
+    "COMPOSED",
+    "COST_MODEL",
+    "DEFAULTS_OF_2_10",
+    "EXECUTION",
+    "GRAPH_MODE",
+    "PARALLEL",
+    "PARTS",
+    "PYNATIVE_MODE",
+    "Checks",
+    "Table",
+]
 
-Table = dict[str, tuple[Any, Check]]
+Checks = dict[str, Check]
+Table = dict[str, tuple[Any, Check]]  # key -> (default, check)
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
 
@@ -52,71 +65,71 @@ def _comm_fusion(key: str, value: object, where: str) -> dict[str, Any]:
 
 # ---- set_auto_parallel_context ----
 
-PARALLEL: Table = {
-    "device_num": (1, integer(1, MAX_DEVICES)),
-    "global_rank": (0, integer(0, MAX_DEVICES - 1)),
-    "parallel_mode": ("stand_alone", choice(*PARALLEL_MODES)),
-    "dataset_strategy": ("data_parallel", _dataset_strategy),
-    "gradients_mean": (False, boolean),
-    "loss_repeated_mean": (True, boolean),
-    "enable_alltoall": (False, boolean),
-    "gradient_fp32_sync": (True, boolean),
-    "search_mode": ("dynamic_programming", choice(*SEARCH_MODES)),
-    "parameter_broadcast": (False, boolean),
-    "enable_parallel_optimizer": (False, boolean),
-    "optimizer_weight_shard_size": (-1, shard_size(2)),
-    "optimizer_weight_shard_aggregated_save": (False, boolean),
-    "pipeline_stages": (1, integer(1, MAX_DEVICES)),
-    "pipeline_result_broadcast": (False, boolean),
-    "auto_pipeline": (False, boolean),
-    "grad_accumulation_step": (1, integer(1)),
-    "communi_parallel_mode": ("all_group_parallel", choice("all_group_parallel", "same_server_group_parallel", "no_group_parallel")),
-    "force_fp32_communication": (False, boolean),
-    "strategy_ckpt_load_file": ("", path),
-    "strategy_ckpt_save_file": ("", path),
-    "group_ckpt_save_file": ("", path),
-    "dump_local_norm": (False, boolean),
-    "dump_local_norm_path": ("", path),
-    "dump_device_local_norm": (False, boolean),
+PARALLEL: Checks = {
+    "device_num": integer(1, MAX_DEVICES),
+    "global_rank": integer(0, MAX_DEVICES - 1),
+    "parallel_mode": choice(*PARALLEL_MODES),
+    "dataset_strategy": _dataset_strategy,
+    "gradients_mean": boolean,
+    "loss_repeated_mean": boolean,
+    "enable_alltoall": boolean,
+    "gradient_fp32_sync": boolean,
+    "search_mode": choice(*SEARCH_MODES),
+    "parameter_broadcast": boolean,
+    "enable_parallel_optimizer": boolean,
+    "optimizer_weight_shard_size": shard_size(2),
+    "optimizer_weight_shard_aggregated_save": boolean,
+    "pipeline_stages": integer(1, MAX_DEVICES),
+    "pipeline_result_broadcast": boolean,
+    "auto_pipeline": boolean,
+    "grad_accumulation_step": integer(1),
+    "communi_parallel_mode": choice("all_group_parallel", "same_server_group_parallel", "no_group_parallel"),
+    "force_fp32_communication": boolean,
+    "strategy_ckpt_load_file": path,
+    "strategy_ckpt_save_file": path,
+    "group_ckpt_save_file": path,
+    "dump_local_norm": boolean,
+    "dump_local_norm_path": path,
+    "dump_device_local_norm": boolean,
 }
 
-# parts of a dict key: {composed key: {name in the dict: (name it is kept under, default, check)}}
-PARTS: dict[str, dict[str, tuple[str, Any, Check]]] = {
+# parts of a dict key: {composed key: {name in the dict: (name it is kept under, check)}}
+PARTS: dict[str, dict[str, tuple[str, Check]]] = {
     "parallel_optimizer_config": {
-        "gradient_accumulation_shard": ("gradient_accumulation_shard", True, boolean),
-        "parallel_optimizer_threshold": ("parallel_optimizer_threshold", 64, integer(0)),  # KB
-        "optimizer_weight_shard_size": ("optimizer_weight_shard_size", -1, shard_size(1)),
-        "optimizer_level": ("optimizer_level", "level1", choice(*OPTIMIZER_LEVELS)),
+        "gradient_accumulation_shard": ("gradient_accumulation_shard", boolean),
+        "parallel_optimizer_threshold": ("parallel_optimizer_threshold", integer(0)),  # KB
+        "optimizer_weight_shard_size": ("optimizer_weight_shard_size", shard_size(1)),
+        "optimizer_level": ("optimizer_level", choice(*OPTIMIZER_LEVELS)),
     },
     "strategy_ckpt_config": {
-        "load_file": ("strategy_ckpt_load_file", "", path),
-        "save_file": ("strategy_ckpt_save_file", "", path),
-        "only_trainable_params": ("strategy_only_trainable_params", True, boolean),
+        "load_file": ("strategy_ckpt_load_file", path),
+        "save_file": ("strategy_ckpt_save_file", path),
+        "only_trainable_params": ("strategy_only_trainable_params", boolean),
     },
     "pipeline_config": {
-        "pipeline_interleave": ("pipeline_interleave", False, boolean),
-        "pipeline_scheduler": ("pipeline_scheduler", "1f1b", choice(*SCHEDULERS)),
+        "pipeline_interleave": ("pipeline_interleave", boolean),
+        "pipeline_scheduler": ("pipeline_scheduler", choice(*SCHEDULERS)),
     },
 }
 
-COMPOSED: dict[str, Check] = {
+COMPOSED: Checks = {
     "full_batch": boolean,
     "auto_parallel_search_mode": choice(*SEARCH_MODES),
     "sharding_propagation": boolean,
     "all_reduce_fusion_config": check_fusion_indices,
     "comm_fusion": _comm_fusion,
-    **{key: mapping(**{name: check for name, (_, _, check) in parts.items()}) for key, parts in PARTS.items()},
+    **{key: mapping(**{name: check for name, (_, check) in parts.items()}) for key, parts in PARTS.items()},
 }
 
 # ---- set_algo_parameters ----
 
-ALGORITHM: Table = {
-    "fully_use_devices": (True, boolean),
-    "elementwise_op_strategy_follow": (False, boolean),
-    "enable_algo_approxi": (False, boolean),
-    "algo_approxi_epsilon": (0.1, number(0.0, 1.0, above=True)),
-    "tensor_slice_align_enable": (False, boolean),
-    "tensor_slice_align_size": (16, integer(1, 1024)),
+ALGORITHM: Checks = {
+    "fully_use_devices": boolean,
+    "elementwise_op_strategy_follow": boolean,
+    "enable_algo_approxi": boolean,
+    "algo_approxi_epsilon": number(0.0, 1.0, above=True),
+    "tensor_slice_align_enable": boolean,
+    "tensor_slice_align_size": integer(1, 1024),
 }
 
 DEFAULTS_OF_2_10: dict[str, Any] = {"search_mode": "recursive_programming", "fully_use_devices": False, "gradient_accumulation_shard": False}

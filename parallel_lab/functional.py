@@ -274,6 +274,7 @@ def clone_parameters(parameters: Iterable[Parameter], prefix: str, init: Any = "
     for p in parameters:
         start = Tensor(p.full().asnumpy().copy()) if isinstance(init, str) and init == "same" else initializer(init, p.full_shape, p.dtype)
         new = Parameter(start, f"{prefix}.{p.name}", p.requires_grad, p.layerwise_parallel)
-        new.comm_fusion = p.comm_fusion
+        if new.comm_fusion != p.comm_fusion:
+            new.comm_fusion = p.comm_fusion
         made.append(new)
     return ParameterTuple(made)

@@ -15,7 +15,7 @@ from typing import Any
 
 from .context_tables import ALGORITHM, PARALLEL, PARTS
 from .errors import ContextTypeError
-from .settings import FUSED_MESSAGES, Check, check_comm_fusion, refuse
+from .settings import FUSED_MESSAGES, SETTING, Check, check_comm_fusion, refuse
 
 __all__ = ["FUSION_THRESHOLD_MB", "Fusion", "ParallelConfig"]
 
@@ -136,7 +136,7 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            checked = _FIELDS[field.name](field.name, getattr(self, field.name), "parallel setting")
+            checked = _FIELDS[field.name](field.name, getattr(self, field.name), SETTING)
             object.__setattr__(self, field.name, checked)
 
     def shared(self) -> ParallelConfig:
@@ -165,10 +165,10 @@ def _as_given(mode: object, config: object) -> object:
     return list(config) if type(config) is tuple else config
 
 
-_PART_CHECKS: dict[str, Check] = {kept: check for parts in PARTS.values() for kept, _, check in parts.values()}
+_PART_CHECKS: dict[str, Check] = {kept: check for parts in PARTS.values() for kept, check in parts.values()}
 _FIELDS: dict[str, Check] = {
-    **{key: check for key, (_, check) in PARALLEL.items()},
-    **{key: check for key, (_, check) in ALGORITHM.items()},
+    **PARALLEL,
+    **ALGORITHM,
     **_PART_CHECKS,  # after PARALLEL: an optimizer shard of 1 rank is legal in the dict form
     "comm_fusion": _resolved_fusion,
 }

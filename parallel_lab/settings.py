@@ -19,6 +19,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -29,11 +30,14 @@ from .named_layout import Layout
 __all__ = [
     "FUSED_MESSAGES",
     "INT_LIMIT",
+    "LOCAL_MODES",
     "MAX_DEVICES",
     "OPTIMIZER_LEVELS",
     "PARALLEL_MODES",
     "SCHEDULERS",
     "SEARCH_MODES",
+    "SETTING",
+    "SHARDED_MODES",
     "Check",
     "boolean",
     "check_comm_fusion",
@@ -57,13 +61,15 @@ __all__ = [
 Check = Callable[[str, object, str], Any]  # (key, value, where) -> the value in plain types; raises ContextError
 
 PARALLEL_MODES = ("stand_alone", "data_parallel", "hybrid_parallel", "semi_auto_parallel", "auto_parallel")
+LOCAL_MODES = ("data_parallel", "hybrid_parallel")  # every rank runs the whole network on its own part of the batch
+SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")  # operators are cut among the ranks
 SEARCH_MODES = ("dynamic_programming", "recursive_programming", "sharding_propagation")
 OPTIMIZER_LEVELS = ("level1", "level2", "level3")
 SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
 FUSED_MESSAGES = {"allreduce": ("auto", "size", "index"), "allgather": ("auto", "size"), "reducescatter": ("auto", "size")}
 MAX_DEVICES = 4096
 INT_LIMIT = 2**31 - 1  # of sizes (KB, MB), counts and indices, which MindSpore bounds on one side only: more is a slip
-PARALLEL = "parallel setting"  # what `where` says when the caller is ParallelConfig or the context
+SETTING = "parallel setting"  # what `where` says when the caller is ParallelConfig or the context
 
 
 def refuse(kind: type[ContextError], key: str, value: object, allowed: str, where: str, hint: str = "") -> ContextError:
@@ -80,7 +86,7 @@ def nearest(key: str, known: Iterable[str]) -> str:
 # ---- one value ----
 
 
-def boolean(key: str, value: object, where: str = PARALLEL) -> bool:
+def boolean(key: str, value: object, where: str = SETTING) -> bool:
     """True or False."""
     if value is True or value is False:
         return value
@@ -89,10 +95,10 @@ def boolean(key: str, value: object, where: str = PARALLEL) -> bool:
 
 def integer(low: int, high: int = INT_LIMIT, also: tuple[int, ...] = ()) -> Check:
     """A validator of ints from `low` to `high`, and of those in `also`."""
-    span = f"an int from {low} to {high}" if high < INT_LIMIT else f"an int, at least {low}"
+    span = f"an int from {low} to {high}" if high != INT_LIMIT else f"an int, at least {low}"
     span = "".join(f"{n}, or " for n in also) + span
 
-    def check(key: str, value: object, where: str = PARALLEL) -> int:
+    def check(key: str, value: object, where: str = SETTING) -> int:
         if type(value) is bool or not issubclass(type(value), int):
             raise refuse(ContextTypeError, key, value, f"{key} is {span}", where)
         plain = int.__index__(value)
@@ -108,7 +114,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, below: bo
     """A validator of finite floats from `low` to `high`; `above` and `below` leave the ends themselves out."""
     span = f"a float, {'above' if above else 'at least'} {low:g}" + (f" and {'below' if below else 'at most'} {high:g}" if high < math.inf else "")
 
-    def check(key: str, value: object, where: str = PARALLEL) -> float:
+    def check(key: str, value: object, where: str = SETTING) -> float:
         if not issubclass(type(value), float):
             whole = type(value) is not bool and issubclass(type(value), int)
             raise refuse(ContextTypeError, key, value, f"{key} is {span}", where, "Write it with a decimal point" if whole else "")
@@ -124,7 +130,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, below: bo
 def choice(*known: str) -> Check:
     """A validator of one of the given texts."""
 
-    def check(key: str, value: object, where: str = PARALLEL) -> str:
+    def check(key: str, value: object, where: str = SETTING) -> str:
         if not issubclass(type(value), str):
             raise refuse(ContextTypeError, key, value, f"{key} is one of {known}", where)
         plain = str.__str__(value)
@@ -135,14 +141,14 @@ def choice(*known: str) -> Check:
     return check
 
 
-def text(key: str, value: object, where: str = PARALLEL) -> str:
+def text(key: str, value: object, where: str = SETTING) -> str:
     """Any text."""
     if not issubclass(type(value), str):
         raise refuse(ContextTypeError, key, value, f"{key} is a text (str)", where)
     return str.__str__(value)
 
 
-def path(key: str, value: object, where: str = PARALLEL) -> str:
+def path(key: str, value: object, where: str = SETTING) -> str:
     """A text that the operating system can take for a path; "" for none. It need not exist."""
     allowed = f"{key} is the path of a file or folder as text (str), without a null character"
     if not issubclass(type(value), str):
@@ -154,7 +160,19 @@ def path(key: str, value: object, where: str = PARALLEL) -> str:
         usable = False
     if not usable:
         raise refuse(ContextError, key, value, allowed, where)
+    if name := uncalled_function(plain):
+        raise refuse(ContextError, key, value, f"It holds the text of the function {name}, not what it returns: write {name}()", where)
     return plain
+
+
+def uncalled_function(text: str) -> str:
+    """The function whose own text went into a path, as in "rank_{}".format(get_rank); "" where there is none.
+
+    >>> uncalled_function(f"rank_{uncalled_function}/strategy.ckpt")
+    'uncalled_function'
+    """
+    found = re.search(r"<(?:built-in |bound )?(?:function|method) ([\w.]+)", text)
+    return found.group(1) if found else ""
 
 
 def shard_size(least: int) -> Check:
@@ -166,7 +184,7 @@ def mapping(**checks: Check) -> Check:
     """A validator of dicts with some of the given keys. An unknown key is a ContextKeyError, as MindSpore's KeyError and ValueError in one."""
     keys = ", ".join(repr(k) for k in checks)
 
-    def check(key: str, value: object, where: str = PARALLEL) -> dict[str, Any]:
+    def check(key: str, value: object, where: str = SETTING) -> dict[str, Any]:
         if not issubclass(type(value), dict):
             raise refuse(ContextTypeError, key, value, f"{key} is a dict with some of the keys {keys}", where)
         plain = {}
@@ -189,7 +207,7 @@ def _unknown_part(key: str, name: object, known: Iterable[str], where: str) -> C
 # ---- communication fusion ----
 
 
-def check_fusion_indices(key: str, value: object, where: str = PARALLEL) -> list[int]:
+def check_fusion_indices(key: str, value: object, where: str = SETTING) -> list[int]:
     """Positions of parameters after which a fused message ends: a list of rising, non-negative ints, at least one.
 
     A negative index is a ContextTypeError: MindSpore's TypeError comes from an unsigned number of the layer below.

@@ -1,8 +1,10 @@
-"""Full arrays from the ranks' slices, and slices from full arrays.
+"""Full arrays from the ranks' slices, and slices from full arrays, where all ranks are there.
 
     cut(full, layout, rank=3)                     what rank 3 holds
     assemble(slices, shape, layout)               the full array, from every rank's slice
     gather_full(mine, shape, layout)              the same on a running rank: every rank of the world calls it
+
+What can be done with the slices of some ranks, and from one layout to another, is in `checkpoint/reslice.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from .context import current_world
 from .errors import WorldError, message
 from .layout import TensorLayout
 
-__all__ = ["assemble", "cut", "gather_full", "is_cut"]
+__all__ = ["REDUCERS", "assemble", "cut", "gather_full", "is_cut", "same_slices"]
 
 REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -23,6 +25,13 @@ REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.mult
 def is_cut(layout: TensorLayout | None) -> bool:
     """Whether a rank's slice under `layout` is less than the tensor, or an addend of it."""
     return layout is not None and (layout.is_partial or any(n > 1 for n in layout.splits))
+
+
+def same_slices(one: TensorLayout | None, other: TensorLayout | None) -> bool:
+    """Whether every rank holds the same part under both. None, and a layout that cuts nothing: the whole."""
+    if not is_cut(one) or not is_cut(other):
+        return is_cut(one) == is_cut(other)
+    return one.same_placement(other)
 
 
 def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:

@@ -4,244 +4,29 @@
     w = Parameter(Tensor([[3.0], [4.0]]), name="w")
     y = ops.matmul(x, w)            # runs at once; y knows its operator and operands
 
-Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards. `Arithmetic` gives Tensors and
-traced values the same operators and methods.
+Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards. What Tensors and
+traced values have in common, Python's operators and methods, is in `arithmetic.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from . import ops
+from .arithmetic import Arithmetic, comparable
 from .context import PYNATIVE_MODE, current_tracer, get_auto_parallel_context, get_context, get_seed
 from .errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, message, shorten
 from .layout import TensorLayout
-from .ops.names import spelling
-from .ops.registry import OPS, OpDef, check_dim, scalar_operand
+from .ops.registry import OPS, OpDef, scalar_operand
 from .origin import caller
 from .slices import cut, gather_full, is_cut
 
 __all__ = ["Arithmetic", "Initial", "Parameter", "ParameterTuple", "RankTensor", "Tensor", "parameter_generator"]
-
-
-class Arithmetic:
-    """Python operators and methods, for Tensors and for values of a trace."""
-
-    __slots__ = ()
-
-    shape: tuple[int, ...]
-    dtype: Any
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-    # fmt: off
-    def __add__(self, other): return ops.add(self, other)
-    def __radd__(self, other): return ops.add(other, self)
-    def __sub__(self, other): return ops.sub(self, other)
-    def __rsub__(self, other): return ops.sub(other, self)
-    def __mul__(self, other): return ops.mul(self, other)
-    def __rmul__(self, other): return ops.mul(other, self)
-    def __truediv__(self, other): return ops.div(self, other)
-    def __rtruediv__(self, other): return ops.div(other, self)
-    def __pow__(self, other): return ops.power(self, other)
-    def __rpow__(self, other): return ops.power(other, self)
-    def __matmul__(self, other): return ops.matmul(self, other)
-    def __rmatmul__(self, other): return ops.matmul(other, self)
-    def __pos__(self): return self
-    def __neg__(self): return ops.neg(self)
-    def __abs__(self): return ops.abs_(self)
-    def __gt__(self, other): return ops.greater(self, other)
-    def __ge__(self, other): return ops.greater_equal(self, other)
-    def __lt__(self, other): return ops.less(self, other)
-    def __le__(self, other): return ops.less_equal(self, other)
-    def __eq__(self, other): return ops.equal(self, other) if _comparable(other) else NotImplemented
-    def __ne__(self, other): return ops.not_equal(self, other) if _comparable(other) else NotImplemented
-    def __mod__(self, other): return ops.mod(self, other)
-    def __rmod__(self, other): return ops.mod(other, self)
-    def __floordiv__(self, other): return ops.floor_div(self, other)
-    def __rfloordiv__(self, other): return ops.floor_div(other, self)
-    def __and__(self, other): return self._bits("&", np.bitwise_and, ops.logical_and, self, other)
-    def __rand__(self, other): return self._bits("&", np.bitwise_and, ops.logical_and, other, self)
-    def __or__(self, other): return self._bits("|", np.bitwise_or, ops.logical_or, self, other)
-    def __ror__(self, other): return self._bits("|", np.bitwise_or, ops.logical_or, other, self)
-    def __xor__(self, other): return self._bits("^", np.bitwise_xor, ops.logical_xor, self, other)
-    def __rxor__(self, other): return self._bits("^", np.bitwise_xor, ops.logical_xor, other, self)
-    def __invert__(self): return self._bits("~", np.invert, ops.logical_not, self)
-    def __getitem__(self, index): return ops.getitem(self, index)
-    def sum(self, axis=None, keep_dims=False, **spelled): return ops.sum(self, axis, keep_dims, **spelled)
-    def mean(self, axis=None, keep_dims=False, **spelled): return ops.mean(self, axis, keep_dims, **spelled)
-    def prod(self, axis=None, keep_dims=False, **spelled): return ops.prod(self, axis, keep_dims, **spelled)
-    def all(self, axis=None, keep_dims=False, **spelled): return ops.all(self, axis, keep_dims, **spelled)
-    def any(self, axis=None, keep_dims=False, **spelled): return ops.any(self, axis, keep_dims, **spelled)
-    def norm(self, ord=None, dim=None, keepdim=False): return ops.norm(self, ord, dim, keepdim)
-    def add(self, other): return ops.add(self, other)
-    def sub(self, other): return ops.sub(self, other)
-    def mul(self, other): return ops.mul(self, other)
-    def div(self, other): return ops.div(self, other)
-    def pow(self, exponent): return ops.power(self, exponent)
-    def matmul(self, other): return ops.matmul(self, other)
-    def neg(self): return ops.neg(self)
-    def abs(self): return ops.abs_(self)
-    def exp(self): return ops.exp(self)
-    def log(self): return ops.log(self)
-    def sqrt(self): return ops.sqrt(self)
-    def square(self): return ops.square(self)
-    def clip(self, min=None, max=None): return ops.clip(self, min, max)
-    def clamp(self, min=None, max=None): return ops.clip(self, min, max)
-    def select(self, condition, y): return ops.select(condition, self, y)
-    def where(self, condition, y): return ops.select(condition, self, y)
-    def masked_fill(self, mask, value): return ops.masked_fill(self, mask, value)
-    def expand_dims(self, axis): return ops.expand_dims(self, axis)
-    def unsqueeze(self, dim): return ops.expand_dims(self, dim)
-    def squeeze(self, axis=None): return ops.squeeze(self, axis=axis)
-    def swapaxes(self, axis0, axis1): return ops.swapaxes(self, axis0, axis1)
-    def split(self, split_size_or_sections, axis=0): return ops.split(self, split_size_or_sections, axis)
-    def chunk(self, chunks, axis=0): return ops.chunk(self, chunks, axis)
-    def topk(self, k, dim=None, largest=True, sorted=True): return ops.topk(self, k, dim, largest, sorted)
-    def argsort(self, axis=-1, descending=False): return ops.argsort(self, axis, descending)
-    def astype(self, dtype): return ops.cast(self, dtype)
-    def bool(self): return ops.cast(self, "bool")
-    def int(self): return ops.cast(self, "int32")
-    def long(self): return ops.cast(self, "int64")
-    def half(self): return ops.cast(self, "float16")
-    def float(self): return ops.cast(self, "float32")
-    def double(self): return ops.cast(self, "float64")
-    # fmt: on
-
-    # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
-    __hash__ = object.__hash__
-
-    def __iter__(self) -> Iterator[Any]:
-        """The rows: `q, k, v = qkv`. Each is an operator."""
-        return iter([self[i] for i in range(len(self))])
-
-    def _bits(self, symbol: str, function: np.ufunc, operator: OpDef, *operands: Any) -> Any:
-        """`&`, `|`, `^` and `~`: the logical operator on truth values; on integers numpy's `function`, where there are numbers."""
-        if not all(_comparable(x) for x in operands):
-            return NotImplemented
-        if all(isinstance(x, bool) or np.asarray(x).dtype.kind == "b" if not isinstance(x, Arithmetic) else x.dtype.kind == "b" for x in operands):
-            return operator(*operands)
-        return self._without_operator(symbol, function, *operands)
-
-    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        """What Python writes with `symbol` and no operator does: numpy's `function` on values, refused where that cannot be."""
-        raise NotImplementedError
-
-    def max(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
-        """The largest elements; with return_indices along one dim, and their numbers, as `ops.max`."""
-        return (ops.max if return_indices else ops.amax)(self, axis, keep_dims, **spelled)
-
-    def min(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
-        """The smallest elements; with return_indices along one dim, and their numbers, as `ops.min`."""
-        return (ops.min if return_indices else ops.amin)(self, axis, keep_dims, **spelled)
-
-    def argmax(self, axis=None, keep_dims=False, **spelled):
-        """The number of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
-        return self._place("argmax", ops.argmax, axis, keep_dims, spelled)
-
-    def argmin(self, axis=None, keep_dims=False, **spelled):
-        """The number of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
-        return self._place("argmin", ops.argmin, axis, keep_dims, spelled)
-
-    def _place(self, name, operator, axis, keep_dims, spelled):
-        axis, keep_dims = spelling(name, axis, keep_dims, spelled)
-        if axis is not None:
-            return operator(self, axis=axis, keep_dims=keep_dims)
-        number = operator(ops.reshape(self, (-1,)))
-        return ops.reshape(number, (1,) * self.ndim) if keep_dims else number
-
-    def var(self, axis=None, ddof=0, keep_dims=False, **spelled):
-        """Variance over `axis` (or `dim`). The squares are divided by the count less ddof: 0 as in numpy and MindSpore, where PyTorch takes 1."""
-        axis, keep_dims = spelling("var", axis, keep_dims, spelled)
-        return ops.var(self, axis, ddof=ddof, keep_dims=keep_dims)
-
-    def std(self, axis=None, ddof=0, keep_dims=False, **spelled):
-        """Standard deviation over `axis` (or `dim`), the root of `var`."""
-        axis, keep_dims = spelling("std", axis, keep_dims, spelled)
-        return ops.std(self, axis, ddof=ddof, keep_dims=keep_dims)
-
-    def cumsum(self, axis=None):
-        """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
-        return ops.cumsum(ops.reshape(self, (-1,)), 0) if axis is None else ops.cumsum(self, axis)
-
-    def take(self, indices, axis=None):
-        """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
-        return ops.take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
-
-    def to(self, dtype):
-        """The same values in another dtype. There are no devices to move to."""
-        return ops.cast(self, dtype)
-
-    def copy(self):
-        """The same values in a tensor of their own, gradient included; in a trace, where values never change, itself."""
-        return self
-
-    def tile(self, *multiples):
-        """Repeated `multiples[i]` times along dim i: `x.tile((2, 1))` or `x.tile(2, 1)`."""
-        return ops.tile(self, _ints(multiples))
-
-    def repeat(self, repeats, axis=None):
-        """Every element `repeats` times along `axis`, as numpy and MindSpore; PyTorch's repeat is `tile`."""
-        return ops.repeat_interleave(self, repeats, axis)
-
-    def broadcast_to(self, *shape):
-        """Stretched to `shape` by numpy's rules; -1 keeps a dim."""
-        return ops.broadcast_to(self, shape=_ints(shape))
-
-    def reshape(self, *shape):
-        """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
-        return ops.reshape(self, _ints(shape))
-
-    def view(self, *shape):
-        """`reshape`."""
-        return ops.reshape(self, _ints(shape))
-
-    def flatten(self, start_dim=0, end_dim=-1):
-        """The dims from start_dim to end_dim joined; all of them by default, where `ops.flatten` keeps the first."""
-        shape = tuple(self.shape)
-        if not shape:
-            return ops.reshape(self, (1,))
-        first, last = (check_dim("flatten", n, d, len(shape), shape) for n, d in (("start_dim", start_dim), ("end_dim", end_dim)))
-        if first > last:
-            raise ShapeError(message(f"start_dim={start_dim} is after end_dim={end_dim}", where="flatten"))
-        if (first, last) == (1, len(shape) - 1):
-            return ops.flatten(self)  # an operator that can be cut, where a reshape is redistribution
-        return ops.reshape(self, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
-
-    def transpose(self, *perm):
-        """Dims in the order `perm`; without arguments reversed."""
-        return ops.transpose(self, _ints(perm) or tuple(reversed(range(self.ndim))))
-
-    def permute(self, *axis):
-        """Dims in the order `axis`: `x.permute(1, 0)` or `x.permute((1, 0))`."""
-        return ops.transpose(self, _ints(axis))
-
-    @property
-    def T(self):
-        """Dims reversed."""
-        return self.transpose()
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ShapeError(message("a 0-d tensor has no length", where="len"))
-        return self.shape[0]
-
-
-def _ints(given):
-    """One tuple or list, or the ints themselves, as a tuple."""
-    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
 class Tensor(Arithmetic):
@@ -327,7 +112,7 @@ class Tensor(Arithmetic):
         return bool(np.any(self.data == _plain(value)))
 
     def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        if not all(_comparable(x) for x in operands):
+        if not all(comparable(x) for x in operands):
             return NotImplemented
         _refuse_gradient(operands, repr(symbol), "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient")
         try:
@@ -440,13 +225,6 @@ FUNCTION_OPERATORS = {
     **{name: name for name in ("reshape", "transpose", "squeeze", "expand_dims", "stack", "split", "tile", "pad", "cumsum", "argmax", "argmin")},
     **{"ravel": "reshape", "dot": "matmul", "take": "gather", "broadcast_to": "broadcast_to", "clip": "clip_by_value"},
 }
-
-
-def _comparable(value: Any) -> bool:
-    """Whether `value` can stand beside a tensor: a number, an array of numbers, a tensor, a list of numbers."""
-    if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
-        return np.asarray(value).dtype.kind in "biuf"
-    return isinstance(value, Arithmetic) or (isinstance(value, (list, tuple)) and bool(value) and all(_comparable(v) for v in value))
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from .distributed import build_searched_strategy, load_distributed_checkpoint, m
 from .folder import Manifest, load_distributed, read_manifest, save_distributed
 from .format import Checkpoint, CheckpointInfo, describe_checkpoint, read_checkpoint, write_checkpoint
 from .records import TensorInfo, TensorRecord
-from .reslice import assemble, cut, needed_ranks, reslice
+from .reslice import needed_ranks, reslice, whole_array
 from .serialization import (
     LoadedParameters,
     async_ckpt_thread_status,
@@ -32,10 +32,8 @@ __all__ = [
     "Manifest",
     "TensorInfo",
     "TensorRecord",
-    "assemble",
     "async_ckpt_thread_status",
     "build_searched_strategy",
-    "cut",
     "describe_checkpoint",
     "load_checkpoint",
     "load_distributed",
@@ -57,5 +55,6 @@ __all__ = [
     "transform_checkpoint_by_rank",
     "transform_checkpoints",
     "wait_for_saves",
+    "whole_array",
     "write_checkpoint",
 ]

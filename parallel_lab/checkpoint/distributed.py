@@ -23,12 +23,12 @@ from ..context import current_world, get_auto_parallel_context
 from ..errors import CheckpointError, CheckpointKeyError, CheckpointTypeError, message, shorten
 from ..layout import TensorLayout
 from ..nn.cell import Cell
-from ..slices import is_cut
+from ..slices import is_cut, same_slices
 from ..strategy_file import ParameterStrategy, StrategyFile, as_layout, load_strategy, parameter_layouts
 from ..tensor import Parameter, Tensor
 from .format import Checkpoint, describe_checkpoint, read_checkpoint
 from .records import TensorInfo, TensorRecord
-from .reslice import assemble
+from .reslice import whole_array
 from .serialization import refuse_encryption, wait_for_saves
 from .stored import StoredTensor, load_parts
 from .values import load_records, optimizer_names, optimizers_of, parameter_of_state
@@ -65,7 +65,7 @@ class RankFiles:
             self._infos[rank] = own
             for name, info in own.items():
                 first, holders = held.setdefault(name, (info, {}))
-                if (first.dtype, first.global_shape) != (info.dtype, info.global_shape) or not _same(first.layout, info.layout):
+                if (first.dtype, first.global_shape) != (info.dtype, info.global_shape) or not same_slices(first.layout, info.layout):
                     what = f"{file} holds {name!r} as {_text(info)}, an earlier file as {_text(first)}"
                     raise CheckpointError(message(what, where=where, allowed="Files of one save"))
                 if is_cut(info.layout) and holders.get(info.rank, rank) != rank:
@@ -94,18 +94,12 @@ def _text(info: TensorInfo) -> str:
     return f"{info.dtype} {info.global_shape} by {info.layout}"
 
 
-def _same(one: TensorLayout | None, other: TensorLayout | None) -> bool:
-    if not is_cut(one) or not is_cut(other):
-        return is_cut(one) == is_cut(other)
-    return one.same_placement(other)
-
-
 def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, where: str) -> TensorInfo:
     """What a file says of a tensor, completed by the strategy: a bare slice, which knows of no whole, becomes the part of one."""
     if strategy is None:
         return info
     if info.layout is not None:
-        if is_cut(info.layout) and not _same(info.layout, strategy.layout):
+        if is_cut(info.layout) and not same_slices(info.layout, strategy.layout):
             what = f"it is cut by {info.layout}, and the strategy says {strategy.layout}"
             raise CheckpointError(message(what, where=where, allowed="The strategy file of the run that wrote it"))
         return info
@@ -175,7 +169,7 @@ def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -
     if layout.ndim != arrays[0].ndim:
         raise CheckpointError(message(f"slices of {arrays[0].ndim} dims", where=where, allowed=f"{layout.ndim} dims, by {layout}"))
     shape = tuple(size * cut for size, cut in zip(arrays[0].shape, layout.splits, strict=True))
-    return assemble([TensorRecord(array, shape, layout, rank) for rank, array in enumerate(arrays)], where)
+    return whole_array([TensorRecord(array, shape, layout, rank) for rank, array in enumerate(arrays)], where)
 
 
 def load_distributed_checkpoint(

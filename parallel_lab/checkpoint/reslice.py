@@ -2,6 +2,7 @@
 
     needed_ranks(src, dst, (16, 32), rank=1)          the source ranks that rank 1 of `dst` must read
     reslice(parts, src, dst, (16, 32), rank=1)        what rank 1 of `dst` holds, from those parts
+    whole_array(records)                              the full array, from the records of any ranks that hold all slices
 
 Source and target may have any device matrices and numbers of ranks, 6 and 4 too: per dim a target slice overlaps a run of source slices, and the
 elements in every combination of overlaps are copied. Whole = one slice. A source slice that several ranks hold is read from the target's own rank if
@@ -18,10 +19,10 @@ import numpy as np
 
 from ..errors import CheckpointError, message
 from ..layout import TensorLayout
-from ..slices import cut, is_cut
+from ..slices import same_slices
 from .records import TensorRecord
 
-__all__ = ["assemble", "cut", "holder", "needed_ranks", "reslice"]
+__all__ = ["holder", "needed_ranks", "reslice", "whole", "whole_array"]
 
 Index = tuple[slice, ...]
 
@@ -99,7 +100,7 @@ def reslice(parts: Mapping[int, np.ndarray], src: TensorLayout | None, dst: Tens
     return made
 
 
-def assemble(records: Iterable[TensorRecord], where: str = "assemble") -> np.ndarray:
+def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> np.ndarray:
     """The full array from the parts of (at least) all different slices; of ranks that hold the same slice, the last one counts.
 
     Raises CheckpointError if the parts are of different tensors, or slices are missing: before memory for the whole is taken.
@@ -110,7 +111,7 @@ def assemble(records: Iterable[TensorRecord], where: str = "assemble") -> np.nda
     first = records[0]
     shape, layout = first.global_shape, first.layout
     for record in records[1:]:
-        if (record.global_shape, record.array.dtype) != (shape, first.array.dtype) or not _alike(record.layout, layout):
+        if (record.global_shape, record.array.dtype) != (shape, first.array.dtype) or not same_slices(record.layout, layout):
             what = f"rank {first.rank} has {first.array.dtype} {shape} by {layout}, rank {record.rank} {record.array.dtype} {record.global_shape} by"
             raise CheckpointError(message(f"{what} {record.layout}", where=where, allowed="Parts of one tensor in one layout"))
     if first.is_whole:
@@ -125,9 +126,3 @@ def assemble(records: Iterable[TensorRecord], where: str = "assemble") -> np.nda
     for numbers, part in parts.items():
         full[tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, size, strict=True))] = part
     return full
-
-
-def _alike(one: TensorLayout | None, other: TensorLayout | None) -> bool:
-    if not is_cut(one) or not is_cut(other):
-        return not is_cut(one) and not is_cut(other)
-    return one == other or one.same_placement(other)

@@ -9,6 +9,7 @@ Loading looks at everything before it changes anything: a checkpoint that does n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..context import current_world
 from ..errors import CheckpointError, CheckpointTypeError, message, shorten
 from ..layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.optim import LEARNING_RATE, Optimizer
+from ..nn.optim import Optimizer
 from ..slices import cut, is_cut
 from ..tensor import Parameter, RankTensor, Tensor
 from .records import TensorRecord
@@ -318,6 +319,9 @@ def _optimizer_change(optimizer: Optimizer, records: Mapping[str, TensorRecord],
     for i, dtype in enumerate(_dtypes(optimizer)):
         shared[dtype] = {name: numbers[name if not i else f"{name}.{dtype}"] for name in optimizer.shared_state(dtype)}
     rates = {name: float(numbers[name]) for name in _constant_rates(optimizer)}
+    for name, rate in rates.items():
+        if not 0 <= rate < math.inf:
+            raise CheckpointError(message(f"it is {rate}", where=f"scalar {name!r}", allowed="A learning rate: a finite number, at least 0"))
 
     def change() -> None:
         untouched = {p.name: p for p in optimizer.parameters if p.name not in states}
@@ -327,15 +331,8 @@ def _optimizer_change(optimizer: Optimizer, records: Mapping[str, TensorRecord],
         optimizer.keep_states({**kept, **states}, {**kept_layouts, **layouts}, shared)
         optimizer.global_step = int(numbers[GLOBAL_STEP])
         for name, rate in rates.items():
-            _set_rate(optimizer, name, rate)
+            optimizer.set_rate(name, rate)
         if optimizer.loss_scaler is not None:
             optimizer.loss_scaler.take({name: numbers[name] for name in optimizer.loss_scaler.scalar_state()})
 
     return missing, used, change
-
-
-def _set_rate(optimizer: Optimizer, name: str, rate: float) -> None:
-    if name == LEARNING_RATE:
-        optimizer.learning_rate = rate
-    else:
-        optimizer._rates[name] = rate  # a group's; there is no other way to it

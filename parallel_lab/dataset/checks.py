@@ -20,7 +20,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 def as_int(where: str, name: str, value: Any, low: int, high: int = INT32_MAX) -> int:
     """`value` as a Python int from `low` to `high`."""
-    allowed = f"An int from {low} to {high}" if high < INT32_MAX else f"An int, at least {low}"
+    allowed = f"An int from {low} to {high}" if high != INT32_MAX else f"An int, at least {low}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed=allowed))
     if not low <= value <= high:

@@ -6,10 +6,8 @@ tunes its worker threads with is checked, kept, and has no effect, because rows 
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..context import get_dataset_seed, set_dataset_seed
-from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from .checks import as_bool, as_int
 
 __all__ = [
     "get_num_parallel_workers",
@@ -30,12 +28,7 @@ def set_seed(seed: int) -> None:
 
     seed  int from 0 to 2^32 - 1. Raises ArgumentTypeError (a TypeError), ArgumentError (a ValueError).
     """
-    allowed = f"An int from 0 to {LARGEST_SEED}"
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ArgumentTypeError(message(f"seed={shorten(seed)}", where="dataset.config.set_seed", allowed=allowed))
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ArgumentError(message(f"seed={seed}", where="dataset.config.set_seed", allowed=allowed))
-    set_dataset_seed(seed)
+    set_dataset_seed(as_int("dataset.config.set_seed", "seed", seed, 0, LARGEST_SEED))
 
 
 def get_seed() -> int:
@@ -43,23 +36,9 @@ def get_seed() -> int:
     return get_dataset_seed()
 
 
-def _checked_count(where: str, name: str, value: Any) -> int:
-    allowed = "An int, at least 1"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed=allowed))
-    if value < 1:
-        raise ArgumentError(message(f"{name}={value}", where=where, allowed=allowed))
-    return value
-
-
-def _checked_flag(where: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(message(f"enable={shorten(value)}", where=where, allowed="True or False"))
-
-
 def set_num_parallel_workers(num: int) -> None:
     """Checked, and without effect: rows are made in the calling process."""
-    _checked_count("dataset.config.set_num_parallel_workers", "num", num)
+    as_int("dataset.config.set_num_parallel_workers", "num", num, 1)
 
 
 def get_num_parallel_workers() -> int:
@@ -69,7 +48,7 @@ def get_num_parallel_workers() -> int:
 
 def set_prefetch_size(size: int) -> None:
     """Checked, and without effect: a row is made when it is asked for."""
-    _checked_count("dataset.config.set_prefetch_size", "size", size)
+    as_int("dataset.config.set_prefetch_size", "size", size, 1)
 
 
 def get_prefetch_size() -> int:
@@ -79,9 +58,9 @@ def get_prefetch_size() -> int:
 
 def set_auto_num_workers(enable: bool) -> None:
     """Checked, and without effect."""
-    _checked_flag("dataset.config.set_auto_num_workers", enable)
+    as_bool("dataset.config.set_auto_num_workers", "enable", enable)
 
 
 def set_enable_shared_mem(enable: bool) -> None:
     """Checked, and without effect."""
-    _checked_flag("dataset.config.set_enable_shared_mem", enable)
+    as_bool("dataset.config.set_enable_shared_mem", "enable", enable)

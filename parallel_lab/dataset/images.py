@@ -152,12 +152,13 @@ def load_digits_cifar(split: str = "train") -> tuple[np.ndarray, np.ndarray]:
 
 def _folder(where: str, dataset_dir: Any) -> Path:
     if not isinstance(dataset_dir, (str, os.PathLike)):
-        raise ArgumentError(message(f"dataset_dir={shorten(dataset_dir)}", where=where, allowed="The path of a folder"))
+        hint = "Is the environment variable set? os.getenv gives None if it is not" if dataset_dir is None else ""
+        raise ArgumentError(message(f"dataset_dir={shorten(dataset_dir)}", where=where, allowed="The path of a folder", hint=hint))
     folder = Path(dataset_dir)
     if not folder.is_dir():
-        raise DataFileError(
-            message("is no folder" if folder.exists() else "does not exist", where=str(folder), allowed=f"The folder of {where}'s files")
-        )
+        what = "is no folder" if folder.exists() else "does not exist"
+        hint = "" if folder.is_absolute() else f"The path is relative to {Path.cwd()}"
+        raise DataFileError(message(what, where=str(folder), allowed=f"The folder of {where}'s files", hint=hint))
     return folder
 
 

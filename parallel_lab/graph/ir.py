@@ -24,6 +24,7 @@ from ..named_layout import strategy_counts
 from ..ops.registry import OPS, OpDef
 from ..ops.sharding import AnyStrategy
 from ..origin import Origin
+from ..settings import LOCAL_MODES
 
 __all__ = ["COMMUNICATION", "KINDS", "LOCAL_MODES", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs", "fresh_name"]
 
@@ -35,7 +36,6 @@ COMMUNICATION = (
     *HALOS,
     *("send", "recv"),
 )
-LOCAL_MODES = ("data_parallel", "hybrid_parallel")  # every rank runs the whole network on its own part of the batch
 KINDS = ("compute", *COMMUNICATION, "slice", "split", "concat", "reshape", "print", "start", "wait", "free")
 
 

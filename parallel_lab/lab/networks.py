@@ -290,7 +290,7 @@ def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
     found: dict[str, Primitive] = {}
     for path, cell in net.cells_and_names():
         for name, primitive in vars(cell).items():
-            if isinstance(primitive, Primitive) and not primitive.op.view:  # a reshape passes on its producer's layout
+            if isinstance(primitive, Primitive) and primitive.takes_strategy:
                 found[f"{path}.{name}" if path else name] = primitive
     return found
 

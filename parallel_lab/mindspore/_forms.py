@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import context, functional, ops
 from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from ..nn.checks import number, whole_number
 from ..ops.placement import check_target
 from ..tensor import Tensor
 
@@ -121,6 +122,34 @@ class NeighborExchange(ops.NeighborExchange):
 
     def __call__(self, x: Any) -> tuple[Tensor, ...]:
         return tuple(Tensor(each) for each in super().__call__(x))
+
+
+class Dropout(ops.Dropout):
+    """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements set to 0 and the others divided by keep_prob, None).
+
+    keep_prob     above 0, at most 1
+    Seed0, Seed1  ints, that make its masks differ from another's; two operators differ anyway
+
+    In the place of MindSpore's mask is None: a mask is a function of the step and of the element's place (`ops/dropout.py`), and is never stored.
+    Outside of training steps every call counts as one. Raises ArgumentError, ArgumentTypeError.
+    """
+
+    def __init__(self, keep_prob: float = 0.5, Seed0: int = 0, Seed1: int = 0) -> None:
+        number(keep_prob, "Dropout", "keep_prob", 0, 1, above=True)
+        super().__init__(p=1 - keep_prob)
+        self._seeds = (whole_number(Seed0, "Dropout", "Seed0", 0), whole_number(Seed1, "Dropout", "Seed1", 0))
+        self._number, self._calls = context.next_draw(), ops.StepCalls()
+
+    def __call__(self, x: Any) -> tuple[Any, None]:
+        step, again = self._calls.next()
+        self.attrs["key"] = ops.dropout_key(context.get_seed(), "Dropout", self._number, *self._seeds, again)
+        return super().__call__(x, step), None
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None = None) -> Any:
+    """`parallel_lab.ops.dropout`; outside of training steps every call has a mask of its own."""
+    outside = training and ops.training_step() is None
+    return ops.dropout(input, p=p, training=training, seed=seed, step=np.asarray(context.next_draw(), np.int64) if outside else None)
 
 
 # ---- mint: PyTorch's spelling of some functions ----

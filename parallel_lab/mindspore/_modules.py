@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import MissingImport, MissingModule, MissingName, message
 from ._tables import CORRECTIONS, HINTS, PAGES, Page
 
-__all__ = ["FacadeModule", "homes", "install", "stand_in"]
+__all__ = ["FacadeModule", "home_of", "homes", "install", "stand_in"]
 
 OURS = "parallel_lab.mindspore"
 THEIRS = "mindspore"
@@ -134,7 +134,7 @@ def homes(name: str) -> list[str]:
     return sorted(found, key=len)
 
 
-def _home(name: str) -> str:
+def home_of(name: str) -> str:
     """The path under which documents import `name`; "" if it is nowhere."""
     found = homes(name)
     return (found[-1] if name in _EXACT else found[0]) if found else ""
@@ -156,14 +156,14 @@ def _hint(path: str, name: str) -> str:
     known = HINTS.get(_joined(path, name)) or HINTS.get(name)
     if known:
         return known
-    if home := _home(name):
+    if home := home_of(name):
         return f"It is in {home}: from {home} import {name}"
     module = f"{THEIRS}.{path}" if path else THEIRS
     near = _nearest(name, _names(path))
     everywhere = dict.fromkeys(n for page in PAGES for n in _names(page) if _joined(page, n) not in PAGES)
     close = difflib.get_close_matches(name, everywhere, 1, 0.85)
     if close and close[0] not in near:
-        return f"The nearest is {close[0]}: from {_home(close[0])} import {close[0]}"
+        return f"The nearest is {close[0]}: from {home_of(close[0])} import {close[0]}"
     if near:
         return f"The nearest here: {' or '.join(near)}"
     module = f"{THEIRS}.{path}" if path else THEIRS
@@ -260,33 +260,17 @@ def stand_in() -> None:
 
 
 class _Hook:
-    """An excepthook that adds, to a name that a script forgot to import, where MindSpore has it."""
+    """An excepthook that adds to an error of the script what its line should have been."""
 
     def __init__(self, before: Any) -> None:
         self.before = before
-
-    def explain(self, error: BaseException) -> None:
-        """Add what is known to the error and to what it came from. For hooks that print by themselves and do not call the one before."""
-        for each in _chain(error):
-            explain(each)
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self.explain(error)
         self.before(kind, error, trace)
 
+    def explain(self, error: BaseException) -> None:
+        """Add the notes and print nothing: for hooks that come before this one."""
+        from ._notes import explain
 
-def explain(error: BaseException) -> None:
-    """Add a note to a NameError about a name that MindSpore has, saying what to import."""
-    name = getattr(error, "name", None)
-    if type(error) is NameError and isinstance(name, str):
-        where = _home(name)
-        if where:
-            error.add_note(f"{name!r} was never imported: add `from {where} import {name}`.")
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
+        explain(error)

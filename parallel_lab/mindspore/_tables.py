@@ -92,7 +92,7 @@ MADE = ("arange", "eye", "fill", "full", "full_like", "linspace", "ones", "ones_
 OPERATOR_FORMS = {
     **_of(FORMS, *MADE, "dtype", "rank", "size"),
     **_of(FORMS, "Assign", "AssignAdd", "AssignSub", "DType", "Depend", "Eye", "Fill", "LinSpace", "Ones", "OnesLike", "Rank", "ScalarToArray"),
-    **_of(FORMS, "ScalarToTensor", "Shape", "Size", "Zeros", "ZerosLike", "Receive", "NeighborExchange"),
+    **_of(FORMS, "ScalarToTensor", "Shape", "Size", "Zeros", "ZerosLike", "Receive", "NeighborExchange", "Dropout", "dropout"),
 }
 COMPOSITE = {
     **_of("parallel_lab.functional", "GradOperation", "HyperMap", "Map", "MultitypeFuncGraph"),

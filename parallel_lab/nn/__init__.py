@@ -43,9 +43,10 @@ from .grad_reducer import DistributedGradReducer, PipelineGradReducer
 from .layers import CellList, Dense, Flatten, Identity, SequentialCell
 from .loss import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MAELoss, MSELoss, SmoothL1Loss, WithLossCell
 from .normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
-from .optim import SGD, Momentum, Optimizer
+from .optim import Optimizer
 from .optim_adaptive import Adagrad, Adam, AdamWeightDecay, RMSProp
 from .optim_layerwise import LARS, Lamb
+from .optim_momentum import SGD, Momentum
 from .schedule import (
     CosineDecayLR,
     ExponentialDecayLR,

@@ -27,6 +27,7 @@ import numpy as np
 from .. import ops
 from ..context import cell_runner, current_tracer
 from ..errors import ArgumentError, ArgumentTypeError, CellError, message, shorten
+from ..ops.placement import refuse_recompute
 from ..ops.registry import Primitive
 from ..tensor import Parameter, ParameterTuple
 from .checks import whole_number
@@ -76,6 +77,8 @@ class Cell:
         tracer = current_tracer.get()
         construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
         if tracer is None:
+            if self.recompute_options is not None:
+                refuse_recompute(type(self).__name__)
             compiled = cell_runner()(self, args, kwargs)
             return construct(*args, **kwargs) if compiled is NotImplemented else compiled
         entered = self._entered()
@@ -383,7 +386,8 @@ class Cell:
         """Ask the compiler to recompute this Cell's operators in the backward pass instead of keeping their results.
 
         mp_comm_recompute (default True), parallel_optimizer_comm_recompute, recompute_slice_activation (default False): bools.
-        Recorded as `recompute_options`; running the Cell directly is not affected. Unknown options raise ArgumentError, non-bools ArgumentTypeError.
+        Recorded as `recompute_options`. Recomputing is not built yet: on one device the Cell runs as ever, a compiled step and a gradient on a rank
+        raise NotBuiltYet. Unknown options raise ArgumentError, non-bools ArgumentTypeError.
         """
         known = {"mp_comm_recompute": True, "parallel_optimizer_comm_recompute": False, "recompute_slice_activation": False}
         for key, value in options.items():

@@ -5,13 +5,12 @@ The same network therefore drops the same elements eagerly, in the simulator, in
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..context import current_step, current_tracer, get_seed
+from ..context import get_seed
 from ..errors import ArgumentError, ShapeError, message
 from .cell import Cell
 from .checks import number, probability
@@ -39,8 +38,7 @@ class Dropout(Cell):
         if keep_prob is not None:
             p = 1 - number(keep_prob, where, "keep_prob", 0, 1, above=True)
         self.p = 0.5 if p is None else probability(p, where, "p")
-        self.calls = 0
-        self._traced: tuple[Any, int] = (lambda: None, 0)
+        self._calls = ops.StepCalls()
         # `key` is set when it is called: the name is complete only then
         self.dropout = ops.Dropout(p=self.p, key=0, dims=self.dims)
 
@@ -49,24 +47,17 @@ class Dropout(Cell):
             return x
         if self.dims is not None and len(ops.shape(x)) != self._rank():
             raise ShapeError(message(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self._rank()} dims"))
-        counted, name = current_tracer.get() or current_step.get(), self.__dict__["_prefix"]
-        if counted is None:
-            step, again = np.asarray(self.calls, np.int64), 0
-            self.calls += 1
-        else:
-            step, again = ops.training_step(), self._call_of(counted)
-        self.dropout.attrs["key"] = ops.dropout_key(get_seed(), name, again)
+        step, again = self._calls.next()
+        self.dropout.attrs["key"] = ops.dropout_key(get_seed(), self.__dict__["_prefix"], again)
         return self.dropout(x, step)
 
     def _rank(self) -> int:
         return 2
 
-    def _call_of(self, counted: Any) -> int:
-        """How often this layer was called before in this trace, or in this training step."""
-        last, count = self._traced
-        count = count + 1 if last() is counted else 0
-        self._traced = (weakref.ref(counted), count)
-        return count
+    @property
+    def calls(self) -> int:
+        """How often it was called in training, outside of training steps."""
+        return self._calls.calls
 
     def extend_repr(self) -> str:
         return f"p={self.p}"

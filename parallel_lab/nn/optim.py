@@ -1,4 +1,4 @@
-"""Optimizers: one update rule each, for arrays, Tensors and traced values alike.
+"""`Optimizer`, the base of optimizers: one update rule each, for arrays, Tensors and traced values alike.
 
     optimizer = nn.Momentum(net.trainable_params(), learning_rate=0.2, momentum=0.1)
     loss, grads = value_and_grad(forward, None, optimizer.parameters)(x, y)
@@ -7,7 +7,7 @@
 `update(parameter, gradient, state, scalars, learning_rate, place)` is pure and made of operators: called with arrays it computes, called in a trace
 it is recorded. Every state has the shape of its parameter, so a slice of a state belongs to the same slice of its parameter, and a rank can update
 what it holds. A rule that needs a norm of the whole asks `place.total` for it. What all gradients go through before the rule (loss scale, clipping)
-is `prepared`. Formulas and defaults: MindSpore, nn.SGD, nn.Momentum; the other families: `optim_adaptive.py`, `optim_layerwise.py`.
+is `prepared`. The rules: `optim_momentum.py`, `optim_adaptive.py`, `optim_layerwise.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ..context import current_tracer, current_world
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
 from ..layout import TensorLayout
 from ..ops.placement import check_target, refuse_placement
-from ..ops.scaling import descend
 from ..slices import cut, gather_full, is_cut, same_slices
 from ..tensor import Arithmetic, Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
@@ -35,7 +34,7 @@ from .clip import GradientClip
 from .schedule import as_schedule, rate_at
 from .totals import Place, RankTotals, Totals
 
-__all__ = ["LEARNING_RATE", "SGD", "Momentum", "Optimizer", "Params"]
+__all__ = ["LEARNING_RATE", "Optimizer", "Params", "Rate", "State"]
 
 LEARNING_RATE = "learning_rate"  # the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
@@ -488,101 +487,3 @@ class Optimizer:
         shown.update((name, value) for name, value in (("clip", self.clip), ("loss_scaler", self.loss_scaler)) if value is not None)
         groups = f" in {len(self._groups)} groups" if self._groups else ""
         return f"{type(self).__name__}({len(self.parameters)} parameters{groups}, {', '.join(f'{k}={v}' for k, v in shown.items())})"
-
-
-class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum if it is above 0.
-
-    g = gradient + weight_decay * p
-    v = g in the first step, then momentum * v + (1 - dampening) * g
-    p = p - learning_rate * v           with nesterov: p - learning_rate * (g + momentum * v)
-
-    Without momentum there is no v. nesterov needs momentum above 0 and no dampening.
-    """
-
-    def __init__(
-        self,
-        params: Params,
-        learning_rate: Rate = 0.1,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        loss_scale: float = 1.0,
-        *,
-        clip: GradientClip | None = None,
-        loss_scaler: LossScaler | None = None,
-    ) -> None:
-        super().__init__(params, learning_rate, weight_decay, loss_scale, clip=clip, loss_scaler=loss_scaler)
-        self.momentum = self._number("momentum", momentum, least=0)
-        self.dampening = self._number("dampening", dampening, least=0)
-        self.nesterov = self._flag("nesterov", nesterov)
-        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            raise ArgumentError(
-                message(f"nesterov=True with momentum={momentum} and dampening={dampening}", where="SGD", allowed="Momentum above 0 and dampening 0")
-            )
-        self.state_names = ("accum",) if self.momentum else ()
-
-    def scalar_state(self) -> dict[str, float]:
-        return {"step": 0.0} if self.momentum and self.dampening else {}
-
-    def update_scalars(self, scalars: State) -> State:
-        return {name: ops.add(value, 1.0) for name, value in scalars.items()}
-
-    def update(
-        self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any, place: Place | None = None
-    ) -> tuple[Any, State]:
-        step = gradient = self._decayed(parameter, gradient, place)
-        if self.momentum:
-            kept = gradient
-            if self.dampening:
-                # first: 1 in step 1 and 0 later; v starts at 0, so that an undampened gradient gives v = g there
-                first = ops.maximum(ops.sub(2.0, scalars["step"]), 0.0)
-                kept = ops.mul(gradient, ops.sub(1.0, ops.mul(ops.sub(1.0, first), self.dampening)))
-            step = velocity = ops.add(ops.mul(state["accum"], self.momentum), kept)
-            state = {"accum": velocity}
-            if self.nesterov:
-                step = ops.add(gradient, ops.mul(velocity, self.momentum))
-        return descend(parameter, step, learning_rate), dict(state)
-
-    def _settings(self) -> dict[str, Any]:
-        return {"momentum": self.momentum, "dampening": self.dampening, "nesterov": self.nesterov, **super()._settings()}
-
-
-class Momentum(Optimizer):
-    """Gradient descent with momentum.
-
-    g = gradient + weight_decay * p
-    v = momentum * v + g
-    p = p - learning_rate * v           with use_nesterov: p - learning_rate * (g + momentum * v)
-    """
-
-    state_names = ("moments",)
-
-    def __init__(
-        self,
-        params: Params,
-        learning_rate: Rate,
-        momentum: float,
-        weight_decay: float = 0.0,
-        loss_scale: float = 1.0,
-        use_nesterov: bool = False,
-        *,
-        clip: GradientClip | None = None,
-        loss_scaler: LossScaler | None = None,
-    ) -> None:
-        super().__init__(params, learning_rate, weight_decay, loss_scale, clip=clip, loss_scaler=loss_scaler)
-        self.momentum = self._number("momentum", momentum, least=0)
-        self.use_nesterov = self._flag("use_nesterov", use_nesterov)
-
-    def update(
-        self, parameter: Any, gradient: Any, state: State, scalars: State, learning_rate: Any, place: Place | None = None
-    ) -> tuple[Any, State]:
-        gradient = self._decayed(parameter, gradient, place)
-        step = velocity = ops.add(ops.mul(state["moments"], self.momentum), gradient)
-        if self.use_nesterov:
-            step = ops.add(gradient, ops.mul(velocity, self.momentum))
-        return descend(parameter, step, learning_rate), {"moments": velocity}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"momentum": self.momentum, "use_nesterov": self.use_nesterov, **super()._settings()}

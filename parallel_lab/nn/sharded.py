@@ -117,7 +117,7 @@ def _check_count(fn: Callable, count: int) -> None:
         signature = inspect.signature(fn.construct if isinstance(fn, Cell) else fn)
         signature.bind(*range(count))
     except TypeError:
-        inside = [name for name, primitive in getattr(fn, "_primitives", {}).items() if not primitive.op.view]
+        inside = [name for name, primitive in getattr(fn, "_primitives", {}).items() if primitive.takes_strategy]
         hint = f"For an operator inside ({', '.join(inside)}): .{inside[0]}.shard(...)" if inside else ""
         what = f"{count} strategies for {type(fn).__name__ if isinstance(fn, Cell) else getattr(fn, '__name__', 'fn')}{signature}"
         raise ArgumentError(message(what, where="shard", allowed="One strategy per input", hint=hint)) from None

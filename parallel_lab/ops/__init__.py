@@ -4,7 +4,7 @@ import builtins
 import difflib
 from inspect import isfunction
 
-from . import collectives, printing
+from . import collectives, messages, printing
 from .activation import *  # noqa: F403
 from .attention import *  # noqa: F403
 from .bands import *  # noqa: F403
@@ -22,6 +22,7 @@ from .linalg import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .loss import *  # noqa: F403
 from .losses import *  # noqa: F403
+from .messages import *  # noqa: F403
 from .names import *  # noqa: F403
 from .normalization import *  # noqa: F403
 from .order import *  # noqa: F403
@@ -33,7 +34,7 @@ from .printing import *  # noqa: F403
 from .reduce import *  # noqa: F403
 from .registry import OPS, PRIMITIVES, OpDef, Primitive
 from .shape import *  # noqa: F403
-from .state import assign, training_step
+from .state import StepCalls, assign, training_step
 from .statistics import *  # noqa: F403
 
 
@@ -50,10 +51,11 @@ def scalar_to_array(value):
 globals().update(PRIMITIVES)
 
 # made from the registry, so that a new operator needs no second edit
-__all__ = ["OPS", "PRIMITIVES", "Primitive", "assign", "scalar_to_array", "shape", "training_step"]
+__all__ = ["OPS", "PRIMITIVES", "Primitive", "StepCalls", "assign", "scalar_to_array", "shape", "training_step"]
 __all__ += [name for name, o in OPS.items() if not o.internal]
 __all__ += list(PRIMITIVES)
 __all__ += collectives.__all__
+__all__ += messages.__all__
 __all__ += printing.__all__
 # functions made of operators (norm, split, pad, getitem, zeros, ...) and second names; not Python's own: a star import must not replace sum()
 _own = [name for name, value in globals().items() if isfunction(value) and value.__module__.startswith(__name__) or value.__class__ is OpDef]

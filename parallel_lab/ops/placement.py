@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..context import current_world, on_tape
 from ..errors import ArgumentTypeError, DeviceError, NotBuiltYet, message, shorten
 
-__all__ = ["DEVICE_TARGETS", "TARGET", "Placed", "check_target", "refuse_placement"]
+__all__ = ["DEVICE_TARGETS", "TARGET", "Placed", "check_target", "refuse_placement", "refuse_recompute"]
 
 DEVICE_TARGETS = ("CPU", "GPU", "Ascend")
 TARGET = "primitive_target"  # the attribute that MindSpore's older `add_prim_attr` form sets
@@ -26,6 +27,16 @@ def refuse_placement(where: str, target: str) -> None:
     """Raise NotBuiltYet for an operator or optimizer that was given a device and is to run."""
     what = f"it is placed on {target!r}, and placement on host or device is not built yet"
     raise NotBuiltYet(message(what, where=where, hint="Leave it out: everything runs on this machine's processors, with the same results"))
+
+
+def refuse_recompute(where: str) -> None:
+    """Raise NotBuiltYet where an operator or Cell that is to be recomputed is run for its gradient on a rank of a world.
+
+    On one device, and without a gradient, the wish changes nothing: results are the same, and what is kept is this process's own affair.
+    """
+    if on_tape.get() and current_world() is not None:
+        what = "recompute() was called on it, and recomputing is not built yet"
+        raise NotBuiltYet(message(what, where=where, hint="Leave the call away: results are the same, activations are kept in memory"))
 
 
 class Placed:

@@ -33,7 +33,7 @@ from ..context import current_tracer, get_compat
 from ..errors import ParallelLabError, ShapeError, StrategyError, StrategyTypeError, message, shorten
 from ..named_layout import Layout
 from ..origin import Origin, caller
-from .placement import TARGET, Placed, refuse_placement
+from .placement import TARGET, Placed, refuse_placement, refuse_recompute
 from .signature import Shape, Signature, resolve
 
 __all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_dim", "check_ints", "check_strategy_value", "op", "scalar_operand"]
@@ -521,13 +521,14 @@ def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> S
                 )
             if count < 1 or count & (count - 1):
                 near = 1 if count < 1 else 1 << (count.bit_length() - 1)
-                better = tuple(tuple(near if (i, j) == (position, dim) else c for j, c in enumerate(t)) for i, t in enumerate(strategy))
+                corrected = (*cuts[:dim], near, *cuts[dim + 1 :])
+                better = (*strategy[:position], corrected, *strategy[position + 1 :])  # what comes behind is as it was given, right or wrong
                 raise StrategyError(
                     message(
                         f"{what} {shorten(strategy)} cuts dim {dim} of input {position} {count} ways",
                         where=where,
                         allowed="Counts are powers of two: 1, 2, 4, 8, ...",
-                        hint=f"Try {better}",
+                        hint=f"Try {shorten(better)}",
                     )
                 )
     return strategy
@@ -583,7 +584,10 @@ class Primitive(Placed):
             raise ShapeError(
                 message(f"unknown attribute {unknown[0]!r}", where=type(self).__name__, allowed=f"Attributes: {', '.join(names) or 'none'}")
             )
-        self.attrs = given
+        self._begin_with(given)
+
+    def _begin_with(self, attrs: dict[str, Any]) -> None:
+        self.attrs = attrs
         self.instance_name = ""
         self.in_strategy: Strategy | tuple[Layout, ...] | None = None
         self.out_strategy: Strategy | tuple[Layout, ...] | None = None
@@ -594,6 +598,11 @@ class Primitive(Placed):
     def name(self) -> str:
         """Class name, as the IR prints it."""
         return type(self).__name__
+
+    @property
+    def takes_strategy(self) -> bool:
+        """Whether `shard` can say how the operands are cut; an operator such as Reshape passes on the layout of its producer."""
+        return not self.op.view
 
     def shard(self, in_strategy: Strategy | tuple[Layout, ...] | None = None, out_strategy: Strategy | tuple[Layout, ...] | None = None) -> Primitive:
         """Set how the inputs are cut: one tuple per input, one power of two per dim; or one called `Layout` per input. Returns self.
@@ -611,7 +620,7 @@ class Primitive(Placed):
         where = f"{self.name} shard ({origin.place})" if origin.place else f"{self.name} shard"
         if in_strategy is None and out_strategy is not None:
             raise StrategyError(message("out_strategy is given without in_strategy", where=where, hint="Give in_strategy too"))
-        if self.op.view and in_strategy is not None:
+        if in_strategy is not None and not self.takes_strategy:
             raise StrategyError(
                 message(
                     f"strategy {shorten(in_strategy)}",
@@ -639,6 +648,8 @@ class Primitive(Placed):
     def __call__(self, *args: Any) -> Any:
         if TARGET in self.prim_attrs:
             refuse_placement(self.name, self.prim_attrs[TARGET])
+        if self.prim_attrs.get("recompute"):
+            refuse_recompute(self.name)
         return self.op.call(args, self.attrs, self)
 
     def result(self, index: int, *args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ..context import current_step, current_tracer
 from ..errors import ShapeError, message, shorten
 
-__all__ = ["assign", "training_step"]
+__all__ = ["StepCalls", "assign", "training_step"]
 
 
 def assign(parameter: Any, value: Any) -> Any:
@@ -34,3 +35,25 @@ def training_step() -> Any:
     if tracer is not None:
         return tracer.step()
     return None if running is None else np.asarray(running.number, np.int64)
+
+
+class StepCalls:
+    """Which call of one dropout this is, so that each has a mask of its own.
+
+    calls  how many there were outside of training steps: there every call counts as a step, from 0 on
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._last: tuple[Any, int] = (lambda: None, 0)
+
+    def next(self) -> tuple[Any, int]:
+        """(number of the step, () int64; how often this was asked before in this trace or in this training step)."""
+        counted = current_tracer.get() or current_step.get()
+        if counted is None:
+            self.calls += 1
+            return np.asarray(self.calls - 1, np.int64), 0
+        last, count = self._last
+        count = count + 1 if last() is counted else 0
+        self._last = (weakref.ref(counted), count)
+        return training_step(), count

@@ -25,6 +25,7 @@ from ..nn.cell import Cell
 from ..nn.sharded import ShardedCell, check_propagates
 from ..origin import caller
 from ..plan import Plan
+from ..settings import SHARDED_MODES
 from ..slices import cut
 from ..tensor import Parameter, RankTensor, Tensor
 from .agreement import agree_on_start
@@ -32,8 +33,6 @@ from .files import after_compiling
 from .runner import RankProgram
 
 __all__ = ["SHARDED_MODES", "CompiledFunction", "jit", "refuse_on_tape", "run_cell", "runs_compiled"]
-
-SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
 
 
 def runs_compiled() -> bool:

@@ -12,6 +12,7 @@ from parallel_lab.checkpoint import (
     optimizer_values,
     save_checkpoint,
 )
+from parallel_lab.checkpoint.values import parameter_of_state
 from parallel_lab.errors import CheckpointError
 from parallel_lab.layout import TensorLayout
 from parallel_lab.nn.amp import DynamicLossScaler
@@ -153,6 +154,8 @@ def test_what_is_missing_is_named_and_the_rest_is_kept():
         ({"moment1.w": None}, r"moment2.w without moment1"),
         ({"global_step": np.zeros(3)}, "'global_step'"),
         ({"beta1_power": np.zeros((2, 2), np.float32)}, "'beta1_power'"),
+        ({"learning_rate": np.float64(-0.1)}, "'learning_rate': it is -0.1"),
+        ({"learning_rate": np.float64(np.inf)}, "'learning_rate': it is inf"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(change, said):
@@ -165,6 +168,14 @@ def test_what_does_not_fit_changes_nothing(change, said):
         load_optimizer_values(optimizer, values)
     after = optimizer_values(optimizer)
     assert all(same_bits(after[name], before[name]) for name in before)
+
+
+@every_optimizer
+def test_every_state_is_known_as_one_by_its_name(make):
+    """Else a network's parameter could be loaded from it: `parameter_of_state` has a list of its own, because files come without an optimizer."""
+    optimizer = make(Net(1).trainable_params())
+    for name, states in optimizer.states.items():
+        assert {kind: parameter_of_state(f"{kind}.{name}") for kind in states} == dict.fromkeys(states, name)
 
 
 # ---- on ranks ----

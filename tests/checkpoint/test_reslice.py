@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import TensorRecord, assemble, needed_ranks, reslice
+from parallel_lab.checkpoint import TensorRecord, needed_ranks, reslice, whole_array
 from parallel_lab.checkpoint.reslice import holder
 from parallel_lab.errors import CheckpointError, LayoutError
 from parallel_lab.layout import TensorLayout
@@ -25,7 +25,7 @@ def test_any_layout_is_cut_anew_for_any_other(rng, case):
         made = reslice({source: parts[source] for source in needed}, src, dst, full.shape, rank)
         assert same_bits(made, np.ascontiguousarray(full[dst.slice_index(full.shape, rank)])), (src, dst, rank)
         assert made.flags.c_contiguous and made.flags.owndata
-    assert same_bits(assemble([TensorRecord(part, full.shape, src, rank) for rank, part in parts.items()]), full)
+    assert same_bits(whole_array([TensorRecord(part, full.shape, src, rank) for rank, part in parts.items()]), full)
 
 
 @pytest.mark.parametrize("case", range(50))
@@ -114,9 +114,9 @@ def test_assembling_needs_every_slice_and_takes_no_memory_before():
     layout = TensorLayout((1 << 20,), (0,))
     record = TensorRecord(np.zeros(1 << 20), (1 << 40,), layout, 3)  # the whole would have 8 TiB
     with pytest.raises(CheckpointError, match="1048575 of 1048576 slices are missing, for instance that of rank 0"):
-        assemble([record])
+        whole_array([record])
     with pytest.raises(CheckpointError, match="no parts"):
-        assemble([])
+        whole_array([])
 
 
 def test_assembling_refuses_parts_of_different_tensors():
@@ -129,11 +129,11 @@ def test_assembling_refuses_parts_of_different_tensors():
         TensorRecord(np.zeros(4)),
     ):
         with pytest.raises(CheckpointError, match="Parts of one tensor"):
-            assemble([first, other])
+            whole_array([first, other])
 
 
 def test_of_equal_slices_the_last_one_counts():
     layout = TensorLayout((2, 2), (1,))  # ranks 0, 1 hold slice 0; 2, 3 slice 1
     records = [TensorRecord(np.full(2, float(rank)), (4,), layout, rank) for rank in range(4)]
-    assert assemble(records).tolist() == [1, 1, 3, 3]
-    assert assemble(records[::-1]).tolist() == [0, 0, 2, 2]
+    assert whole_array(records).tolist() == [1, 1, 3, 3]
+    assert whole_array(records[::-1]).tolist() == [0, 0, 2, 2]

@@ -30,7 +30,7 @@ def on_ranks(pool, fn, *args):
         set_auto_parallel_context(
             parallel_mode="semi_auto_parallel" if comm.world_size > 1 else "stand_alone",
             device_num=comm.world_size,
-            dataset_strategy="full_batch",
+            dataset_strategy="full_batch" if comm.world_size > 1 else "data_parallel",
             gradients_mean=False,
         )
         try:

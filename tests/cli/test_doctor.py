@@ -37,6 +37,16 @@ def test_the_machine_that_runs_the_tests_is_found_fit(check):
     assert one(check).status == "ok", one(check).text()
 
 
+@pytest.mark.parametrize("package", ["multiprocess", "dill", "safetensors", "mpi4py"])
+def test_a_missing_package_does_not_keep_the_doctor_from_coming(package):
+    """The command once imported the launchers, and with them multiprocess, before it looked which subcommand was meant."""
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from parallel_lab import cli; cli._parser().parse_args(['doctor']); import parallel_lab.doctor"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+
+
 def test_an_old_python_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 10, 4))
     assert one(doctor.check_python).status == "problem"

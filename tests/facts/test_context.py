@@ -532,3 +532,23 @@ def test_a_run_on_one_device_has_one_device():
 def test_a_run_without_a_world_takes_what_was_set():
     set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8)
     assert frozen_for_run().device_num == 8
+
+
+# ---- seeds ----
+
+
+@pytest.mark.parametrize("name", ["set_seed", "set_dataset_seed"])
+@pytest.mark.parametrize(
+    ("seed", "raised"), [(-1, ContextError), (2**64, ContextError), (True, ContextTypeError), (1.0, ContextTypeError), ("3", ContextTypeError)]
+)
+def test_a_seed_is_an_int_that_a_message_can_carry(name, seed, raised):
+    before = (context.get_seed(), context.get_dataset_seed())
+    with pytest.raises(raised, match=f"{name}: seed=.*from 0 to 18446744073709551615"):
+        getattr(context, name)(seed)
+    assert (context.get_seed(), context.get_dataset_seed()) == before
+
+
+def test_asking_whether_an_unknown_key_is_set_names_no_function_that_is_not_there():
+    with pytest.raises(ContextError) as caught:
+        is_set("max_call_depth")
+    assert "is_context" not in str(caught.value)

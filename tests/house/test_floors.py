@@ -33,7 +33,7 @@ FLOORS = {
         "settings",
     ),
     1: ("ops",),
-    2: ("tensor", "autograd", "functional", "nn", "dataset", "models"),
+    2: ("arithmetic", "tensor", "autograd", "functional", "nn", "dataset", "models"),
     3: ("graph",),
     4: ("plan", "plan_verify", "plan_view", "graph_files", "schedule"),
     5: ("run", "cost", "events", "communication", "checkpoint", "strategy_file", "compiler", "train"),  # use

@@ -78,7 +78,7 @@ SAMPLES = {
     **same("nn.wrap.grad_reducer", NN, "DistributedGradReducer"),
     **same("nn.wrap.loss_scale", NN, "TrainOneStepWithLossScaleCell", "DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell"),
     **same("nn.cell", NN, "Cell"),
-    **same("ops", OPS, "Add", "BatchMatMul", "Dropout", "ExpandDims", "Flatten", "Print", "RealDiv", "Softmax", "Transpose", "Cast", "Reshape"),
+    **same("ops", OPS, "Add", "BatchMatMul", "ExpandDims", "Flatten", "Print", "RealDiv", "Softmax", "Transpose", "Cast", "Reshape"),
     **same("ops", OPS, "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "ReduceOp", "Barrier", "Send", "ReduceSum", "matmul", "relu", "sum"),
     **same("ops", "parallel_lab.functional", "GradOperation", "HyperMap", "MultitypeFuncGraph", "depend", "assign_add"),
     **same("ops", "parallel_lab.autograd", "value_and_grad", "grad"),

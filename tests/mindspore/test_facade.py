@@ -13,7 +13,8 @@ import parallel_lab
 import parallel_lab.mindspore as ms
 from parallel_lab import Parameter, Tensor, context
 from parallel_lab.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, ParallelLabError
-from parallel_lab.mindspore._modules import explain, homes
+from parallel_lab.mindspore._modules import homes
+from parallel_lab.mindspore._notes import explain
 from parallel_lab.mindspore._tables import HINTS, PAGES
 from tests.mindspore.imports import DTYPES, MODULES, SAMPLES, SEEDS
 
@@ -402,3 +403,50 @@ print(*sorted(loaded))
     assert found.returncode == 0, found.stderr
     names = found.stdout.split()
     assert [n for n in names if not n.startswith(FACADE)] == []
+
+
+def test_the_operator_dropout_has_mindspores_form():
+    """ops.Dropout(keep_prob)(x) gives two values; every call and every operator has a mask of its own."""
+    x, keep = ms.Tensor(np.ones(4000, np.float32)), 0.8
+    drop, other = ms.ops.Dropout(keep_prob=keep), ms.ops.Dropout(keep_prob=keep)
+    masks = [drop(x)[0].asnumpy(), drop(x)[0].asnumpy(), other(x)[0].asnumpy()]
+    for found in masks:
+        np.testing.assert_allclose(found[found != 0], 1 / keep, rtol=1e-6)
+        assert abs((found != 0).mean() - keep) < 5 * np.sqrt(keep * (1 - keep) / x.size)
+    assert not any((a == b).all() for i, a in enumerate(masks) for b in masks[:i])
+    ms.set_seed(1)
+    again = ms.ops.Dropout(keep_prob=keep)(x)[0].asnumpy()
+    ms.set_seed(1)
+    np.testing.assert_array_equal(ms.ops.Dropout(keep_prob=keep)(x)[0].asnumpy(), again)
+
+
+def test_the_operator_dropout_is_cut_like_any_other_and_drops_the_same():
+    class Net(ms.nn.Cell):
+        def __init__(self, strategy):
+            super().__init__()
+            self.dropout = ms.ops.Dropout(0.5).shard(strategy)
+
+        def construct(self, x):
+            out, _ = self.dropout(x)
+            return out
+
+    x, found = np.ones((8, 16), np.float32), []
+    for strategy in (((1, 1),), ((4, 2),)):
+        ms.set_seed(3)
+        plan = parallel_lab.compile(Net(strategy), x, device_num=8, dataset_strategy="full_batch")
+        found.append(parallel_lab.Simulator(plan, {}).run_step(x))
+    assert 0 < np.count_nonzero(found[0]) < x.size
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(("keep_prob", "kind"), [(0, ValueError), (1.5, ValueError), ("a", TypeError)])
+def test_a_share_that_dropout_cannot_keep_is_refused(keep_prob, kind):
+    with pytest.raises(kind, match="Dropout: keep_prob="):
+        ms.ops.Dropout(keep_prob)
+
+
+def test_the_function_dropout_needs_no_step():
+    x = ms.Tensor(np.ones(400, np.float32))
+    first, second = ms.ops.dropout(x, 0.5).asnumpy(), ms.ops.dropout(x, 0.5).asnumpy()
+    assert set(first) == {0.0, 2.0} and not (first == second).all()
+    assert ms.ops.dropout(x, 0.5, training=False) is x

@@ -20,6 +20,8 @@ from parallel_lab.errors import (
     WorldTypeError,
 )
 from parallel_lab.graph.trace import trace_network
+from parallel_lab.lab.networks import operator_primitives
+from parallel_lab.models.strategies import data_parallel
 from parallel_lab.run.shm import WorkerPool
 from tests.ops.ranks import on_ranks
 
@@ -337,3 +339,32 @@ def test_the_fusion_number_is_kept_and_shown():
     assert first.prim_attrs["fusion"] == 1
     assert "fusion=1" in repr(first)
     assert ops.AllGather().prim_attrs["fusion"] == 0
+
+
+UNCUT = {
+    "AllReduce": ops.AllReduce,
+    "Barrier": ops.Barrier,
+    "Send": lambda: ops.Send(0, 1),
+    "NeighborExchange": lambda: ops.NeighborExchange([1], [1], [(2,)], [(2,)], "float32"),
+    "Print": ops.Print,
+}
+
+
+@pytest.mark.parametrize("make", UNCUT.values(), ids=UNCUT)
+def test_networks_that_print_or_communicate_can_be_looked_at_and_sharded(make):
+    """What lists a network's operators once asked these for a definition that they do not have, or gave each of them a strategy."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.uncut, self.matmul = make(), ops.MatMul()
+
+        def construct(self, x):
+            return self.matmul(x, x)
+
+    assert list(operator_primitives(Net())) == ["matmul"]
+    data_parallel(Net())  # takes strategies away, those that are not there too
+    with pytest.raises(ValueError, match=r"For an operator inside \(matmul\)"):
+        nn.shard(Net(), ((1, 1), (1, 1)))
+    with pytest.raises(StrategyError):
+        make().shard(((2, 1),))

@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.autograd import gradients
-from parallel_lab.context import get_seed, set_seed
+from parallel_lab.context import PYNATIVE_MODE, get_seed, set_auto_parallel_context, set_context, set_seed
 from parallel_lab.errors import ParallelLabError, ShapeError, message
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.initializer import Normal, initializer
@@ -358,3 +358,28 @@ def test_elements_as_python_numbers():
 def test_methods_refuse_in_words(call, words):
     with pytest.raises(ShapeError, match=words):
         call(Tensor(A))
+
+
+@pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), (1.0, TypeError), ("1", TypeError), (True, TypeError), (None, TypeError)])
+def test_a_fusion_id_that_is_none_is_refused_and_the_old_one_stays(value, kind):
+    p = Parameter(Tensor(A), name="w")
+    assert p.comm_fusion == 1
+    p.comm_fusion = 2
+    with pytest.raises(kind, match=r"Parameter 'w': comm_fusion=.*An int, at least 0"):
+        p.comm_fusion = value
+    assert p.comm_fusion == 2
+
+
+def test_a_fusion_id_in_pynative_auto_parallel_is_refused():
+    """MindSpore, Parameter.comm_fusion: RuntimeError."""
+    p = Parameter(Tensor(A), name="w")
+    set_context(mode=PYNATIVE_MODE)
+    set_auto_parallel_context(parallel_mode="auto_parallel")
+    with pytest.raises(RuntimeError, match="PyNative mode with parallel_mode='auto_parallel'"):
+        p.comm_fusion = 2
+
+
+@pytest.mark.parametrize("flag", ["requires_grad", "layerwise_parallel", "parallel_optimizer"])
+def test_flags_of_a_parameter_are_bools(flag):
+    with pytest.raises(TypeError, match=f"{flag}=1. True or False"):
+        Parameter(Tensor(A), name="w", **{flag: 1})

@@ -468,6 +468,6 @@ def test_settings_that_training_would_have_to_ignore_are_refused(settings, kind,
 
 def test_recomputing_is_refused_on_one_device_too():
     model = affine_model()
-    model.train_network.recompute()
+    model.predict_network.recompute()
     with pytest.raises(NotBuiltYet, match=r"recompute\(\)"):
         model.train(1, batches())

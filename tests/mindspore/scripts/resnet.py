@@ -1,4 +1,8 @@
-"""ResNet-50 (He et al. 2016, table 1) with MindSpore's layers: the file that `resnet50_distributed_training.py` expects beside it."""
+"""ResNet-50 (He et al. 2016, table 1) with MindSpore's layers: the file that `resnet50_distributed_training.py` expects beside it.
+
+The last batch norm of each block starts with gamma 0, so that a block begins as its shortcut (Goyal et al. 2017, section 5.1): without it the rate of
+the tutorial makes the loss overflow.
+"""
 
 import mindspore.nn as nn
 import mindspore.ops as ops
@@ -16,7 +20,7 @@ class Bottleneck(nn.Cell):
         inner = out_channels // 4
         self.conv1, self.bn1 = conv(in_channels, inner, 1), norm(inner)
         self.conv2, self.bn2 = conv(inner, inner, 3, stride), norm(inner)
-        self.conv3, self.bn3 = conv(inner, out_channels, 1), norm(out_channels)
+        self.conv3, self.bn3 = conv(inner, out_channels, 1), norm(out_channels, gamma_init="zeros")
         self.relu = nn.ReLU()
         self.add = ops.Add()
         self.changes = stride != 1 or in_channels != out_channels
@@ -56,5 +60,8 @@ def resnet50(batch_size, num_classes, sync=None):
 
     sync  True: batch norm takes its statistics from the samples of all ranks (parallel_lab's own option; MindSpore's layer has none)
     """
-    norm = nn.BatchNorm2d if sync is None else lambda channels: nn.BatchNorm2d(channels, sync=sync)
+
+    def norm(channels, **options):
+        return nn.BatchNorm2d(channels, **options, **({} if sync is None else {"sync": sync}))
+
     return ResNet((3, 4, 6, 3), num_classes, norm)

@@ -1,0 +1,165 @@
+"""Notes for errors of scripts: what the line should have been.
+
+    NameError: name 'AutoParallel' is not defined
+    'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`.
+
+Python's own errors say what is wrong; these lines, added to an error that ends a script, say what was meant. They look at the exception and at the
+source of the script, which is read and parsed, never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import ShapeError
+from ._tables import CORRECTIONS, OPTIMIZERS
+
+__all__ = ["explain"]
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+# what documents call modules
+ALIASES = {
+    **{"ms": "import mindspore as ms", "mindspore": "import mindspore", "nn": "from mindspore import nn", "ops": "from mindspore import ops"},
+    **{"np": "import numpy as np", "ds": "import mindspore.dataset as ds", "mstype": "import mindspore.common.dtype as mstype"},
+    **{"rt": "import mindspore.runtime as rt", "mint": "from mindspore import mint", "train": "from mindspore import train"},
+    "vision": "import mindspore.dataset.vision as vision",
+}
+MISSING_ARGUMENTS = re.compile(r"(\w+)\.__init__\(\) missing \d+ required positional arguments?: (.*)")
+
+
+def explain(error: BaseException) -> None:
+    """Add notes to an error, and to those that led to it, where there is something to say. A second call adds nothing."""
+    for each in _chain(error):
+        for note in _notes(each):
+            if note not in getattr(each, "__notes__", ()):
+                each.add_note(note)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _notes(error: BaseException) -> list[str]:
+    name = getattr(error, "name", None)
+    if type(error) is NameError and isinstance(name, str):
+        found = _missing_name(name, error)
+    elif type(error) is ModuleNotFoundError and name in CORRECTIONS:
+        found = f"{CORRECTIONS[name]}."
+    elif type(error) is TypeError:
+        found = _missing_arguments(error)
+    elif isinstance(error, ShapeError):
+        found = _mixed_up_call(error)
+    else:
+        found = ""
+    return [found] if found else []
+
+
+# ---- names ----
+
+
+def _missing_name(name: str, error: BaseException) -> str:
+    from ._modules import home_of
+
+    for file, line in _places(error)[-1:]:
+        tree = _parsed(file)
+        below = next((at for at in _definitions(tree).get(name, ()) if at > line), 0) if tree is not None else 0
+        if below:
+            return f"{name!r} is defined in line {below}, which has not run when line {line} needs it: move the definition above line {line}."
+    if name in ALIASES:
+        return f"{name!r} was never imported: add `{ALIASES[name]}`."
+    if where := home_of(name):
+        return f"{name!r} was never imported: add `from {where} import {name}`."
+    if name in sys.stdlib_module_names:
+        return f"{name!r} was never imported: add `import {name}`."
+    return next((f"Nothing above line {line} defines or imports {name!r}: define it there." for _, line in _places(error)[-1:]), "")
+
+
+def _definitions(tree: ast.Module) -> dict[str, list[int]]:
+    """{name: lines} of functions, classes and variables that the module itself defines."""
+    found: dict[str, list[int]] = {}
+    for node in tree.body:
+        names = [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
+        if isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        for name in names:
+            found.setdefault(name, []).append(node.lineno)
+    return found
+
+
+# ---- arguments ----
+
+
+def _missing_arguments(error: BaseException) -> str:
+    """For a class of this package that was made without what it needs."""
+    from ._modules import home_of
+
+    found = MISSING_ARGUMENTS.match(str(error))
+    if found is None or not home_of(found[1]):
+        return ""
+    name, wanted = found[1], re.findall(r"'(\w+)'", found[2])
+    if name in OPTIMIZERS:
+        wanted = ["net.trainable_params()" if one == "params" else one for one in wanted]
+    return f"Give them: {name}({', '.join(wanted)})."
+
+
+def _mixed_up_call(error: BaseException) -> str:
+    """For shapes that do not fit: a call of the script's whose arguments bear the names of a function's parameters, in another order."""
+    for file in dict.fromkeys(file for file, _ in _places(error)):
+        tree = _parsed(file)
+        if tree is None:
+            continue
+        functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in functions and not call.keywords:
+                if note := _in_order(call, functions[call.func.id]):
+                    return note
+    return ""
+
+
+def _in_order(call: ast.Call, function: ast.FunctionDef) -> str:
+    """What to write instead of `call`, or "" if its arguments stand as the function's parameters do, or cannot be told apart."""
+    parameters = [argument.arg for argument in function.args.args]
+    given = [argument.id if isinstance(argument, ast.Name) else "" for argument in call.args]
+    if len(given) != len(parameters) or not all(given):
+        return ""
+    meant = [max((p for p in parameters if name == p or name.endswith(f"_{p}")), key=len, default="") for name in given]
+    if sorted(meant) != sorted(parameters) or meant == parameters:
+        return ""
+    right = [given[meant.index(parameter)] for parameter in parameters]
+    name = function.name
+    return (
+        f"Line {call.lineno} calls {name}({', '.join(given)}), but line {function.lineno} defines {name}({', '.join(parameters)}): the arguments stand "
+        f"in another order. Write {name}({', '.join(right)})."
+    )
+
+
+# ---- the script ----
+
+
+def _places(error: BaseException) -> list[tuple[str, int]]:
+    """(file, line) of the frames that are the learner's, innermost last."""
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        file = code.co_filename
+        if not file.startswith((PACKAGE, "<frozen")) and "site-packages" not in file:
+            found.append((file, trace.tb_lineno))
+        trace = trace.tb_next
+    return found
+
+
+def _parsed(file: str) -> ast.Module | None:
+    """The source as a tree; None if it cannot be had."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
