@@ -86,7 +86,7 @@ class AutoParallel(Cell):
 
     def comm_fusion(self, config: dict[str, Any]) -> None:
         """Which gradients travel in one message, as the context's comm_fusion: {"allreduce": {"mode": "size", "config": 32}}."""
-        self.kept["comm_fusion"] = check_comm_fusion(config)
+        self.kept["comm_fusion"] = self._config["comm_fusion"] = check_comm_fusion(config)
 
     def dataset_strategy(self, config: str | tuple[Any, ...]) -> None:
         """How inputs are fed: "data_parallel" (default), "full_batch", or one tuple of cuts or Layout per input."""
@@ -95,7 +95,8 @@ class AutoParallel(Cell):
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Optimizer parallel: checked and kept; a run says that it is not there yet."""
         self.kept["hsdp"] = check_hsdp(shard_size, threshold, optimizer_level)
-        self._config["enable_parallel_optimizer"] = True
+        self._config |= {"enable_parallel_optimizer": True, "optimizer_weight_shard_size": shard_size}
+        self._config |= {"parallel_optimizer_threshold": threshold, "optimizer_level": optimizer_level}
 
     def pipeline(self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b") -> None:
         """Pipeline stages: checked and kept; a run with more than one says that it is not there yet."""

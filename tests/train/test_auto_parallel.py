@@ -2,6 +2,9 @@
 
 import pytest
 
+from parallel_lab import nn
+from parallel_lab.context import frozen
+from parallel_lab.train import AutoParallel
 from tests.train.cases import auto_parallel
 from tests.train.worlds import Worlds, assert_equals_one_device, pairs
 
@@ -54,3 +57,15 @@ def test_what_cannot_be_run_is_refused_on_every_rank(worlds, what, kind, words):
         assert kind in kinds, text
         for word in words:
             assert word in text
+
+
+def test_settings_reach_what_is_compiled():
+    net = AutoParallel(nn.Dense(4, 4))
+    net.comm_fusion({"allreduce": {"mode": "size", "config": 32}})
+    net.dataset_strategy("full_batch")
+    net.hsdp(shard_size=4, threshold=1, optimizer_level="level2")
+    config = frozen(**net.settings())
+    assert config.comm_fusion == (("allreduce", "size", 32),)
+    assert config.dataset_strategy == "full_batch"
+    assert (config.enable_parallel_optimizer, config.optimizer_weight_shard_size) == (True, 4)
+    assert (config.parallel_optimizer_threshold, config.optimizer_level) == (1, "level2")
