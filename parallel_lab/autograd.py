@@ -122,6 +122,10 @@ def value_and_grad(
         output = value[0] if has_aux else value
         if not isinstance(output, Tensor if tracer is None else Arithmetic):
             raise TraceError(message(f"the function returned {shorten(output)}", where=where, allowed="A Tensor to differentiate"))
+        if np.dtype(str(output.dtype)).kind != "f":
+            what = f"the function returned a Tensor of {output.dtype}"
+            hint = "Comparisons, argmax and counts have no gradient: return the number that was compared"
+            raise TraceError(message(what, where=where, allowed="Floats: the gradient of others is nothing", hint=hint))
         wanted = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
         grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)

@@ -139,6 +139,10 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if loss is not None and (len(graph.outputs) > 1 or (result and one_loss)):
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
         raise ShapeError(message(f"the loss {what}", where="compile", allowed="One number", hint="Use reduction='mean' or 'sum', or ops.reduce_mean"))
+    dtypes = {part.name: part.dtype for part in (*graph.inputs, *graph.nodes)}
+    if loss is not None and graph.outputs and np.dtype(dtypes[graph.outputs[0]]).kind != "f":
+        what, hint = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "Comparisons, argmax and counts belong to metrics"
+        raise ShapeError(message(what, where="compile", allowed="A float: the gradient of others is nothing", hint=hint))
     if loss is not None and graph.seeds:
         raise TraceError(message("the network asks for gradients itself", where="compile", hint="Give it without a loss: it is a training step"))
     draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")

@@ -265,16 +265,19 @@ def clone_parameters(parameters: Iterable[Parameter], prefix: str, init: Any = "
 
     init  "same": with the same values; otherwise what `initializer` takes, such as "zeros" or a number
     """
+    if not isinstance(prefix, str) or not prefix:
+        raise ArgumentTypeError(message(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str"))
+    return ParameterTuple([clone_parameter(p, f"{prefix}.{p.name}", init) for p in parameters])
+
+
+def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Parameter:
+    """A new Parameter of the same shape, dtype and flags.  init: see `clone_parameters`."""
     # nn is of this floor, and imports what this file imports
     from .nn.initializer import initializer
 
-    if not isinstance(prefix, str) or not prefix:
-        raise ArgumentTypeError(message(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str"))
-    made = []
-    for p in parameters:
-        start = Tensor(p.full().asnumpy().copy()) if isinstance(init, str) and init == "same" else initializer(init, p.full_shape, p.dtype)
-        new = Parameter(start, f"{prefix}.{p.name}", p.requires_grad, p.layerwise_parallel)
-        if new.comm_fusion != p.comm_fusion:
-            new.comm_fusion = p.comm_fusion
-        made.append(new)
-    return ParameterTuple(made)
+    p = parameter
+    start = Tensor(p.full().asnumpy().copy()) if isinstance(init, str) and init == "same" else initializer(init, p.full_shape, p.dtype)
+    new = Parameter(start, name, p.requires_grad, p.layerwise_parallel, p.parallel_optimizer)
+    if new.comm_fusion != p.comm_fusion:
+        new.comm_fusion = p.comm_fusion
+    return new

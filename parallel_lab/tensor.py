@@ -301,6 +301,10 @@ class Initial:
             raise ArgumentTypeError(message(f"dtype={shorten(dtype)}", where="initializer", allowed="A dtype of numbers, such as 'float32'"))
         self.draw, self.shape, self.dtype = draw, tuple(shape), np.dtype(dtype)
 
+    def init_data(self) -> Tensor:
+        """A Tensor of the values, drawn now. Without a Parameter's name two of one rule, shape and dtype draw the same."""
+        return Tensor(np.array(self.draw(parameter_generator("init_data"), self.shape), self.dtype, order="C"))
+
 
 def parameter_generator(name: str) -> np.random.Generator:
     """The generator of a parameter's initial values, keyed by (global seed, parameter name)."""
@@ -373,6 +377,21 @@ class Parameter(Tensor):
     def asnumpy(self) -> np.ndarray:
         """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
         return self._drawn()
+
+    def init_data(self) -> Parameter:
+        """Draw the values now, if they were not yet. Returns self."""
+        self._drawn()
+        return self
+
+    def value(self) -> Tensor:
+        """The values now as a Tensor, which later training does not change."""
+        return Tensor(self.data.copy())
+
+    def clone(self, init: Any = "same") -> Parameter:
+        """A new Parameter with this name, shape and dtype.  init: "same", or what `initializer` takes, such as "zeros"."""
+        from .functional import clone_parameter  # of this floor; it imports this file
+
+        return clone_parameter(self, self.name, init)
 
     def full(self) -> Tensor:
         """The whole tensor; while it is cut among the ranks of a world, every rank has to call it. Raises WorldError outside of that world."""

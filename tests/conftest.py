@@ -94,7 +94,7 @@ def _users(name: str) -> list[int]:
     target, found = str(SHM / name), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if target in (process / "maps").read_text() or any(os.readlink(link) == target for link in (process / "fd").iterdir()):
+            if target in (process / "maps").read_text() or any(os.readlink(link).startswith(target) for link in (process / "fd").iterdir()):
                 found.append(int(process.name))
         except OSError:  # ended while we looked, or not ours to look at
             continue
@@ -104,6 +104,11 @@ def _users(name: str) -> list[int]:
 def shared_names() -> dict[str, str]:
     """Names in /dev/shm: {name: the same}, to be compared with what was there before."""
     return {name: name for name in os.listdir(SHM)} if SHM.is_dir() else {}
+
+
+def own_new_names(before: dict[str, str]) -> dict[str, str]:
+    """Names that were not there before and that no living process outside this run uses: another run's come and go while a test ends."""
+    return {name: name for name in shared_names() if name not in before and not _of_others(name)}
 
 
 def _of_others(name: str) -> bool:
@@ -138,7 +143,7 @@ def _left(look: Callable[[], dict], before: dict, grace_s: float = GRACE_S) -> d
 
 def _report(processes: dict, names: dict, widgets: dict) -> str:
     lines = [f"process {pid}: {command[:200]}" for pid, command in processes.items()]
-    lines += [f"/dev/shm/{name}" for name in names if not _of_others(name)]
+    lines += [f"/dev/shm/{name}" for name in names]
     lines += [f"open widget {kind} (model {key})" for key, kind in widgets.items()]
     return "\n  ".join(lines)
 
@@ -148,7 +153,7 @@ def nothing_left_by_the_run() -> Iterator[None]:
     """After the last test: no process and no name in /dev/shm beyond what was there before the first."""
     processes, names = living_processes(), shared_names()
     yield
-    left = _report(_left(living_processes, processes), _left(shared_names, names), {})
+    left = _report(_left(living_processes, processes), _left(lambda: own_new_names(names), {}), {})
     if left:
         pytest.fail(f"left behind by the whole run:\n  {left}", pytrace=False)
 
@@ -158,7 +163,7 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
     """After each test: no process, no name in /dev/shm, no open widget beyond what was there before it."""
     processes, names, widgets = living_processes(), shared_names(), open_widgets()
     yield
-    left = _report(_left(living_processes, processes), _left(shared_names, names), _left(open_widgets, widgets, 0.0))
+    left = _report(_left(living_processes, processes), _left(lambda: own_new_names(names), {}), _left(open_widgets, widgets, 0.0))
     if left:
         pytest.fail(f"left behind by this test:\n  {left}", pytrace=False)
 

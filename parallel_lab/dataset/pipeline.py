@@ -143,6 +143,9 @@ class Dataset:
         """Other names for some columns. Raises DatasetError for an unknown one or a name that is there already."""
         return RenameDataset(self, input_columns, output_columns)
 
+    def reset(self) -> None:
+        """Accepted for scripts that call it between epochs: every iteration over a dataset begins anew."""
+
     # ---- what it holds ----
 
     def get_dataset_size(self) -> int:

@@ -166,3 +166,6 @@ if __name__ == "__main__":
         raise
     except BaseException as error:
         raise SystemExit(end_by(error)) from None
+    finally:
+        # a second Ctrl-C must not break into what Python does at the end; who does not end is ended by the launcher
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

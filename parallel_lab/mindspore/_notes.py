@@ -118,10 +118,10 @@ def _mixed_up_call(error: BaseException) -> str:
         if tree is None:
             continue
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in functions and not call.keywords:
-                if note := _in_order(call, functions[call.func.id]):
-                    return note
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords)
+        notes = (_in_order(call, functions[call.func.id]) for call in calls if call.func.id in functions)
+        if note := next(filter(None, notes), ""):
+            return note
     return ""
 
 
@@ -135,11 +135,9 @@ def _in_order(call: ast.Call, function: ast.FunctionDef) -> str:
     if sorted(meant) != sorted(parameters) or meant == parameters:
         return ""
     right = [given[meant.index(parameter)] for parameter in parameters]
-    name = function.name
-    return (
-        f"Line {call.lineno} calls {name}({', '.join(given)}), but line {function.lineno} defines {name}({', '.join(parameters)}): the arguments stand "
-        f"in another order. Write {name}({', '.join(right)})."
-    )
+    as_given, as_defined, as_meant = (f"{function.name}({', '.join(names)})" for names in (given, parameters, right))
+    where = f"Line {call.lineno} calls {as_given}, but line {function.lineno} defines {as_defined}"
+    return f"{where}: the arguments stand in another order. Write {as_meant}."
 
 
 # ---- the script ----

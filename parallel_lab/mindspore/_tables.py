@@ -100,7 +100,8 @@ COMPOSITE = {
     **_of("parallel_lab.functional", "depend", "assign_add", "assign_sub"),
 }
 PRIMITIVES = {**_of("parallel_lab.ops", "Primitive"), **dict.fromkeys(("constexpr", "prim_attr_register"), f"{FORMS}:unchanged")}
-OPERATORS = {**OPERATOR_FORMS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": "parallel_lab.nn.sharded:shard"}
+CLIPS = _of("parallel_lab.nn.clip", "clip_by_global_norm", "clip_by_norm")
+OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": "parallel_lab.nn.sharded:shard"}
 COMMUNICATION_OPERATORS = {
     **_of("parallel_lab.ops", "AllGather", "AllReduce", "AlltoAll", "Barrier", "Broadcast", "CollectiveGather", "CollectiveScatter", "Reduce"),
     **_of("parallel_lab.ops", "ReduceOp", "ReduceScatter", "Send"),

@@ -47,7 +47,7 @@ class Cell:
     `to_float`; None: as its inputs).
     """
 
-    pipeline_stage: int | None = None
+    _pipeline_stage: int | None = None
     compute_dtype: str | None = None
     # Parameters that `to_float` leaves as they are: running statistics, which the Cell itself changes
     keep_dtype: tuple[str, ...] = ("moving_mean", "moving_variance")
@@ -359,6 +359,14 @@ class Cell:
         for name, value in flags.items():
             setattr(self, name, value)
         return self
+
+    @property
+    def pipeline_stage(self) -> int | None:
+        return self._pipeline_stage
+
+    @pipeline_stage.setter
+    def pipeline_stage(self, value: int | None) -> None:
+        self.__dict__["_pipeline_stage"] = None if value is None else whole_number(value, self._where(), "pipeline_stage", 0)
 
     def set_comm_fusion(self, fusion_type: int, recurse: bool = True) -> Cell:
         """Give every trainable Parameter here (and below) this fusion id: gradients with equal ids travel in one message, 0 alone. Returns self."""

@@ -40,6 +40,7 @@ class Adam(MomentsBase):
     m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
     p = p - learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)      in step t = 1, 2, ...
 
+    use_locking   accepted for MindSpore's sake, without effect
     use_nesterov  beta1 * m + (1 - beta1) * g takes the place of m in the last line
     """
 
@@ -52,15 +53,17 @@ class Adam(MomentsBase):
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
-        *,
+        use_locking: bool = False,
         use_nesterov: bool = False,
         weight_decay: float = 0.0,
         loss_scale: float = 1.0,
+        *,
         clip: GradientClip | None = None,
         loss_scaler: LossScaler | None = None,
     ) -> None:
         super().__init__(params, learning_rate, weight_decay, loss_scale, clip=clip, loss_scaler=loss_scaler)
         self._set_moments(beta1, beta2, eps)
+        self._flag("use_locking", use_locking)
         self.use_nesterov = self._flag("use_nesterov", use_nesterov)
 
     def scalar_state(self) -> dict[str, float]:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..context import current_tracer, get_compat
-from ..errors import ParallelLabError, ShapeError, StrategyError, StrategyTypeError, message, shorten
+from ..errors import ArgumentTypeError, ParallelLabError, ShapeError, StrategyError, StrategyTypeError, message, shorten
 from ..named_layout import Layout
 from ..origin import Origin, caller
 from .placement import TARGET, Placed, refuse_placement, refuse_recompute
@@ -40,6 +40,8 @@ __all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_dim", "check_ints
 
 OPS: dict[str, OpDef] = {}
 PRIMITIVES: dict[str, type[Primitive]] = {}
+
+SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads as True or False
 
 Strategy = tuple[tuple[int, ...], ...]
 
@@ -639,7 +641,12 @@ class Primitive(Placed):
         return self
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Attach a named attribute; `instance_name` names the operator in plans. Returns self."""
+        """Attach a named attribute: `instance_name` names the operator in plans, `cross_batch` leaves the sums of a reduction with each rank,
+        `enable_nd_tp` lets a matrix product gather and scatter; others are kept. Returns self. Raises ArgumentTypeError."""
+        if not isinstance(name, str):
+            raise ArgumentTypeError(message(f"name={shorten(name)}", where=f"{self.name} add_prim_attr", allowed="The name of an attribute, a str"))
+        if name in SWITCHES and not isinstance(value, bool):
+            raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=f"{self.name} add_prim_attr", allowed="True or False"))
         self.prim_attrs[name] = value
         if name == "instance_name":
             self.instance_name = str(value)

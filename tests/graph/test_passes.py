@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_lab import ContextError, Parameter, StrategyError, Tensor, TraceError, compile, compile_steps, nn, ops, value_and_grad
+from parallel_lab import ContextError, Parameter, ShapeError, StrategyError, Tensor, TraceError, compile, compile_steps, nn, ops, value_and_grad
 from parallel_lab.errors import ContextStrategyError
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.run.simulator import Simulator
@@ -506,3 +506,11 @@ def test_integer_labels_and_a_cut_class_dim():
     want_loss, want = alone(net, x, labels, loss=nn.CrossEntropyLoss)
     np.testing.assert_allclose(loss, want_loss, rtol=1e-6)  # its one-hot holds float32 ones; exact, but labels times logs stay float64
     np.testing.assert_allclose(grads["w"], want["w"], rtol=1e-6, atol=1e-9)
+
+
+def test_a_loss_without_gradient_is_refused():
+    def first(out, label):
+        return ops.argmax(ops.reshape(out - label, (-1,)))
+
+    with pytest.raises(ShapeError, match=r"the loss is of dtype int32.*A float"):
+        compile(quick(), X, Y, loss=first, device_num=8, dataset_strategy="full_batch")

@@ -106,12 +106,15 @@ def test_a_cell_runs_on_all_ranks_and_its_lines_come_as_they_are_printed(kernel)
 
 
 def test_an_error_names_the_rank_and_the_cell_s_own_line(kernel):
-    status, error, outputs = kernel.run(f"%%ranks -n 2\n{HEAD}if get_rank() == 1:\n    raise ValueError('bad layer')\n{BARRIER}")
+    # rank 1 gives rank 0 the time to wait for it
+    body = "comm = context.current_world().comm\nif get_rank() == 1:\n    comm.recv(0)\n    time.sleep(1)\n    raise ValueError('bad layer')\n"
+    body += f"comm.send(np.ones(1), 1)\n{BARRIER}"
+    status, error, outputs = kernel.run(f"%%ranks -n 2\n{HEAD}{body}")
     assert status == "error"
     number = error.partition("In[")[2].partition("]")[0]
-    # line 1 is the magic's, then come four lines of HEAD
-    assert error.startswith(f"RankRaised: rank 1 raised ValueError: bad layer (In[{number}]:7); its last call") and "rank 0 in barrier" in error
-    assert f'File "In[{number}]", line 7, in <module>\n[1]     raise ValueError' in text_of(outputs)
+    # line 1 is the magic's, then come four lines of HEAD and five of the cell
+    assert error.startswith(f"RankRaised: rank 1 raised ValueError: bad layer (In[{number}]:10); its last call") and "rank 0 in barrier" in error
+    assert f'File "In[{number}]", line 10, in <module>\n[1]     raise ValueError' in text_of(outputs)
     assert int(number) == len(kernel_inputs(kernel)) - 2  # of this question and the empty input 0
     assert only_kernel_left(kernel)
 

@@ -171,6 +171,12 @@ def test_print_shows_texts_and_tensors(capsys):
     assert capsys.readouterr().out == f"out is:\n{out!r}\n"
 
 
+def test_gradients_are_clipped_by_functions_of_ops():
+    """ops.clip_by_global_norm: 3 and 4 have the norm 5."""
+    small = ms.ops.clip_by_global_norm([ms.Tensor([3.0]), ms.Tensor([4.0])], 1.0)
+    np.testing.assert_allclose([float(g.asnumpy()[0]) for g in small], [0.6, 0.8], rtol=1e-6)
+
+
 def test_mint_has_pytorchs_spelling():
     x = Tensor(np.arange(24.0).reshape(2, 3, 4))
     assert ms.mint.flatten(x, start_dim=1, end_dim=2).shape == (2, 12)

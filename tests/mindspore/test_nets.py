@@ -152,6 +152,8 @@ def test_every_recorded_net_builds_and_computes_the_same(tmp_path):
             x = Tensor(np.random.RandomState(0).rand(*shape), "float32")
             values, names = found[name]
             assert names == [p.name for p in net.trainable_params()]
-            np.testing.assert_array_equal(np.asarray(values, np.float32), net(x).asnumpy())
+            # another process may use another number of BLAS threads, which moves the last bits
+            expected = net(x).asnumpy()
+            np.testing.assert_allclose(np.asarray(values, np.float32), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     finally:
         parallel_lab.set_seed(seed)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel_lab import dataset as ds
-from parallel_lab import nn, value_and_grad
+from parallel_lab import dataset as ds, nn, value_and_grad
 from parallel_lab.tensor import Tensor
 from tests.mindspore.runs import COUNTED, DATA, NEEDS_BASH, NEEDS_MPI, WAYS, by_shell, copied, losses
 

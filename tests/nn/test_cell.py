@@ -379,3 +379,17 @@ def test_a_cell_that_raises_is_left_too(listener):
     with pytest.raises(ZeroDivisionError):
         Outer(run=lambda self, x: self.child(x), child=Outer(run=lambda self, x: 1 / 0))(3)
     assert listener.open == []
+
+
+@pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), ("1", TypeError), (1.5, TypeError), (True, TypeError)])
+def test_a_pipeline_stage_that_is_none_is_refused(value, kind):
+    layer = nn.Dense(2, 2)
+    layer.pipeline_stage = 1
+    with pytest.raises(kind, match=r"Dense: pipeline_stage=.*An int, at least 0"):
+        layer.pipeline_stage = value
+    assert layer.pipeline_stage == 1 and nn.Dense(2, 2).pipeline_stage is None
+
+
+def test_flags_of_the_graph_compiler_become_attributes():
+    layer = nn.Dense(2, 2)
+    assert layer.add_flags(defer_inline=True) is layer and layer.defer_inline is True

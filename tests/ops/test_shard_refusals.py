@@ -411,3 +411,10 @@ def test_a_count_is_refused_in_words_whatever_comes_behind_it(behind):
     """The correction that is shown keeps what comes behind as it is; it was read as counts once, and a TypeError without words was the result."""
     with pytest.raises(StrategyError, match=r"Concat shard .*cuts dim 1 of input 0 6 ways.*Counts are powers of two.*Try \(\(2, 4, 2\), "):
         PRIMITIVES["Concat"](0).shard(((2, 6, 2), behind))
+
+
+@pytest.mark.parametrize(("name", "value"), [("cross_batch", 1), ("cross_batch", "True"), ("enable_nd_tp", None), (3, True)])
+def test_an_attribute_that_would_not_be_heard_is_refused(name, value):
+    """The compiler asks whether it is True: 1 meant nothing once, and nobody was told."""
+    with pytest.raises(TypeError, match="ReduceMean add_prim_attr: "):
+        PRIMITIVES["ReduceMean"]().add_prim_attr(name, value)

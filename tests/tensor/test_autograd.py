@@ -114,3 +114,10 @@ def test_what_cannot_be_differentiated_for_is_refused(form, how):
 def test_a_function_with_aux_gives_a_tuple():
     with pytest.raises(TraceError, match="With has_aux=True a tuple"):
         value_and_grad(lambda x: ops.reduce_sum(x), has_aux=True)(Tensor(X))
+
+
+@pytest.mark.parametrize("of", [lambda x: ops.equal(x, 1.0), lambda x: ops.argmax(x)], ids=["bool", "int"])
+def test_what_has_no_gradient_is_refused_where_it_is_asked_for(of):
+    """Zeros were the answer once: a training that goes nowhere, and says nothing."""
+    with pytest.raises(TraceError, match=r"the function returned a Tensor of (bool|int32).*Floats"):
+        value_and_grad(of, 0)(Tensor([1.0, 2.0]))

@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.autograd import gradients
-from parallel_lab.context import PYNATIVE_MODE, get_seed, set_auto_parallel_context, set_context, set_seed
+from parallel_lab.context import PYNATIVE_MODE, get_seed, reset_auto_parallel_context, reset_context, set_auto_parallel_context, set_context, set_seed
 from parallel_lab.errors import ParallelLabError, ShapeError, message
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.initializer import Normal, initializer
@@ -370,7 +370,14 @@ def test_a_fusion_id_that_is_none_is_refused_and_the_old_one_stays(value, kind):
     assert p.comm_fusion == 2
 
 
-def test_a_fusion_id_in_pynative_auto_parallel_is_refused():
+@pytest.fixture
+def settings():
+    yield
+    reset_auto_parallel_context()
+    reset_context()
+
+
+def test_a_fusion_id_in_pynative_auto_parallel_is_refused(settings):
     """MindSpore, Parameter.comm_fusion: RuntimeError."""
     p = Parameter(Tensor(A), name="w")
     set_context(mode=PYNATIVE_MODE)
@@ -383,3 +390,28 @@ def test_a_fusion_id_in_pynative_auto_parallel_is_refused():
 def test_flags_of_a_parameter_are_bools(flag):
     with pytest.raises(TypeError, match=f"{flag}=1. True or False"):
         Parameter(Tensor(A), name="w", **{flag: 1})
+
+
+def test_a_clone_is_a_parameter_of_its_own():
+    p = Parameter(Tensor(A), name="w", requires_grad=False, layerwise_parallel=True)
+    p.comm_fusion = 3
+    same, zeros = p.clone(), p.clone("zeros")
+    p.set_data(2 * A)
+    np.testing.assert_array_equal(same.asnumpy(), A)
+    np.testing.assert_array_equal(zeros.asnumpy(), np.zeros_like(A))
+    for copied in (same, zeros):
+        assert (copied.name, copied.requires_grad, copied.layerwise_parallel, copied.comm_fusion) == ("w", False, True, 3)
+
+
+def test_a_value_is_that_of_the_moment():
+    p = Parameter(Tensor(A), name="w")
+    value = p.value()
+    p.set_data(2 * A)
+    np.testing.assert_array_equal(value.asnumpy(), A)
+
+
+def test_initial_values_can_be_drawn_at_once():
+    p = Parameter(initializer("normal", [2, 3]), name="w")
+    assert p.init_data() is p
+    drawn = initializer(Normal(1.0), [2, 3]).init_data()
+    assert isinstance(drawn, Tensor) and drawn.shape == (2, 3) and np.unique(drawn.asnumpy()).size == 6

@@ -471,3 +471,8 @@ def test_recomputing_is_refused_on_one_device_too():
     model.predict_network.recompute()
     with pytest.raises(NotBuiltYet, match=r"recompute\(\)"):
         model.train(1, batches())
+
+
+def test_a_loss_that_compares_is_refused():
+    with pytest.raises(ParallelLabError, match=r"a Tensor of bool.*Floats"):
+        Model(Affine(), ops.Equal(), nn.SGD(Affine().trainable_params(), 0.1)).train(1, batches())

@@ -49,9 +49,7 @@ class Net(Cell):
 step_per_epoch, batch_size, in_dim, hidden_dim, out_dim = 4, 2, 32, 16, 16
 
 ms.set_context(mode=ms.GRAPH_MODE, device_target="GPU", save_graphs=2, save_graphs_path="../saved_graph")
-ms.set_auto_parallel_context(
-    parallel_mode=ms.ParallelMode.AUTO_PARALLEL, search_mode="sharding_propagation", dataset_strategy="data_parallel"
-)
+ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.AUTO_PARALLEL, search_mode="sharding_propagation", dataset_strategy="data_parallel")
 init("nccl")
 rank_id = get_rank()
 

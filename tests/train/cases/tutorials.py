@@ -1,0 +1,101 @@
+"""What MindSpore's tutorials do beyond the seeds, in small: data that are cut by columns, sharded functions, gradients asked for at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from parallel_lab.mindspore.dataset import NumpySlicesDataset, vision
+from parallel_lab.mindspore.parallel.auto_parallel import AutoParallel
+
+import parallel_lab.mindspore as ms
+from parallel_lab.mindspore import mint, nn, ops
+from tests.train.cases.nets import numbers
+from tests.train.worlds import case, parameters, refused
+
+ROWS = 8
+
+
+def pictures():
+    """(images, labels): (ROWS, 1, 6, 16) and (ROWS,)."""
+    return numbers(1, ROWS, 1, 6, 16).astype(np.float32), (np.arange(ROWS) % 3).astype(np.int32)
+
+
+class Pictures(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.flatten, self.relu = nn.Flatten(), nn.ReLU()
+        self.layer1, self.layer2 = nn.Dense(6 * 16, 24), nn.Dense(24, 3)
+
+    def construct(self, x):
+        return self.layer2(self.relu(self.layer1(self.flatten(x))))
+
+
+@case(2, 4)
+def pictures_cut_by_columns(here):
+    """Every rank reads the same rows and keeps one vertical stripe of each picture; gradients and optimizer are called one after the other."""
+    images, labels = pictures()
+    data = NumpySlicesDataset((images[:, 0, :, :, None], labels), ["image", "label"], shuffle=False)
+    mine = "image"
+    if not here.alone:
+        here.settings(parallel_mode="semi_auto_parallel", dataset_strategy=((1, 1, 1, here.size), (1,)))
+        stripes = [f"stripe{number}" for number in range(here.size)]
+        data = data.map(operations=vision.SlicePatches(1, here.size), input_columns="image", output_columns=stripes)
+        mine = stripes[here.rank]
+        data = data.project([mine, "label"])
+    data = data.map(vision.HWC2CHW(), mine).batch(ROWS // 2)
+    net, loss_fn = Pictures(), nn.CrossEntropyLoss()
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    grad_fn = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params())
+    losses, shapes = [], set()
+    for _ in range(2):
+        for image, label in data:
+            shapes.add(tuple(image.shape))
+            loss, grads = grad_fn(image, label)
+            optimizer(grads)
+            losses.append(here.full(loss))
+    return {"losses": losses, **parameters(here, net)}, {"shapes": shapes}
+
+
+class Mint(nn.Cell):
+    """Functions with strategies, made before anybody says that the network is cut."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.w, self.v = (ms.Parameter(numbers(seed, *shape), name=name) for seed, shape, name in ((2, (16, 24), "w"), (3, (24, 8), "v")))
+        self.matmul1 = ms.parallel.shard(mint.matmul, in_strategy=((size // 2, 2), (2, 1)))
+        self.relu = ms.parallel.shard(mint.nn.functional.relu, in_strategy=((size, 1),))
+        self.matmul2 = mint.matmul
+
+    def construct(self, x):
+        return self.matmul2(self.relu(self.matmul1(mint.flatten(x, start_dim=1, end_dim=2), self.w)), self.v)
+
+
+@case(2, 4)
+def sharded_functions_in_a_network_that_auto_parallel_cuts(here):
+    net, x = Mint(here.size), numbers(4, ROWS, 4, 4)
+    if here.alone:
+        net.matmul1, net.relu = mint.matmul, mint.nn.functional.relu
+        return {"out": net(ms.Tensor(x)).asnumpy()}, {}
+    parallel = AutoParallel(net, parallel_mode="semi_auto")
+    parallel.dataset_strategy("full_batch")
+    return {"out": here.full(parallel(ms.Tensor(x)))}, {"alone": refused(lambda: net(ms.Tensor(x)))}
+
+
+@case(2)
+def recomputing(here):
+    """Asked for on one device it changes nothing; a gradient on a rank says that it is not there."""
+    if not here.alone:
+        here.settings(parallel_mode="data_parallel", gradients_mean=True)
+
+    def gradients(mark):
+        net = Pictures()
+        net.relu2 = ops.ReLU()
+        mark(net)
+        grad_fn = ms.value_and_grad(lambda x, y: ops.reduce_mean(net.relu2(net(x))), None, net.trainable_params())
+        return grad_fn(*(ms.Tensor(part) for part in pictures()))[0]
+
+    plain = gradients(lambda net: None).asnumpy()
+    if here.alone:
+        recomputed = [gradients(lambda net: net.layer1.recompute()), gradients(lambda net: net.relu2.recompute())]
+        return {"loss": plain, "recomputed": [one.asnumpy() for one in recomputed]}, {}
+    found = [refused(gradients, lambda net: net.layer1.recompute()), refused(gradients, lambda net: net.relu2.recompute())]
+    return {"loss": plain, "recomputed": [plain, plain]}, {"refused": found}
