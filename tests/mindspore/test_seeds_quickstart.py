@@ -12,7 +12,7 @@ from tests.mindspore.runs import MONITORED, NEEDS_BASH, NEEDS_MPI, WAYS, by_shel
 
 RANKS, BATCH, STEPS, IN, HIDDEN, OUT, EPOCHS = 8, 2, 4, 32, 16, 16, 5
 RATE, MOMENTUM = 0.2, 0.1
-# float32 products of at most 32 terms, 20 steps of momentum, losses below 1: an order of magnitude above what rounding did in such runs
+# float32 products of at most 32 terms, 20 steps of momentum, losses below 1
 BOUND = 2e-6
 
 
