@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import queue
 import threading
 import time
@@ -31,6 +32,7 @@ __all__ = [
     "POLITE_STOP_S",
     "Job",
     "JobPool",
+    "PoolTable",
     "packed",
 ]
 
@@ -364,3 +366,36 @@ class JobPool:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+class PoolTable:
+    """Live pools of one kind by size. Idle ones of other sizes are kept up to `kept`; the one used longest ago is closed first.
+
+    make  from a world size to a pool, which has `alive`, `busy`, `close()` and the process it belongs to, `_owner_pid`
+    """
+
+    def __init__(self, make: Callable[[int], Any], kept: int) -> None:
+        self._make, self._kept = make, kept
+        self._pools: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, world_size: int) -> Any:
+        """The pool of this size of this process: made when first asked for, made anew when it was lost."""
+        with self._lock:
+            pool = self._pools.pop(world_size, None)
+            if pool is not None and (not pool.alive or pool._owner_pid != os.getpid()):
+                pool.close()
+                pool = None
+            if pool is None:
+                idle = [size for size, other in self._pools.items() if not other.busy]
+                for size in idle[: max(0, len(self._pools) + 1 - self._kept)]:
+                    self._pools.pop(size).close()
+                pool = self._make(world_size)
+            self._pools[world_size] = pool
+            return pool
+
+    def close(self) -> None:
+        """Close every pool."""
+        with self._lock:
+            while self._pools:
+                self._pools.popitem()[1].close()

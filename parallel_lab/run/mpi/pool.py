@@ -34,7 +34,7 @@ from pathlib import Path
 import dill
 
 from ...errors import ParallelLabError, RankDied, message
-from ..jobs import GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_STOP_S, Job, JobPool
+from ..jobs import GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_STOP_S, Job, JobPool, PoolTable
 from ..shm import outcome
 from ..shm.arena import FlightEntry
 from ..shm.launch import BLAS_VARIABLES
@@ -53,10 +53,6 @@ _ENDED = re.compile(r"process rank (\d+) with PID|Process name: \[\S*,(\d+)\]|\b
 KEPT_POOLS = 2  # idle pools of different sizes that get_mpi_pool keeps; a rank under MPI takes 60 MB
 KEPT_LINES = 40  # of what mpirun and the ranks write to stderr, for the error of a world that did not start
 PREFIX = "parallel-lab-mpi-"
-
-# As in shm/pool.py: the one table of live pools of this process, because cells that ask for one know nothing of each other.
-_pools: dict[int, MpiPool] = {}
-_pools_lock = threading.Lock()
 
 
 class _Told:
@@ -440,24 +436,15 @@ def _remove_stale_folders() -> None:
                 continue
 
 
+# As in shm/pool.py: the one table of live pools of this process, because cells that ask for one know nothing of each other.
+_pools = PoolTable(MpiPool, KEPT_POOLS)
+
+
 def get_mpi_pool(world_size: int) -> MpiPool:
     """The world on MPI of this size of this process: made when first asked for, made anew when it was lost. Raises what `MpiPool` raises."""
-    with _pools_lock:
-        pool = _pools.pop(world_size, None)
-        if pool is not None and (not pool.alive or pool._owner_pid != os.getpid()):
-            pool.close()
-            pool = None
-        if pool is None:
-            idle = [size for size, other in _pools.items() if not other.busy]
-            for size in idle[: max(0, len(_pools) + 1 - KEPT_POOLS)]:
-                _pools.pop(size).close()
-            pool = MpiPool(world_size)
-        _pools[world_size] = pool
-        return pool
+    return _pools.get(world_size)
 
 
 def close_mpi_pools() -> None:
     """Close every pool `get_mpi_pool` made."""
-    with _pools_lock:
-        while _pools:
-            _pools.popitem()[1].close()
+    _pools.close()

@@ -19,7 +19,7 @@ import time
 from multiprocess import connection
 
 from ...errors import ParallelLabError, RankDied, message
-from ..jobs import DEATH_GRACE_S, GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_STOP_S, Job, JobPool
+from ..jobs import DEATH_GRACE_S, GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_STOP_S, Job, JobPool, PoolTable
 from . import outcome
 from .arena import ABORT, CONTROL, STARTED, Arena, ArenaMap, FlightEntry, SharedBlock
 from .comm import CONTROLS
@@ -33,11 +33,6 @@ DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when fi
 START_LIMIT_S = 60.0
 SMALL_PAYLOAD = 32 << 10  # fits the socket buffer of an idle worker, so that sending cannot block
 KEPT_POOLS = 3  # idle pools of different sizes that get_pool keeps
-
-# The one table of live pools of this process: `get_pool` is asked from cells that know nothing of each other, and starting processes anew for each
-# would lose `comm.state`.
-_pools: dict[int, WorkerPool] = {}
-_pools_lock = threading.Lock()
 
 
 class WorkerPool(JobPool):
@@ -342,27 +337,19 @@ class WorkerPool(JobPool):
         self._arena.close()
 
 
+# The one table of live pools of this process: `get_pool` is asked from cells that know nothing of each other, and starting processes anew for each
+# would lose `comm.state`.
+_pools = PoolTable(WorkerPool, KEPT_POOLS)
+
+
 def get_pool(world_size: int) -> WorkerPool:
     """The pool of this size of this process: made when first asked for, made anew when it was lost.
 
     Idle pools of other sizes are kept up to a small number (they use no processor time); the one used longest ago is closed first.
     """
-    with _pools_lock:
-        pool = _pools.pop(world_size, None)
-        if pool is not None and (not pool.alive or pool._owner_pid != os.getpid()):
-            pool.close()
-            pool = None
-        if pool is None:
-            idle = [size for size, other in _pools.items() if not other.busy]
-            for size in idle[: max(0, len(_pools) + 1 - KEPT_POOLS)]:
-                _pools.pop(size).close()
-            pool = WorkerPool(world_size)
-        _pools[world_size] = pool
-        return pool
+    return _pools.get(world_size)
 
 
 def close_all() -> None:
     """Close every pool `get_pool` made."""
-    with _pools_lock:
-        while _pools:
-            _pools.popitem()[1].close()
+    _pools.close()
