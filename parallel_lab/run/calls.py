@@ -1,6 +1,6 @@
 """The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`, whoever answers.
 
-Shared memory (`shm/comm.py`) and MPI (`mpi/comm.py`) derive from `Calls` and bring `_answer`.
+Shared memory (`shm/comm.py`) and MPI (`mpi/comm.py`) derive from it, by way of `shm/checked_calls.py`, and bring `_answer`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ class Calls:
         self.recording, self.records = False, []
         self._world = tuple(range(world_size))
 
-    def _answer(self, request: Request, explicit: bool) -> np.ndarray | None:
-        """This rank's reply.  explicit: the request's origin was given on purpose (a tag), and is compared also where lines may differ."""
+    def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
+        """This rank's reply.
+
+        explicit  the request's origin was given on purpose (a tag), and is compared also where lines may differ
+        quiet     the request is not recorded
+        """
         raise NotImplementedError
 
     def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:

@@ -29,23 +29,21 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import RankDied, ShapeError, message
+from ...errors import RankDied, message
 from ...halo import HALOS, Halo
-from ..calls import Calls, caller, detail
-from ..communicator import Request, answer, check_request, combine
-from ..shm.arena import FLIGHT_RECORDS, FlightEntry, flight_text
+from ..calls import caller
+from ..communicator import Request, answer, combine
+from ..shm.arena import FLIGHT_RECORDS, FlightEntry
 from ..shm.channels import pack_head, unpack_head
-from ..shm.collectives import digests
+from ..shm.checked_calls import CheckedCalls
 from ..shm.slices import as_pieces, positive_dim
 from .meeting import MESSAGE_TAG, STRIP_TAG, Arrival, Meeting, entry_of, pack_arrival
 
 __all__ = ["MpiCommunicator"]
 
 SMALL_BYTES = 2048  # up to here a value travels with the comparison: with its head it stays below the 4 KiB that Open MPI sends at once
-KEPT_CALLS = 1024  # digests and texts kept per rank; a training step has a few dozen different calls
 PAUSE_LOOK_S = 2e-3
 MAX_TAG = 32767  # the least that MPI promises
-_MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _JOINING = ("all_gather", "gather", "all_to_all", *HALOS)
 # What the library adds itself when it is asked to: floats, whose sums depend on the order anyway. Of integers the order does not change the sum, and
@@ -53,7 +51,7 @@ _JOINING = ("all_gather", "gather", "all_to_all", *HALOS)
 _NATIVE_DTYPES, _NATIVE_REDUCERS = ("float32", "float64", "complex64", "complex128"), ("sum", "prod")
 
 
-class MpiCommunicator(Calls):
+class MpiCommunicator(CheckedCalls):
     """One rank of an MPI world. For one thread at a time, `report` excepted.
 
     mpi           the module mpi4py.MPI
@@ -118,7 +116,7 @@ class MpiCommunicator(Calls):
             elif len(members) == 1:
                 reply = answer([request])[0]
             else:
-                reply = self._together(request, number, ((check + number * _MIX) & 0xFFFFFFFF) or 1, loose, text)
+                reply = self._together(request, number, self._numbered(check, number), loose, text)
         except self._mpi.Exception as error:
             what = f"MPI failed in {kind} of rank {self.rank}: {error}"
             raise RankDied(message(what, where=request.origin, hint="A process of this world has probably ended")) from error
@@ -126,36 +124,6 @@ class MpiCommunicator(Calls):
         if self.recording and not quiet:
             self.records.append((flight[0], kind, flight[3], flight[4], self._bytes_sent(request), members, request.origin))
         return reply
-
-    def _call(self, request: Request, explicit: bool) -> tuple:
-        """(check, loose, flight text) of a request, checked once per different call."""
-        value = request.value
-        key = (
-            *(request.kind, request.group, value is None or (value.dtype, value.shape), request.reduce, request.dim, request.split_dim),
-            *(request.concat_dim, request.root, request.shape, request.dtype, request.window, request.origin, explicit),
-        )
-        known = self._calls.get(key)
-        if known is None:
-            if len(self._calls) >= KEPT_CALLS:
-                self._calls.clear()
-            known = self._calls[key] = self._examine(request, explicit)
-        return known
-
-    def _examine(self, request: Request, explicit: bool) -> tuple:
-        kind, group = request.kind, request.group
-        check_request(request, self.rank, range(self.world_size))
-        if kind in ("send", "recv"):
-            check, loose = 0, None
-        else:
-            try:
-                check, loose = digests(request, explicit)
-            except (IndexError, KeyError, TypeError) as error:
-                raise ShapeError(message(f"{kind} does not fit its value ({error})", where=request.origin)) from error
-        if request.value is not None:
-            dtype, shape = str(request.value.dtype), request.value.shape
-        else:
-            dtype, shape = request.dtype or "", request.shape or ()
-        return check, loose, flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), detail(request), request.origin)
 
     def _together(self, request: Request, number: int, check: int, loose: tuple[int, int] | None, text: bytes) -> np.ndarray | None:
         """A collective of two members or more: meet, then combine what came along, or let MPI move the data."""
@@ -417,18 +385,6 @@ class MpiCommunicator(Calls):
             time.sleep(PAUSE_LOOK_S)
         self._meeting.check()
 
-    def agree_to_continue(self, step: int = 0) -> bool:
-        """One answer on all ranks: True to go on with `step`, False to leave the loop here. Waits while the notebook asks for a pause.
-
-        Rank 0 decides and its decision travels in a broadcast. Ranks at different steps raise CollectiveMismatch.
-        """
-        decision = None
-        if self.rank == 0:
-            self.wait_if_paused()
-            decision = np.array([not self.stop_requested])
-        request = Request("broadcast", self._world, decision, root=0, shape=(1,), dtype="bool", origin=f"agree_to_continue(step {step})")
-        return bool(self._answer(request, True, quiet=True)[0])
-
     def report(self, obj: object) -> None:
         """Hand a small object to who started the run: the notebook's `Job.messages`; without a notebook it is printed."""
         if self._report is not None:
@@ -458,7 +414,6 @@ class MpiCommunicator(Calls):
         if fresh or not run:
             self._groups: dict[tuple[int, ...], Any] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._calls: dict[tuple, tuple] = {}
         self._flight: deque[list] = deque(maxlen=FLIGHT_RECORDS)
         self._sent, self._received = [0] * self.world_size, [0] * self.world_size
         self._index = 0

@@ -20,25 +20,24 @@ import time
 import dill
 import numpy as np
 
-from ...errors import ShapeError, message
-from ..calls import Calls, caller, detail
-from ..communicator import Request, answer, check_request
-from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence, flight_text
+from ...errors import message
+from ..calls import caller
+from ..communicator import Request, answer
+from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence
 from .barrier import Meeting
 from .channels import Channels
-from .collectives import Collectives, Group, digests
+from .checked_calls import CheckedCalls
+from .collectives import Collectives, Group
 
 __all__ = ["CONTROLS", "Communicator"]
 
 CONTROLS = ("run", "pause", "stop")
-KEPT_CALLS = 1024  # digests and texts kept per rank; a training step has a few dozen different calls
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
 _END = struct.Struct("<d")
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
-_MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
 
 
-class Communicator(Calls):
+class Communicator(CheckedCalls):
     """One rank's side of the pool. For one thread at a time, `report` excepted.
 
     rank, world_size
@@ -56,7 +55,6 @@ class Communicator(Calls):
         self._slot = arena.map.slot(rank)
         self._groups: dict[tuple[int, ...], Group] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._calls: dict[tuple, tuple] = {}
         self._index = 0
 
     def __repr__(self) -> str:
@@ -98,43 +96,12 @@ class Communicator(Calls):
             if group is None:
                 group = self._groups[members] = Group(members, self.rank, self._collectives.buffers)
             group.number = number + 1
-            reply = self._collectives.run(group, request, ((check + number * _MIX) & 0xFFFFFFFF) or 1, loose)
+            reply = self._collectives.run(group, request, self._numbered(check, number), loose)
         end_s = time.perf_counter()
         _END.pack_into(self._arena.bytes, at + _END_OFFSET, end_s)
         if self.recording and not quiet:
             self.records.append((index, kind, start_s, end_s, self._bytes_sent(request), members, request.origin))
         return reply
-
-    def _call(self, request: Request, explicit: bool) -> tuple:
-        """(check, loose, flight text) of a request, checked once per different call."""
-        value = request.value
-        signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
-        key = (
-            *(request.kind, request.group, signature, request.reduce, request.dim, request.split_dim, request.concat_dim),
-            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit),
-        )
-        known = self._calls.get(key)
-        if known is None:
-            if len(self._calls) >= KEPT_CALLS:
-                self._calls.clear()
-            known = self._calls[key] = self._examine(request, explicit)
-        return known
-
-    def _examine(self, request: Request, explicit: bool) -> tuple:
-        kind, group = request.kind, request.group
-        check_request(request, self.rank, range(self.world_size))
-        if kind in ("send", "recv"):
-            check, loose = 0, None
-        else:
-            try:
-                check, loose = digests(request, explicit)
-            except (IndexError, KeyError, TypeError) as error:
-                raise ShapeError(message(f"{kind} does not fit its value ({error})", where=request.origin)) from error
-        if isinstance(request.value, np.ndarray):
-            dtype, shape = str(request.value.dtype), request.value.shape
-        else:
-            dtype, shape = request.dtype or "", request.shape or ()
-        return check, loose, flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), detail(request), request.origin)
 
     def _received(self, request: Request) -> np.ndarray:
         source = request.group[0]
@@ -178,22 +145,6 @@ class Communicator(Calls):
             self._channels.push()
             time.sleep(PAUSE_LOOK_S)
         self._meeting.check_abort()
-
-    def agree_to_continue(self, step: int = 0) -> bool:
-        """One answer on all ranks: True to go on with `step`, False to leave the loop here. Waits while the notebook asks for a pause.
-
-            for step in range(steps):
-                if not comm.agree_to_continue(step): break
-
-        Rank 0 decides and its decision travels in a broadcast, so no rank leaves a step before its peers. Ranks at different steps raise
-        CollectiveMismatch.
-        """
-        decision = None
-        if self.rank == 0:
-            self.wait_if_paused()
-            decision = np.array([not self.stop_requested])
-        request = Request("broadcast", self._world, decision, root=0, shape=(1,), dtype="bool", origin=f"agree_to_continue(step {step})")
-        return bool(self._answer(request, True, quiet=True)[0])
 
     def report(self, obj: object) -> None:
         """Send a small object to the notebook while the run goes on (`Job.messages`, `on_message`)."""

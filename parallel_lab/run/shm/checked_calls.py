@@ -1,0 +1,85 @@
+"""What both communicators do before ranks meet: each different call is checked once, and gets the digest that the members compare.
+
+`CheckedCalls` stands between `Calls` (the named methods) and the communicators that answer, of shared memory (`comm.py`) and MPI (`../mpi/comm.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ShapeError, message
+from ..calls import Calls, detail
+from ..communicator import Request, check_request
+from .arena import flight_text
+from .collectives import digests
+
+__all__ = ["CheckedCalls"]
+
+KEPT_CALLS = 1024  # digests and texts kept per rank; a training step has a few dozen different calls
+_MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
+
+
+class CheckedCalls(Calls):
+    """A communicator that knows the calls it has seen."""
+
+    stop_requested: bool  # True once the notebook has asked for a stop; the communicator says
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size)
+        self._calls: dict[tuple, tuple] = {}
+
+    def _call(self, request: Request, explicit: bool) -> tuple:
+        """(check, loose, flight text) of a request, checked once per different call."""
+        value = request.value
+        signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
+        key = (
+            *(request.kind, request.group, signature, request.reduce, request.dim, request.split_dim, request.concat_dim),
+            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit),
+        )
+        known = self._calls.get(key)
+        if known is None:
+            if len(self._calls) >= KEPT_CALLS:
+                self._calls.clear()
+            known = self._calls[key] = self._examine(request, explicit)
+        return known
+
+    def _examine(self, request: Request, explicit: bool) -> tuple:
+        kind, group = request.kind, request.group
+        check_request(request, self.rank, range(self.world_size))
+        if kind in ("send", "recv"):
+            check, loose = 0, None
+        else:
+            try:
+                check, loose = digests(request, explicit)
+            except (IndexError, KeyError, TypeError) as error:
+                raise ShapeError(message(f"{kind} does not fit its value ({error})", where=request.origin)) from error
+        if isinstance(request.value, np.ndarray):
+            dtype, shape = str(request.value.dtype), request.value.shape
+        else:
+            dtype, shape = request.dtype or "", request.shape or ()
+        return check, loose, flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), detail(request), request.origin)
+
+    @staticmethod
+    def _numbered(check: int, number: int) -> int:
+        """The digest of the group's call `number`; never 0, which stands for no call."""
+        return ((check + number * _MIX) & 0xFFFFFFFF) or 1
+
+    def wait_if_paused(self) -> None:
+        """Return when the notebook does not ask for a pause. Raises what stopped the run meanwhile."""
+        raise NotImplementedError
+
+    def agree_to_continue(self, step: int = 0) -> bool:
+        """One answer on all ranks: True to go on with `step`, False to leave the loop here. Waits while the notebook asks for a pause.
+
+            for step in range(steps):
+                if not comm.agree_to_continue(step): break
+
+        Rank 0 decides and its decision travels in a broadcast, so no rank leaves a step before its peers. Ranks at different steps raise
+        CollectiveMismatch.
+        """
+        decision = None
+        if self.rank == 0:
+            self.wait_if_paused()
+            decision = np.array([not self.stop_requested])
+        request = Request("broadcast", self._world, decision, root=0, shape=(1,), dtype="bool", origin=f"agree_to_continue(step {step})")
+        return bool(self._answer(request, True, quiet=True)[0])
