@@ -12,14 +12,26 @@ import numpy as np
 
 from ..halo import HALOS
 from ..origin import caller as learners_line, short_file
-from .communicator import REDUCERS, Request, payload_bytes
+from .communicator import REDUCTIONS, Request, payload_bytes
 
-__all__ = ["TWO_LINES", "Calls", "caller", "detail"]
+__all__ = ["TWO_LINES", "Calls", "Handle", "caller", "detail"]
 
 # the hint of a CollectiveMismatch whose calls differ in nothing but where they stand
 TWO_LINES = "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=..."
 
 _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ops") + os.sep
+
+
+class Handle:
+    """A collective that was started. `wait()` gives its reply, once."""
+
+    def wait(self) -> np.ndarray | None:
+        """Wait until the group has answered; the reply. Raises what `answer` raises, and PlanError when called a second time."""
+        raise NotImplementedError
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once. Makes progress."""
+        raise NotImplementedError
 
 
 class Calls:
@@ -45,6 +57,10 @@ class Calls:
         """
         raise NotImplementedError
 
+    def _begin(self, request: Request, explicit: bool) -> Handle:
+        """Start a collective; see `begin`."""
+        raise NotImplementedError
+
     def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
         value = fields.get("value")
         if value is not None:
@@ -53,21 +69,53 @@ class Calls:
         # a tag replaces the source line, so that two lines can be declared to meet
         return self._answer(Request(kind, members, origin=tag or caller(2), **fields), bool(tag))
 
-    def all_reduce(self, x, reduce: str = "sum", group=None, *, tag: str = "") -> np.ndarray:
-        """x combined over the group in group order.  x: any shape, equal on all members -> same shape."""
-        return self._ask("all_reduce", group, tag, value=x, reduce=reduce)
+    # working while a message travels
 
-    def all_gather(self, x, dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+    def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
+        """A new array, contents arbitrary, in memory that the other ranks can read too, where there is such: a collective on it copies nothing in."""
+        return np.empty(shape, dtype)
+
+    def begin(self, request: Request) -> Handle:
+        """Start the collective of `request` and return at once.
+
+        Its value, and what it has as `out`, must be left alone until `handle.wait()`. Members of a group start the same collectives in one
+        order; calls that are not started may stand anywhere between. Progress is made in `progress`, in `handle.done()`, and while waiting.
+        """
+        return self._begin(request, bool(request.origin))
+
+    def start(self, kind: str, x=None, group=None, *, tag: str = "", **fields) -> Handle:
+        """Start a collective by name, and go on while it travels.
+
+            handle = comm.start("all_reduce", x, reduce="sum")
+            ...
+            total = handle.wait()
+
+        fields  what the call of that name takes: reduce, dim, root, split_dim, concat_dim, out
+        """
+        value = None if x is None else np.asarray(x, order="C")
+        members = self._world if group is None else tuple(group)
+        return self._begin(Request(kind, members, value, origin=tag or caller(1), **fields), bool(tag))
+
+    def progress(self) -> None:
+        """Do what can be done now, without waiting, for the collectives that were started."""
+
+    # the calls
+
+    def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
+        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which may be x) if given."""
+        return self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
+
+    def all_gather(self, x, dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """The members' values joined along `dim` in group order.  (..., s, ...) -> (..., n * s, ...)."""
-        return self._ask("all_gather", group, tag, value=x, dim=dim)
+        return self._ask("all_gather", group, tag, value=x, dim=dim, out=out)
 
-    def reduce_scatter(self, x, reduce: str = "sum", dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+    def reduce_scatter(self, x, reduce: str = "sum", dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """This rank's piece, along `dim`, of the combination.  (..., n * s, ...) -> (..., s, ...)."""
-        return self._ask("reduce_scatter", group, tag, value=x, reduce=reduce, dim=dim)
+        return self._ask("reduce_scatter", group, tag, value=x, reduce=reduce, dim=dim, out=out)
 
-    def all_to_all(self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+    def all_to_all(self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """x cut along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
-        return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim)
+        return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim, out=out)
 
     def halo_exchange(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
         """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part, ...) -> (..., length, ...)."""
@@ -77,24 +125,24 @@ class Calls:
         """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length, ...) -> (..., part, ...)."""
         return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
 
-    def broadcast(self, x=None, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
         if self.rank == root or x is None:
-            return self._ask("broadcast", group, tag, value=x, root=root)
+            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
         x = np.asarray(x)
-        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype))
+        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype), out=out)
 
-    def reduce(self, x, reduce: str = "sum", root: int = 0, group=None, *, tag: str = "") -> np.ndarray | None:
-        """The combination on the root, None elsewhere."""
-        return self._ask("reduce", group, tag, value=x, reduce=reduce, root=root)
+    def reduce(self, x, reduce: str = "sum", root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray | None:
+        """The combination on the root, None elsewhere (where there is no `out`)."""
+        return self._ask("reduce", group, tag, value=x, reduce=reduce, root=root, out=out)
 
-    def gather(self, x, dim: int = 0, root: int = 0, group=None, *, tag: str = "") -> np.ndarray | None:
-        """The members' values joined along `dim` on the root, None elsewhere."""
-        return self._ask("gather", group, tag, value=x, dim=dim, root=root)
+    def gather(self, x, dim: int = 0, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray | None:
+        """The members' values joined along `dim` on the root, None elsewhere (where there is no `out`)."""
+        return self._ask("gather", group, tag, value=x, dim=dim, root=root, out=out)
 
-    def scatter(self, x=None, dim: int = 0, root: int = 0, group=None, *, tag: str = "") -> np.ndarray:
+    def scatter(self, x=None, dim: int = 0, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """This rank's piece of the root's value along `dim`; x is read on the root only."""
-        return self._ask("scatter", group, tag, value=x if self.rank == root else None, dim=dim, root=root)
+        return self._ask("scatter", group, tag, value=x if self.rank == root else None, dim=dim, root=root, out=out)
 
     def barrier(self, group=None, *, tag: str = "") -> None:
         """Return when all members have called it."""
@@ -104,10 +152,10 @@ class Calls:
         """Hand x to rank `to`; returns when it is copied, whether or not the other is ready."""
         self._ask("send", (self.rank, to), "", value=x)
 
-    def recv(self, source: int, shape=None, dtype=None) -> np.ndarray:
+    def recv(self, source: int, shape=None, dtype=None, *, out=None) -> np.ndarray:
         """The next value sent by rank `source`; shape and dtype, where given, must be those sent."""
         shape = None if shape is None else tuple(shape)
-        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)))
+        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)), out=out)
 
     def _bytes_sent(self, request: Request) -> int:
         silent = request.value is None or (request.kind in ("broadcast", "scatter") and request.root != self.rank)
@@ -120,7 +168,7 @@ def detail(request: Request) -> str:
     """What sets a request apart from others of its kind, dtype and shape: reduction, root, dims, window; for messages and the flight recorder."""
     words = []
     if request.kind in ("all_reduce", "reduce", "reduce_scatter"):
-        words.append(request.reduce if request.reduce in REDUCERS else repr(request.reduce))
+        words.append(request.reduce if request.reduce in REDUCTIONS else repr(request.reduce))
     if request.root is not None:
         words.append(f"root {request.root}")
     if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):

@@ -6,6 +6,12 @@ A rank program (the plan interpreter, or an exercise written by hand) is a gener
         total = yield Request("all_reduce", (0, 1, 2, 3), x)
         return total
 
+A request can also be started, and waited for later, so that the rank works while its message travels:
+
+    handle = yield Start(Request("all_reduce", (0, 1, 2, 3), x))
+    ...
+    total = yield Wait(handle)
+
 Who answers differs: the simulator (`simulator.py`) when all members have asked, shared-memory workers (`shm/`) through their arena. `answer` below
 is the specification of both: values are combined in group order, one member after the other, so every answerer gives the same bits.
 """
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +28,28 @@ from ..errors import CollectiveMismatch, ShapeError, message, shorten
 from ..halo import HALOS, Halo
 from ..slices import REDUCERS
 
-__all__ = ["COLLECTIVES", "REDUCERS", "Request", "answer", "check_match", "check_request", "combine", "payload_bytes"]
+__all__ = [
+    "COLLECTIVES",
+    "REDUCERS",
+    "REDUCTIONS",
+    "Request",
+    "Start",
+    "Wait",
+    "answer",
+    "check_match",
+    "check_request",
+    "combine",
+    "delivered",
+    "payload_bytes",
+    "reply_shape",
+]
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier", *HALOS)
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _ADDING = (*_REDUCING, "halo_reduce")
 _NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
+REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
 
 
 @dataclass(frozen=True)
@@ -37,12 +59,14 @@ class Request:
     kind        one of COLLECTIVES, or "send" / "recv"
     group       ranks that take part, ascending; for send and recv (source, destination)
     value       this rank's array; None for barrier, recv, and for the ranks of broadcast/scatter that are not the root
-    reduce      "sum", "max", "min" or "prod" (all_reduce, reduce_scatter, reduce)
+    reduce      "sum", "max", "min", "prod" or, of floats, "mean" (all_reduce, reduce_scatter, reduce)
     dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or cut
     split_dim, concat_dim   all_to_all: the dim that is cut among the members, and the dim along which received pieces are joined
     window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `parallel_lab/halo.py`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
+    out         where the reply is to lie: a C-contiguous array of the reply's shape and dtype, which may be `value` itself (in place);
+                None: new memory
     number      how many requests this rank made before in this group (filled by the answerer when None)
     origin      operator name and file:line, for messages about this request
 
@@ -65,6 +89,7 @@ class Request:
     dtype: str | None = None
     number: int | None = None
     origin: str = ""
+    out: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for name in ("group", "shape", "window"):
@@ -106,8 +131,26 @@ class Request:
         return (self.kind, self.group, dtype, shape, *detail)
 
 
+@dataclass(frozen=True)
+class Start:
+    """Start a collective and go on; the reply is a handle for `Wait`.
+
+    Its value must not be changed before the wait. Started collectives are answered in the order of their starts: all members of a group start the
+    same ones in the same order, whatever they ask for in between.
+    """
+
+    request: Request
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait for what was started; the reply is that of the request. A handle is waited for once."""
+
+    handle: Any
+
+
 def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
-    """What can be seen of one request alone, before any other member has asked: kind, group, root, reduction, value, dims, even pieces.
+    """What can be seen of one request alone, before any other member has asked: kind, group, root, reduction, value, dims, even pieces, out.
 
     rank   who asks
     ranks  every rank there is
@@ -143,14 +186,17 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     if kind in _ROOTED and (not _is_int(request.root) or request.root not in group):
         what = "without a root" if request.root is None else f"with root {request.root!r}, which is no member of its group"
         raise CollectiveMismatch(message(f"{call} {what}", allowed=f"root is a rank of {group}"))
-    if kind in _REDUCING and request.reduce not in REDUCERS:
-        raise CollectiveMismatch(message(f"{call} with reduce={request.reduce!r}", allowed=f"One of {sorted(REDUCERS)}"))
+    if kind in _REDUCING and request.reduce not in REDUCTIONS:
+        raise CollectiveMismatch(message(f"{call} with reduce={request.reduce!r}", allowed=f"One of {sorted(REDUCTIONS)}"))
+    _check_out(request, rank, call)
     if kind in ("barrier", "recv") or (kind in ("broadcast", "scatter") and rank != request.root):
         return
     if value is None:
         raise ShapeError(message(f"{call} without a value", allowed="A numpy array of numbers"))
     if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (kind in _ADDING and value.dtype.kind not in _NUMBERS):
         raise ShapeError(message(f"{call}: values of dtype {value.dtype} cannot be sent", allowed="A numpy array of numbers"))
+    if kind in _REDUCING and request.reduce == "mean" and value.dtype.kind not in "fc":
+        raise ShapeError(message(f"{call}: the mean of {value.dtype} values is no {value.dtype}", allowed="Floats", hint="Send it as float32"))
     parts = len(group)
     cuts = {"reduce_scatter": "dim", "scatter": "dim", "all_to_all": "split_dim"}.get(kind)
     joins = {"all_gather": "dim", "gather": "dim", "all_to_all": "concat_dim", "halo_exchange": "dim", "halo_reduce": "dim"}.get(kind)
@@ -164,6 +210,44 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
             raise ShapeError(message(what, allowed=f"A dim that divides by {parts}", hint="Pad the value, or use another dim"))
     if kind in HALOS:
         _check_window(request, call)
+    if request.out is not None and (request.root is None or request.root == rank or kind == "scatter"):
+        wanted, dtype = reply_shape(request), value.dtype.newbyteorder("=")
+        if request.out.shape != wanted or request.out.dtype != dtype:
+            raise ShapeError(message(f"{call}: out is {request.out.dtype} {request.out.shape}", allowed=f"{dtype} {wanted}, as the reply"))
+
+
+def _check_out(request: Request, rank: int, call: str) -> None:
+    """Raise ShapeError unless `out` can take the reply, as far as that is known without the value."""
+    out = request.out
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ShapeError(message(f"{call} with out={shorten(out)}", allowed="A C-contiguous numpy array that can be written"))
+    if request.kind in ("barrier", "send") or (request.kind in ("reduce", "gather") and request.root != rank):
+        raise ShapeError(message(f"{call} with out", allowed="No out: this rank has no reply"))
+    for name, have in (("shape", out.shape), ("dtype", str(out.dtype))):
+        given = getattr(request, name)
+        if given is not None and (tuple(given) if name == "shape" else str(np.dtype(given))) != have:
+            raise ShapeError(message(f"{call} with {name}={given} and an out of {name} {have}", allowed="The same in both"))
+
+
+def reply_shape(request: Request) -> tuple[int, ...]:
+    """Shape of the reply to a request that has a value."""
+    kind, shape, n = request.kind, request.value.shape, len(request.group)
+
+    def scaled(shape: tuple[int, ...], dim: int, factor: int, divisor: int = 1) -> tuple[int, ...]:
+        return tuple(size * factor // divisor if i == dim % len(shape) else size for i, size in enumerate(shape))
+
+    if kind in ("all_gather", "gather"):
+        return scaled(shape, request.dim, n)
+    if kind in ("reduce_scatter", "scatter"):
+        return scaled(shape, request.dim, 1, n)
+    if kind == "all_to_all":
+        return scaled(scaled(shape, request.split_dim, 1, n), request.concat_dim, n)
+    if kind in HALOS:
+        extent = Halo(*request.window, members=n).extents(kind)[1]
+        return tuple(extent if i == request.dim % len(shape) else size for i, size in enumerate(shape))
+    return shape
 
 
 def _check_window(request: Request, call: str) -> None:
@@ -247,14 +331,31 @@ def combine(values: Sequence[np.ndarray], reduce: str) -> np.ndarray:
 
     The order is the contract: floating-point sums depend on it, and every answerer must produce these bits.
     """
+    ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
     total = np.array(values[0], copy=True, order="C")
     for value in values[1:]:
-        REDUCERS[reduce](total, value, out=total)
+        ufunc(total, value, out=total)
+    if reduce == "mean":
+        np.divide(total, total.dtype.type(len(values)), out=total)
     return total
 
 
+def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
+    """The reply in the request's `out`, where it has one.
+
+    Raises ShapeError when what arrived does not fit there (broadcast, recv: known only now).
+    """
+    if request.out is None or reply is None or reply is request.out:
+        return reply
+    if (reply.shape, reply.dtype) != (request.out.shape, request.out.dtype):
+        what = f"{describe(request)}: {reply.dtype} {reply.shape} arrived, out is {request.out.dtype} {request.out.shape}"
+        raise ShapeError(message(what, allowed="An out of the reply's shape and dtype"))
+    request.out[...] = reply
+    return request.out
+
+
 def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
-    """Replies to one complete collective; `requests[i]` is the request of `group[i]`. Replies are C-contiguous and own their memory.
+    """Replies to one complete collective; `requests[i]` is the request of `group[i]`. Replies are C-contiguous, in memory of their own or in `out`.
 
     all_reduce      every rank: the combination in group order
     reduce_scatter  rank i: piece i of the combination along `dim`
@@ -269,8 +370,13 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
 
     Raises CollectiveMismatch when the members do not agree.
     """
+    check_match(requests, requests[0].group)
+    # every reply is complete before the first out is written: an out may be another's value (one process, several ranks)
+    return [delivered(reply, request) for reply, request in zip(_answered(requests), requests, strict=True)]
+
+
+def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
     kind, group = requests[0].kind, requests[0].group
-    check_match(requests, group)
     n, first = len(requests), requests[0]
     if kind == "barrier":
         return [None] * n

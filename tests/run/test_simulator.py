@@ -281,7 +281,7 @@ ONES = np.ones(4)
     ("request_", "error", "words"),
     [
         (lambda: Request("all_sum", (0, 1), ONES), CollectiveMismatch, "'all_sum'"),
-        (lambda: Request("all_reduce", (0, 1), ONES, reduce="mean"), CollectiveMismatch, "reduce='mean'"),
+        (lambda: Request("all_reduce", (0, 1), ONES, reduce="average"), CollectiveMismatch, "reduce='average'"),
         (lambda: "barrier", CollectiveMismatch, "yielded 'barrier'"),
         (lambda: None, CollectiveMismatch, "yielded None"),
         (lambda: Request("all_reduce", (0, 1)), ShapeError, "without a value"),

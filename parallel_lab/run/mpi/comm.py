@@ -32,7 +32,7 @@ import numpy as np
 from ...errors import RankDied, message
 from ...halo import HALOS, Halo
 from ..calls import caller
-from ..communicator import Request, answer, combine
+from ..communicator import Request, answer, combine, delivered
 from ..shm.arena import FLIGHT_RECORDS, FlightEntry
 from ..shm.channels import pack_head, unpack_head
 from ..shm.checked_calls import CheckedCalls
@@ -117,6 +117,7 @@ class MpiCommunicator(CheckedCalls):
                 reply = answer([request])[0]
             else:
                 reply = self._together(request, number, self._numbered(check, number), loose, text)
+            reply = delivered(reply, request)
         except self._mpi.Exception as error:
             what = f"MPI failed in {kind} of rank {self.rank}: {error}"
             raise RankDied(message(what, where=request.origin, hint="A process of this world has probably ended")) from error

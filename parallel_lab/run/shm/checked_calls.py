@@ -32,9 +32,10 @@ class CheckedCalls(Calls):
         """(check, loose, flight text) of a request, checked once per different call."""
         value = request.value
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
+        place = (request.out.dtype, request.out.shape, request.out.flags.c_contiguous) if isinstance(request.out, np.ndarray) else request.out is None
         key = (
             *(request.kind, request.group, signature, request.reduce, request.dim, request.split_dim, request.concat_dim),
-            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit),
+            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit, place),
         )
         known = self._calls.get(key)
         if known is None:

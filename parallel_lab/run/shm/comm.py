@@ -22,7 +22,7 @@ import numpy as np
 
 from ...errors import message
 from ..calls import caller
-from ..communicator import Request, answer
+from ..communicator import Request, answer, delivered
 from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence
 from .barrier import Meeting
 from .channels import Channels
@@ -97,6 +97,7 @@ class Communicator(CheckedCalls):
                 group = self._groups[members] = Group(members, self.rank, self._collectives.buffers)
             group.number = number + 1
             reply = self._collectives.run(group, request, self._numbered(check, number), loose)
+        reply = delivered(reply, request)
         end_s = time.perf_counter()
         _END.pack_into(self._arena.bytes, at + _END_OFFSET, end_s)
         if self.recording and not quiet:
