@@ -136,7 +136,7 @@ def test_records_hold_index_kind_times_bytes_group_and_line(pool):
         (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
         (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
         (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
-        (lambda comm: comm.all_reduce(np.ones(1), "mean"), CollectiveMismatch),
+        (lambda comm: comm.all_reduce(np.ones(1), "average"), CollectiveMismatch),
         (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
         (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
     ],
