@@ -194,11 +194,14 @@ TWO_NODES = Cluster(name="two_nodes", device=_ACCELERATOR, link=_NVLINK, devices
 CLUSTERS: tuple[Cluster, ...] = (LAPTOP, GPU_NODE, TWO_NODES)
 
 
-def get_cluster(name: str) -> Cluster:
-    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that).
+def get_cluster(name: str | Cluster) -> Cluster:
+    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that). A Cluster is its own profile, so
+    that a measured one (`cost.measured_cluster`) goes wherever a name does.
 
     Raises ArgumentError, with the nearest name, for another one.
     """
+    if isinstance(name, Cluster):
+        return name
     for cluster in CLUSTERS:
         if cluster.name == name:
             return cluster

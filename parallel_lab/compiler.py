@@ -12,13 +12,24 @@ import numpy as np
 from .context import ParallelConfig, frozen, get_auto_parallel_context
 from .errors import NotBuiltYet, ShapeError, StrategyError, TraceError, message, shorten
 from .graph.ir import LOCAL_MODES, Draft
-from .graph.passes import DATA_PARALLEL_PASSES, PASSES, Pass, follow_gradients, run_passes, scale_loss, update_parameters
+from .graph.passes import (
+    DATA_PARALLEL_PASSES,
+    PASSES,
+    Pass,
+    follow_gradients,
+    group_updates,
+    run_passes,
+    scale_loss,
+    update_parameters,
+    with_optimizer_shard,
+)
 from .graph.passes.parallelize import dataset_cuts
 from .graph.passes.strategies import check_device_num
 from .graph.trace import Slot, check_input, input_names, trace_network
 from .nn.cell import Cell
 from .nn.loss import WithLossCell
 from .nn.optim import Optimizer
+from .nn.weight_groups import check_grouping, update_owners
 from .ops.registry import Primitive
 from .plan import Plan, freeze
 from .tensor import Parameter
@@ -66,6 +77,15 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     if static is not made:
         raise TraceError(message(f"the network returned {shorten(static)}", where="compile", allowed="Tensors that it computed from its inputs"))
     return made.steps
+
+
+def _order(network: Callable, optimizer: Any, parameters: dict[str, Parameter]) -> tuple[str, ...]:
+    """Names of the program's parameters as the optimizer has them; without one as the network has them, or as they were used."""
+    names = {id(p): name for name, p in parameters.items()}
+    owner = network if optimizer is None else optimizer
+    known = owner.get_parameters() if isinstance(owner, Cell) else getattr(owner, "parameters", ())
+    listed = tuple(names[id(p)] for p in known if id(p) in names)
+    return (*listed, *(name for name in parameters if name not in listed))
 
 
 def _leaves(form: Any) -> list[Any]:
@@ -145,13 +165,17 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
         raise ShapeError(message(what, where="compile", allowed="A float: the gradient of others is nothing", hint=hint))
     if loss is not None and graph.seeds:
         raise TraceError(message("the network asks for gradients itself", where="compile", hint="Give it without a loss: it is a training step"))
-    draft = Draft(graph, config).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
+    order = _order(network, optimizer or found.optimizer, parameters)
+    draft = Draft(graph, config, order=order).noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     if config.strategy_ckpt_load_file and not local and config.parallel_mode != "stand_alone":
         draft = with_saved_strategies(draft, config.strategy_ckpt_load_file)
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
     default = DATA_PARALLEL_PASSES if local else PASSES
     trained = loss is not None or bool(graph.seeds)
     chosen = tuple(p for p in default if trained or p[0] != "differentiate") if passes is None else tuple(passes)
+    parallel_optimizer = config.enable_parallel_optimizer and trained and passes is None
+    if parallel_optimizer and not local:
+        chosen = with_optimizer_shard(chosen, level=config.optimizer_level)
     if graph.seeds:
         optimizer = found.optimizer
         chosen = (*chosen, ("follow", follow_gradients))
@@ -161,6 +185,10 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
             at = next((i for i, (name, _) in enumerate(chosen) if name == "differentiate"), len(chosen))
             chosen = (*chosen[:at], ("loss_scale", lambda d: scale_loss(d, optimizer.loss_scaler, by_hand)), *chosen[at:])
         chosen = (*chosen, ("update", lambda d: update_parameters(d, optimizer, parameters)))
+        if parallel_optimizer:
+            check_grouping(config.parallel_mode, optimizer, config.device_num, "compile")
+            owners = update_owners(optimizer.parameters, config.device_num)
+            chosen = (*chosen, ("optimizer_group", lambda d: group_updates(d, owners))) if local else chosen
     steps += run_passes(draft, chosen)
     steps.append(("plan", freeze(steps[-1][1], found.constants)))
     return Compiled(tuple(steps), parameters, optimizer, found.scaler, found.form, found.cells, found.primitives)
@@ -195,8 +223,6 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
         hint = "Set search_mode='sharding_propagation' and give the operators that matter a strategy, or use semi_auto_parallel"
     elif config.pipeline_stages > 1:
         what, hint = f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1"
-    elif config.enable_parallel_optimizer:
-        what, hint = "enable_parallel_optimizer=True (optimizer parallel, hsdp)", "Set it to False; every rank then keeps the whole state"
     elif config.grad_accumulation_step > 1:
         what = f"grad_accumulation_step={config.grad_accumulation_step}"
         hint = f"Set it to 1 and wrap the network: nn.GradAccumulation(net, {config.grad_accumulation_step})"
@@ -263,6 +289,7 @@ def _config(options: dict[str, Any]) -> ParallelConfig:
     given = {k: v for k, v in options.items() if v is not None}
     if given.get("parallel_mode") == "stand_alone":
         given["device_num"] = 1
+        given.setdefault("enable_parallel_optimizer", False)  # the context's is for the ranks that this is compared with
     if get_auto_parallel_context("parallel_mode") == "stand_alone":
         given.setdefault("parallel_mode", "semi_auto_parallel")
     try:

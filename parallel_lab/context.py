@@ -324,6 +324,7 @@ def frozen(**overrides: Any) -> ParallelConfig:
     kept = {key: value for key, value in {**_parallel, **_algorithm}.items() if key != "comm_fusion"}
     if _compat == "2.10":
         kept = {**DEFAULTS_OF_2_10, **kept}
+    kept["cost_model_fusion"] = _cost_model_fusion()
     config = dataclasses.replace(ParallelConfig(comm_fusion=fusion.resolved(), **kept), **overrides)
     if "global_rank" in _parallel and "device_num" in _parallel and "device_num" not in overrides and "global_rank" not in overrides:
         _check_rank(config.global_rank, config.device_num, "compile")
@@ -412,6 +413,21 @@ def get_cost_model_context(attr_key: str) -> Any:
     if key == "costmodel_beta" and key not in _cost_model:
         return 50.0 if get_context("device_target") == "GPU" else COST_MODEL[key][0]
     return _cost_model.get(key, COST_MODEL[key][0])
+
+
+def _cost_model_fusion() -> tuple[Any, ...] | None:
+    """`ParallelConfig.cost_model_fusion` of the keys costmodel_allreduce_fusion_*; None where MindSpore passes the fusion by: algorithm 0, fewer than
+    two times, a time of 0, a tail that is not above what every message takes."""
+    now = {key.removeprefix(_FUSION_KEYS): _cost_model.get(key, default) for key, (default, _) in COST_MODEL.items() if key.startswith(_FUSION_KEYS)}
+    if now["algorithm"] == 1 and now["times"] >= 2:
+        return "times", now["times"], now["tail_percent"]
+    hiding = (now["tail_time"], now["allreduce_inherent_time"], now["allreduce_bandwidth"], now["computation_time_parameter"])
+    if now["algorithm"] == 2 and min(hiding) > 0 and hiding[0] > hiding[1]:
+        return "hiding", *hiding
+    return None
+
+
+_FUSION_KEYS = "costmodel_allreduce_fusion_"
 
 
 def reset_cost_model_context() -> None:

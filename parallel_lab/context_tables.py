@@ -15,6 +15,7 @@ from typing import Any
 
 from .errors import ContextError, ContextTypeError, shorten
 from .settings import (
+    FUSION_WORDINGS,
     MAX_DEVICES,
     OPTIMIZER_LEVELS,
     PARALLEL_MODES,
@@ -85,6 +86,7 @@ PARALLEL: Checks = {
     "grad_accumulation_step": integer(1),
     "communi_parallel_mode": choice("all_group_parallel", "same_server_group_parallel", "no_group_parallel"),
     "force_fp32_communication": boolean,
+    "fusion_index": choice(*FUSION_WORDINGS),  # not MindSpore's: what its documents say and what it does differ
     "strategy_ckpt_load_file": path,
     "strategy_ckpt_save_file": path,
     "group_ckpt_save_file": path,

@@ -46,6 +46,7 @@ __all__ = [
     "MissingPackage",
     "ModelError",
     "NotBuiltYet",
+    "OptimizerParallelError",
     "ParallelLabError",
     "PlanError",
     "RankDied",
@@ -147,6 +148,10 @@ class ContextStrategyError(ContextError, StrategyError):
 
 class ContextConflictError(ContextError, RuntimeError):
     """Settings that are legal one by one and cannot hold together (MindSpore raises RuntimeError when it compiles)."""
+
+
+class OptimizerParallelError(ContextConflictError):
+    """Optimizer parallel with a mode, an optimizer or a number of ranks that it cannot work with (MindSpore raises RuntimeError)."""
 
 
 class ContextPathError(ContextError, OSError):

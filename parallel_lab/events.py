@@ -40,6 +40,7 @@ class Event:
     group           ranks that communicate; () otherwise
     bytes           size of the operand this rank hands over; 0 otherwise
     source          one of SOURCES
+    overlapped      a message that travels while the rank does other things, until it waits for it
 
     Raises ArgumentError for times that are not finite or run backwards, negative counts and unknown sources.
     """
@@ -55,6 +56,7 @@ class Event:
     group: tuple[int, ...] = ()
     bytes: int = 0
     source: str = "measured"
+    overlapped: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start_s) and math.isfinite(self.end_s) and self.start_s <= self.end_s):
@@ -166,7 +168,8 @@ class EventLog:
 _FIELDS = tuple(f.name for f in fields(Event))
 _REQUIRED = {"rank", "step", "phase", "kind", "name", "op", "start_s", "end_s"}
 _TYPES: dict[str, type | tuple[type, ...]] = dict.fromkeys(("phase", "kind", "name", "op", "source"), str)
-_TYPES |= dict.fromkeys(("rank", "step", "bytes"), int) | dict.fromkeys(("start_s", "end_s"), (int, float)) | {"group": (list, tuple)}
+_TYPES |= dict.fromkeys(("rank", "step", "bytes"), int) | dict.fromkeys(("start_s", "end_s"), (int, float))
+_TYPES |= {"group": (list, tuple), "overlapped": bool}
 
 
 # ---- plain data ----
@@ -191,7 +194,7 @@ def _event(position: int, entry: Mapping[str, Any]) -> Event:
         what = f"field {missing[0]!r} is missing" if missing else f"field {shorten(unknown[0])} is not known"
         raise ArgumentError(message(what, where=where, allowed=f"Fields: {', '.join(_FIELDS)}"))
     for name, value in entry.items():
-        if isinstance(value, bool) or not isinstance(value, _TYPES[name]):
+        if isinstance(value, bool) is not (name == "overlapped") or not isinstance(value, _TYPES[name]):
             raise ArgumentTypeError(message(f"{name}={shorten(value)} is a {type(value).__name__}", where=where))
     group = entry.get("group", ())
     if any(isinstance(r, bool) or not isinstance(r, int) for r in group):
@@ -201,9 +204,12 @@ def _event(position: int, entry: Mapping[str, Any]) -> Event:
 
 # ---- Chrome trace ----
 
+_MESSAGES = 1_000_000  # number of the first thread for messages that travel while a rank computes: bars of one thread must not overlap
+
 
 def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
-    """The events in Chrome's trace-event format: one process per source, one thread per rank, complete events ("ph": "X") in microseconds.
+    """The events in Chrome's trace-event format: one process per source, one thread per rank (and one for its overlapped messages, if there are
+    any), complete events ("ph": "X") in microseconds.
 
     The clocks of two sources have nothing in common, so each source starts at 0. Times are rounded to nanoseconds, the start and the end of a bar
     each for itself: bars that touch still touch. Format: "Trace Event Format", Google, sections on complete and metadata events.
@@ -222,6 +228,9 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
         for rank in ranks:
             names.append(_metadata("thread_name", pid, rank, name=f"rank {rank}"))
             names.append(_metadata("thread_sort_index", pid, rank, sort_index=rank))
+        for rank in sorted({e.rank for e in events if e.source == source and e.overlapped}):
+            names.append(_metadata("thread_name", pid, _MESSAGES + rank, name=f"rank {rank}: messages meanwhile"))
+            names.append(_metadata("thread_sort_index", pid, _MESSAGES + rank, sort_index=rank))
     return {"traceEvents": names + bars, "displayTimeUnit": "ms"}
 
 
@@ -241,7 +250,7 @@ def _bar(event: Event, origin_s: float) -> dict[str, Any]:
         "ts": start_us,
         "dur": round(end_us - start_us, 3),
         "pid": SOURCES.index(event.source),
-        "tid": event.rank,
+        "tid": _MESSAGES + event.rank if event.overlapped else event.rank,
         "args": args,
     }
 

@@ -278,6 +278,6 @@ def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Para
     p = parameter
     start = Tensor(p.full().asnumpy().copy()) if isinstance(init, str) and init == "same" else initializer(init, p.full_shape, p.dtype)
     new = Parameter(start, name, p.requires_grad, p.layerwise_parallel, p.parallel_optimizer)
-    if new.comm_fusion != p.comm_fusion:
+    if p.comm_fusion_given:
         new.comm_fusion = p.comm_fusion
     return new

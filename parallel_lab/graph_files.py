@@ -101,7 +101,7 @@ def _instruction(plan: Plan, instr: Instr, rank: int, labels: dict[str, str], in
     given, gives = [v.slice_shape for v in ins], out.slice_shape
     attributes, strategy, after = "{}", "", ""
     if instr.is_communication:
-        name, instance = CLASS_NAMES.get(instr.kind, instr.kind), f"forward_op_{instr.out}" if instr.kind.startswith("all_reduce") else instr.out
+        name, instance = CLASS_NAMES.get(instr.message, instr.message), f"forward_op_{instr.out}" if instr.message == "all_reduce" else instr.out
         group = instr.group(rank)
         joined = "-".join(map(str, group))
         facts = {"group_ranks": joined, "rank_list": group, "fusion": instr.attr("fusion", 0)}
@@ -111,7 +111,7 @@ def _instruction(plan: Plan, instr: Instr, rank: int, labels: dict[str, str], in
         before, gives = message_shapes(instr, ins[0], out)
         given = [before]
         dim = instr.attr("dim", 0)
-        if instr.kind in ("all_gather", "reduce_scatter") and dim:
+        if instr.message in ("all_gather", "reduce_scatter") and dim:
             # MindSpore's operators join and cut along dim 0; the pieces then change places
             after = f"    # Split and Concat follow: along dim {dim}, {out.slice_shape}\n"
     elif instr.kind == "slice":
@@ -122,7 +122,7 @@ def _instruction(plan: Plan, instr: Instr, rank: int, labels: dict[str, str], in
         name, instance = "Reshape", instr.out
         operands.append(str(instr.attr("shape")))
     else:
-        name = instr.op_class or instr.kind.title()
+        name = instr.op_class or CLASS_NAMES.get(instr.kind) or instr.kind.title()
         own = node is not None and instr.out in (node.name, f"{node.name}.partial")
         instance = _instance(node) if own else instr.out
         attributes = _facts(node) if own else _pairs(dict(instr.attrs))

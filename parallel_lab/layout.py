@@ -28,7 +28,7 @@ from functools import lru_cache
 
 from .errors import LayoutError, message
 
-__all__ = ["REDUCTIONS", "TensorLayout", "ranks_along", "slice_text"]
+__all__ = ["REDUCTIONS", "TensorLayout", "canonical_axes", "ranks_along", "slice_text"]
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 
@@ -56,6 +56,25 @@ def ranks_along(device_matrix: Iterable[int], axes: Iterable[int], rank: int) ->
     (1, 3, 5, 7, 9, 11, 13, 15)
     """
     return _ranks_along(tuple(device_matrix), tuple(sorted(set(axes))), rank)
+
+
+def canonical_axes(device_matrix: Iterable[int], axes: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same groups with the fewest axes: (device matrix, axes). Two messages have the same groups if, and only if, these are equal.
+
+    >>> canonical_axes((4, 1, 2), (2, 1)), canonical_axes((4, 2), (1,)), canonical_axes((2, 2, 2), (1, 2))
+    (((4, 2), (1,)), ((4, 2), (1,)), ((4, 2), (1,)))
+    """
+    matrix, taken = tuple(device_matrix), set(axes)
+    merged: list[tuple[int, bool]] = []
+    for position, size in enumerate(matrix):
+        part = len(matrix) - 1 - position in taken
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == part:
+            merged[-1] = (merged[-1][0] * size, part)
+        else:
+            merged.append((size, part))
+    return tuple(size for size, _ in merged), tuple(len(merged) - 1 - n for n, (_, part) in enumerate(merged) if part)
 
 
 def slice_text(index: tuple[slice, ...], shape: tuple[int, ...]) -> str:

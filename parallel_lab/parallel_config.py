@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .context_tables import ALGORITHM, PARALLEL, PARTS
-from .errors import ContextTypeError
-from .settings import FUSED_MESSAGES, SETTING, Check, check_comm_fusion, refuse
+from .errors import ContextError, ContextTypeError
+from .settings import FUSED_MESSAGES, SETTING, Check, check_comm_fusion, integer, number, refuse
 
 __all__ = ["FUSION_THRESHOLD_MB", "Fusion", "ParallelConfig"]
 
@@ -91,6 +91,10 @@ class ParallelConfig:
     optimizer_weight_shard_size  ranks that share one cut; -1: all that hold the same slice
     comm_fusion                  (kind, mode, config) per fused kind of message: ("allreduce", "size", 32) in MB, ("allreduce", "index", (20, 35));
                                  a dict as `set_auto_parallel_context` takes it is turned into this form
+    fusion_index                 how positions of mode "index" are counted: "inclusive", each ends a message ([20, 35]: 21, 15, the rest), as the real
+                                 system does; "first_n", so many come before the cut (20, 15, the rest), as the seeds' text reads
+    cost_model_fusion            all_reduces of the automatic modes by the cost model: ("times", times, tail_percent) or ("hiding", tail_time_s,
+                                 inherent_time_s, time_s_per_element, computation_s_per_unit), see `fusion.cost_model_groups`; None: not
 
     Raises ContextError or a subclass for a value out of range.
     """
@@ -126,6 +130,8 @@ class ParallelConfig:
     communi_parallel_mode: str = "all_group_parallel"
     force_fp32_communication: bool = False
     comm_fusion: tuple[tuple[Any, ...], ...] = ()
+    fusion_index: str = "inclusive"
+    cost_model_fusion: tuple[Any, ...] | None = None
     strategy_ckpt_load_file: str = ""
     strategy_ckpt_save_file: str = ""
     strategy_only_trainable_params: bool = True
@@ -159,6 +165,28 @@ def _resolved_fusion(key: str, value: object, where: str) -> tuple[tuple[Any, ..
     return Fusion().after(check_comm_fusion(as_dict, where, key)).resolved()
 
 
+def _cost_model_fusion(key: str, value: object, where: str) -> tuple[Any, ...] | None:
+    """None, or the name of an algorithm and its numbers."""
+    if value is None:
+        return None
+    if type(value) is not tuple or not value or type(value[0]) is not str:
+        raise refuse(ContextTypeError, key, value, _COST_MODEL_FORMS, where)
+    if value[0] not in _COST_MODEL_NUMBERS or len(value) != 1 + len(_COST_MODEL_NUMBERS[value[0]]):
+        raise refuse(ContextError, key, value, _COST_MODEL_FORMS, where)
+    name, *numbers = value
+    checked = tuple(check(f"{part} of {key}", n, where) for (part, check), n in zip(_COST_MODEL_NUMBERS[name].items(), numbers, strict=True))
+    if name == "hiding" and checked[0] <= checked[1]:
+        raise refuse(ContextError, key, value, "A tail_time_s above inherent_time_s", where)
+    return name, *checked
+
+
+_COST_MODEL_NUMBERS: dict[str, dict[str, Check]] = {
+    "times": {"times": integer(2), "tail_percent": number(0.0, 1.0, below=True)},
+    "hiding": dict.fromkeys(("tail_time_s", "inherent_time_s", "time_s_per_element", "computation_s_per_unit"), number(0.0, above=True)),
+}
+_COST_MODEL_FORMS = "None, or a tuple: " + ", or ".join(f"({name!r}, {', '.join(parts)})" for name, parts in _COST_MODEL_NUMBERS.items())
+
+
 def _as_given(mode: object, config: object) -> object:
     if type(mode) is str and mode == "auto" and config == FUSION_THRESHOLD_MB:
         return None
@@ -171,4 +199,5 @@ _FIELDS: dict[str, Check] = {
     **ALGORITHM,
     **_PART_CHECKS,  # after PARALLEL: an optimizer shard of 1 rank is legal in the dict form
     "comm_fusion": _resolved_fusion,
+    "cost_model_fusion": _cost_model_fusion,
 }

@@ -92,6 +92,7 @@ class Plan:
     values       (name, Value): global shape, dtype and layout of everything the programs name
     states       optimizer states; assignments: (target, source) after the update; optimizer: the rule behind them, without the learning rate
     forward_assignments   (target, source) after the forward program: running statistics
+    owners       (parameter, the only rank that updates it and holds its states), where there is one
     gradients    (parameter, value that holds its synchronised gradient); value_gradients: (forward value, its gradient as the ranks hold it)
     outputs      values the forward program returns, the loss first
     constants    (name, dtype, shape, base64 of the bytes): arrays the network held
@@ -106,6 +107,7 @@ class Plan:
     assignments: tuple[tuple[str, str], ...] = ()
     forward_assignments: tuple[tuple[str, str], ...] = ()
     optimizer: str = ""
+    owners: tuple[tuple[str, int], ...] = ()
     gradients: tuple[tuple[str, str], ...] = ()
     value_gradients: tuple[tuple[str, str], ...] = ()
     outputs: tuple[str, ...] = ()
@@ -136,6 +138,20 @@ class Plan:
             if rank in stage.ranks:
                 return stage
         raise PlanError(message(f"rank {rank} does not exist", where="plan", allowed=f"Ranks run from 0 to {self.device_num - 1}"))
+
+    @cached_property
+    def _owner_of(self) -> dict[str, int]:
+        parameters = dict(self.owners)
+        found = {s.name: parameters[s.parameter] for s in self.states if s.parameter in parameters}
+        return found | {i.out: i.owner for _, i in self.instructions() if i.owner is not None}
+
+    def owner_of(self, name: str) -> int | None:
+        """The only rank that ever holds the value `name`; None: all do."""
+        return self._owner_of.get(name)
+
+    def held_by(self, name: str, rank: int) -> bool:
+        """Whether `rank` is one that holds the value `name`."""
+        return self._owner_of.get(name, rank) == rank
 
     def instructions(self, phase: str | None = None) -> Iterator[tuple[str, Instr]]:
         """(phase, instruction) of the first stage, in the order they run."""
@@ -260,6 +276,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
         assignments=draft.assignments,
         forward_assignments=draft.forward_assignments,
         optimizer=draft.optimizer,
+        owners=draft.owners,
         gradients=draft.gradients,
         value_gradients=draft.value_gradients,
         outputs=draft.outputs,

@@ -6,9 +6,11 @@
     layouts       forward operators have the layouts of their strategy; every message and slice brings each rank the elements that the table says
     windows       a halo's slices lie side by side along its group, its windows reach direct neighbours only; an operator reads just the windows that
                   its strategy asks for
+    buckets       what was started is waited for once; a part that is cut out of a bucket is what its own message would have brought
     groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
     state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and outputs are made;
                   a gradient is laid out as its parameter, and an update computes with no partial sum
+    owners        what one rank alone holds is read by that rank alone, or sent by it; messages are everybody's
     stages        every rank belongs to one stage
     schedule      actions name programs that exist, forward before backward before update
 
@@ -18,6 +20,8 @@ A broken rule is a defect of a pass; the error shows the lines around it.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -61,6 +65,12 @@ def verify_plan(plan) -> None:
     for what, name in [("the new value of " + t, s) for t, s in assigned] + [("the gradient of " + p, g) for p, g in plan.gradients]:
         if name not in known:
             raise PlanError(message(f"{what}, {name!r}, is never made", where="plan"))
+    for stage in plan.stages:
+        kinds = [(i.kind, i.out if i.kind == "start" else i.ins[0]) for _, p in stage.programs for i in p if i.kind in ("start", "wait")]
+        waits = Counter(name for kind, name in kinds if kind == "wait")
+        wrong = next((name for kind, name in kinds if kind == "start" and waits[name] != 1), None)
+        if wrong is not None:
+            raise PlanError(message(f"%{wrong} is started once and waited for {waits[wrong]} times", where="plan"))
     for name, gradient in plan.gradients:
         a, b = plan.value(name), plan.value(gradient)
         if a.shape != b.shape or b.layout is None or not b.layout.same_placement(a.layout):
@@ -71,6 +81,8 @@ def verify_plan(plan) -> None:
             raise PlanError(
                 message(f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})", where="plan")
             )
+        if plan.owner_of(source) not in (None, plan.owner_of(target)):
+            raise PlanError(message(f"{target!r} takes the value of {source!r}, which rank {plan.owner_of(source)} alone holds", where="plan"))
     for target, source in plan.forward_assignments:
         a, b = plan.value(target), plan.value(source)
         # a value without a layout is each rank's own (data_parallel: running statistics of its part of the batch)
@@ -98,6 +110,12 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
         return f"%{missing[0]} is read before it is made"
     if instr.out in known:
         return f"%{instr.out} is made twice"
+    if instr.owner is not None and (instr.is_communication or not 0 <= instr.owner < plan.device_num):
+        return f"%{instr.out} is made by rank {instr.owner} alone, and is a message" if instr.is_communication else f"there is no rank {instr.owner}"
+    reader = instr.attr("root") if instr.kind == "broadcast" else instr.owner
+    elsewhere = next((n for n in instr.ins if plan.owner_of(n) not in (None, reader)), None)
+    if elsewhere is not None:
+        return f"%{elsewhere} is held by rank {plan.owner_of(elsewhere)} alone, and read by {'all' if reader is None else reader}"
     if instr.out not in plan.value_table:
         return f"%{instr.out} has no entry in the value table"
     size = math.prod(instr.device_matrix)
@@ -106,12 +124,14 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
     taken = (*instr.axes, *(a for axes in instr.offset_axes for a in axes))
     if any(not 0 <= a < len(instr.device_matrix) for a in taken) or len(set(taken)) < len(taken):
         return f"axes {taken} are no different axes of device matrix {instr.device_matrix}"
-    if instr.kind != "compute" and len(instr.ins) != 1:
+    if instr.kind not in ("compute", "concat") and len(instr.ins) != 1:
         return f"{instr.kind} has {len(instr.ins)} operands, and takes one"
     ins = [plan.value(n) for n in instr.ins]
     out = plan.value(instr.out)
     try:
         pending = next((n for n, v in zip(instr.ins, ins, strict=True) if v.layout is not None and v.layout.is_partial), None)
+        if instr.kind in ("concat", "start", "wait", "split"):
+            return _bucket_fault(plan, instr, ins, out, known, phase)
         if phase == "update" and pending is not None and instr.kind != "all_reduce":
             return f"%{pending} is a partial sum, and updates take whole gradients"
         if instr.kind == "compute":
@@ -195,6 +215,35 @@ def _halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: s
         if elsewhere or index[dim].start != halo.part * instr.position(rank) or slices.shape[dim] != halo.part * halo.members:
             return f"{instr.kind}: dim {dim} of {layout} is not cut into one slice of {halo.part} per rank of the group {instr.group(rank)}"
     return ""
+
+
+def _bucket_fault(plan, instr: Instr, ins: list[Value], out: Value, known: Makers, phase: str) -> str:
+    """A bucket is packed, started, waited for and cut up again; each part that comes out is what a message of its own would have brought."""
+    source, maker = ins[0], known.get(instr.ins[0])
+    if instr.kind == "concat":
+        rows = instr.attr("rows")
+        sizes = [math.prod(v.slice_shape) for v in ins]
+        fits = all(size % rows == 0 for size in sizes) and {v.dtype for v in ins} == {out.dtype} and out.shape == (rows, sum(sizes) // rows)
+        return "" if fits else f"concat of slices {[v.slice_shape for v in ins]} in {rows} rows gives no {out.shape} {out.dtype}"
+    if instr.kind == "start":
+        reply = replace(instr, kind=instr.message)
+        # what travels alone has its layouts; of a bucket each part is looked at where it comes out
+        return _move_fault(reply, source, out, "" if plan.config.parallel_mode in LOCAL_MODES or instr.attr("members") is not None else phase)
+    if instr.kind == "wait":
+        if maker is None or maker.kind != "start":
+            return f"%{instr.ins[0]} was not started"
+        same = (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype)
+        return "" if same else f"%{instr.ins[0]} brings {source.slice_shape} {source.dtype}, the table says {out.slice_shape} {out.dtype}"
+    start = known.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
+    concat = known.get(start.ins[0]) if start is not None else None
+    if concat is None or concat.kind != "concat" or not 0 <= instr.attr("member") < len(concat.ins):
+        return f"%{instr.ins[0]} is no bucket that has come back"
+    parts = [math.prod(plan.value(name).slice_shape) // concat.attr("rows") for name in concat.ins]
+    at = sum(parts[: instr.attr("member")])
+    if (instr.attr("start"), instr.attr("stop")) != (at, at + parts[instr.attr("member")]):
+        return f"columns {instr.attr('start')} to {instr.attr('stop')} are not those of operand {instr.attr('member')} of %{concat.out}"
+    alone = replace(start, kind=start.message, ins=(concat.ins[instr.attr("member")],), out=instr.out)
+    return _move_fault(alone, plan.value(alone.ins[0]), out, "" if plan.config.parallel_mode in LOCAL_MODES else phase)
 
 
 def _move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:

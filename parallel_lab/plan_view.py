@@ -7,11 +7,13 @@ and Concat; the plan itself holds one instruction.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .graph.ir import Instr, Value
+from .graph.ir import Instr, Value, attr_pairs
 from .halo import HALOS
 from .layout import TensorLayout, slice_text
 from .named_layout import LayoutStrategy, strategy_counts
@@ -31,6 +33,9 @@ CLASS_NAMES = {
     "recv": "Receive",
     "slice": "StridedSlice",
     "reshape": "Reshape",
+    "concat": "Concat",
+    "split": "Split",
+    "wait": "Wait",
 }
 _TYPE_NAMES = {
     "float32": "Float32",
@@ -45,9 +50,9 @@ _TYPE_NAMES = {
 def message_shapes(instr: Instr, source: Value, out: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Slice shapes before and after a message, in the form MindSpore's operators have (gathering and scattering along dim 0)."""
     have, gives, n = source.slice_shape, out.slice_shape, instr.group_size
-    if instr.kind == "all_gather" and have:
+    if instr.message == "all_gather" and have:
         return have, (have[0] * n, *have[1:])
-    if instr.kind == "reduce_scatter" and gives:
+    if instr.message == "reduce_scatter" and gives:
         return (gives[0] * n, *gives[1:]), gives
     return have, gives
 
@@ -68,17 +73,24 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice, phase, origin
     params   name, global, slice, layout, index (where the slice lies);  inputs: the same for data
     comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of what the rank hands over:
-             its operand, the strips of a halo; 0 for a slice), phase, fusion, reduce, reason, origin
+             its operand, the strips of a halo; 0 for a slice), phase, fusion, reduce, reason, origin; parameter: whose gradient or slice it carries,
+             or ""; bucket: what it travels in if messages were fused, or ""; overlapped: whether it travels while the rank computes
+    buckets  what travels as one message: name, kind, group, members (parameters), bytes, phase, fusion
     """
     stage = plan.stage_of(rank)
-    ops, comm = [], []
+    ops, comm, buckets = [], [], []
     for action in stage.actions:
         phase = action.program
         for instr in stage.program(phase):
+            if not instr.runs_on(rank):
+                continue
             ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
             if instr.kind == "compute":
                 if phase != "forward" or instr.strategy is not None:
                     ops.append(_op_entry(instr, ins, out, phase, _global_shapes(plan, instr, ins)))
+            elif instr.kind == "start" and instr.attr("members") is not None:
+                comm += [_comm_entry(*part, phase, rank, instr.name) for part in _carried(plan, stage.program(phase), instr)]
+                buckets.append(_bucket_entry(instr, ins[0], phase, rank))
             elif instr.is_communication or instr.kind == "slice":
                 comm.append(_comm_entry(instr, ins, out, phase, rank))
     # operators of the network in the order they were written, those without an instruction of their own (reshapes) among them
@@ -95,6 +107,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
         "params": described["parameter"],
         "inputs": described["data"],
         "comm": comm,
+        "buckets": buckets,
     }
 
 
@@ -146,12 +159,39 @@ def _view_entry(plan, node) -> dict[str, Any]:
     }
 
 
-def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: int) -> dict[str, Any]:
+def _carried(plan, program: tuple[Instr, ...], start: Instr) -> Iterator[tuple[Instr, list[Value], Value]]:
+    """The messages that a bucket stands for, as they were before they were fused: (instruction, operands, result)."""
+    by_out = {i.out: i for i in program}
+    operands = by_out[start.ins[0]].ins
+    back = {by_out[i.ins[0]].ins[0]: i.ins[0] for i in program if i.kind == "split"}  # start -> wait
+    for split in program:
+        if split.kind == "split" and split.ins[0] == back.get(start.out):
+            operand = operands[split.attr("member")]
+            attrs = {k: start.attr(k) for k in ("dim", "reduce", "fusion") if start.attr(k) is not None} | {
+                "parameter": start.attr("members")[split.attr("member")]
+            }
+            alone = replace(start, kind=start.message, ins=(operand,), out=split.out, name=split.name, attrs=attr_pairs(attrs), reason=split.reason)
+            yield replace(alone, origin=split.origin), [plan.value(operand)], plan.value(split.out)
+
+
+def _bucket_entry(instr: Instr, source: Value, phase: str, rank: int) -> dict[str, Any]:
+    return {
+        "name": instr.name,
+        "kind": instr.message,
+        "group": list(instr.group(rank)),
+        "members": list(instr.attr("members")),
+        "bytes": source.slice_bytes,
+        "phase": phase,
+        "fusion": instr.attr("fusion", 0),
+    }
+
+
+def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: int, bucket: str = "") -> dict[str, Any]:
     have, gives = message_shapes(instr, ins[0], out)
     itemsize = np.dtype(ins[0].dtype).itemsize
     return {
-        "kind": instr.kind,
-        "op": CLASS_NAMES[instr.kind],
+        "kind": instr.message or instr.kind,
+        "op": CLASS_NAMES[instr.message or instr.kind],
         "name": instr.name,
         "group": list(instr.group(rank)) if instr.is_communication else [],
         "in_shape": _shape(have),
@@ -161,6 +201,9 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
         "phase": phase,
         "fusion": instr.attr("fusion", 0),
         "reduce": instr.attr("reduce"),
+        "parameter": instr.attr("parameter", ""),
+        "bucket": bucket,
+        "overlapped": instr.kind == "start" or bool(bucket),
         "reason": instr.reason,
         "origin": _origin(instr.origin),
     }
@@ -203,6 +246,8 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
             numbers[given.name] = f"%{given.name}"
             lines.append(f"%{given.name} : {_tensor(value.slice_shape, given.dtype)} = {index} of {value.shape}  {{{given.role}, {value.layout}}}")
     for state in plan.states:
+        if not plan.held_by(state.name, rank):
+            continue
         value = plan.value(state.name)
         numbers[state.name] = f"%{state.name}"
         lines.append(f"%{state.name} : {_tensor(value.slice_shape, value.dtype)}  {{state}}")
@@ -210,9 +255,9 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
         if action.program in phases:
             lines.append(f"# {action.program} ({action})")
             for instr in stage.program(action.program):
-                lines += _instr_lines(plan, instr, rank, numbers)
+                lines += _instr_lines(plan, instr, rank, numbers) if instr.runs_on(rank) else []
             if action.program == "update":
-                lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in plan.assignments]
+                lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in plan.assignments if plan.held_by(target, rank)]
     if "forward" in phases:
         lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in plan.outputs))
     return "\n".join(lines)
@@ -236,6 +281,8 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list
         lines = [head, *_types(ins, out)]
         if out.layout is not None and (instr.strategy is not None or all(v.layout is not None or not v.shape for v in ins)):
             lines.append(f"    # global: ({', '.join(str(s) for s in _global_shapes(plan, instr, ins))}) -> {out.shape}")
+    elif instr.kind == "concat":
+        lines = [f"{number}({instr.out}) = {CLASS_NAMES['concat']}({', '.join(operands)}) {{rows: {instr.attr('rows')}}}", *_types(ins, out)]
     else:
         lines = _move_lines(plan, instr, rank, number, operands[0], ins[0], out)
     if instr.reason:
@@ -266,7 +313,7 @@ def _halo_words(instr: Instr, rank: int) -> str:
 
 
 def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source: Value, out: Value) -> list[str]:
-    name = CLASS_NAMES.get(instr.kind, instr.kind)
+    name = CLASS_NAMES.get(instr.message or instr.kind, instr.kind)
     have, gives = message_shapes(instr, source, out)
     if instr.kind == "print":
         return [f"{number}({instr.out}) = Print({operand})", f"    : ({_tensor(have, source.dtype)})"]
@@ -278,22 +325,30 @@ def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source
         head = f"{number}({instr.out}) = {name}({operand}, {begin}, {end}, {(1,) * len(n)}) {{instance name: redistribution_op, for: {instr.name}}}"
     elif instr.kind == "reshape":
         head = f"{number}({instr.out}) = {name}({operand}, {instr.attr('shape')}) {{for: {instr.name}}}"
+    elif instr.kind == "wait":
+        head = f"{number}({instr.out}) = {name}({operand}) {{for: {instr.name}}}"
+    elif instr.kind == "split":
+        head = f"{number}({instr.out}) = {name}({operand}, {instr.attr('start')}, {instr.attr('stop')}) {{for: {instr.name}}}"
     else:
         ranks = "-".join(map(str, instr.group(rank)))
-        kind = "mirror" if instr.out.endswith(".mirror") else "forward_op" if instr.kind in ("all_reduce", *HALOS) else "redistribution_op"
+        carries = instr.attr("members") is not None or instr.attr("parameter") is not None
+        sharded = carries and (instr.message or instr.attr("message")) != "all_reduce"
+        kind = "forward_op" if instr.kind in ("all_reduce", *HALOS) else "redistribution_op"
+        kind = "parallel_optimizer" if sharded else "mirror" if carries else kind
         reduce = f", op: {instr.attr('reduce')}" if instr.attr("reduce") else ""
         dims = {"split_dim": instr.attr("split_dim"), "concat_dim": instr.attr("concat_dim")} if instr.kind == "all_to_all" else {}
+        dims |= {"root": instr.attr("root")} if instr.attr("root") is not None else {}
         shown = "".join(f", {k}: {v}" for k, v in dims.items())
         head = (
             f"{number}({instr.out}) = {name}({operand}) {{instance name: {kind}, for: {instr.name}}} "
-            f"{{group_ranks: {ranks}, fusion: {instr.attr('fusion', 0)}{reduce}{shown}}}"
+            f"{{group_ranks: {ranks}, fusion: {instr.attr('fusion', 0)}{reduce}{shown}}}" + (" started" if instr.kind == "start" else "")
         )
     lines = [head, f"    : ({_tensor(have, source.dtype)}) -> ({_tensor(gives, out.dtype)})"]
     if instr.kind in HALOS:
         lines.append("    # " + _halo_words(instr, rank))
     dim = instr.attr("dim", 0)
-    if instr.kind == "all_gather" and dim:
+    if instr.message == "all_gather" and dim:
         lines.append(f"    then Split(axis 0, {instr.group_size} parts), Concat(axis {dim}) -> ({_tensor(out.slice_shape, out.dtype)})")
-    if instr.kind == "reduce_scatter" and dim:
+    if instr.message == "reduce_scatter" and dim:
         lines.insert(1, f"    after Split(axis {dim}, {instr.group_size} parts), Concat(axis 0) of ({_tensor(source.slice_shape, source.dtype)})")
     return lines

@@ -29,6 +29,7 @@ from .named_layout import Layout
 
 __all__ = [
     "FUSED_MESSAGES",
+    "FUSION_WORDINGS",
     "INT_LIMIT",
     "LOCAL_MODES",
     "MAX_DEVICES",
@@ -67,6 +68,7 @@ SEARCH_MODES = ("dynamic_programming", "recursive_programming", "sharding_propag
 OPTIMIZER_LEVELS = ("level1", "level2", "level3")
 SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
 FUSED_MESSAGES = {"allreduce": ("auto", "size", "index"), "allgather": ("auto", "size"), "reducescatter": ("auto", "size")}
+FUSION_WORDINGS = ("inclusive", "first_n")  # how positions are counted: each index ends a message; or so many messages come first
 MAX_DEVICES = 4096
 INT_LIMIT = 2**31 - 1  # of sizes (KB, MB), counts and indices, which MindSpore bounds on one side only: more is a slip
 SETTING = "parallel setting"  # what `where` says when the caller is ParallelConfig or the context

@@ -143,9 +143,21 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
         layout = plan.value(one.name).layout
         if layout is not None and (one.trainable or not only_trainable_params):
             stages = tuple(i for i, stage in enumerate(plan.stages) if layout.device_num == stage.count)
-            parameters.append(ParameterStrategy(one.name, tuple(one.shape), one.dtype, layout, one.trainable, stages=stages or (0,)))
+            size, step = _optimizer_shard(plan, one.name)
+            held = {"opt_shard_step": step, "opt_shard_size": size, "stages": stages or (0,)}
+            parameters.append(ParameterStrategy(one.name, tuple(one.shape), one.dtype, layout, one.trainable, **held))
     operators = tuple(OperatorStrategy(n.name, n.op_class, n.strategy, n.out_strategy, n.strategy_source) for n in plan.graph.nodes)
     return StrategyFile(plan.device_num, tuple(parameters), operators, tuple((stage.first, stage.count) for stage in plan.stages))
+
+
+def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
+    """(ranks that share a slice of a parameter, distance from one of them to the next) in the optimizer parallel; (0, 0): it is not cut."""
+    for _, instr in plan.instructions("forward"):
+        carries = instr.attr("parameter") == name or name in (instr.attr("members") or ())
+        if carries and instr.message == "all_gather":
+            group = instr.group(0)
+            return len(group), (group[-1] - group[0]) // (len(group) - 1)
+    return 0, 0
 
 
 def save_strategy(plan: Plan | StrategyFile, path: str | os.PathLike[str], *, only_trainable_params: bool = True) -> Path:

@@ -321,7 +321,8 @@ class Parameter(Tensor):
     layerwise_parallel  in data/hybrid parallel: keep the gradient local
     parallel_optimizer  in optimizer parallel: its states may be cut among replicas
 
-    `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones travel together, 0 alone.
+    `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones travel together, 0 alone. It
+    is 1 where nobody has chosen it (`comm_fusion_given`), and then says nothing by itself.
 
     Raises ShapeError for a name that is none, ArgumentTypeError for a flag that is no bool.
 
@@ -351,7 +352,7 @@ class Parameter(Tensor):
         self.name = name or "Parameter"
         self._requires_grad = _flag("requires_grad", requires_grad)
         self.layerwise_parallel = _flag("layerwise_parallel", layerwise_parallel)
-        self._comm_fusion = 1
+        self._comm_fusion: int | None = None
         self.parallel_optimizer = _flag("parallel_optimizer", parallel_optimizer)
         self.layout: TensorLayout | None = None
         self.full_shape = self.shape
@@ -429,7 +430,12 @@ class Parameter(Tensor):
 
     @property
     def comm_fusion(self) -> int:
-        return self._comm_fusion
+        return 1 if self._comm_fusion is None else self._comm_fusion
+
+    @property
+    def comm_fusion_given(self) -> bool:
+        """Whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`."""
+        return self._comm_fusion is not None
 
     @comm_fusion.setter
     def comm_fusion(self, value: int) -> None:

@@ -114,7 +114,10 @@ def network_records(network: Cell, *, integrated: bool = True, choose: Callable[
 
 
 def optimizer_records(optimizer: Optimizer, *, integrated: bool = True, choose: Callable[[str], bool] | None = None) -> dict[str, TensorRecord]:
-    """{name: record} of an optimizer's states and scalars. Arguments as of `network_records`; the parameters themselves are not among them."""
+    """{name: record} of an optimizer's states and scalars. Arguments as of `network_records`; the parameters themselves are not among them.
+
+    States that one rank alone holds (weight grouping): whole on every rank if integrated; else in the records of that rank only.
+    """
     found, rank = {}, _rank()
     for parameter in optimizer.parameters:
         name, shape = parameter.name, parameter.full_shape
@@ -122,7 +125,8 @@ def optimizer_records(optimizer: Optimizer, *, integrated: bool = True, choose: 
         layout = whole(len(shape)) if integrated or held is None else held
         if not is_cut(layout):
             layout = whole(len(shape))
-        for state, array in optimizer.take_states({name: (shape, layout)}, rank).get(name, {}).items():
+        owners = {} if integrated else optimizer.state_owners
+        for state, array in optimizer.take_states({name: (shape, layout)}, rank, owners).get(name, {}).items():
             found[f"{state}.{name}"] = TensorRecord(array, shape, layout if is_cut(layout) else None, rank)
     found.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
     return {name: record for name, record in found.items() if choose is None or choose(name)}
@@ -324,7 +328,8 @@ def _optimizer_change(optimizer: Optimizer, records: Mapping[str, TensorRecord],
             raise CheckpointError(message(f"it is {rate}", where=f"scalar {name!r}", allowed="A learning rate: a finite number, at least 0"))
 
     def change() -> None:
-        untouched = {p.name: p for p in optimizer.parameters if p.name not in states}
+        # what another rank alone holds stays where it is
+        untouched = {p.name: p for p in optimizer.parameters if p.name not in states and p.name not in optimizer.state_owners}
         # a parameter without states in the checkpoint keeps those it has, or starts with those of the first step
         kept_layouts = {n: optimizer.state_layouts.get(n) or whole(len(p.full_shape)) for n, p in untouched.items()}
         kept = {n: optimizer.take_states({n: (p.full_shape, kept_layouts[n])}, _rank()).get(n, {}) for n, p in untouched.items()}

@@ -1,8 +1,10 @@
-"""Bytes one rank holds during a step, from shapes alone; the same on every rank, because all slices of a tensor are equally large.
+"""Bytes one rank holds during a step, from shapes alone; all slices of a tensor are equally large, so ranks only differ in what one of them alone
+holds (optimizer states in weight grouping).
 
     params        parameter slices                     optimizer     optimizer states (the learning rate too)
     inputs        slices of data and constants         activations   forward results that the backward program still reads
-    grads         synchronised parameter gradients     workspace     everything else: operands on their way, new parameter values
+    grads         synchronised parameter gradients     gathered      parameters that the optimizer parallel keeps cut, put together for use
+    workspace     everything else: operands on their way, new parameter values
 
 A value lives from the instruction that makes it to its last use (`Plan.last_uses`); a reshape is a view of its operand and takes no bytes; while
 an instruction runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a collective
@@ -18,12 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..cluster import Cluster
+from ..graph.ir import Instr
 from ..plan import Plan
 from .time import is_view, single_stage
 
 __all__ = ["MEMORY_KINDS", "MemoryPoint", "MemoryReport", "predict_memory"]
 
-MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "grads", "workspace")
+MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "grads", "workspace")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class MemoryReport:
     params_bytes, optimizer_bytes, inputs_bytes   there from the start to the end
     grads_bytes         all synchronised gradients
     activations_bytes   forward values that backward still needs, at the moment when they take most
+    gathered_bytes      parameters put together for use, at the moment when they take most; 0 without optimizer parallel
     timeline            one MemoryPoint per instruction, in the order they run
     """
 
@@ -64,6 +68,7 @@ class MemoryReport:
     activations_bytes: int
     inputs_bytes: int
     timeline: tuple[MemoryPoint, ...]
+    gathered_bytes: int = 0
 
     @property
     def parts(self) -> dict[str, int]:
@@ -94,18 +99,21 @@ class MemoryReport:
         return self.peak_bytes <= cluster.device.memory_bytes
 
 
-def predict_memory(plan: Plan) -> MemoryReport:
-    """Walk the program of one step and count live bytes. Raises PlanError for a pipeline."""
+def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
+    """Walk the program of one step on `rank` and count live bytes. Raises PlanError for a pipeline, and for a rank that does not exist."""
     stage = single_stage(plan)
-    memory = _Memory(plan)
+    plan.stage_of(rank)
+    memory = _Memory(plan, rank)
     timeline = []
     for action in stage.actions:
         dead = plan.last_uses[action.program]
         for position, instr in enumerate(stage.program(action.program)):
-            memory.make(instr.out)
-            timeline.append(MemoryPoint(action.program, position, instr.out, tuple(memory.live[kind] for kind in MEMORY_KINDS)))
+            if instr.runs_on(rank):
+                memory.make(instr.out)
+                timeline.append(MemoryPoint(action.program, position, instr.out, tuple(memory.live[kind] for kind in MEMORY_KINDS)))
             for name in dead.get(position, ()):
-                memory.drop(name)
+                if name in memory.block:
+                    memory.drop(name)
     kept = memory.resident
     return MemoryReport(
         params_bytes=kept["params"],
@@ -114,13 +122,14 @@ def predict_memory(plan: Plan) -> MemoryReport:
         activations_bytes=max((p.by_kind["activations"] for p in timeline), default=0),
         inputs_bytes=kept["inputs"],
         timeline=tuple(timeline),
+        gathered_bytes=max((p.by_kind["gathered"] for p in timeline), default=0),
     )
 
 
 class _Memory:
     """Blocks of memory and the values that lie in them. A block is named after its first value; a view lies in its operand's block."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rank: int) -> None:
         self.block: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
@@ -131,28 +140,34 @@ class _Memory:
             if given.role in roles and given.name in plan.value_table:
                 self._add_block(plan, given.name, roles[given.role])
         for state in plan.states:
-            self._add_block(plan, state.name, "optimizer")
+            if plan.held_by(state.name, rank):
+                self._add_block(plan, state.name, "optimizer")
         for name in tuple(self.block):
             self.make(name)
         self.resident = dict(self.live)
-        self._find_blocks(plan)
+        self._find_blocks(plan, rank)
 
     def _add_block(self, plan: Plan, name: str, kind: str) -> None:
         self.block[name], self.kinds[name], self.sizes[name] = name, kind, plan.value(name).slice_bytes
 
-    def _find_blocks(self, plan: Plan) -> None:
+    def _find_blocks(self, plan: Plan, rank: int) -> None:
         """The block of every value the programs make, and its kind, which depends on who reads it later."""
         forward: set[str] = set()
+        buckets: set[str] = set()  # arrived, and not cut up yet
         for phase, instr in plan.instructions():
+            if not instr.runs_on(rank):
+                continue
             operand = instr.ins[0] if instr.ins else ""
             if is_view(instr) and operand in self.block:
                 self.block[instr.out] = self.block[operand]
                 continue
-            self._add_block(plan, instr.out, "workspace")
+            together = _puts_together(instr) or (instr.kind == "split" and operand in buckets)
+            buckets.update([instr.out] if _puts_together(instr) else [])
+            self._add_block(plan, instr.out, "gathered" if together else "workspace")
             if phase == "forward":
                 forward.add(instr.out)
         read = {self.block[name] for _, instr in plan.instructions("backward") for name in instr.ins if name in self.block}
-        self.kinds.update(dict.fromkeys(forward & read, "activations"))
+        self.kinds.update((block, "activations") for block in forward & read if self.kinds[block] == "workspace")
         made = {self.block[value] for _, value in plan.gradients}
         self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
 
@@ -167,3 +182,9 @@ class _Memory:
         self.users[block] -= 1
         if not self.users[block]:
             self.live[self.kinds[block]] -= self.sizes[block]
+
+
+def _puts_together(instr: Instr) -> bool:
+    """Whether an instruction brings parameters that the optimizer parallel keeps cut, one of them or a bucket."""
+    carries = instr.attr("parameter") is not None or instr.attr("members") is not None
+    return carries and (instr.message or instr.attr("message")) == "all_gather"

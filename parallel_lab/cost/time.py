@@ -195,8 +195,11 @@ def _rounds(group_size: int) -> int:
 def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
     """Bytes a rank hands over: its operand; 0 for local instructions and barriers. A recv has no operand: the bytes that arrive.
 
-    Of a halo only strips are handed over, fewer at the edges of the tensor: those of `rank`, or of the rank that gives most.
+    Of a halo only strips are handed over, fewer at the edges of the tensor: those of `rank`, or of the rank that gives most. A broadcast is handed
+    over by its root.
     """
+    if rank is not None and instr.attr("root", rank) != rank:
+        return 0
     if instr.kind in HALOS:
         return payload_bytes(
             instr.kind, instr.group_size, _operand_bytes(plan, instr), instr.attr("window"), None if rank is None else instr.position(rank)
@@ -213,7 +216,7 @@ def _operand_bytes(plan: Plan, instr: Instr) -> int:
 def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:
     """Seconds for one message of a plan over `link`."""
     gamma = cluster.device.gamma_s_per_byte
-    return message_time_s(instr.kind, _operand_bytes(plan, instr), instr.group_size, link, gamma, instr.attr("window"))
+    return message_time_s(instr.message, _operand_bytes(plan, instr), instr.group_size, link, gamma, instr.attr("window"))
 
 
 def sent_bytes(plan: Plan, instr: Instr) -> int:
@@ -222,11 +225,18 @@ def sent_bytes(plan: Plan, instr: Instr) -> int:
         return 0
     # a send has no axes along which its two ranks would differ
     members = 2 if instr.kind in ("send", "recv") else instr.group_size
-    return payload_bytes(instr.kind, members, _operand_bytes(plan, instr), instr.attr("window"))
+    return payload_bytes(instr.message, members, _operand_bytes(plan, instr), instr.attr("window"))
 
 
 def is_view(instr: Instr) -> bool:
-    """Whether the result is the operand's own memory under another shape: slices are C-contiguous, so numpy's reshape copies nothing."""
+    """Whether the result is the operand's own memory under another shape: slices are C-contiguous, so numpy's reshape copies nothing.
+
+    So is a column range of a single row (the split of a bucket's sum), what a start and a wait stand for while an all_reduce happens in place.
+    """
+    if instr.kind == "split":
+        return instr.attr("rows") == 1
+    if instr.kind in ("start", "wait"):
+        return instr.kind == "start" or instr.in_place
     return instr.kind == "reshape" or instr.kind == "compute" and (instr.opdef.view or instr.op == "flatten")
 
 
@@ -241,20 +251,20 @@ def touched_bytes(plan: Plan, instr: Instr) -> int:
     """Bytes a local instruction reads and writes.
 
     compute          operands and result;  nothing for a view
-    slice            the part that is kept, read and written
-    split, concat    operands and result
+    slice, split     the part that is kept, read and written;  nothing for the split of a single row, which is a view
+    concat           operands and result
     """
-    if is_view(instr) or instr.kind in ("print", "free"):
+    if is_view(instr) or instr.kind in ("print", "wait", "free"):
         return 0
     made = plan.value(instr.out).slice_bytes
-    if instr.kind == "slice":
+    if instr.kind in ("slice", "split"):
         return 2 * made
     return sum(plan.value(n).slice_bytes for n in instr.ins) + made
 
 
 def local_time_s(plan: Plan, instr: Instr, device: Device) -> float:
     """Seconds for an instruction that needs no other rank. Raises PlanError for a kind without a cost rule."""
-    if instr.kind not in ("compute", "slice", "split", "concat", "reshape", "print", "free"):
+    if instr.kind not in ("compute", "slice", "split", "concat", "reshape", "wait", "print", "free"):
         raise PlanError(message(f"kind {instr.kind!r} has no cost rule", where=f"instruction {instr.out!r}"))
     work_s = instr_flops(plan, instr) / device.flops_per_s
     return max(work_s, touched_bytes(plan, instr) / device.memory_bandwidth_bytes_per_s) + device.overhead_s
@@ -297,7 +307,8 @@ class PhaseTime:
 class StepTime:
     """Predicted time of one step on one rank, phase by phase.
 
-    Messages are not overlapped with computation. Waiting for slower groups is not in it: see `predict_timeline`.
+    All messages count in full, also those that travel while the rank computes. What is hidden of them, and waiting for slower groups: see
+    `predict_timeline`.
     """
 
     rank: int
@@ -352,7 +363,7 @@ def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
     plan.stage_of(rank)
     stage, phases = single_stage(plan), []
     for name in PHASES:
-        program = stage.program(name)
+        program = [i for i in stage.program(name) if i.runs_on(rank)]
         if program:
             times = [(i.is_communication, instr_time_s(plan, i, cluster, rank=rank)) for i in program]
             phases.append(
@@ -361,7 +372,7 @@ def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
                     compute_s=math.fsum(t for communication, t in times if not communication),
                     communication_s=math.fsum(t for communication, t in times if communication),
                     flops=sum(instr_flops(plan, i) for i in program),
-                    sent_bytes=sum(sent_bytes(plan, i) for i in program),
+                    sent_bytes=sum(sent_bytes(plan, i) for i in program if i.attr("root", rank) == rank),
                     messages=sum(i.is_communication for i in program),
                 )
             )

@@ -4,8 +4,10 @@
     rank 1  |matmul (slower rank) |all_reduce      |relu  |
 
 Local work moves a rank's own clock. A message starts for all members of its group when the last of them arrives (those before it wait) and ends for
-all of them together. Ranks run one program on equal slices, so their clocks only part where groups use different links or where a rank is
-slowed down on purpose; while nothing of this kind is there, one clock stands for all, and 4096 ranks cost what one does.
+all of them together. A message that is started travels on its rank's line while the rank goes on, one after the other: it begins when all members
+have come to it and their lines are free, and who waits for it goes on when it has ended. Ranks run one program on equal slices, so their clocks only
+part where groups use different links or where a rank is slowed down on purpose; while nothing of this kind is there, one clock stands for all, and
+4096 ranks cost what one does.
 """
 
 from __future__ import annotations
@@ -63,31 +65,45 @@ def predict_timeline(
     factors = _factors(plan, slowdown or {})
     for rank in shown:
         plan.stage_of(rank)
-    symmetric = factors is None and all(
+    owned = any(i.owner is not None for _, i in plan.instructions())  # work that one rank does alone
+    symmetric = factors is None and not owned and all(
         len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for _, i in plan.instructions() if i.is_communication
     )
     # one clock stands for all ranks while they are alike
     clocks = np.zeros(1 if symmetric else plan.device_num)
+    lines = clocks.copy()
+    due: dict[str, np.ndarray] = {}  # when what was started will be complete
     lanes: dict[int, list[Event]] = {rank: [] for rank in shown}
     for action in stage.actions:
         for instr in stage.program(action.program):
+            overlapped = instr.kind == "start"
             if instr.is_communication:
-                starts, ends = _message(plan, instr, cluster, clocks)
+                starts, ends = _message(plan, instr, cluster, np.maximum(clocks, lines) if overlapped else clocks)
+                if overlapped:
+                    lines = due[instr.out] = ends
+            elif instr.kind == "wait":
+                starts = ends = np.maximum(clocks, due.pop(instr.ins[0]))
             else:
                 work_s = local_time_s(plan, instr, cluster.device)
-                starts, ends = clocks, clocks + (work_s if factors is None else work_s * factors)
+                works = 1.0 if instr.owner is None else np.arange(len(clocks)) == instr.owner
+                starts, ends = clocks, clocks + works * (work_s if factors is None else work_s * factors)
             for rank, lane in lanes.items():
+                if not instr.runs_on(rank):
+                    continue
                 at = 0 if symmetric else rank
-                group = instr.group(rank) if instr.is_communication else ()
-                common = {"rank": rank, "step": step, "phase": action.program, "name": instr.out, "op": instr.op_class or instr.kind, "group": group}
+                waits = instr.kind == "wait"
+                group = instr.group(rank) if instr.is_communication or waits else ()
+                op = instr.op_class or instr.message or instr.attr("message") or instr.kind
+                common = {"rank": rank, "step": step, "phase": action.program, "name": instr.ins[0] if waits else instr.out, "op": op, "group": group}
                 arrived_s, start_s, end_s = float(clocks[at]), float(starts[at]), float(ends[at])
-                if start_s > arrived_s:
+                if waits or (start_s > arrived_s and not overlapped):
                     lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))
-                kind = "communication" if instr.is_communication else "compute"
-                size_bytes = message_bytes(plan, instr, rank)
-                lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, bytes=size_bytes, source="predicted", **common))
-            clocks = ends
-    return Timeline(EventLog(tuple(e for lane in lanes.values() for e in lane)), float(clocks.max()), symmetric)
+                if not waits:
+                    kind = "communication" if instr.is_communication else "compute"
+                    sent = {"bytes": message_bytes(plan, instr, rank), "overlapped": overlapped}
+                    lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, source="predicted", **sent, **common))
+            clocks = clocks if overlapped else ends
+    return Timeline(EventLog(tuple(e for lane in lanes.values() for e in lane)), float(max(clocks.max(), lines.max())), symmetric)
 
 
 def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:

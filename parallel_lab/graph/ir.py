@@ -64,6 +64,8 @@ class GraphInput:
     role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number, `value`),
            "step" (how many training steps were taken before this one: what random masks depend on), "gradient" (made by the backward program)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
+    fusion_given   the learner chose the parameter's comm_fusion (an id of 1 is also what every parameter starts with)
+    parallel_optimizer   a parameter that the optimizer parallel may cut
     """
 
     name: str
@@ -74,6 +76,8 @@ class GraphInput:
     comm_fusion: int = 1
     value: float | int | bool | None = None
     layerwise: bool = False
+    fusion_given: bool = False
+    parallel_optimizer: bool = True
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Node:
                   all ranks (True) or leave it as each rank has it (False); None for an operator that does not look across samples
     nd_tp      a product that gathers what its layouts cut in addition and scatters its sums: `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
+    micro_batch  which part of the batch it works on, where gradients are accumulated (`nn.GradAccumulation`)
     """
 
     name: str
@@ -109,6 +114,7 @@ class Node:
     phase: str = "forward"
     strategy_reason: str = ""
     nd_tp: bool = False
+    micro_batch: int = 0
 
     @property
     def opdef(self) -> OpDef:
@@ -209,11 +215,15 @@ class Instr:
 
     kind           one of KINDS
     out, ins       value names
-    name           operator it belongs to ("d1.matmul"); `op`/`op_class` only for compute
-    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication
+    name           operator it belongs to ("d1.matmul"), or the parameter whose gradient or slice a message carries; `op`/`op_class` only for compute
+    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication, with `parameter` whose gradient
+                   or slice it carries. Of a start: these, `message`, the kind of communication, and, of a bucket, `members`, its parameters. Of a
+                   concat: `rows`, for its operands stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such an
+                   array), `member` (number of the concat's operand), shape
     axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that cut it
     reason         why a communication or a slice is here, in a sentence
+    owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
     """
 
     kind: str
@@ -229,6 +239,11 @@ class Instr:
     strategy: AnyStrategy | None = None
     reason: str = ""
     origin: Origin = field(default_factory=Origin)
+    owner: int | None = None
+
+    def runs_on(self, rank: int) -> bool:
+        """Whether `rank` runs this instruction."""
+        return self.owner is None or self.owner == rank
 
     def attr(self, name: str, default: Any = None) -> Any:
         return dict(self.attrs).get(name, default)
@@ -238,8 +253,20 @@ class Instr:
         return OPS[self.op]
 
     @property
+    def message(self) -> str:
+        """The kind of message that this instruction sends, at once or to be waited for; "" if it sends none."""
+        if self.kind == "start":
+            return self.attr("message")
+        return self.kind if self.kind in COMMUNICATION else ""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether what a start sends is replaced by what comes back: a bucket, which nothing else reads, by its sum."""
+        return self.attr("message") == "all_reduce" and self.attr("members") is not None
+
+    @property
     def is_communication(self) -> bool:
-        return self.kind in COMMUNICATION
+        return self.kind == "start" or self.kind in COMMUNICATION
 
     @property
     def group_size(self) -> int:
@@ -251,7 +278,9 @@ class Instr:
         return Halo(*self.attr("window"), members=self.group_size)
 
     def handed_bytes(self, operand_bytes: int, rank: int) -> int:
-        """Bytes that `rank` hands over, of an operand of `operand_bytes`: all of it; for a halo, the strips its neighbours need."""
+        """Bytes that `rank` hands over, of an operand of `operand_bytes`: all of it; of a halo its neighbours' strips; off a root nothing."""
+        if self.attr("root", rank) != rank:
+            return 0
         return self.halo.sent_bytes(self.kind, operand_bytes, self.position(rank)) if self.kind in HALOS else operand_bytes
 
     def group(self, rank: int) -> tuple[int, ...]:
@@ -285,6 +314,8 @@ class Draft:
     assignments (target, source): after the update, parameter or state `target` takes the value `source`; forward_assignments: after the forward
                 program
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
+    owners      (parameter, the only rank that updates it and holds its states), where there is one
+    order       names of the parameters as the optimizer has them, or the network: what fusion by index counts
     notes       one (pass, text) per pass that ran
     """
 
@@ -300,7 +331,9 @@ class Draft:
     forward_assignments: tuple[tuple[str, str], ...] = ()
     states: tuple[tuple[str, str, str], ...] = ()
     optimizer: str = ""
+    owners: tuple[tuple[str, int], ...] = ()
     outputs: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
 
     def value_table(self) -> dict[str, Value]:

@@ -57,6 +57,8 @@ class Tracer:
         self.targets: dict[str, str] = {}
         self.late: set[str] = set()
         self.optimizer: Any = None
+        # which part of an accumulated batch the network is running on
+        self.micro_batch = 0
         # the loss scaler that was asked for its scale, and the input that holds it
         self.scaler: Any = None
         self.scale_name = ""
@@ -145,8 +147,9 @@ class Tracer:
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
             shape, dtype, fusion = tuple(parameter.full_shape), str(parameter.dtype), int(parameter.comm_fusion)
-            layerwise = bool(parameter.layerwise_parallel)
-            self.inputs[name] = GraphInput(name, "parameter", shape, dtype, parameter.requires_grad, fusion, layerwise=layerwise)
+            layerwise, given = bool(parameter.layerwise_parallel), parameter.comm_fusion_given
+            kept = {"layerwise": layerwise, "fusion_given": given, "parallel_optimizer": bool(parameter.parallel_optimizer)}
+            self.inputs[name] = GraphInput(name, "parameter", shape, dtype, parameter.requires_grad, fusion, **kept)
         return name
 
     def _constant(self, value: Any) -> TracedValue:
@@ -296,6 +299,7 @@ class Tracer:
             cross_batch=primitive is not None and primitive.prim_attrs.get("cross_batch") is True,
             sync=primitive.prim_attrs.get("sync") if primitive is not None else None,
             phase="update" if any(v.name in self.late for v in values) else "forward",
+            micro_batch=self.micro_batch,
         )
         self.nodes.append(node)
         if node.phase == "update":

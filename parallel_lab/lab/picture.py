@@ -246,8 +246,8 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
                 "number": len(found) + 1,
                 "phase": phase,
                 "operator": instr.name,
-                "kind": instr.kind,
-                "collective": CLASS_NAMES[instr.kind],
+                "kind": instr.message or instr.kind,
+                "collective": CLASS_NAMES[instr.message or instr.kind],
                 "group": list(instr.group(rank)) if instr.is_communication else [],
                 "bytes_predicted": message_bytes(plan, instr, rank),
                 "bytes_counted": event.bytes if event is not None else None,
@@ -317,10 +317,10 @@ def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
     found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
     for phase, instr in plan.instructions():
         if instr.is_communication:
-            when = "gradients" if instr.out.endswith(".mirror") else phase
-            names = found.setdefault(instr.group(rank), {}).setdefault(CLASS_NAMES[instr.kind], {}).setdefault(when, [])
-            if instr.name not in names:
-                names.append(instr.name)
+            carried = instr.attr("members") or tuple(filter(None, (instr.attr("parameter"),)))
+            when = "gradients" if phase == "backward" and carried else phase
+            names = found.setdefault(instr.group(rank), {}).setdefault(CLASS_NAMES[instr.message], {}).setdefault(when, [])
+            names += [name for name in carried or (instr.name,) if name not in names]
     return [
         {
             "label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks",
@@ -343,6 +343,7 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "lap
     """One lane of bars per rank, in microseconds: the last recorded step if there is one, else the predicted step.
 
     A measured message begins, for a rank, when it arrives; until the last member of its group has arrived it waits. That part is a bar of its own.
+    Messages that travel while the rank computes are bars of the lane's `meanwhile`.
     """
     events = list(events)
     if events:
@@ -356,16 +357,19 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "lap
         by_rank.setdefault(e.rank, []).append(e)
     lanes = []
     for rank, own in sorted(by_rank.items()):
-        bars = [
-            {
-                "start": (part[0].start_s - start) * 1e6,
-                "end": (part[-1].end_s - start) * 1e6,
-                "kind": part[0].kind,
-                "label": f"{part[0].op} ({part[0].name})" + (f" and {len(part) - 1} more" if len(part) > 1 else ""),
-            }
-            for part in _joined(own, THIN * (end - start))
+        rows = [
+            [
+                {
+                    "start": (part[0].start_s - start) * 1e6,
+                    "end": (part[-1].end_s - start) * 1e6,
+                    "kind": part[0].kind,
+                    "label": f"{part[0].op} ({part[0].name})" + (f" and {len(part) - 1} more" if len(part) > 1 else ""),
+                }
+                for part in _joined([e for e in own if e.overlapped is overlapped], THIN * (end - start))
+            ]
+            for overlapped in (False, True)
         ]
-        lanes.append({"rank": rank, "bars": bars})
+        lanes.append({"rank": rank, "bars": rows[0]} | ({"meanwhile": rows[1]} if rows[1] else {}))
     return {"source": events[0].source, "unit": "us", "end": (end - start) * 1e6, "lanes": lanes}
 
 
@@ -388,9 +392,9 @@ def _arrivals(events: list[Event]) -> Iterable[tuple[Event, ...]]:
     """Each event; one of a message split into (wait, communication) where this rank was not the last to arrive."""
     complete: dict[tuple[Any, ...], float] = {}
     for e in events:
-        if e.group:
+        if e.group and e.kind == "communication" and not e.overlapped:
             key = (e.phase, e.name, e.group)
             complete[key] = max(complete.get(key, e.start_s), e.start_s)
     for e in events:
-        began = min(complete.get((e.phase, e.name, e.group), e.start_s), e.end_s)
+        began = e.start_s if e.overlapped else min(complete.get((e.phase, e.name, e.group), e.start_s), e.end_s)
         yield (e,) if began <= e.start_s else (replace(e, kind="wait", end_s=began, bytes=0), replace(e, start_s=began))

@@ -24,7 +24,7 @@ import numpy as np
 from .. import ops
 from ..allocator import keep_freed_memory
 from ..context import current_tracer, current_world
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError, WorldError, message, shorten
 from ..layout import TensorLayout
 from ..ops.placement import check_target, refuse_placement
 from ..slices import cut, gather_full, is_cut, same_slices
@@ -33,6 +33,7 @@ from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
 from .schedule import as_schedule, rate_at
 from .totals import Place, RankTotals, Totals
+from .weight_groups import check_grouping_in_context, owners_in_context
 
 __all__ = ["LEARNING_RATE", "Optimizer", "Params", "Rate", "State"]
 
@@ -76,10 +77,13 @@ class Optimizer:
 
     Attributes: `parameters` (a ParameterTuple), `learning_rate` (may be changed between steps), `global_step` (steps taken, skipped ones too),
     `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a compiled step: which slices the states of a parameter are).
-    Subclasses define `update` and, if they keep states, `state_names`.
+    With optimizer parallel in data_parallel mode a rank keeps the states of the parameters that it updates; `state_owners` names the ranks that hold
+    the others. Subclasses define `update` and, if they keep states, `state_names`; `can_be_grouped` says whether they work in that form. Raises
+    OptimizerParallelError (a RuntimeError) where enable_parallel_optimizer is set and cannot work.
     """
 
     state_names: tuple[str, ...] = ()
+    can_be_grouped = False
 
     def __init__(
         self,
@@ -104,6 +108,8 @@ class Optimizer:
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
         self.state_layouts: dict[str, TensorLayout] = {}
+        self.state_owners: dict[str, int] = {}
+        check_grouping_in_context(self)
 
     # ---- where it runs ----
 
@@ -266,29 +272,44 @@ class Optimizer:
         return grads
 
     def _step(self, gradients: dict[str, Any], rates: dict[str, float], totals: Totals) -> None:
-        states = self._states_as_parameters()
+        owners = owners_in_context(self.parameters)
+        rank = current_world().rank if owners else 0
+        states = self._states_as_parameters(owners)
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
             self._scalars[dtype] = self.update_scalars(self.shared_state(dtype))
         for i, parameter in enumerate(self.parameters):
             name = parameter.name
-            if name in gradients:
+            if name in gradients and owners.get(name, rank) == rank:
                 rate = np.asarray(rates[self.rate_name(name)], parameter.dtype)
                 given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[parameter.dtype], rate)
                 new, states[i] = self.update(*given, self.place(name, totals))
                 parameter.adopt(np.asarray(new))
+        for name, owner in sorted(owners.items(), key=lambda item: item[1]):  # in the order of the owners
+            parameter = next(p for p in self.parameters if p.name == name)
+            if name in gradients:
+                parameter.adopt(current_world().comm.broadcast(parameter.asnumpy(), root=owner, tag=f"new value of {name}"))
 
     def _eager_states(self) -> list[State]:
         """The states; those that are not there yet begin as what the parameters hold."""
         if self._states is None:
             self._states = [{} for _ in self.parameters]
         for i, p in enumerate(self.parameters):
-            if not self._states[i]:
+            if not self._states[i] and p.name not in self.state_owners:
                 self._states[i] = self.initial_state(p)
                 self._note_layout(p)
         return self._states
 
-    def _states_as_parameters(self) -> list[State]:
-        """The states of the slices that the parameters hold. Where a state is held in another layout, every rank has to call this."""
+    def _states_as_parameters(self, owners: dict[str, int]) -> list[State]:
+        """The states of the slices that the parameters hold. Where a state is held in another layout or by another rank, every rank has to call this.
+
+        owners  {parameter: the only rank that needs its states}
+        """
+        for i, p in enumerate(self.parameters):
+            had, wanted = self.state_owners.get(p.name), owners.get(p.name)
+            if had != wanted:
+                if had is not None:
+                    self._states[i] = self._shared_by(had, i)
+                self._note_owner(p.name, wanted)
         states = self._eager_states()
         for i, p in enumerate(self.parameters):
             have = self.state_layouts.get(p.name)
@@ -303,22 +324,58 @@ class Optimizer:
         if p.layout is not None:
             self.state_layouts[p.name] = p.layout
 
+    # ---- states that one rank alone holds ----
+
+    def _note_owner(self, name: str, owner: int | None) -> None:
+        """From now on `owner` alone holds the states of a parameter; None: every rank does."""
+        self.state_owners.pop(name, None)
+        if owner is not None:
+            self.state_owners[name] = owner
+            world = current_world()
+            if self._states is not None and world is not None and world.rank != owner:
+                self._states[[p.name for p in self.parameters].index(name)] = {}
+
+    def _shared_by(self, owner: int, i: int) -> State:
+        """The states of parameter number i, from the rank that holds them: every rank has to call this. Raises WorldError outside of their world."""
+        parameter, world = self.parameters[i], current_world()
+        mine = {} if self._states is None else self._states[i]
+        if world is None or owner >= world.world_size:
+            if mine:
+                return mine
+            what = f"the states of {parameter.name!r} are held by rank {owner} alone"
+            raise WorldError(message(what, where=type(self).__name__, hint="Call it in the run that trained, on every rank"))
+        like = self.initial_state(_Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
+        return {
+            kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}") for kind, start in like.items()
+        }
+
     # ---- what a compiled step keeps here ----
 
-    def take_states(self, slices: dict[str, tuple[tuple[int, ...], TensorLayout]], rank: int) -> dict[str, State]:
+    def take_states(
+        self, slices: dict[str, tuple[tuple[int, ...], TensorLayout]], rank: int, owners: dict[str, int] | None = None
+    ) -> dict[str, State]:
         """The states of parameters as `rank` holds them: {name: {state: slice}}.
 
         slices  {parameter: (its whole shape, the layout wanted)}
+        owners  {parameter: the only rank that needs its states}: the others get none
 
-        States that are held in another layout are gathered first, which every rank of the world has to do.
+        States that are held in another layout are gathered first, those that another rank alone holds are sent: every rank of the world has to call
+        this.
         """
         found: dict[str, State] = {}
+        owners = owners or {}
         for i, parameter in enumerate(self.parameters):
             if parameter.name not in slices:
                 continue
             shape, want = slices[parameter.name]
             have = self.state_layouts.get(parameter.name)
-            if self._states is None or not self._states[i]:
+            had, needs = self.state_owners.get(parameter.name), owners.get(parameter.name)
+            sent = self._shared_by(had, i) if had is not None and had != needs else None
+            if needs is not None and needs != rank:
+                continue
+            if sent is not None:
+                state = {k: cut(v, want, rank) for k, v in sent.items()} if is_cut(want) else sent
+            elif self._states is None or not self._states[i]:
                 # what a state starts as does not depend on where it lies
                 state = self.initial_state(_Like(want.slice_shape(shape), parameter.dtype))
             elif have is not None and have.same_placement(want):
@@ -329,12 +386,21 @@ class Optimizer:
             found[parameter.name] = dict(state)
         return found
 
-    def keep_states(self, found: dict[str, State], layouts: dict[str, TensorLayout], scalars: dict[str, State]) -> None:
-        """The states after a step: of each parameter, and by dtype those that all share."""
+    def keep_states(
+        self, found: dict[str, State], layouts: dict[str, TensorLayout], scalars: dict[str, State], owners: dict[str, int] | None = None
+    ) -> None:
+        """The states after a step: of each parameter, and by dtype those that all share.
+
+        owners  {parameter: the only rank that holds its states}
+        """
         if self._states is None:
             self._states = [{} for _ in self.parameters]
+        for name, owner in (owners or {}).items():
+            self._note_owner(name, owner)
         for i, parameter in enumerate(self.parameters):
             if parameter.name in found:
+                if parameter.name not in (owners or {}):
+                    self._note_owner(parameter.name, None)
                 self._states[i] = found[parameter.name]
                 self.state_layouts.pop(parameter.name, None)
                 if is_cut(layouts[parameter.name]):
@@ -349,8 +415,9 @@ class Optimizer:
 
     @property
     def states(self) -> dict[str, dict[str, np.ndarray]]:
-        """{parameter name: {state name: array}} as the eager steps left them."""
-        return {p.name: dict(state) for p, state in zip(self.parameters, self._eager_states(), strict=True)}
+        """{parameter name: {state name: array}} as the eager steps left them; without those that another rank alone holds."""
+        states = zip(self.parameters, self._eager_states(), strict=True)
+        return {p.name: dict(state) for p, state in states if state or p.name not in self.state_owners}
 
     @property
     def scalars(self) -> dict[str, float]:

@@ -94,6 +94,7 @@ class AdamWeightDecay(MomentsBase):
     """
 
     state_names = ("adam_m", "adam_v")
+    can_be_grouped = True
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class Lamb(MomentsBase):
     """
 
     state_names = ("lamb_m", "lamb_v")
+    can_be_grouped = True
 
     def __init__(
         self,

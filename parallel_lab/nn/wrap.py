@@ -281,9 +281,13 @@ class _MicroBatches(Cell):
     def construct(self, *inputs: Any) -> Any:
         total = None
         for i in range(self._count):
+            self._begin(i)
             result = self.network(*(self._part(position, x, i) for position, x in enumerate(inputs)))
             total = result if total is None else _added(total, result)
         return total
+
+    def _begin(self, i: int) -> None:
+        """Micro-batch i is next."""
 
     def _part(self, position: int, x: Any, i: int) -> Any:
         if not isinstance(x, (Arithmetic, np.ndarray)):
@@ -318,6 +322,11 @@ class GradAccumulation(_MicroBatches):
     def micro_size(self) -> int:
         """How many parts."""
         return self._count
+
+    def _begin(self, i: int) -> None:
+        tracer = current_tracer.get()
+        if tracer is not None:
+            tracer.micro_batch = i  # the compiler accumulates part by part
 
 
 GradAccumulationCell = GradAccumulation

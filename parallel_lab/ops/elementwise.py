@@ -268,7 +268,7 @@ def cast(x, dtype="float32"):
 def _(g, out, x, *, dtype):
     if np.dtype(str(x.dtype)).kind != "f" or np.dtype(dtype).kind != "f":
         return (None,)
-    return (g if str(x.dtype) == dtype else cast(g, dtype=str(x.dtype)),)
+    return (g if str(g.dtype) == str(x.dtype) else cast(g, dtype=str(x.dtype)),)
 
 
 def clip_by_value(x, clip_value_min=None, clip_value_max=None):

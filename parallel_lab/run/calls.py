@@ -10,11 +10,12 @@ import sys
 
 import numpy as np
 
+from ..errors import CollectiveMismatch, message
 from ..halo import HALOS
 from ..origin import caller as learners_line, short_file
-from .communicator import REDUCTIONS, Request, payload_bytes
+from .communicator import REDUCTIONS, Request, describe, payload_bytes
 
-__all__ = ["TWO_LINES", "Calls", "Handle", "caller", "detail"]
+__all__ = ["TWO_LINES", "Calls", "Handle", "caller", "check_startable", "detail", "not_waited_for"]
 
 # the hint of a CollectiveMismatch whose calls differ in nothing but where they stand
 TWO_LINES = "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=..."
@@ -23,7 +24,12 @@ _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 class Handle:
-    """A collective that was started. `wait()` gives its reply, once."""
+    """A collective that was started. `wait()` gives its reply, once.
+
+    end_s   when its reply was complete on this rank, as far as it was noticed: time.perf_counter() seconds; None before
+    """
+
+    end_s: float | None = None
 
     def wait(self) -> np.ndarray | None:
         """Wait until the group has answered; the reply. Raises what `answer` raises, and PlanError when called a second time."""
@@ -32,6 +38,20 @@ class Handle:
     def done(self) -> bool:
         """Whether `wait` would return at once. Makes progress."""
         raise NotImplementedError
+
+
+def check_startable(request: Request) -> None:
+    """Raise CollectiveMismatch for a send or recv: a send waits for nobody, and a recv has nothing to do until its message is there."""
+    if request.kind in ("send", "recv"):
+        raise CollectiveMismatch(
+            message(f"{describe(request)} is started", allowed="A collective", hint=f"Call comm.{request.kind} where it is needed")
+        )
+
+
+def not_waited_for(rank: int, request: Request) -> str:
+    """What is wrong with a run that ended while a started collective had not been waited for."""
+    what = f"rank {rank} has started {describe(request)} and never waited for it"
+    return message(what, allowed="Every start needs its wait", hint="Call handle.wait() before the run ends")
 
 
 class Calls:

@@ -1,7 +1,8 @@
 """One interpreter: a rank's program as a generator.
 
-`rank_step(plan, rank, env)` does the local work of one training step and yields a `Request` wherever the plan has a message; whoever drives the
-generator answers. The simulator drives all ranks in one process, a worker drives its own and answers through shared memory.
+`rank_step(plan, rank, env)` does the local work of one training step and yields a `Request` wherever the plan has a message, `Start` and `Wait` where
+it has one that travels while the rank computes; whoever drives the generator answers. The simulator drives all ranks in one process, a worker drives
+its own and answers through shared memory.
 
 `env` maps value names to this rank's arrays: parameters, optimizer states, inputs, and what the step makes.
 """
@@ -23,7 +24,7 @@ from ..nn.amp import LOSS_SCALE
 from ..plan import Plan
 from ..plan_view import CLASS_NAMES
 from ..slices import assemble
-from .communicator import Request
+from .communicator import Request, Start, Wait
 
 __all__ = ["Env", "Tick", "computing", "gather_value", "one_blas_thread", "rank_step", "slice_value", "step_inputs"]
 
@@ -74,41 +75,64 @@ def rank_step(
     phases: Iterable[str] | None = None,
     step: int = 0,
     ticks: bool = False,
-    observe: Callable[[str, Instr, float, float, int], None] | None = None,
+    observe: Callable[..., None] | None = None,
     show: Callable[[str], None] = print,
-) -> Generator[Request | Tick, np.ndarray | None, Env]:
+    empty: Callable[[tuple[int, ...], Any], np.ndarray] = np.empty,
+    progress: Callable[[], None] | None = None,
+) -> Generator[Request | Start | Wait | Tick, Any, Env]:
     """Run the programs of one step on `rank`, in the order of its stage's actions; `env` is changed in place and returned.
 
     phases   run only these programs
     step     how many steps were taken before: what random masks depend on
     show     receives the text of what `construct` prints
     ticks    also yield a Tick after every instruction (answered with None)
-    observe  called after every instruction with (phase, instruction, start, end, bytes): perf_counter seconds, and the bytes of the array handed over
-             to a message (0 for local work)
+    empty    gives the memory of buckets: a communicator's, where other ranks can read them without a copy
+    progress called after every local instruction while a message is on its way
+    observe  called after every instruction with (phase, instruction, start, end, bytes, arrived): perf_counter seconds; the bytes of the array handed
+             over to a message (0 for local work); of a wait when its message was complete, None of all others
 
     Values that nothing reads any more are dropped at once, so memory follows the plan.
     """
     stage = plan.stage_of(rank)
     env.update((name, value) for name, value in plan.scalars.items() if name not in env)
     env.update((i.name, np.asarray(step, i.dtype)) for i in plan.graph.inputs if i.role == "step")
+    if phases is None or "backward" in phases:
+        for _, gradient in plan.gradients:
+            env.pop(gradient, None)  # that of the step before
+    travelling = 0
     for action in stage.actions:
         phase = action.program
         if phases is not None and phase not in phases:
             continue
         dead = plan.last_uses[phase]
         for position, instr in enumerate(stage.program(phase)):
-            start, handed_over = time.perf_counter(), 0
-            if instr.is_communication:
+            start, handed_over, handle = time.perf_counter(), 0, None
+            if not instr.runs_on(rank):
+                pass  # another rank's
+            elif instr.is_communication:
                 request = request_of(instr, rank, env)
-                handed_over = request.value.nbytes
-                env[instr.out] = yield request
+                handed_over = 0 if request.value is None else request.value.nbytes
+                if instr.kind == "start":
+                    travelling += 1
+                    env[instr.out] = yield Start(request)
+                else:
+                    env[instr.out] = yield request
+            elif instr.kind == "wait":
+                handle = env[instr.ins[0]]
+                env[instr.out] = yield Wait(handle)
+                travelling -= 1
+            elif instr.kind == "concat":
+                env[instr.out] = _side_by_side(instr, env, empty(plan.value(instr.out).shape, plan.value(instr.out).dtype))
             elif instr.kind == "print":
                 env[instr.out] = env[instr.ins[0]]
                 show(printed_text(plan, instr, rank, env[instr.out]))
             else:
                 env[instr.out] = _local(instr, rank, env)
-            if observe is not None:
-                observe(phase, instr, start, time.perf_counter(), handed_over)
+            if travelling and progress is not None:
+                progress()
+            if observe is not None and instr.runs_on(rank):
+                end = time.perf_counter()
+                observe(phase, instr, start, end, handed_over, None if handle is None else end if handle.end_s is None else handle.end_s)
             if ticks:
                 yield Tick(phase, position, instr)
             else:
@@ -117,16 +141,28 @@ def rank_step(
         if phase == "forward" and plan.forward_assignments:
             env.update({target: env[source] for target, source in plan.forward_assignments})
         if phase == "update":
-            new = {target: env[source] for target, source in plan.assignments}
+            new = {target: env[source] for target, source in plan.assignments if plan.held_by(target, rank)}
             env.update(new)
     return env
 
 
 def request_of(instr: Instr, rank: int, env: Env) -> Request:
-    """The request that one communication instruction makes."""
-    fields = {name: instr.attr(name) for name in ("dim", "split_dim", "concat_dim", "reduce", "window") if instr.attr(name) is not None}
-    place = instr.origin.place
-    return Request(instr.kind, instr.group(rank), env[instr.ins[0]], origin=f"{instr.out}" + (f" ({place})" if place else ""), **fields)
+    """The request that one communication instruction makes. A bucket's sum takes the bucket's place: nothing else reads it."""
+    given = ("dim", "split_dim", "concat_dim", "reduce", "window", "root", "shape", "dtype")
+    fields = {name: instr.attr(name) for name in given if instr.attr(name) is not None}
+    place, value = instr.origin.place, env[instr.ins[0]] if instr.attr("root", rank) == rank else None
+    out = value if instr.in_place else None
+    return Request(instr.message, instr.group(rank), value, origin=f"{instr.out}" + (f" ({place})" if place else ""), out=out, **fields)
+
+
+def _side_by_side(instr: Instr, env: Env, bucket: np.ndarray) -> np.ndarray:
+    """The operands of a concat, each as (rows, its size / rows), joined in `bucket`."""
+    at = 0
+    for name in instr.ins:
+        part = env[name].reshape(len(bucket), -1)
+        bucket[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    return bucket
 
 
 def printed_text(plan: Plan, instr: Instr, rank: int, array: np.ndarray) -> str:
@@ -151,6 +187,8 @@ def _local(instr: Instr, rank: int, env: Env) -> np.ndarray:
         return _computed(instr, rank, arrays, attrs)
     if instr.kind == "reshape":
         return arrays[0].reshape(instr.attr("shape"))
+    if instr.kind == "split":
+        return np.ascontiguousarray(arrays[0][:, instr.attr("start") : instr.attr("stop")]).reshape(instr.attr("shape"))
     if instr.kind == "slice":
         dim = instr.attr("dim")
         part = arrays[0].shape[dim] // instr.group_size
@@ -190,9 +228,12 @@ def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarra
 def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
     """The full tensor from every rank's slice; pending partial results are combined in rank order.
 
-    Of a value that each rank has for itself (the loss in data_parallel mode), rank 0's.
+    Of a value that each rank has for itself (the loss in data_parallel mode), rank 0's; of one that a single rank holds, that one's (None for the
+    others).
     """
-    value = plan.value(name)
+    value, owner = plan.value(name), plan.owner_of(name)
+    if owner is not None:
+        return np.array(slices[owner])
     return assemble(slices, value.shape, value.layout)
 
 

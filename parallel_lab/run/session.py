@@ -22,6 +22,7 @@ from ..errors import ArgumentError, PlanError, ShapeError, message, shorten
 from ..events import Event, from_dicts, to_dicts
 from ..plan import Plan
 from ..tensor import Tensor
+from .communicator import Start, Wait
 from .interpreter import Env, computing, gather_value, rank_step, slice_value, step_inputs
 from .simulator import Simulator
 
@@ -147,7 +148,7 @@ class Session:
                 raise PlanError(
                     message(f"the pool has {self._pool.world_size} workers", where="Session", allowed=f"The plan needs {plan.device_num}")
                 )
-            envs = [{n: slice_value(plan, n, v, r) for n, v in values.items()} for r in range(plan.device_num)]
+            envs = [{n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)} for r in range(plan.device_num)]
             self._pool.run_each(_load, [(self._key, plan, env) for env in envs])
 
     # ---- training ----
@@ -247,7 +248,7 @@ class Session:
         if self.executor == "simulator":
             return {n: self._simulator.full(n) for n in names}
         slices = self._pool.run(_collect, self._key, names)
-        return {n: gather_value(self.plan, n, [s[n] for s in slices]) for n in names}
+        return {n: gather_value(self.plan, n, [s.get(n) for s in slices]) for n in names}
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Every parameter in full, as it is now."""
@@ -264,13 +265,13 @@ class Session:
         values = self.values(found.values())
         return {kind: float(values[name]) for kind, name in reversed(found.items())}
 
-    def slices(self, name: str) -> list[np.ndarray]:
-        """What each rank holds of `name`, in rank order."""
+    def slices(self, name: str) -> list[np.ndarray | None]:
+        """What each rank holds of `name`, in rank order; None of a rank that never holds it (optimizer states in weight grouping)."""
         self.plan.value(name)
         self._check_open()
         if self.executor == "simulator":
-            return [self._simulator.value(name, r) for r in range(self.plan.device_num)]
-        return [s[name] for s in self._pool.run(_collect, self._key, [name])]
+            return [self._simulator.value(name, r) if self.plan.held_by(name, r) else None for r in range(self.plan.device_num)]
+        return [s.get(name) for s in self._pool.run(_collect, self._key, [name])]
 
     def close(self) -> None:
         """Free the ranks' arrays. Called again, does nothing."""
@@ -432,22 +433,25 @@ def _read(batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
     return found[-turn:] + found[:-turn] if turn else found
 
 
-def _events(rank: int, step: int, ran: Iterable[Ran], source: str) -> list[Event]:
+def _events(rank: int, step: int, ran: Sequence[Ran], source: str) -> list[Event]:
+    """What one rank ran as events. A message that was started lasts until it was complete, and is overlapped with what the rank did meanwhile."""
+    arrivals = {instr.ins[0]: arrived_s for _, instr, _, _, _, arrived_s in ran if arrived_s is not None}
     return [
         Event(
             rank=rank,
             step=step,
             phase=phase,
-            kind="communication" if instr.is_communication else "compute",
-            name=instr.out,
-            op=instr.op_class or instr.kind,
+            kind="communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute",
+            name=instr.ins[0] if instr.kind == "wait" else instr.out,
+            op=instr.op_class or instr.message or instr.attr("message") or instr.kind,
             start_s=start_s,
-            end_s=end_s,
-            group=instr.group(rank) if instr.is_communication else (),
+            end_s=max(start_s, arrivals.get(instr.out, end_s)) if instr.kind == "start" else end_s,
+            group=instr.group(rank) if instr.is_communication or instr.kind == "wait" else (),
             bytes=instr.handed_bytes(handed_over, rank),
             source=source,
+            overlapped=instr.kind == "start",
         )
-        for phase, instr, start_s, end_s, handed_over in ran
+        for phase, instr, start_s, end_s, handed_over, arrived_s in ran
     ]
 
 
@@ -466,7 +470,7 @@ def _forward(comm: Any, key: str, inputs: Env, step: int) -> None:
     session = comm.state[key]
     session["env"].update(inputs)
     with computing(session["plan"]):
-        drive(rank_step(session["plan"], comm.rank, session["env"], phases=("forward",), step=step, show=comm.report), comm.answer)
+        step_on(comm, session["plan"], session["env"], phases=("forward",), step=step, show=comm.report)
 
 
 def _drop(comm: Any, key: str) -> None:
@@ -474,7 +478,8 @@ def _drop(comm: Any, key: str) -> None:
 
 
 def _collect(comm: Any, key: str, names: list[str]) -> dict[str, np.ndarray]:
-    env = comm.state[key]["env"]
+    env, plan = comm.state[key]["env"], comm.state[key]["plan"]
+    names = [n for n in names if plan.held_by(n, comm.rank)]
     missing = [n for n in names if n not in env]
     if missing:
         raise PlanError(message(f"rank {comm.rank} does not hold {missing[0]!r} now", where="Session", hint="Take a step first"))
@@ -503,7 +508,7 @@ def _train(
             env.update(_row(rates, step - first))
             ran: list[Ran] = []
             seen = (lambda *what, ran=ran: ran.append(what)) if record else None
-            drive(rank_step(plan, comm.rank, env, phases=phases, step=step, observe=seen, show=comm.report), comm.answer)
+            step_on(comm, plan, env, phases=phases, step=step, observe=seen, show=comm.report)
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
             recorded.append((step, ran))
             now = time.perf_counter()
@@ -515,12 +520,25 @@ def _train(
     return losses, to_dicts(e for step, ran in recorded for e in _events(comm.rank, step, ran, "measured"))
 
 
-def drive(program: Any, answer: Callable[[Any], Any]) -> Any:
-    """Run one rank's generator, answering each of its requests."""
+def step_on(comm: Any, plan: Plan, env: Env, **options: Any) -> Env:
+    """One step of a plan on this process's rank. comm: its communicator; None for a plan of one device.  options: those of `rank_step`."""
+    if comm is None:
+        return drive(rank_step(plan, 0, env, **options), None)
+    return drive(rank_step(plan, comm.rank, env, empty=comm.empty, progress=comm.progress, **options), comm)
+
+
+def drive(program: Any, comm: Any) -> Any:
+    """Run one rank's generator; `comm` answers what it asks for."""
     reply = None
     while True:
         try:
-            request = program.send(reply)
+            asked = program.send(reply)
         except StopIteration as end:
             return end.value
-        reply = answer(request)
+        match asked:
+            case Start(request):
+                reply = comm.begin(request)
+            case Wait(handle):
+                reply = handle.wait()
+            case _:
+                reply = comm.answer(asked)

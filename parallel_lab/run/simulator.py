@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,8 @@ import numpy as np
 from ..allocator import keep_freed_memory
 from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
 from ..plan import Plan
-from .communicator import Request, answer, check_request, describe
+from .calls import Handle, check_startable, not_waited_for
+from .communicator import Request, Start, Wait, answer, check_request, describe
 from .interpreter import Env, Tick, computing, gather_value, rank_step, slice_value, step_inputs
 
 __all__ = ["Simulator", "simulate"]
@@ -29,8 +31,28 @@ __all__ = ["Simulator", "simulate"]
 RankProgram = Generator[Any, Any, Any]
 
 
+class _Started(Handle):
+    """A collective that a simulated rank has started."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.reply: np.ndarray | None = None
+
+    def done(self) -> bool:
+        return self.end_s is not None
+
+
+def _waiting_for(asked: Any) -> str:
+    if isinstance(asked, _Started):
+        return f"for the {describe(asked.request)} it has started, with {asked.request.group}"
+    return f"{describe(asked)}, with {asked.group}"
+
+
 class _Engine:
-    """Drives rank programs; answers a collective when all its members have asked, a send at once, a recv when its message is there."""
+    """Drives rank programs; answers a collective when all its members have asked, a send at once, a recv when its message is there.
+
+    Collectives that were started are answered apart from the others, each when it is the oldest that all its members have started.
+    """
 
     def __init__(self, programs: Mapping[int, RankProgram]) -> None:
         self.programs = dict(programs)
@@ -40,13 +62,16 @@ class _Engine:
                 raise ArgumentTypeError(
                     message(f"the program of rank {rank} is {shorten(program)}", where="simulate", allowed="A generator", hint=hint)
                 )
-        self.waiting: dict[int, Request] = {}
+        self.waiting: dict[int, Request | _Started] = {}
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         # per ordered pair (source, destination): the sends whose message nobody has taken, oldest first; and how many were sent
         self.mail: dict[tuple[int, ...], deque[Request]] = {}
         self.sent: dict[tuple[int, ...], int] = {}
+        # per rank: what it has started and nobody has answered, oldest first; and what it has not waited for
+        self.started: dict[int, deque[_Started]] = {rank: deque() for rank in self.programs}
+        self.unclaimed: dict[int, list[_Started]] = {rank: [] for rank in self.programs}
 
     def advance(self, rank: int, reply: Any = None) -> Tick | None:
         """Run one rank until it asks for something it must wait for, ticks or ends. Its sends are taken on the way."""
@@ -59,11 +84,18 @@ class _Engine:
             if isinstance(asked, Tick):
                 return asked
             self.counts[rank] += 1
+            if isinstance(asked, Start):
+                reply = self.begin(rank, asked.request)
+                continue
+            if isinstance(asked, Wait):
+                handle = self.claimed(rank, asked.handle)
+                if handle.end_s is None:
+                    self.waiting[rank] = handle
+                    return None
+                reply = handle.reply
+                continue
             check_request(asked, rank, self.programs)
-            if asked.number is None:
-                number = self.numbers.get((rank, asked.group), 0)
-                self.numbers[rank, asked.group] = number + 1
-                asked = dataclasses.replace(asked, number=number)
+            asked = self.counted(asked, (rank, asked.group))
             if asked.kind != "send":
                 self.waiting[rank] = asked
                 return None
@@ -72,6 +104,51 @@ class _Engine:
             self.sent[asked.group] = self.sent.get(asked.group, 0) + 1
             reply = None
 
+    def counted(self, request: Request, key: tuple) -> Request:
+        """The request with its number among those of this key."""
+        if request.number is not None:
+            return request
+        number = self.numbers.get(key, 0)
+        self.numbers[key] = number + 1
+        return dataclasses.replace(request, number=number)
+
+    # what is started and waited for
+
+    def begin(self, rank: int, request: Any) -> _Started:
+        """Take a collective that a rank starts."""
+        check_request(request, rank, self.programs)
+        check_startable(request)
+        handle = _Started(self.counted(request, (rank, request.group, "started")))
+        self.started[rank].append(handle)
+        self.unclaimed[rank].append(handle)
+        self.answer_started()
+        return handle
+
+    def claimed(self, rank: int, handle: Any) -> _Started:
+        """The handle that a rank waits for, which it must have got from a start, and not have waited for."""
+        if not any(handle is mine for mine in self.unclaimed[rank]):
+            what = f"rank {rank} waits for {shorten(handle)}"
+            raise PlanError(message(what, where="Wait", allowed="What a Start gave to this rank, once"))
+        self.unclaimed[rank] = [mine for mine in self.unclaimed[rank] if mine is not handle]
+        return handle
+
+    def answer_started(self) -> None:
+        """Answer what is the oldest of all its members. Raises CollectiveMismatch."""
+        moved = True
+        while moved:
+            moved = False
+            for queue in self.started.values():
+                if not queue:
+                    continue
+                group = queue[0].request.group
+                heads = [self.started[r][0] for r in group if self.started[r]]
+                if len(heads) < len(group) or any(h.request.group != group for h in heads):
+                    continue
+                for rank, handle, reply in zip(group, heads, answer([h.request for h in heads]), strict=True):
+                    handle.reply, handle.end_s = reply, time.perf_counter()
+                    self.started[rank].popleft()
+                moved = True
+
     def answer_ready(self) -> dict[int, Any]:
         """Replies to every request that is complete now. Raises CollectiveMismatch."""
         replies: dict[int, Any] = {}
@@ -79,12 +156,16 @@ class _Engine:
             if rank in replies:
                 continue
             request = self.waiting[rank]
+            if isinstance(request, _Started):
+                if request.end_s is not None:
+                    replies[rank] = request.reply
+                continue
             if request.kind == "recv":
                 if self.mail.get(request.group):
                     replies[rank] = _received(request, self.mail[request.group].popleft())
                 continue
             members = [self.waiting.get(r) for r in request.group]
-            if all(m is not None and m.group == request.group and m.kind != "recv" for m in members):
+            if all(isinstance(m, Request) and m.group == request.group and m.kind != "recv" for m in members):
                 replies.update(zip(request.group, answer(members), strict=True))
         for rank in replies:
             del self.waiting[rank]
@@ -92,17 +173,21 @@ class _Engine:
 
     def deadlock(self) -> DeadlockError:
         """The error that says who waits for whom, with a hint for each kind of wait."""
-        lines = [f"rank {r} waits in its call {self.counts[r]}, {describe(q)}, with {q.group}" for r, q in sorted(self.waiting.items())]
+        lines = [f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(q)}" for r, q in sorted(self.waiting.items())]
         ended = sorted(self.results)
         rest = f"; ranks {ended} have ended" if ended else ""
-        pairs = sorted({q.group for q in self.waiting.values() if q.kind == "recv"})
+        asked = [q.request if isinstance(q, _Started) else q for q in self.waiting.values()]
+        pairs = sorted({q.group for q in asked if q.kind == "recv"})
         hints = ["A recv waits for its sender, and the sender never sends: " + ", ".join(f"rank {a} to rank {b}" for a, b in pairs)] if pairs else []
-        if any(q.kind != "recv" for q in self.waiting.values()):
+        if any(q.kind != "recv" for q in asked):
             hints.append("All members of a group must make the same calls in the same order")
         return DeadlockError(message("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints)))
 
     def check_mail(self) -> None:
-        """Raise CollectiveMismatch if a message is left that nobody has received."""
+        """Raise CollectiveMismatch if a message is left that nobody has received, or a collective that was started and not waited for."""
+        for rank, left in self.unclaimed.items():
+            if left:
+                raise CollectiveMismatch(not_waited_for(rank, left[0].request))
         for pair, left in sorted(self.mail.items()):
             if left:
                 (source, target), count = pair, self.sent[pair]
@@ -162,7 +247,8 @@ class Simulator:
         self.plan = plan
         self.ranks = range(plan.device_num)
         self._need([i.name for i in plan.parameters], values)
-        self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in values.items() if n in plan.value_table} for r in self.ranks]
+        known = {n: v for n, v in values.items() if n in plan.value_table}
+        self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in known.items() if plan.held_by(n, r)} for r in self.ranks]
         self.steps = 0
         keep_freed_memory()
         self._engine: _Engine | None = None
@@ -173,6 +259,10 @@ class Simulator:
         if missing:
             hint = "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares optimizer states too"
             raise PlanError(message(f"no value for {missing}", where="Simulator", allowed="One array per parameter and optimizer state", hint=hint))
+
+    def _need_states(self) -> None:
+        for rank, env in enumerate(self.envs):
+            self._need([s.name for s in self.plan.states if self.plan.held_by(s.name, rank)], env)
 
     def run_step(
         self, *inputs: Any, phases: Sequence[str] | None = None, step: int | None = None, observe: Callable[..., None] | None = None
@@ -185,7 +275,7 @@ class Simulator:
         A step that was begun and not stepped to its end is given up.
         """
         if phases is None or "update" in phases:
-            self._need([s.name for s in self.plan.states], self.envs[0])
+            self._need_states()
         self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
         number = self.steps if step is None else step
         with computing(self.plan):
@@ -203,7 +293,7 @@ class Simulator:
 
     def begin(self, *inputs: Any) -> None:
         """Start a step that `next_instruction` walks through. Values are kept until the next `begin`."""
-        self._need([s.name for s in self.plan.states], self.envs[0])
+        self._need_states()
         for rank in self.ranks:
             keep = {i.name for i in self.plan.graph.inputs} | {s.name for s in self.plan.states}
             self.envs[rank] = {n: v for n, v in self.envs[rank].items() if n in keep}
@@ -249,4 +339,4 @@ class Simulator:
 
     def full(self, name: str) -> np.ndarray:
         """The full tensor, put together from the ranks' slices."""
-        return gather_value(self.plan, name, [self.value(name, r) for r in self.ranks])
+        return gather_value(self.plan, name, [self.value(name, r) if self.plan.held_by(name, r) else None for r in self.ranks])

@@ -66,8 +66,9 @@ class AutoParallel(Cell):
         self.__dict__["_compiled"] = CompiledFunction(network, self.settings)
 
     def settings(self) -> dict[str, Any]:
-        """What the network is compiled with: every field of ParallelConfig that does not depend on the world."""
-        defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in ("device_num", "global_rank")}
+        """What the network is compiled with: the fields of ParallelConfig, but for those of the world and two that no method here gives."""
+        kept = ("device_num", "global_rank", "fusion_index", "cost_model_fusion")
+        defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in kept}
         return {**defaults, **self._config}
 
     @property

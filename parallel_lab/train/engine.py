@@ -26,6 +26,7 @@ from ..errors import ContextConflictError, TracedCommunication, WorldError, mess
 from ..layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.loss import check_outputs
+from ..nn.weight_groups import check_grouping_in_context
 from ..nn.wrap import DistributedGradReducer, TrainOneStepCell
 from ..plan import Plan
 from ..slices import gather_full
@@ -104,6 +105,8 @@ class TrainStep(_Step):
         alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)
         if alone:
             check_built(frozen(), self.network)
+            if optimizer is not None:
+                check_grouping_in_context(optimizer)
             self._at_once = self._eager_step(reduce=False)
             return
         if optimizer is None:

@@ -23,8 +23,8 @@ from ..graph.ir import LOCAL_MODES, Instr
 from ..graph.trace import fill_form
 from ..nn.optim import LEARNING_RATE
 from ..plan import Plan
-from ..run.interpreter import Env, computing, rank_step
-from ..run.session import drive
+from ..run.interpreter import Env, computing
+from ..run.session import step_on
 from ..slices import cut, gather_full, is_cut
 from ..tensor import RankTensor, Tensor
 
@@ -77,7 +77,7 @@ class RankProgram:
         shared = self._states()
         observe, events = self._observer()
         with computing(plan):
-            drive(rank_step(plan, self.rank, env, step=self._number(), observe=observe), self._answer)
+            step_on(None if self.world is None else self.world.comm, plan, env, step=self._number(), observe=observe)
         self.steps += 1
         self._keep(shared)
         if events:
@@ -109,11 +109,13 @@ class RankProgram:
         if optimizer is None:
             return shared
         cuts = {s.parameter: (plan.value(s.parameter).shape, self._layouts[s.parameter]) for s in plan.states if s.parameter}
-        held = optimizer.take_states(cuts, self.rank)
+        held = optimizer.take_states(cuts, self.rank, dict(plan.owners))
         rates = optimizer.rates(optimizer.global_step)
         scaler = optimizer.loss_scaler.scalar_state() if optimizer.loss_scaler is not None else {}
         for state in plan.states:
             dtype = plan.value(state.name).dtype
+            if not plan.held_by(state.name, self.rank):
+                continue
             if state.parameter:
                 self.env[state.name] = np.asarray(held[state.parameter][state.kind], dtype)
                 continue
@@ -142,11 +144,14 @@ class RankProgram:
         states: dict[str, dict[str, np.ndarray]] = {}
         scaler: dict[str, Any] = {}
         for state in self.plan.states:
+            if not self.plan.held_by(state.name, self.rank):
+                continue
             if state.parameter:
                 states.setdefault(state.parameter, {})[state.kind] = env.pop(state.name)
             elif optimizer.loss_scaler is not None and state.kind in optimizer.loss_scaler.scalar_state():
                 scaler[state.kind] = env[state.name]
-        optimizer.keep_states(states, self._layouts, {dtype: {k: env[n] for k, n in kinds.items()} for dtype, kinds in shared.items()})
+        scalars = {dtype: {k: env[n] for k, n in kinds.items()} for dtype, kinds in shared.items()}
+        optimizer.keep_states(states, self._layouts, scalars, dict(self.plan.owners))
         if scaler:
             optimizer.loss_scaler.take(scaler)
         optimizer.global_step += 1
@@ -158,9 +163,6 @@ class RankProgram:
         optimizer = self.compiled.optimizer
         return self.steps if optimizer is None else optimizer.global_step
 
-    def _answer(self, request: Any) -> Any:
-        return self.world.comm.answer(request)
-
     def _observer(self) -> tuple[Any, list[Event]]:
         """What notes the computations of a step as events, beside the messages that the communicator records, if the world records."""
         events: list[Event] = []
@@ -169,9 +171,11 @@ class RankProgram:
 
         number = self._number()
 
-        def observe(phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int) -> None:
+        def observe(phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int, arrived_s: float | None) -> None:
             if not instr.is_communication:
-                events.append(Event(self.rank, number, phase, "compute", instr.out, instr.op_class or instr.kind, start_s, end_s))
+                waits = instr.kind == "wait"
+                what = ("wait", instr.ins[0], instr.attr("message")) if waits else ("compute", instr.out, instr.op_class or instr.kind)
+                events.append(Event(self.rank, number, phase, *what, start_s, end_s))
 
         return observe, events
 

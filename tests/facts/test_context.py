@@ -68,6 +68,7 @@ DEFAULTS = {
     "auto_pipeline": False,
     "all_reduce_fusion_config": [],
     "comm_fusion": {"openstate": True, **{kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}},
+    "fusion_index": "inclusive",
     "grad_accumulation_step": 1,
     "communi_parallel_mode": "all_group_parallel",
     "enable_alltoall": False,
@@ -178,6 +179,7 @@ ROUND_TRIPS = [
     {"pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "gpipe"}},
     {"all_reduce_fusion_config": [20, 35]},
     {"all_reduce_fusion_config": [0]},
+    {"fusion_index": "first_n"},
     {"grad_accumulation_step": 4},
     {"communi_parallel_mode": "no_group_parallel"},
     {"enable_alltoall": True},
@@ -552,3 +554,54 @@ def test_asking_whether_an_unknown_key_is_set_names_no_function_that_is_not_ther
     with pytest.raises(ContextError) as caught:
         is_set("max_call_depth")
     assert "is_context" not in str(caught.value)
+
+
+# ---- fusion by the cost model, and how positions are counted ----
+
+
+def test_positions_are_inclusive_until_the_seeds_wording_is_asked_for():
+    assert frozen().fusion_index == "inclusive"
+    set_auto_parallel_context(fusion_index="first_n")
+    assert frozen().fusion_index == "first_n"
+    with pytest.raises(ContextError, match="first_n"):
+        set_auto_parallel_context(fusion_index="exclusive")
+
+
+def _fuse_by_cost(**settings):
+    set_cost_model_context(**{f"costmodel_allreduce_fusion_{key}": value for key, value in settings.items()})
+    return frozen().cost_model_fusion
+
+
+def test_the_cost_model_fuses_once_an_algorithm_is_chosen_and_its_numbers_make_sense():
+    assert frozen().cost_model_fusion is None
+    assert _fuse_by_cost(times=2, tail_percent=0.5) is None  # algorithm 0
+    assert _fuse_by_cost(algorithm=1) == ("times", 2, 0.5)
+    assert _fuse_by_cost(times=1) is None
+    assert _fuse_by_cost(algorithm=2) is None  # tail and inherent time are both 0.1 at first
+    hiding = _fuse_by_cost(tail_time=0.1, allreduce_inherent_time=0.05, allreduce_bandwidth=1e-6, computation_time_parameter=1.5e-6)
+    assert hiding == ("hiding", 0.1, 0.05, 1e-6, 1.5e-6)
+    assert hash(frozen()) == hash(frozen()) and ParallelConfig(cost_model_fusion=hiding) == frozen()
+    assert _fuse_by_cost(computation_time_parameter=0.0) is None
+    reset_cost_model_context()
+    assert frozen().cost_model_fusion is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["times", 2, 0.5],
+        ("times", 2),
+        ("times", 1, 0.5),
+        ("times", 2.0, 0.5),
+        ("times", 2, 1.0),
+        ("sizes", 2, 0.5),
+        ("hiding", 0.1, 0.1, 1e-6, 1e-6),
+        ("hiding", 0.1, 0.05, 0.0, 1e-6),
+        (),
+        1,
+    ],
+    ids=str,
+)
+def test_a_cost_model_fusion_that_is_none_is_refused(value):
+    with pytest.raises(ContextError, match="cost_model_fusion"):
+        ParallelConfig(cost_model_fusion=value)

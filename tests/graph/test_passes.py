@@ -71,9 +71,9 @@ def test_steps_are_the_passes_in_order_and_each_leaves_a_note():
     rule = nn.SGD(net.trainable_params(), 0.1)
     steps = compile_steps(net, X, Y, loss=nn.MSELoss(), optimizer=rule, device_num=8, dataset_strategy="full_batch")
     names = [n for n, _ in steps]
-    assert names == ["trace", "strategies", "parallelize", "differentiate", "update", "plan"]
+    assert names == ["trace", "strategies", "parallelize", "differentiate", "fuse", "update", "plan"]
     assert [n for n, _ in steps[-1][1].notes] == names[:-1]
-    assert [len(draft.programs) for _, draft in steps[:-1]] == [0, 0, 1, 2, 3]
+    assert [len(draft.programs) for _, draft in steps[:-1]] == [0, 0, 1, 2, 2, 3]
 
 
 def test_without_a_loss_nothing_is_differentiated():
@@ -99,7 +99,7 @@ def test_a_pass_of_ones_own_can_change_strategies():
     net = quick(S, ((2, 4),), S)
     before = plan_of(net, X, Y)
     after = plan_of(net, X, Y, passes=[PASSES[0], ("rows", rows), *PASSES[1:]])
-    assert [n for n, _ in after.notes] == ["trace", "strategies", "rows", "parallelize", "differentiate"]
+    assert [n for n, _ in after.notes] == ["trace", "strategies", "rows", "parallelize", "differentiate", "fuse"]
     assert "+" in before.diff(after) and "((8, 1),)" in before.diff(after)
     np.testing.assert_allclose(simulated(after, net, X, Y)[0], alone(net, X, Y)[0], rtol=1e-10)
 

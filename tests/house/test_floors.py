@@ -31,6 +31,7 @@ FLOORS = {
         "context_tables",
         "parallel_config",
         "settings",
+        "fusion",
     ),
     1: ("ops",),
     2: ("arithmetic", "tensor", "autograd", "functional", "nn", "dataset", "models"),

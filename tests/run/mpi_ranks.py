@@ -7,12 +7,14 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
+from dataclasses import replace
 
 import numpy as np
 
 from parallel_lab.errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, ParallelLabError
-from parallel_lab.run.communicator import COLLECTIVES, Request, answer
+from parallel_lab.run.communicator import COLLECTIVES, REDUCTIONS, Request, answer
 from parallel_lab.run.mpi import connect
 
 SEED = 20261203
@@ -84,6 +86,109 @@ def compare(comm, reproducible: bool, count: int) -> None:
         say(f"compared {int(total.sum())} replies")
 
 
+def mixed(comm, reproducible: bool, count: int) -> None:
+    """Random collectives, blocking ones and started ones, over many groups; each rank waits, asks and makes progress where its own dice say.
+
+    Every reply against `communicator.answer` on what all members gave. No rank can wait for ever in a right implementation: the members of a group
+    start and call in one order, that of the list, and what a rank waits for stands before the place where it waits.
+    """
+    from tests.run.test_shm_collectives import normal_dims
+
+    shared, own = np.random.default_rng([SEED, comm.world_size, 1]), np.random.default_rng([SEED, comm.world_size, 2, comm.rank])
+    np.seterr(all="ignore")  # what products overflow to is part of the comparison
+    waiting, counts = [], {"started": 0, "blocking": 0, "in place": 0, "out": 0}
+
+    def check(got, request, out, case, label):
+        group = request.group
+        want = answer([normal_dims(case[rank]) for rank in group])[group.index(comm.rank)]
+        assert (got is None) == (want is None), label
+        if got is None:
+            return
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), label
+        assert got is out or (out is None and got.flags.owndata), label
+        if reproducible or request.kind not in REDUCING or got.tobytes() == want.tobytes():
+            assert got.tobytes() == want.tobytes(), label
+            return
+        assert request.reduce in ("sum", "mean", "prod") and got.dtype.kind in "fc", label
+        values = [case[rank].value for rank in group]
+        if request.kind == "reduce_scatter":
+            values = [np.split(v, len(group), axis=request.dim)[group.index(comm.rank)] for v in values]
+        bound = 2 * len(group) * float(np.finfo(want.dtype).eps) * np.abs(want) if request.reduce == "prod" else sum_bound(values)
+        np.testing.assert_array_less(np.abs(got.astype("c16") - want.astype("c16")), bound + np.finfo(want.dtype).tiny, err_msg=label)
+
+    def take(at):
+        handle, *known = waiting.pop(at)
+        check(handle.wait(), *known)
+        assert handle.end_s is not None
+
+    for index, drawn in enumerate(same_requests(comm.world_size, count)):
+        start = shared.random() < 0.6
+        first = next(iter(drawn.values()))
+        fields = {}
+        if first.kind in REDUCING:
+            fields["reduce"] = str(shared.choice([r for r in REDUCTIONS if r != "mean" or first.value.dtype.kind in "fc"]))
+        if comm.rank in drawn:
+            case = {rank: replace(request, **fields) for rank, request in drawn.items()}
+            mine = case[comm.rank]
+            value = None if mine.value is None else mine.value.copy()
+            out, how = None, own.integers(3)
+            replies = mine.kind != "barrier" and (mine.kind not in ("reduce", "gather") or mine.root == comm.rank)
+            if how and replies and mine.group != (comm.rank,):
+                if how == 1 and mine.kind in ("all_reduce", "reduce"):
+                    out = value
+                    counts["in place"] += 1
+                else:
+                    out = np.empty_like(answer([normal_dims(case[rank]) for rank in mine.group])[mine.group.index(comm.rank)])
+                    counts["out"] += 1
+            request = replace(mine, value=value, out=out, origin=f"case {index}")
+            label = f"rank {comm.rank}, {'started' if start else 'blocking'} case {index}: {mine.kind} {mine.reduce} group {mine.group} {how}"
+            counts["started" if start else "blocking"] += 1
+            if start:
+                waiting.append((comm.begin(request), mine, out, case, label))
+            else:
+                check(comm.answer(request), mine, out, case, label)
+        dice = own.random()
+        if waiting and dice < 0.3:
+            take(int(own.integers(len(waiting))))
+        elif waiting and dice < 0.5 and waiting[0][0].done():
+            take(0)
+        elif dice < 0.6:
+            comm.progress()
+    while waiting:
+        take(int(own.integers(len(waiting))))
+    total = comm.all_reduce(np.array(list(counts.values())))
+    assert min(total[:2]) > count // 3 and min(total[2:]) > count // 40, total
+    if comm.rank == 0:
+        say(f"compared {int(total[:2].sum())} replies")
+
+
+def memory(comm) -> None:
+    """What a collective with `out` takes beside it, by numpy's own account: for sums the others' parts; for what is only moved, nothing."""
+    n, world = comm.world_size, tuple(range(comm.world_size))
+    whole, part = np.ones(1_200_000), np.ones(1_200_000 // n)
+    other = np.empty_like(whole)
+    asked = {
+        "all_reduce": (Request("all_reduce", world, whole, out=other), whole.nbytes),
+        "all_reduce in place": (Request("all_reduce", world, whole, out=whole), whole.nbytes),
+        "all_gather": (Request("all_gather", world, part, out=other), 0),
+        "all_to_all": (Request("all_to_all", world, whole, out=other), 0),
+        "reduce_scatter": (Request("reduce_scatter", world, whole, out=np.empty_like(part)), whole.nbytes),
+        "broadcast": (Request("broadcast", world, whole if comm.rank == 0 else None, root=0, shape=whole.shape, dtype="float64", out=other), 0),
+        "scatter": (Request("scatter", world, whole if comm.rank == 0 else None, root=0, out=np.empty_like(part)), 0),
+    }
+    for name, (request, allowed) in asked.items():
+        for started in (False, True):
+            comm.barrier()
+            tracemalloc.start()
+            reply = comm.begin(request).wait() if started else comm.answer(request)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert reply is request.out, name
+            assert peak < allowed + 200_000, (name, started, peak)  # 200 kB: everything else Python makes, line caches of tracebacks included
+    if comm.rank == 0:
+        say("no copies")
+
+
 def large(comm) -> None:
     """4 MB, a prime number of elements: no border of the pieces divides it; and all orders of magnitude."""
     rng = np.random.default_rng(SEED)
@@ -136,16 +241,18 @@ def deadlock(comm) -> None:
 
 def main() -> None:
     what = sys.argv[1]
-    if what == "native":
+    if "native" in what:
         os.environ["PARALLEL_LAB_MPI_REPRODUCIBLE"] = "0"
     warnings.simplefilter("error" if what not in ("timeout", "deadlock") else "ignore")
     limits = {"timeout": (1.5, 0.5), "deadlock": (20.0, 0.3)}.get(what, (20.0, 10.0))
     comm = connect(timeout_s=limits[0], warn_after_s=limits[1])
     assert connect() is comm
-    assert comm.reproducible == (what != "native")
+    assert comm.reproducible == ("native" not in what)
     if what in ("compare", "native"):
         compare(comm, comm.reproducible, int(sys.argv[2]))
-    elif what in ("large", "caught", "timeout", "deadlock"):
+    elif what in ("mixed", "mixed native"):
+        mixed(comm, comm.reproducible, int(sys.argv[2]))
+    elif what in ("large", "memory", "caught", "timeout", "deadlock"):
         globals()[what](comm)
     else:
         comm.barrier()
@@ -198,6 +305,19 @@ def main() -> None:
             if odd:
                 comm.send(np.ones(200_000), 0)
             return
+        if what == "kill while others wait for a handle":
+            handle = comm.start("all_reduce", np.ones(400_000))
+            if odd:
+                os.kill(os.getpid(), signal.SIGKILL)
+            handle.wait()
+            comm.start("barrier").wait()
+        if what == "not waited for":
+            handle = comm.start("all_reduce", np.ones(400_000))
+            if not odd:
+                handle.wait()
+            return
+        if what == "started mismatch":
+            comm.start("all_reduce", np.ones(3 + odd), tag="sum").wait()
         if what == "mismatch":
             comm.all_reduce(np.ones(3 + odd), tag="sum")
         comm.barrier()

@@ -66,6 +66,26 @@ def test_sums_of_the_library_itself_match_to_rounding(n):
 
 
 @needs_mpi
+@pytest.mark.parametrize(
+    ("n", "count", "how"),
+    [(2, 300, "mixed"), (4, 1000, "mixed"), (8, 120, "mixed"), (3, 300, "mixed native"), pytest.param(8, 600, "mixed", marks=pytest.mark.exhaustive)],
+)
+def test_random_programs_of_blocking_and_started_collectives_give_the_bits_of_answer(n, count, how):
+    """Also the control of the comparison: among some 3,000 replies, of calls that match, no false alarm. `native`: sums of floats to rounding."""
+    found = mpirun(n, how, str(count))
+    assert found.returncode == 0, found.stderr
+    compared = re.fullmatch(r"compared (\d+) replies\n", found.stdout)
+    assert compared and int(compared[1]) > count, found.stdout
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_a_reply_is_written_where_it_is_wanted_without_a_copy(n):
+    found = mpirun(n, "memory")
+    assert (found.returncode, found.stdout) == (0, "no copies\n"), found.stderr
+
+
+@needs_mpi
 def test_large_values_give_the_bits_of_answer():
     found = mpirun(3, "large")
     assert (found.returncode, found.stdout) == (0, "equal\n"), found.stderr
@@ -100,6 +120,9 @@ ENDS = {
     "return": (None, "rank 1 has returned while rank", "its last call was barrier #0"),
     "os._exit": (7, "", ""),
     "kill": (128 + signal.SIGKILL, "", ""),
+    "kill while others wait for a handle": (128 + signal.SIGKILL, "", ""),
+    "not waited for": (1, "rank 1 has started all_reduce", "never waited for it"),
+    "started mismatch": (1, "they differ in shape", "raised CollectiveMismatch; all ranks are ended"),
     "unread": (1, "rank 1 sent 1 message to rank 0, which received 0", ""),
     "mismatch": (1, "they differ in shape", "raised CollectiveMismatch; all ranks are ended"),
 }

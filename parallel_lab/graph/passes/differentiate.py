@@ -25,6 +25,7 @@ from ...origin import Origin
 from ..ir import LOCAL_MODES, Draft, Instr, Value, attr_pairs, fresh_name
 from ..trace import TracedValue
 from .loss_scale import loss_scale_name
+from .optimizer_shard import accumulates_slices, is_parameter_gather
 
 __all__ = ["LocalRecorder", "differentiate"]
 
@@ -112,6 +113,11 @@ class _Backward:
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
+        # parameters that the optimizer parallel has cut: how each is put together, and the addends of its gradient that were scattered already
+        self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
+        self.scattered: dict[str, TracedValue] = {}
+        self.borders = _micro_borders(draft, self.gathers)
+        self.wide: set[str] = set()  # values whose gradient stays in the wider dtype in which it was summed
         graph, bridges = draft.graph, dict(draft.bridges)
         self.seeds = tuple(bridges[name] for name in graph.seeds) or draft.outputs
         asked = {target for _, target in graph.gradients}
@@ -137,7 +143,7 @@ class _Backward:
         for part in parts[1:]:
             total = total + self.array(part)
         made = self.values[name]
-        if str(total.dtype) != made.dtype:
+        if str(total.dtype) != made.dtype and name not in self.wide:
             # float32 beside float64: the rule computed in the wider one, the gradient has the value's own
             total = OPS["cast"](total, dtype=made.dtype)
         if made.layout is not None:
@@ -146,7 +152,7 @@ class _Backward:
                 # A rule passed one array on as the gradient of two values that are laid out differently: x + b, where b is broadcast, but a rank's
                 # slice of x happens to have b's shape. Each gradient needs a name with its own layout.
                 total = OPS["sum_to"](total, shape=wanted.slice_shape)
-            self.values[total.name] = wanted
+            self.values[total.name] = replace(wanted, dtype=str(total.dtype))
         self.taken[name] = total.name
         return total
 
@@ -174,6 +180,10 @@ class _Backward:
             gradient = self.take(instr.out)
             if gradient is not None:
                 getattr(self, f"of_{instr.kind}")(instr, gradient)
+            elif instr.out in self.scattered:
+                self.give(instr.ins[0], self.scattered[instr.out])
+            for name, micro_batch in self.borders.get(instr.out, ()):
+                self.end_of_micro_batch(name, micro_batch)
 
     def of_compute(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         if instr.op == "divide_by" and isinstance(gradient, _Uniform):
@@ -239,6 +249,9 @@ class _Backward:
 
     def of_all_gather(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         reason = f"backward of the all_gather for {instr.name!r}: each rank needs the sum of all gradients of the part it had given"
+        if instr.out in self.gathers:
+            self.give(instr.ins[0], self.scatter(instr, self.array(gradient)))
+            return
         attrs = {"dim": instr.attr("dim"), "reduce": "sum", "fusion": 0}
         made = self.gradient_value(instr.ins[0])
         self.give(instr.ins[0], self.message("reduce_scatter", instr, self.array(gradient), made, reason, attrs))
@@ -295,6 +308,49 @@ class _Backward:
 
     # ---- parameters ----
 
+    def sum_dtype(self, dtype: str) -> str:
+        """The dtype in which gradients are summed over ranks. MindSpore, gradient_fp32_sync: half precision is added up in single precision."""
+        config = self.draft.config
+        widened = dtype == "float16" and config.gradient_fp32_sync and config.parallel_mode not in LOCAL_MODES
+        return "float32" if widened else dtype
+
+    def scatter(self, gather: Instr, gradient: TracedValue, **which: int) -> TracedValue:
+        """A rank's part of the sum of all gradients of a parameter that was put together by `gather`."""
+        source, parameter = gather.ins[0], gather.attr("parameter")
+        sent = self.sum_dtype(str(gradient.dtype))
+        if sent != str(gradient.dtype):
+            gradient = self.widened(gradient, sent)
+            self.wide.add(source)
+        made = self.gradient_value(source)
+        attrs = {"dim": gather.attr("dim"), "reduce": "sum", "fusion": gather.attr("fusion"), "parameter": parameter, **which}
+        reason = f"each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}, and needs the sum of the part it keeps"
+        return self.rec.emit(
+            "reduce_scatter",
+            Value(made.shape, sent, made.layout),
+            (gradient.name,),
+            f"{parameter}.grad.scattered",
+            attrs=attr_pairs(attrs),
+            axes=gather.axes,
+            device_matrix=gather.device_matrix,
+            name=parameter,
+            reason=f"optimizer parallel: {reason}",
+        )
+
+    def end_of_micro_batch(self, name: str, micro_batch: int) -> None:
+        """Add up what one micro-batch gave for a parameter that was put together as `name`."""
+        total = self.take(name, array=True)
+        if total is None:
+            return
+        if not accumulates_slices(self.draft.config):
+            self.grads[name] = [total]
+            return
+        part, before = self.scatter(self.gathers[name], total, micro_batch=micro_batch), self.scattered.get(name)
+        if before is not None:
+            value = self.values[part.name]
+            part = before + part
+            self.values[part.name] = value
+        self.scattered[name] = part
+
     def widened(self, gradient: TracedValue, dtype: str) -> TracedValue:
         """The addends of a gradient in a wider dtype."""
         made = self.values[gradient.name]
@@ -317,41 +373,38 @@ class _Backward:
         axes = tuple(sorted(layout.replica_axes, reverse=True))
         local = config.parallel_mode in LOCAL_MODES
         own = local and (given.layerwise or given.role == "data")  # stays each rank's own
+        shared = next((i.group_size for i in self.gathers.values() if i.attr("parameter") == name), 1)
         if axes and not own:
             reason = (
                 f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: "
                 "each has an addend of it, from its own samples or from its own part of the network"
             )
-            sent = given.dtype
-            if given.dtype == "float16" and config.gradient_fp32_sync and not local:
-                # MindSpore, gradient_fp32_sync: half precision is added up in single precision
-                sent = "float32"
+            sent = self.sum_dtype(given.dtype)
+            if sent != str(gradient.dtype):
                 gradient = self.widened(gradient, sent)
             gradient = self.rec.emit(
                 "all_reduce",
                 Value(given.shape, sent, layout),
                 (gradient.name,),
                 f"{name}.grad.mirror",
-                attrs=attr_pairs({"reduce": "sum", "fusion": given.comm_fusion}),
+                attrs=attr_pairs({"reduce": "sum", "fusion": given.comm_fusion, "parameter": name}),
                 axes=axes,
                 device_matrix=layout.device_matrix,
                 reason=reason,
             )
-            if sent != given.dtype:
-                gradient = OPS["cast"](gradient, dtype=given.dtype)
-                self.values[gradient.name] = whole
-            if config.gradients_mean:
-                gradient = self.rec.emit(
-                    "compute",
-                    whole,
-                    (gradient.name,),
-                    f"{name}.grad.mean",
-                    op="divide_by",
-                    op_class="Mul",
-                    attrs=attr_pairs({"count": layout.replica_count}),
-                )
-        else:
-            self.values[gradient.name] = whole
+        if str(gradient.dtype) != given.dtype:
+            gradient = OPS["cast"](gradient, dtype=given.dtype)
+        self.values[gradient.name] = whole
+        if config.gradients_mean and (axes or shared > 1) and not own:
+            gradient = self.rec.emit(
+                "compute",
+                whole,
+                (gradient.name,),
+                f"{name}.grad.mean",
+                op="divide_by",
+                op_class="Mul",
+                attrs=attr_pairs({"count": layout.replica_count * shared}),
+            )
         return gradient.name
 
 
@@ -377,6 +430,24 @@ def differentiate(draft: Draft) -> Draft:
     of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
     done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
     return done.noted("differentiate", f"{len(instrs)} instructions, {messages} messages, {len(gradients)} gradients")
+
+
+def _micro_borders(draft: Draft, gathers: dict[str, Instr]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """{value: (gathered parameter, micro-batch) whose gradient is complete once the backward of the instruction that made the value is done}.
+
+    Empty where no parameter is used by several micro-batches.
+    """
+    batch = {node.name: node.micro_batch for node in draft.graph.nodes}
+    first: dict[str, dict[int, str]] = {}
+    for instr in draft.program("forward"):
+        for name in instr.ins:
+            if name in gathers:
+                first.setdefault(name, {}).setdefault(batch.get(instr.name, 0), instr.out)
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    for name, users in first.items():
+        for micro_batch, value in users.items() if len(users) > 1 else ():
+            found[value] = (*found.get(value, ()), (name, micro_batch))
+    return found
 
 
 def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:

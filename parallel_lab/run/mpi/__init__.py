@@ -4,6 +4,7 @@
 
 meeting      what ranks say to each other before data moves, the one wait loop     ending    all ranks end together, whichever way one of them ends
 comm         the communicator: requests answered over MPI                          launch    mpirun's command line and environment
+movement     how data moves when the members agree                                 started   collectives that are waited for later
 pool, worker, keeper   a world on MPI from a notebook
 
 Several hosts are designed for (nothing here assumes one machine, pool and worker aside), and untested: mpirun's own options say which

@@ -128,6 +128,7 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
 
 def _meet_at_the_end(comm: MpiCommunicator) -> None:
     meeting = comm._meeting
+    comm._lane.check_waited()
     meeting.leave(comm._sent)
     start, told = time.monotonic(), False
 

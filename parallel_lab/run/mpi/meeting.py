@@ -5,11 +5,12 @@ by pair: what is being asked for (a digest, and its text for messages), small va
 every rank, and all of them raise. Only then does the MPI library move data, and nothing it is asked for can disagree.
 
     ARRIVED   head | text of the call | dtype and shape, from a root | a small value        to the other members of the group
+    STARTED   the same, of a collective that is started and waited for later                likewise
     FAULT     why everybody must stop                                                       to every rank
     WAITS     "I wait for these ranks", after `warn_after_s`                                to every rank
     LEFT      "I have returned"; how many messages I sent you                               to every rank
 
-All four travel with one tag, so that what a rank sends another is read in the order in which it was sent. Nothing here blocks inside MPI: messages
+All of them travel with one tag, so that what a rank sends another is read in the order in which it was sent. Nothing here blocks inside MPI: messages
 are looked for (`Improbe`), and between looks the core is given away. Waiting is adaptive as in shared memory: looks with sched_yield, then sleeps
 that grow with the time already waited.
 """
@@ -25,15 +26,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...errors import ParallelLabError, message
+from ...errors import ParallelLabError, RankDied, message
 from ..calls import TWO_LINES
+from ..communicator import Request
 from ..shm.arena import FlightEntry
 from ..shm.barrier import FAULT_ERRORS, RunInterrupted
 
-__all__ = ["MESSAGE_TAG", "STRIP_TAG", "Arrival", "Meeting", "entry_of", "pack_arrival"]
+__all__ = ["ARRIVED", "DATA_TAG", "MESSAGE_TAG", "SLOWEST_BYTES_PER_S", "STARTED", "Arrival", "Meeting", "died", "entry_of", "pack_arrival"]
 
-CONTROL_TAG, MESSAGE_TAG, STRIP_TAG = 11, 12, 13
-ARRIVED, FAULT, WAITS, LEFT = 1, 2, 3, 4
+CONTROL_TAG, MESSAGE_TAG, DATA_TAG = 11, 12, 13
+ARRIVED, FAULT, WAITS, LEFT, STARTED = 1, 2, 3, 4, 5
 _HEAD = struct.Struct("<BBHHIIIIQ")  # what, carries a value, bytes of text, bytes of dtype and shape, run, check, origin, shape, number
 LOOKS = 16  # looks with sched_yield before the clock is read for the first time
 SPIN_S = 300e-6  # as in shared memory: a few turns of 8 ranks on 2 cores
@@ -56,10 +58,12 @@ class Arrival(NamedTuple):
     value: memoryview | None
 
 
-def pack_arrival(run: int, check: int, loose: tuple[int, int] | None, number: int, text: bytes, extra: bytes, value: memoryview | None) -> bytes:
-    """The bytes of an ARRIVED message."""
+def pack_arrival(
+    what: int, run: int, check: int, loose: tuple[int, int] | None, number: int, text: bytes, extra: bytes, value: memoryview | None
+) -> bytes:
+    """The bytes of an ARRIVED or STARTED message."""
     origin, shape = loose or (0, 0)
-    head = _HEAD.pack(ARRIVED, value is not None, len(text), len(extra), run & 0xFFFFFFFF, check, origin, shape, number)
+    head = _HEAD.pack(what, value is not None, len(text), len(extra), run & 0xFFFFFFFF, check, origin, shape, number)
     return b"".join((head, text, extra, value if value is not None else b""))
 
 
@@ -70,12 +74,22 @@ def entry_of(rank: int, index: int, number: int, text: bytes, start_s: float = 0
     return FlightEntry(rank, index, number, kind, members, dtype, tuple(shape), detail, origin, start_s, end_s)
 
 
+def died(error: Exception, rank: int, request: Request) -> RankDied:
+    """What MPI's own error in a call of `rank` means."""
+    what = f"MPI failed in {request.kind} of rank {rank}: {error}"
+    return RankDied(message(what, where=request.origin, hint="A process of this world has probably ended"))
+
+
 class _Waiting(NamedTuple):
-    """What a rank that waits for long has said: for whom, and which of its waits it is."""
+    """What a rank that waits for long has said: for whom, and which of its waits it is.
+
+    moving  they have all come, and data is on its way: they can wait for each other without a deadlock
+    """
 
     stamp: int
     ranks: tuple[int, ...]
     text: str
+    moving: bool
 
 
 class Meeting:
@@ -91,6 +105,9 @@ class Meeting:
         self.rank, self.world_size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         self.others = tuple(r for r in range(self.world_size) if r != self.rank)
         self.comm: Any = None
+        self.started_comm: Any = None  # carries the data of started collectives, and nothing else
+        self.progress: Callable[[], None] | None = None  # moves the started collectives that are under way, if there are any
+        self.in_flight: Callable[[], list] = list  # their MPI requests
         self.run = 0
         self.interrupted = False
         self.paused: Callable[[], bool] = lambda: False
@@ -105,15 +122,16 @@ class Meeting:
         """Start anew.  fresh: with a communicator of its own, because messages of a run that was stopped may still be under way; all ranks alike."""
         if fresh:
             self.sent_all()
-            self._abandoned += [*self.outgoing, *self.unfinished]
-            self._used.append(self.comm)
+            self._abandoned += [*self.outgoing, *self.unfinished, *self.in_flight()]
+            self._used += [self.comm, self.started_comm]
             self.outgoing.clear()
             self.unfinished = []
-            self.comm = self.mpi.COMM_WORLD.Dup()
+            self.comm, self.started_comm = self.mpi.COMM_WORLD.Dup(), self.mpi.COMM_WORLD.Dup()
         self.run = run
         self.fault: tuple[int, dict] | None = None
         self.interrupted = False
         self.inbox: list[deque[Arrival]] = [deque() for _ in range(self.world_size)]
+        self.started: list[deque[Arrival]] = [deque() for _ in range(self.world_size)]
         self.left: dict[int, tuple[int, str]] = {}
         self.waiting: dict[int, _Waiting] = {}
         self.entry: Callable[[], FlightEntry | None] = lambda: None
@@ -122,7 +140,7 @@ class Meeting:
     @property
     def untidy(self) -> bool:
         """True when this process cannot finish MPI in order: transfers were given up in the middle."""
-        return bool(self.unfinished or self._abandoned) or not self.sent_all()
+        return bool(self.unfinished or self._abandoned or self.in_flight()) or not self.sent_all()
 
     # sending
 
@@ -153,15 +171,21 @@ class Meeting:
             found.Recv([data, self.mpi.BYTE])
             self._take(source, memoryview(data))
 
+    def attend(self) -> None:
+        """Read what has come, and move on the started collectives, without waiting. Raises the mismatch of one of them."""
+        self.look()
+        if self.progress is not None:
+            self.progress()
+
     def _take(self, source: int, data: memoryview) -> None:
         what, carries, text_bytes, extra_bytes, run, check, origin, shape, number = _HEAD.unpack_from(data)
         if run != self.run & 0xFFFFFFFF:  # of a run that is over
             return
         at = _HEAD.size
         text, extra = bytes(data[at : at + text_bytes]), bytes(data[at + text_bytes : at + text_bytes + extra_bytes])
-        if what == ARRIVED:
+        if what in (ARRIVED, STARTED):
             value = data[at + text_bytes + extra_bytes :] if carries else None
-            self.inbox[source].append(Arrival(check, origin, shape, number, text, extra, value))
+            (self.inbox if what == ARRIVED else self.started)[source].append(Arrival(check, origin, shape, number, text, extra, value))
             return
         note = json.loads(text)
         if what == FAULT:
@@ -169,18 +193,14 @@ class Meeting:
         elif what == LEFT:
             self.left[source] = (number, note["last"])
         elif note["ranks"]:
-            self.waiting[source] = _Waiting(note["stamp"], tuple(note["ranks"]), note["text"])
+            self.waiting[source] = _Waiting(note["stamp"], tuple(note["ranks"]), note["text"], note["moving"])
         else:
             self.waiting.pop(source, None)
 
     # meeting
 
-    def meet(self, members: Sequence[int], data: bytes, check: int, loose: tuple[int, int] | None, mine: FlightEntry) -> dict[int, Arrival]:
-        """Arrive with `data` (see pack_arrival) and wait for all `members`; what each of the others said, by rank.
-
-        check   digest of what this rank asks for; members with another one raise CollectiveMismatch, as this rank does
-        loose   (origin, shape) digests compared only with members that give them too (0: not given)
-        """
+    def meet(self, members: Sequence[int], data: bytes, check: int, loose: tuple[int, int] | None, number: int, text: bytes) -> dict[int, Arrival]:
+        """Arrive with `data` (see pack_arrival) and wait for all `members`; what each of the others said, by rank. See `compare`."""
         peers = [m for m in members if m != self.rank]
         for peer in peers:
             self.post(data, peer)
@@ -192,19 +212,28 @@ class Meeting:
                 if self.inbox[peer]:
                     arrival = found[peer] = self.inbox[peer].popleft()
                     missing.remove(peer)
-                    if arrival.check != check or (loose and any(a and b and a != b for a, b in zip(loose, arrival[1:3], strict=True))):
-                        self._differ(peer, arrival, mine)
+                    self.compare(peer, arrival, check, loose, number, text)
             return not missing
 
         self.until(met, lambda: missing, lost=lambda rank: not self.inbox[rank])
         self.sent_all()
         return found
 
+    def compare(self, peer: int, arrival: Arrival, check: int, loose: tuple[int, int] | None, number: int, text: bytes) -> None:
+        """Raise CollectiveMismatch, on every rank, unless `peer` asks for what this rank asks for.
+
+        check   digest of what this rank asks for
+        loose   (origin, shape) digests compared only with members that give them too (0: not given)
+        number, text   of this rank's call, for the error
+        """
+        if arrival.check != check or (loose and any(a and b and a != b for a, b in zip(loose, arrival[1:3], strict=True))):
+            self._differ(peer, arrival, entry_of(self.rank, 0, number, text))
+
     def complete(self, requests: list, members: Sequence[int], size_bytes: int) -> None:
         """Wait until MPI has moved the data of `requests`; `members` are those who take part."""
         self.unfinished += requests
-        peers = [m for m in members if m != self.rank]
-        self.until(lambda: self.mpi.Request.Testall(requests), lambda: peers, extra_s=size_bytes / SLOWEST_BYTES_PER_S)
+        peers, extra_s = [m for m in members if m != self.rank], size_bytes / SLOWEST_BYTES_PER_S
+        self.until(lambda: self.mpi.Request.Testall(requests), lambda: peers, moving=lambda: True, extra_s=lambda: extra_s)
         self.unfinished = []
 
     def until(
@@ -213,27 +242,30 @@ class Meeting:
         missing: Callable[[], Sequence[int]],
         *,
         lost: Callable[[int], bool] = lambda rank: False,
-        extra_s: float = 0.0,
+        moving: Callable[[], bool] = lambda: False,
+        extra_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Wait until done(), which is asked after each look at the messages.
+        """Wait until done(), which is asked after each look at the messages. Started collectives move on meanwhile.
 
         missing   the ranks that are waited for
         lost      whether one of them, which has returned, will not bring it about any more
+        moving    whether they have all come, and it is data that is waited for
         extra_s   added to the time limit
 
         Raises what stopped the run, CollectiveTimeout, DeadlockError, CollectiveMismatch (a rank that has returned is waited for).
         """
         for _ in range(LOOKS):
-            self.look()
+            self.attend()
             if done():
                 return
             self.check()
             _yield()
-        clock, start, warned = time.monotonic, time.monotonic(), False
+        clock, start = time.monotonic, time.monotonic()
+        told: tuple[bool, tuple[int, ...]] | None = None
         cycle: tuple[tuple, float] | None = None
         try:
             while True:
-                self.look()
+                self.attend()
                 if done():
                     return
                 self.check()
@@ -241,23 +273,28 @@ class Meeting:
                 if self.paused():
                     start = now
                 waited = now - start
-                if gone := [r for r in missing() if r in self.left and lost(r)]:
-                    self._left_early(gone[0])
+                self.check_wait(waited, missing(), lost, extra_s())
                 if waited > self.warn_after_s:
-                    if not warned:
-                        warned = True
-                        self._announce(missing())
+                    present = moving(), tuple(missing())
+                    if told != present:  # what was said first may not be true any more
+                        self._announce(*present, warn=told is None)
+                        told = present
                     cycle = self._watch_cycle(cycle, now)
-                if waited > self.timeout_s + extra_s:
-                    self._timeout(missing(), waited)
                 if waited < SPIN_S:
                     _yield()
                 else:
                     time.sleep(min(waited / 8, MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S))
         finally:
-            if warned:
+            if told is not None:
                 self.waiting.pop(self.rank, None)
                 self._tell(WAITS, self.others, {"ranks": []})
+
+    def check_wait(self, waited_s: float, missing: Sequence[int], lost: Callable[[int], bool], extra_s: float) -> None:
+        """Raise CollectiveMismatch or CollectiveTimeout when what this rank waits for, for so long, will not come. See `until`."""
+        if gone := [r for r in missing if r in self.left and lost(r)]:
+            self._left_early(gone[0])
+        if waited_s > self.timeout_s + extra_s:
+            self._timeout(missing)
 
     def leave(self, sent_to: Sequence[int]) -> None:
         """Tell every rank that this one has returned.  sent_to: messages sent to each rank in this run."""
@@ -269,7 +306,7 @@ class Meeting:
         """Wait without a limit: for ranks that still compute, after this one has returned. Raises what stops one of them meanwhile."""
         start = time.monotonic()
         while True:
-            self.look()
+            self.attend()
             if done():
                 return
             self.check()
@@ -334,14 +371,15 @@ class Meeting:
 
     # long waits
 
-    def _announce(self, missing: Sequence[int]) -> None:
-        """Tell all ranks, and the user, for whom this rank waits."""
+    def _announce(self, moving: bool, missing: Sequence[int], *, warn: bool) -> None:
+        """Tell all ranks for whom this rank waits, and the user too."""
         self._stamp += 1
         text = f"{self.entry()}"
-        self.waiting[self.rank] = _Waiting(self._stamp, tuple(missing), text)
-        self._tell(WAITS, self.others, {"stamp": self._stamp, "ranks": list(missing), "text": text})
+        self.waiting[self.rank] = _Waiting(self._stamp, tuple(missing), text, moving)
+        self._tell(WAITS, self.others, {"stamp": self._stamp, "ranks": list(missing), "text": text, "moving": moving})
         names = ", ".join(map(str, missing))
-        self.warn(f"rank {self.rank} has waited {self.warn_after_s:g} s for rank{'s' if len(missing) > 1 else ''} {names} in {text}")
+        if warn:
+            self.warn(f"rank {self.rank} has waited {self.warn_after_s:g} s for rank{'s' if len(missing) > 1 else ''} {names} in {text}")
 
     def _culprits(self, missing: Sequence[int]) -> list[int]:
         """The ranks at the end of the chains of waiting that begin with `missing`: those that wait for nobody themselves."""
@@ -379,7 +417,8 @@ class Meeting:
         seen: set[int] = set()
         while trails:
             trail = trails.popleft()
-            for rank in self.waiting[trail[-1]].ranks if trail[-1] in self.waiting else ():
+            said = self.waiting.get(trail[-1])
+            for rank in said.ranks if said is not None and not said.moving else ():
                 if rank == start:
                     at = trail.index(min(trail))
                     return trail[at:] + trail[:at]
@@ -388,7 +427,7 @@ class Meeting:
                     trails.append([*trail, rank])
         return None
 
-    def _timeout(self, missing: Sequence[int], waited: float) -> None:
+    def _timeout(self, missing: Sequence[int]) -> None:
         culprits = self._culprits(missing) or sorted(missing)
         names = f"rank{'s' if len(culprits) > 1 else ''} {', '.join(map(str, culprits))}"
         what = f"{names} did not come within {self.timeout_s:g} s; rank {self.rank} waits in {self.entry()}"

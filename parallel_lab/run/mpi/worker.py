@@ -94,7 +94,7 @@ class _Served:
                 self.early.clear()
             kind, body = self.work(payload)
             del payload
-            past = dill.dumps((list(self.comm._flight), self.comm._meeting.fault))
+            past = dill.dumps((self.comm._past(), self.comm._meeting.fault))
             try:
                 self.send(kind, REPORT_HEAD.pack(run, len(past)) + past + body)
             except OSError:

@@ -1,0 +1,145 @@
+"""A `CollectivesReport` as text for a terminal and as one HTML page without network or script. Pure functions of the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cost.log_chart import Series, log_chart, size_label
+from ..errors import escape
+from ..lab.report_style import STYLE
+from .collectives import ARENA, COPY, FUTEX, GLOO, OUT, OURS, CollectivesReport, Timing
+from .goals import Goal, collective_goals
+from .machine import machine_text
+from .tables import aligned, html_table, ratio_text, seconds_text
+
+__all__ = ["bench_page", "collectives_dict", "collectives_page", "collectives_text", "goal_rows"]
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>{style}
+caption {{ text-align: left; color: var(--muted); padding: 4px 0; }}
+.charts {{ display: flex; flex-wrap: wrap; gap: 18px 28px; }}
+</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p class="muted">{machine}</p>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def collectives_text(report: CollectivesReport) -> str:
+    """All of it: times and ratios, barrier, goals, and what was not there."""
+    parts = [aligned(_time_rows(report), left=2), "", aligned(_barrier_rows(report)), "", aligned(goal_rows(collective_goals(report)), left=2), ""]
+    return "\n".join([*parts, *_notes(report)])
+
+
+def collectives_page(report: CollectivesReport, machine: Mapping[str, Any]) -> str:
+    """The page as text (UTF-8 when written)."""
+    charts = "".join(_chart(report, op) for op in dict.fromkeys(t.op for t in report.timings))
+    notes = "".join(f"<p>{escape(line)}</p>" for line in _notes(report))
+    body = (
+        f"<section><h2>Time of one call, by size</h2><div class='charts'>{charts}</div></section>"
+        f"<section><h2>Times and ratios</h2>{html_table(_time_rows(report), left=2)}{notes}</section>"
+        f"<section><h2>Barrier</h2>{html_table(_barrier_rows(report))}</section>"
+        f"<section><h2>Goals</h2>{html_table(goal_rows(collective_goals(report)), left=2)}</section>"
+    )
+    return bench_page(f"Collectives of {report.ranks} ranks", machine, body)
+
+
+def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
+    """A page of this package's benchmarks around `body` (HTML)."""
+    return PAGE.format(title=escape(title), machine=escape(machine_text(machine)), style=STYLE, body=body)
+
+
+def collectives_dict(report: CollectivesReport) -> dict[str, Any]:
+    """Plain values for JSON: the report, its goals with their verdicts, and the bound of each all_reduce."""
+    found = dataclasses.asdict(report)
+    found["goals"] = [{**dataclasses.asdict(goal), "met": goal.met} for goal in collective_goals(report)]
+    for shown, timing in zip(found["timings"], report.timings, strict=True):
+        shown["median_s"] = {name: timing.median_s(name) for name, _ in timing.seconds}
+        shown["bound_s"] = timing.bound_s(report.ranks)
+    return found
+
+
+def goal_rows(goals: Sequence[Goal]) -> list[tuple[str, ...]]:
+    """The goals as a table with its head."""
+    rows = [("goal", "against", "at most", "reached", "new array", "", "")]
+    for goal in goals:
+        limit = f"{goal.limit:.0%}" if goal.against == "the call" else ratio_text(goal.limit)
+        reached = f"{goal.reached:.1%}" if goal.against == "the call" and goal.reached is not None else ratio_text(goal.reached)
+        beside = "" if goal.beside is None else ratio_text(goal.beside)
+        rows.append((goal.what, goal.against, limit, reached, beside, goal.verdict, goal.note))
+    return rows
+
+
+def _time_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
+    head = ("", "size", OURS, OUT, ARENA, "MPI", "gloo", "out=/MPI", "arena/MPI", "out=/gloo", "bound", "arena/bound")
+    rows = [head]
+    for t in report.timings:
+        ours, out, arena, mpi, gloo, bound = (*(t.median_s(n) for n in (OURS, OUT, ARENA)), t.mpi_s(), t.median_s(GLOO), t.bound_s(report.ranks))
+        times = tuple(map(seconds_text, (ours, out, arena, mpi, gloo)))
+        ratios = tuple(ratio_text(_over(a, b)) for a, b in ((out, mpi), (arena, mpi), (out, gloo)))
+        rows.append((t.op, size_label(t.size_bytes), *times, *ratios, seconds_text(bound), ratio_text(_over(arena, bound))))
+    rows += [(op, size_label(size), "left out", *[""] * 9) for op, size, _ in report.skipped]
+    return rows
+
+
+def _barrier_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
+    rows = [("barrier", "ours", "MPI", "gloo", FUTEX, "ours/MPI", "ours/futex")]
+    named: list[tuple[str, Timing | None]] = [("quiet", report.barrier_quiet), (f"{report.busy} foreign busy processes", report.barrier_busy)]
+    for name, t in named:
+        if t is not None:
+            ours, mpi, gloo, futex = t.median_s(OURS), t.mpi_s(), t.median_s(GLOO), t.median_s(FUTEX)
+            rows.append((name, *map(seconds_text, (ours, mpi, gloo, futex)), ratio_text(_over(ours, mpi)), ratio_text(_over(ours, futex))))
+    return rows
+
+
+def _over(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a / b
+
+
+def _notes(report: CollectivesReport) -> list[str]:
+    lines = [
+        f"measured: {report.ranks} ranks on {report.cores} cores, medians of {report.rounds} rounds in turns, float32, slowest rank; "
+        f"load {report.load_before:.1f} before, {report.load_after:.1f} after",
+        f"{OURS}: gives an array, gets a new one; {OUT}: into an array made before, as MPI and gloo; {ARENA}: in memory all ranks see (comm.empty)",
+        "bound: p N / (copy bandwidth of two processes), measured in the same run; goals are judged on 'ours out=', 'new array' is the same for 'ours'",
+        "every competitor's results were compared with a formula once per case before it was timed",
+        *(f"{name}: {what}" for name, what in report.competitors),
+        *(f"{name} is missing: {why}" for name, why in report.missing),
+        *(f"{op} of {size_label(size)} was left out: {why}" for op, size, why in report.skipped),
+    ]
+    timings = [*report.timings, report.barrier_quiet, *([report.barrier_busy] if report.barrier_busy else [])]
+    lines += dict.fromkeys(f"{name} failed in {t.op} {size_label(t.size_bytes)}: {words}" for t in timings for name, words in t.failed)
+    if report.checks is not None:
+        alone, whole = seconds_text(report.checks.checks_s), seconds_text(report.checks.call_s)
+        lines.append(f"checks: {alone} of {whole} in an all_reduce of 256 KiB (checks, record and the call itself, on all ranks at once)")
+    return lines
+
+
+def _chart(report: CollectivesReport, op: str) -> str:
+    timings = [t for t in report.timings if t.op == op]
+    names = dict.fromkeys(name for t in timings for name, _ in t.seconds if name != COPY)
+    series = [Series(name, tuple((t.size_bytes, m) for t in timings if (m := t.median_s(name)) is not None)) for name in names]
+    bound = tuple((t.size_bytes, b) for t in timings if (b := t.bound_s(report.ranks)) is not None)
+    if bound:
+        series.append(Series("memory bound", bound, marks=False, dashed=True))
+    shown = [s for s in series if s.points]
+    return log_chart(f"{op}, {report.ranks} ranks", shown, alt=_alt(report, op)) if shown else ""
+
+
+def _alt(report: CollectivesReport, op: str) -> str:
+    rows = [row for row in _time_rows(report)[1:] if row[0] == op]
+    return f"{op}: " + "; ".join(f"{row[1]}: ours {row[2]}, out= {row[3]}, arena {row[4]}, MPI {row[5]}, gloo {row[6]}" for row in rows)

@@ -1,0 +1,141 @@
+"""Which messages of gradients and parameters share a bucket, by the settings and by what the parameters say.
+
+    never                           different group, reduction, kind or dtype; the id 0, which travels alone
+    size, auto, semi/auto modes     counted in elements, in the order in which the network uses the parameters
+    size, auto, data_parallel       counted in bytes, in the order of the optimizer's parameters
+    index, data_parallel            positions among the optimizer's parameters;  semi/auto: among the messages in the order they are sent
+    cost model (semi/auto)          parameters of like distance from the loss, by costmodel_allreduce_fusion_algorithm
+    otherwise                       equal `comm_fusion` of their parameters, where somebody has chosen one
+
+The counting itself is in `parallel_lab/fusion.py`. Sources: MindSpore, set_auto_parallel_context(comm_fusion=...), Parameter.comm_fusion,
+nn.DistributedGradReducer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...fusion import cost_model_groups, distances_from_loss, index_groups, size_groups_by_bytes, size_groups_by_elements
+from ...layout import canonical_axes
+from ..ir import LOCAL_MODES, Draft, GraphInput, Instr, Value
+
+__all__ = ["PARAMETER", "Member", "fused_kind", "members_of", "shared_buckets"]
+
+PARAMETER = "parameter"  # the attribute of a message that carries one parameter's gradient, or slice
+_FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One message that may share a bucket.
+
+    instr    the message;  given: its parameter;  value: what a rank hands over
+    place    how many messages are sent before it
+    """
+
+    instr: Instr
+    given: GraphInput
+    value: Value
+    place: int
+
+    @property
+    def key(self) -> tuple:
+        """What messages that are to be one must have in common."""
+        i = self.instr
+        return i.kind, canonical_axes(i.device_matrix, i.axes), i.attr("reduce"), self.value.dtype
+
+    @property
+    def elements(self) -> int:
+        return _elements(self.value)
+
+
+def _elements(value: Value) -> int:
+    count = 1
+    for size in value.slice_shape:
+        count *= size
+    return count
+
+
+def fused_kind(kind: str) -> str:
+    """What `comm_fusion` calls a kind of message."""
+    return _FUSED[kind]
+
+
+def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value]) -> list[Member]:
+    """The messages of a program that carry a parameter's gradient or slice, in the order they are sent."""
+    found = [i for i in program if i.kind in _FUSED and i.attr(PARAMETER) is not None]
+    return [Member(i, draft.graph.input(i.attr(PARAMETER)), values[i.ins[0]], n) for n, i in enumerate(found)]
+
+
+def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:
+    """The members of one kind of message, bucket by bucket, in the order in which the buckets can be sent; None: nobody asked for fusion.
+
+    Every member is in one bucket; one that travels by itself is alone in its own.
+    """
+    numbers = _numbers(draft, members)
+    if numbers is None:
+        return None
+    buckets: dict[tuple, list[Member]] = {}
+    for member, number in zip(members, numbers, strict=True):
+        alone = member.given.fusion_given and member.given.comm_fusion == 0
+        buckets.setdefault((member.place,) if alone else (member.key, number), []).append(member)
+    return sorted(buckets.values(), key=lambda bucket: bucket[-1].place)
+
+
+def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
+    """What members of one bucket have in common beside their key; None: nobody asked for fusion."""
+    config = draft.config
+    mode, setting = next(((m, c) for kind, m, c in config.comm_fusion if kind == fused_kind(members[0].instr.kind)), ("", 0))
+    ids = [m.given.comm_fusion for m in members]
+    given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
+    local = config.parallel_mode in LOCAL_MODES
+    if mode in ("auto", "size") and local:
+        return _within(members, ids, draft.order, lambda mine: size_groups_by_bytes([m.value.slice_bytes for m in mine], setting))
+    if mode in ("auto", "size"):
+        # MindSpore (SetFusionBySize) numbers all of them anew, in one walk
+        used = tuple(i.name for i in draft.graph.inputs)
+        return _counted(members, used, lambda mine: size_groups_by_elements([m.elements for m in mine], setting))
+    if mode == "index" and local:
+        trained = [name for name in draft.order if draft.graph.input(name).trainable]
+        if len({draft.graph.input(name).comm_fusion for name in trained}) > 1:
+            return list(ids)  # nn.DistributedGradReducer: ids that differ come before positions
+        numbers = dict(zip(trained, index_groups(len(trained), setting, config.fusion_index), strict=True))
+        return [numbers[m.given.name] for m in members]
+    if mode == "index":
+        return _within(members, ids, (), lambda mine: index_groups(len(mine), setting, config.fusion_index))
+    if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not local:
+        away = _distances(draft)
+        return list(cost_model_groups(config.cost_model_fusion, [away[m.given.name] for m in members], [m.elements for m in members]))
+    return list(ids) if given else None
+
+
+def _distances(draft: Draft) -> dict[str, float]:
+    """How far each parameter lies from the loss, in bytes that the operators on the way read: the cost that MindSpore's cost model gives them."""
+    program, values = draft.program("forward"), draft.value_table()
+    place = {instr.out: n for n, instr in enumerate(program)}
+    costs = [sum(values[name].slice_bytes for name in i.ins) if i.kind == "compute" and not i.opdef.view else 0 for i in program]
+    readers: list[list[int]] = [[] for _ in program]
+    for n, instr in enumerate(program):
+        for name in instr.ins:
+            if name in place:
+                readers[place[name]].append(n)
+    away = distances_from_loss(costs, readers)
+    return {name: max((away[n] for n, i in enumerate(program) if name in i.ins), default=0.0) for name in draft.order}
+
+
+def _counted(members: list[Member], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
+    """`count` of the members in the order of `names` (or as they are sent), as numbers for the members as they are sent."""
+    rank = {name: n for n, name in enumerate(names)}
+    ordered = sorted(members, key=lambda m: (rank.get(m.given.name, len(rank)), m.place))
+    numbers = {m.place: number for m, number in zip(ordered, count(ordered), strict=True)}
+    return [numbers[m.place] for m in members]
+
+
+def _within(members: list[Member], ids: list[int], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
+    """As `_counted`, among the members that could share a message and have the same id."""
+    together: dict[tuple, list[Member]] = {}
+    for member, number in zip(members, ids, strict=True):
+        together.setdefault((member.key, number), []).append(member)
+    numbers = {m.place: (key[1], n) for key, mine in together.items() for m, n in zip(mine, _counted(mine, names, count), strict=True)}
+    return [numbers[m.place] for m in members]

@@ -1,0 +1,184 @@
+"""Pass `fuse`: messages of gradients, and of parameters that the optimizer parallel has cut, travel in buckets while the ranks compute.
+
+    %bucket1         = concat(%w2.grad, %w1.grad)            side by side, in one array
+    %bucket1.sent    = start(%bucket1)                       as soon as the last of them is made
+    ...                                                      the rest of backward
+    %bucket1.done    = wait(%bucket1.sent)
+    %w2.grad.mirror  = split(%bucket1.done)                  a view
+
+Gradients are sent as they become ready, waited for behind the backward program in the order they were sent. Parameters are gathered one bucket ahead:
+the next one starts when the last one has been waited for, so that two buckets are in memory beside what is in use.
+
+Which messages share a bucket is in `buckets.py`. Where nobody asked for fusion the program stays as it is: each message by itself, behind the
+backward program. (MindSpore's back end joins all messages of id 1 by default; here the first look shows each for itself, and comm_fusion "auto" is
+one call.) Sums are made element by element in rank order, so results do not depend on buckets, to the bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, field, replace
+
+from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
+from .buckets import Member, members_of, shared_buckets
+
+__all__ = ["fuse_messages"]
+
+
+def fuse_messages(draft: Draft) -> Draft:
+    """Put the messages of gradients and cut parameters into buckets, and start each bucket as soon as it can be."""
+    notes = []
+    for phase in ("forward", "backward"):
+        values, program = draft.value_table(), draft.program(phase)
+        by_kind: dict[str, list[Member]] = {}
+        for member in members_of(draft, program, values):
+            by_kind.setdefault(member.instr.kind, []).append(member)
+        buckets: list[list[Member]] = []
+        for kind, members in by_kind.items():
+            found = shared_buckets(draft, members)
+            if found is not None:
+                buckets += found
+                notes.append(f"{phase}: {len(members)} {kind} in {len(found)} message{'s' if len(found) != 1 else ''}")
+        if buckets:
+            program = _placed(program, [_Bucket(members, values) for members in buckets])
+            draft = draft.with_program(phase, program, values)
+    return draft.noted("fuse", "; ".join(notes) or "nobody asked for fusion: every message travels by itself")
+
+
+class _Bucket:
+    """The instructions of one bucket.
+
+    sending   concat and start;  taking: wait, and a split per member
+    needs     values that must be there before it is sent;  gives: what the members' messages made
+    """
+
+    def __init__(self, members: list[Member], values: dict[str, Value]) -> None:
+        self.ahead = members[0].instr.kind == "all_gather"
+        self.needs = {m.instr.ins[0] for m in members}
+        self.gives = {m.instr.out for m in members}
+        make = _alone if len(members) == 1 else _together
+        self.sending, self.taking = make(members, values)
+
+
+def _alone(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr], list[Instr]]:
+    message = members[0].instr
+    sent = fresh_name(f"{message.out}.sent", values)
+    values[sent] = values[message.out]
+    attrs = attr_pairs({**dict(message.attrs), "message": message.kind})
+    start = replace(message, kind="start", out=sent, attrs=attrs)
+    return [start], [replace(message, kind="wait", ins=(sent,), attrs=attrs, reason="")]
+
+
+def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr], list[Instr]]:
+    """One message for several.
+
+    A row of the bucket is what one rank of the group gives (all_gather: the only row; reduce_scatter: the rank's piece of every member), so that one
+    message along dim 0 brings each member's part to where its own message would have brought it.
+    """
+    first, n = members[0].instr, members[0].instr.group_size
+    given, made = (n if first.kind == "reduce_scatter" else 1), (n if first.kind == "all_gather" else 1)
+    width = sum(m.elements for m in members) // given
+    origin = first.origin.made("fuse")
+    names = [m.given.name for m in members]
+    label = next(name for name in (f"bucket{n}" for n in itertools.count(1)) if name not in values)
+    values[label] = Value((given, width), members[0].value.dtype, None)
+    sent, done = fresh_name(f"{label}.sent", values), fresh_name(f"{label}.done", values)
+    values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
+    place = {"axes": first.axes, "device_matrix": first.device_matrix, "origin": origin}
+    concat = Instr("concat", label, tuple(m.instr.ins[0] for m in members), label, attrs=attr_pairs({"rows": given}), origin=origin)
+    attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "reduce": first.attr("reduce"), "members": tuple(names)}
+    if first.kind != "all_reduce":
+        attrs["dim"] = 0
+    attrs = attr_pairs({name: value for name, value in attrs.items() if value is not None})
+    what = f"{'slices' if first.kind == 'all_gather' else 'gradients'} of {len(names)} parameters in one message: {', '.join(names)}"
+    start = Instr("start", sent, (label,), label, attrs=attrs, reason=what, **place)
+    wait = Instr("wait", done, (sent,), label, attrs=attrs, **place)
+    taking, at = [wait], 0
+    for number, member in enumerate(members):
+        stop = at + member.elements // given
+        cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
+        message = member.instr
+        taking.append(Instr("split", message.out, (done,), message.name, attrs=attr_pairs(cut), reason=message.reason, origin=message.origin))
+        at = stop
+    return [concat, start], taking
+
+
+@dataclass
+class _Step:
+    """Instructions that stay together, and when they want to run: the ready step with the smallest `turn` comes next."""
+
+    instrs: list[Instr]
+    needs: set[str]
+    turn: tuple[float, ...]
+    after: list[int] = field(default_factory=list)
+
+
+def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, ...]:
+    """The program with its messages replaced by buckets.
+
+    What leads to a message only (the gradient itself, casts, sums of several uses) runs as soon as it can, and the message is started at once; what
+    follows from gradient messages only comes behind everything else, bucket by bucket. The rest keeps its order.
+    """
+    late, ahead = [b for b in buckets if not b.ahead], [b for b in buckets if b.ahead]
+    replaced = {name for bucket in buckets for name in bucket.gives}
+    rest = [(n, i) for n, i in enumerate(program) if i.out not in replaced]
+    early = _leading_to(replaced, program)
+    behind = {name for bucket in late for name in bucket.gives}
+    ready: dict[str, int] = {}  # value -> the position by which it can be there
+    for n, instr in rest:
+        if behind.intersection(instr.ins):
+            behind.add(instr.out)
+        ready[instr.out] = max((ready.get(name, -1) for name in instr.ins), default=-1) if instr.out in early else n
+    steps: list[_Step] = []
+    last = -1  # the rest keeps its order
+    for n, instr in rest:
+        turn = (0, n) if instr.out in early else (2, -1, n) if instr.out in behind else (1, n)
+        steps.append(_Step([instr], set(instr.ins), turn))
+        if turn[0] == 1:
+            steps[-1].after = [last] if last >= 0 else []
+            last = len(steps) - 1
+    for number, bucket in enumerate(sorted(late, key=lambda b: max(ready.get(name, -1) for name in b.needs))):
+        steps.append(_Step(bucket.sending, bucket.needs, (-1, number)))
+        steps.append(_Step(bucket.taking, {bucket.sending[-1].out}, (2, number)))
+    first_use = [min((n for n, i in rest if b.gives.intersection(i.ins)), default=len(program)) for b in ahead]
+    before: list[int] = []
+    for use, bucket in sorted(zip(first_use, ahead, strict=True), key=lambda pair: pair[0]):
+        steps.append(_Step(bucket.sending, bucket.needs, (-1, -1), list(before)))
+        steps.append(_Step(bucket.taking, {bucket.sending[-1].out}, (1, use - 0.5)))
+        before = [len(steps) - 1]
+    return _in_turn(steps)
+
+
+def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
+    """Values that nothing reads but the messages that make `replaced`, and what leads to them only."""
+    users: dict[str, set[str]] = {}
+    for instr in program:
+        for name in instr.ins:
+            users.setdefault(name, set()).add(instr.out)
+    found: set[str] = set()
+    for instr in reversed(program):
+        if instr.out not in replaced and not instr.is_communication and (used := users.get(instr.out)) and used <= found | replaced:
+            found.add(instr.out)
+    return found
+
+
+def _in_turn(steps: list[_Step]) -> tuple[Instr, ...]:
+    """All instructions, each step behind those it needs, by turn."""
+    maker = {i.out: n for n, step in enumerate(steps) for i in step.instrs}
+    waits = [{maker[name] for name in step.needs if name in maker} | set(step.after) for step in steps]
+    followers: dict[int, list[int]] = {}
+    for n, needed in enumerate(waits):
+        for m in needed:
+            followers.setdefault(m, []).append(n)
+    heap = [(step.turn, n) for n, step in enumerate(steps) if not waits[n]]
+    heapq.heapify(heap)
+    done: list[Instr] = []
+    while heap:
+        _, n = heapq.heappop(heap)
+        done += steps[n].instrs
+        for m in followers.get(n, ()):
+            waits[m].discard(n)
+            if not waits[m]:
+                heapq.heappush(heap, (steps[m].turn, m))
+    return tuple(done)

@@ -1,0 +1,67 @@
+"""Pass `optimizer_group`: optimizer parallel in data_parallel mode (weight grouping, see `nn/weight_groups.py`).
+
+    update, on every rank     what all parameters share: learning rates, loss scale, clipping
+    update, on the owner      the rule for its parameters; nobody else holds their states
+    then                      one broadcast per parameter, from its owner, in the order of the owners
+
+One program serves all ranks, so an instruction that only one of them runs says so (`Instr.owner`): what nothing but an owner's update needs is the
+owner's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..ir import Draft, Instr, attr_pairs, fresh_name
+
+__all__ = ["group_updates"]
+
+
+def group_updates(draft: Draft, owners: Mapping[str, int]) -> Draft:
+    """Let each parameter be updated by its owner.  owners: {parameter: rank}."""
+    values, device_num = draft.value_table(), draft.config.device_num
+    owned = {name: owners[name] for name, _ in draft.assignments if name in owners}
+    of_state = {label: owned[parameter] for label, parameter, _ in draft.states if parameter in owned}
+    instrs = _with_owners(draft, {**owned, **of_state})
+    sent: dict[str, Instr] = {}
+    new = dict(draft.assignments)
+    for name, owner in sorted(owned.items(), key=lambda item: item[1]):  # stable: the optimizer's order within an owner
+        label = fresh_name(f"{name}.broadcast", values)
+        values[label] = values[name]
+        sent[name] = Instr(
+            "broadcast",
+            label,
+            (new[name],),
+            name,
+            attrs=attr_pairs({"root": owner, "shape": values[name].shape, "dtype": values[name].dtype, "fusion": 0}),
+            axes=(0,),
+            device_matrix=(device_num,),
+            reason=f"optimizer parallel: rank {owner} alone has updated {name!r}, and all ranks go on with its new value",
+            origin=next(i.origin for i in instrs if i.out == new[name]).made("optimizer_group"),
+        )
+    assignments = tuple((target, sent[target].out if target in sent else source) for target, source in draft.assignments)
+    done = draft.with_program("update", (*instrs, *sent.values()), values, assignments=assignments, owners=tuple(owned.items()))
+    most = max((list(owned.values()).count(rank) for rank in range(device_num)), default=0)
+    return done.noted("optimizer_group", f"{len(owned)} parameters in {device_num} groups of at most {most}, {len(sent)} broadcasts")
+
+
+def _with_owners(draft: Draft, owner_of: Mapping[str, int]) -> tuple[Instr, ...]:
+    """The update program; an instruction whose result goes nowhere but into the values of one owner is that owner's.
+
+    owner_of  {parameter or state that takes a new value: the rank that makes it}
+    """
+    users: dict[str, set[int | None]] = {}
+    for target, source in draft.assignments:
+        users.setdefault(source, set()).add(owner_of.get(target))
+    for name in (*draft.outputs, *(value for _, value in draft.gradients)):
+        users.setdefault(name, set()).add(None)
+    made = []
+    for instr in reversed(draft.program("update")):
+        found = users.get(instr.out, {None})
+        alone = len(found) == 1 and not instr.is_communication and instr.kind not in ("print", "wait")
+        owner = next(iter(found)) if alone else None
+        for name in instr.ins:
+            users.setdefault(name, set()).add(owner)
+        made.append(replace(instr, owner=owner))
+    return tuple(reversed(made))

@@ -1,0 +1,262 @@
+"""Pass `optimizer_shard`: optimizer parallel in the modes that cut operators. Ranks that would hold copies of a slice share it instead.
+
+    w whole on 8 ranks        each keeps 1/8 of the rows of w, of its gradient and of its optimizer states
+    forward                   all_gather (w) before its first use
+    backward                  reduce_scatter takes the place of the mirror's all_reduce: `differentiate` makes it as the all_gather's counterpart
+    update                    on what the rank keeps; nothing is sent
+
+A parameter is cut if R > 1 ranks hold the same slice, R divides dim 0 of the slice, and the whole parameter has at least
+`parallel_optimizer_threshold` KB. With optimizer_weight_shard_size = s < R only s consecutive holders share a slice, and R / s copies are left, whose
+gradients are still added up by an all_reduce. The cut by the model stays the outer one. Whatever does not fit stays as it was, and a note says why.
+
+Levels: level1 cuts weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at level1 gradient_accumulation_shard
+does it); level3 gathers weights once more before backward (`regather_parameters`), so that the gathered ones need not stay in memory between.
+
+A parameter that is only used in a narrower dtype is cast first: half the bytes travel. Its gradients are added up in float32 (gradient_fp32_sync).
+Rules: MindSpore, enable_parallel_optimizer, parallel_optimizer_config.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...context import ParallelConfig
+from ...errors import OptimizerParallelError, message
+from ...layout import TensorLayout
+from ..ir import Draft, GraphInput, Instr, Value, attr_pairs, fresh_name
+
+__all__ = ["Shard", "accumulates_slices", "choose_shards", "is_parameter_gather", "regather_parameters", "shard_parameters", "shared_layout"]
+
+KB = 1024  # the unit of parallel_optimizer_threshold
+LOCAL_OPS = ("cast", "transpose")  # made again from a gathered parameter rather than kept
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the optimizer parallel does with one parameter.
+
+    layout   how it is stored; None: as the network wants it
+    axes     of the stored layout's device matrix: the ranks that share a slice;  ways: how many they are
+    replicas ranks that hold the same slice in the network
+    why      why it is not cut, in a clause; "" if it is
+    """
+
+    name: str
+    layout: TensorLayout | None
+    axes: tuple[int, ...]
+    ways: int
+    replicas: int
+    why: str = ""
+
+
+def is_parameter_gather(instr: Instr) -> bool:
+    """Whether an instruction puts together a parameter that the optimizer parallel has cut."""
+    return instr.kind == "all_gather" and instr.attr("parameter") is not None
+
+
+def accumulates_slices(config: ParallelConfig) -> bool:
+    """Whether accumulated gradients are kept cut: every micro-batch then sends its own, and no rank keeps a whole one."""
+    return config.gradient_accumulation_shard or config.optimizer_level != "level1"
+
+
+def shared_layout(layout: TensorLayout, ways: int) -> tuple[TensorLayout, tuple[int, ...]] | None:
+    """(layout whose dim 0 is also cut among `ways` of the ranks that hold the same slice, the axes that do it).
+
+    Holders share with their neighbours in the order of the group: of (0, 8, 16, 24) with 2 ways, 0 with 8 and 16 with 24. None where axes of a device
+    matrix cannot say that.
+
+    >>> stored, axes = shared_layout(TensorLayout((2, 4), ((1,), ())), 2)
+    >>> stored, axes
+    (TensorLayout(device_matrix=(2, 2, 2), tensor_map=((2, 0), ()), partial=(), reduce='sum'), (0,))
+    """
+    form, rest, taken = layout.canonical(), ways, []
+    for axis in form.replica_axes:  # the innermost first
+        size = form.axis_size(axis)
+        if rest == 1:
+            break
+        if rest % size == 0:
+            rest //= size
+            taken.append(axis)
+        elif size % rest == 0:
+            form = _split_axis(form, axis, rest)
+            rest = 1
+            taken.append(axis)
+        else:
+            return None
+    if rest > 1:
+        return None
+    axes = tuple(reversed(taken))
+    first, *others = form.tensor_map
+    return TensorLayout(form.device_matrix, ((*first, *axes), *others)), axes
+
+
+def _split_axis(layout: TensorLayout, axis: int, inner: int) -> TensorLayout:
+    """`layout` over a device matrix whose `axis` is written as two, the inner one of size `inner`."""
+    sizes = list(layout.device_matrix)
+    at = len(sizes) - 1 - axis
+    sizes[at : at + 1] = [sizes[at] // inner, inner]
+    return TensorLayout(tuple(sizes), tuple(tuple(a + 1 if a > axis else a for a in entry) for entry in layout.tensor_map))
+
+
+def choose_shards(draft: Draft) -> tuple[Shard, ...]:
+    """The decision for every trainable parameter of the forward program, in the order of their use.
+
+    Raises OptimizerParallelError (also a RuntimeError) for an optimizer_weight_shard_size above the number of devices.
+    """
+    config = draft.config
+    if config.optimizer_weight_shard_size > config.device_num:
+        what = f"optimizer_weight_shard_size={config.optimizer_weight_shard_size} with {config.device_num} devices"
+        raise OptimizerParallelError(message(what, where="compile", allowed="At most as many ranks as there are; -1: all that hold the same slice"))
+    values = draft.value_table()
+    return tuple(_decide(i, values[i.name].layout, config) for i in draft.graph.inputs if i.role == "parameter" and i.trainable and i.name in values)
+
+
+def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> Shard:
+    replicas = layout.replica_count
+    size_bytes = math.prod(given.shape) * np.dtype(given.dtype).itemsize
+    wanted = config.optimizer_weight_shard_size
+    ways = replicas if wanted < 0 else min(wanted, replicas)
+    why = ""
+    if not given.parallel_optimizer or given.layerwise:
+        why = "parallel_optimizer=False" if not given.parallel_optimizer else "layerwise_parallel=True"
+    elif size_bytes < config.parallel_optimizer_threshold * KB:
+        why = f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={config.parallel_optimizer_threshold}"
+    elif replicas == 1:
+        why = "every rank holds a slice of its own"
+    elif not given.shape:
+        why = "a single number cannot be cut"
+    elif ways == 1 or replicas % ways:
+        why = f"optimizer_weight_shard_size={wanted} makes no equal groups of the {replicas} ranks that hold the same slice"
+    elif (rows := layout.slice_shape(given.shape)[0]) % ways or not rows:
+        why = f"dim 0 of its slice has {rows} elements, which {ways} ranks cannot share equally"
+    if not why:
+        found = shared_layout(layout, ways)
+        if found is not None:
+            return Shard(given.name, *found, ways, replicas)
+        why = f"{ways} neighbours among the {replicas} ranks that hold the same slice are no axes of the device matrix"
+    return Shard(given.name, None, (), 1, replicas, why)
+
+
+# ---- forward ----
+
+
+def shard_parameters(draft: Draft) -> Draft:
+    """Store parameters cut among their replicas, and put each together before its first use.
+
+    `construct` that prints a parameter shows what the rank keeps. Raises what `choose_shards` raises.
+    """
+    shards = choose_shards(draft)
+    done = draft
+    for shard in shards:
+        if shard.layout is not None:
+            done = _with_gather(done, shard)
+    cut = [s for s in shards if s.layout is not None]
+    listed = ": " + ", ".join(f"{s.name} {s.ways} ways" for s in cut) if cut else ""
+    done = done.noted("optimizer_shard", f"{len(cut)} of {len(shards)} parameters are cut among the ranks that hold copies{listed}")
+    for shard in shards:
+        if shard.why:
+            done = done.noted("optimizer_shard", f"{shard.name} is not cut: {shard.why}")
+    return done
+
+
+def _with_gather(draft: Draft, shard: Shard) -> Draft:
+    """`draft` with one parameter stored as `shard` says."""
+    given, used = draft.graph.input(shard.name), draft.value_table()[shard.name]
+    draft, source = _cast_first(draft, shard, used)
+    values, program = draft.value_table(), draft.program("forward")
+    values[shard.name] = Value(used.shape, used.dtype, shard.layout)
+    first = next((n for n, i in enumerate(program) if source in i.ins and i.kind != "print"), len(program))
+    kept = {value for _, value in draft.forward_assignments}
+    if first == len(program) and source not in kept:
+        return draft.with_program("forward", program, values)  # nobody reads it
+    label = fresh_name(f"{shard.name}.gathered", values)
+    values[label] = Value(used.shape, values[source].dtype, used.layout)
+    reason = (
+        f"optimizer parallel: {shard.ways} of the {shard.replicas} ranks that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it "
+        "each, with its gradient and optimizer states; the network needs the whole slice"
+    )
+    gather = Instr(
+        "all_gather",
+        label,
+        (source,),
+        shard.name,
+        attrs=attr_pairs({"dim": 0, "fusion": given.comm_fusion, "parameter": shard.name}),
+        axes=shard.axes,
+        device_matrix=shard.layout.device_matrix,
+        reason=reason,
+        origin=program[min(first, len(program) - 1)].origin.made("optimizer_shard"),
+    )
+    after = (_reading(i, {source: label}) if i.kind != "print" else i for i in program[first:])
+    late = tuple((target, label if value == source else value) for target, value in draft.forward_assignments)
+    return draft.with_program("forward", (*program[:first], gather, *after), values, forward_assignments=late)
+
+
+def _reading(instr: Instr, names: dict[str, str]) -> Instr:
+    return replace(instr, ins=tuple(names.get(n, n) for n in instr.ins))
+
+
+def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
+    """(draft, what is to be gathered): of a parameter that is read by nothing but casts to one narrower dtype, the cast of what a rank keeps, made
+    once: half the bytes travel, and casts of the same give the same.
+    """
+    program = draft.program("forward")
+    casts = [i for i in program if shard.name in i.ins and i.kind != "print"]
+    if not casts or any(i.kind != "compute" or i.op != "cast" for i in casts) or len({i.attr("dtype") for i in casts}) > 1:
+        return draft, shard.name
+    values, source = draft.value_table(), casts[0].out
+    dtype = np.dtype(values[source].dtype)
+    if dtype.kind != "f" or dtype.itemsize >= np.dtype(used.dtype).itemsize:
+        return draft, shard.name
+    values[source] = Value(used.shape, str(dtype), shard.layout)
+    same = {i.out: source for i in casts[1:]}
+    for name in same:
+        del values[name]
+    changes = {
+        "bridges": tuple((n, same.get(v, v)) for n, v in draft.bridges),
+        "outputs": tuple(same.get(v, v) for v in draft.outputs),
+        "forward_assignments": tuple((n, same.get(v, v)) for n, v in draft.forward_assignments),
+    }
+    left = tuple(_reading(i, same) for i in program if i.out not in same)
+    return draft.with_program("forward", left, values, **changes), source
+
+
+# ---- level3 ----
+
+
+def regather_parameters(draft: Draft) -> Draft:
+    """Gather parameters again before the backward program reads them, so that those of the forward program die with their last use there.
+
+    Casts and other views of a parameter that backward reads are made again too; what needed further messages is kept.
+    """
+    values, sources = draft.value_table(), {}
+    for instr in draft.program("forward"):
+        if is_parameter_gather(instr) or (len(instr.ins) == 1 and instr.ins[0] in sources and _is_local(instr)):
+            sources[instr.out] = instr
+    again: dict[str, str] = {}
+    program: list[Instr] = []
+
+    def made_again(name: str) -> str:
+        if name not in sources:
+            return name
+        if name not in again:
+            instr = sources[name]
+            ins = tuple(made_again(n) for n in instr.ins)
+            again[name] = fresh_name(f"{name}.again", values)
+            values[again[name]] = values[name]
+            reason = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory" if ins == instr.ins else ""
+            origin = instr.origin.made("regather")
+            program.append(replace(instr, out=again[name], ins=ins, strategy=None, reason=reason, origin=origin))
+        return again[name]
+
+    for instr in draft.program("backward"):
+        ins = tuple(made_again(name) for name in instr.ins)
+        program.append(replace(instr, ins=ins))
+    count = sum(is_parameter_gather(sources[name]) for name in again)
+    return draft.with_program("backward", tuple(program), values).noted("regather", f"{count} parameters are gathered again for backward")
+
+
+def _is_local(instr: Instr) -> bool:
+    return instr.kind in ("reshape", "slice") or (instr.kind == "compute" and (instr.opdef.view or instr.op in LOCAL_OPS))

@@ -1,0 +1,771 @@
+"""`FusionLab`: the headless model behind the Fusion Lab widget, and the puzzle "fusion golf".
+
+    lab = FusionLab("golf")
+    lab.set_index([0, 3, 5])           # inclusive: a message ends with gradient 0, 3, 5 and with the last
+    lab.score.ratio                    # 1.0: the shortest step there is
+    lab = FusionLab("chain", devices=4)
+    lab.set_mode("size"); lab.set_size(4)
+    lab.run_simulated(); lab.run_measured(); lab.wait()
+    print(lab.to_text())
+
+State, commands, `snapshot()`; every control of the widget is one of these method calls. A command that is refused raises a ParallelLabError and changes
+nothing. Gradients stand in the order in which backward makes them; a *cut* k lies before gradient k. Groups follow MindSpore's rules
+(`parallel_lab/fusion.py`): of a network they are read off its compiled plan, of the puzzle they are computed from its list.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ..cluster import CLUSTERS, Cluster, Link, cluster_for, get_cluster
+from ..cost.overlap import Gradient, all_reduce_line, best_grouping, best_threshold, predict_overlap
+from ..errors import ArgumentError, ParallelLabError, message, shorten
+from ..events import Event
+from ..fusion import index_groups, indices_of, size_groups_by_bytes, size_groups_by_elements
+from ..parallel_config import FUSION_THRESHOLD_MB
+from ..plan import Plan
+from ..run.session import Session
+from ..settings import FUSION_WORDINGS, check_fusion_indices, integer
+from .fusion_lanes import Lanes, event_lanes, gradients_of, overlap_lanes, plan_lanes
+from .fusion_subjects import GOLF, GOLF_LINE, SUBJECTS, Job, Subject, get_subject
+from .fusion_words import export_line, fusion_text, status_text
+from .words import time_text
+
+__all__ = ["DEVICES", "MODES", "PARALLEL_MODES", "FusionLab", "RunResult", "Score"]
+
+DEVICES = (2, 4, 8)
+PARALLEL_MODES = ("data_parallel", "semi_auto_parallel")
+MODES = {
+    "off": "nothing set: one by one, after backward",
+    "each": "each alone, while backward goes on",
+    "auto": f"auto: {FUSION_THRESHOLD_MB} MB",
+    "size": "size: a threshold in MB",
+    "index": "index: positions",
+    "ids": "ids of the parameters",
+}
+LARGEST_TEXT = 2000  # characters of a typed list
+WARM_UPS, STEPS = 2, 8
+LISTEN_S = 0.1  # how long wait() may not hear an interrupt
+
+_Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Fusion golf: the step, and the shortest there is.
+
+    step_s, par_s  seconds;  par: found by `cost.overlap.best_grouping`, over every way to cut the list
+    best_size      (threshold in MB, seconds): the best that size can do
+    """
+
+    step_s: float
+    par_s: float
+    best_size: tuple[int, float]
+
+    @property
+    def ratio(self) -> float:
+        """Step to par: 1 is par."""
+        return self.step_s / self.par_s
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Training steps with the chosen fusion, and the same without any.
+
+    source          "simulated" or "measured"
+    step_s, unfused_s   median of `steps` steps, from the first start on any rank to the last end
+    equal           losses and parameters of the two, after `steps` and the warm-ups, are equal bit for bit;  compared: how many arrays
+    sent            messages of gradients that rank 0 sent in one step
+    lanes           of the last step, on rank 0
+    """
+
+    source: str
+    step_s: float
+    unfused_s: float
+    steps: int
+    equal: bool
+    compared: int
+    differs: str
+    sent: int
+    lanes: Lanes
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What does not depend on the grouping: the gradients in the order of backward, and how the rules number them.
+
+    positions   per gradient its number for mode "index";  layers: for the sizes of the automatic modes (first layer first);  itemsizes: bytes
+    line        one message as a whole;  rest_s: backward after the last gradient
+    off, each   lanes without fusion, and with every gradient sent alone as soon as it is there
+    """
+
+    gradients: tuple[Gradient, ...]
+    positions: tuple[int, ...]
+    layers: tuple[int, ...]
+    itemsizes: tuple[int, ...]
+    line: Link
+    rest_s: float
+    off: Lanes
+    each: Lanes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(g.name for g in self.gradients)
+
+
+class FusionLab:
+    """The gradients of one training step, and the messages they travel in.
+
+    subject        one of SUBJECTS: "golf" (the puzzle, on paper), "chain", "dense", "convnet", "transformer"
+    devices        2, 4 or 8 ranks
+    parallel_mode  "data_parallel" or "semi_auto_parallel": they count sizes and positions differently
+    cluster        profile for predicted and simulated times: a name, or a Cluster such as `cost.measured_cluster(fit)` (then this machine's own)
+
+    `close()` forgets all listeners.
+    """
+
+    def __init__(self, subject: str = "golf", devices: int = 4, parallel_mode: str = "data_parallel", cluster: str | Cluster | None = None) -> None:
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[str], None]] = []
+        self._subject = get_subject(subject)
+        self._devices = _one_of(devices, DEVICES, "devices")
+        self._parallel_mode = _one_of(parallel_mode, PARALLEL_MODES, "parallel_mode")
+        self._cluster = self._checked_cluster(cluster)
+        self._own_line: Link | None = None
+        self._wording = "inclusive"
+        self._mode, self._size_mb, self._indices = "auto", 8, ()
+        self._ids: dict[str, int] = {}
+        self._job: Job | None = None
+        self._cases: dict[_Key, _Case] = {}
+        self._scores: dict[_Key, Score] = {}
+        self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
+        self._results: dict[str, RunResult] = {}
+        self._source = "predicted"
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._update()
+
+    # ---- listening ----
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Call `callback("picture" | "run")` after every change; returns a function that ends it. Calls may come from a helper thread."""
+        self._listeners.append(callback)
+
+        def unsubscribe() -> None:
+            with suppress(ValueError):
+                self._listeners.remove(callback)
+
+        return unsubscribe
+
+    def _changed(self, kind: str) -> None:
+        for callback in list(self._listeners):
+            callback(kind)
+
+    # ---- choosing what is looked at ----
+
+    def set_subject(self, name: str) -> None:
+        """Another network, or the puzzle. Index and ids are forgotten: they belong to a list."""
+        subject = get_subject(name)
+        with self._lock:
+            if subject is not self._subject:
+                self._change(_subject=subject, _job=None, _indices=(), _ids={}, _own_line=None, _mode="auto" if self._mode != "off" else "off")
+        self._changed("picture")
+
+    def set_devices(self, n: int) -> None:
+        """Another number of ranks: 2, 4 or 8."""
+        with self._lock:
+            self._change(_devices=_one_of(n, DEVICES, "devices"))
+        self._changed("picture")
+
+    def set_parallel_mode(self, mode: str) -> None:
+        """ "data_parallel" or "semi_auto_parallel"."""
+        with self._lock:
+            self._change(_parallel_mode=_one_of(mode, PARALLEL_MODES, "parallel_mode"))
+        self._changed("picture")
+
+    def set_cluster(self, cluster: str | Cluster) -> None:
+        """The profile behind predicted and simulated times: a name or a Cluster. Raises ArgumentError if it is not known or too small."""
+        with self._lock:
+            self._change(_cluster=self._checked_cluster(cluster), _own_line=None)
+        self._changed("picture")
+
+    def set_line(self, alpha_s: float, beta_s_per_byte: float) -> None:
+        """What a message costs: alpha_s to start and beta_s_per_byte per byte. Of the puzzle a whole message, of a network one hop between ranks (an
+        all_reduce of n ranks has 2 (n - 1) of them). Raises ArgumentError for what is no time."""
+        with self._lock:
+            self._change(_own_line=Link(float(alpha_s), float(beta_s_per_byte)))
+        self._changed("picture")
+
+    def reset_line(self) -> None:
+        """Back to the profile's link, or the puzzle's."""
+        with self._lock:
+            self._change(_own_line=None)
+        self._changed("picture")
+
+    # ---- choosing messages ----
+
+    def set_mode(self, mode: str) -> None:
+        """One of MODES. For "index" and "ids" that were never given, those that make the messages there are now."""
+        with self._lock:
+            _one_of(mode, tuple(MODES), "mode")
+            changes: dict[str, Any] = {"_mode": mode}
+            if mode == "index" and not self._indices:
+                groups = self._by_position(self.groups)
+                changes["_indices"] = indices_of(groups, self._wording) or (self._last_position(),)
+            if mode == "ids" and not self._ids:
+                changes["_ids"] = self._as_ids(self.groups)
+            self._change(**changes)
+        self._changed("picture")
+
+    def set_size(self, threshold_mb: int) -> None:
+        """Mode "size" with this threshold, an int in MB (1 MB = 1024 * 1024 bytes in data_parallel; 262144 elements in semi_auto_parallel)."""
+        with self._lock:
+            self._change(_mode="size", _size_mb=integer(0)("threshold_mb", threshold_mb, "FusionLab.set_size"))
+        self._changed("picture")
+
+    def set_index(self, indices: Sequence[int]) -> None:
+        """Mode "index": positions at which messages end, as `comm_fusion` takes them."""
+        with self._lock:
+            self._change(_mode="index", _indices=tuple(check_fusion_indices("indices", list(indices), "FusionLab.set_index")))
+        self._changed("picture")
+
+    def set_ids(self, ids: Mapping[str, int]) -> None:
+        """Mode "ids": `comm_fusion` of some parameters; the others keep theirs. Equal ids share a message, 0 travels alone."""
+        with self._lock:
+            names = self._case.names
+            unknown = [name for name in ids if name not in names]
+            if unknown:
+                raise ArgumentError(message(f"parameter {shorten(unknown[0])}", where="FusionLab.set_ids", allowed=f"One of {', '.join(names)}"))
+            given = {name: integer(0)(f"ids[{name!r}]", number, "FusionLab.set_ids") for name, number in ids.items()}
+            self._change(_mode="ids", _ids={**(self._ids or self._as_ids(self.groups)), **given})
+        self._changed("picture")
+
+    def set_config(self, text: str) -> None:
+        """What mode "size" or "index" is set to, as text: "8", or "[0, 3, 5]"; of "ids" the numbers in the order of backward: "1 1 2".
+
+        Raises ArgumentError for a text that cannot be read, or a mode that takes none.
+        """
+        numbers = _numbers(text)
+        if self._mode == "size" and len(numbers) == 1:
+            self.set_size(numbers[0])
+        elif self._mode == "index":
+            self.set_index(numbers)
+        elif self._mode == "ids" and len(numbers) == len(self._case.names):
+            self.set_ids(dict(zip(self._case.names, numbers, strict=True)))
+        else:
+            wanted = {"size": "One number of MB, such as 8", "ids": f"{len(self._case.names)} numbers, one per gradient"}
+            allowed = wanted.get(self._mode, "Nothing: this mode has no setting")
+            raise ArgumentError(message(f"setting {shorten(text)} of mode {self._mode!r}", where="FusionLab", allowed=allowed))
+
+    def set_wording(self, wording: str) -> None:
+        """How positions are counted: "inclusive" as the real system does, "first_n" as the seeds' text reads."""
+        with self._lock:
+            self._change(_wording=_one_of(wording, FUSION_WORDINGS, "wording"))
+        self._changed("picture")
+
+    def set_cuts(self, cuts: Sequence[int]) -> None:
+        """Messages that begin at gradient 0 and at each cut, in the order of backward. Written as mode "index", or where no index list makes them as
+        "ids"."""
+        with self._lock:
+            count = len(self._case.names)
+            wrong = [c for c in cuts if isinstance(c, bool) or not isinstance(c, int) or not 0 < c < count]
+            if wrong:
+                raise ArgumentError(message(f"cut {shorten(wrong[0])}", where="FusionLab", allowed=f"Ints from 1 to {count - 1}"))
+            self._take(tuple(accumulate(int(position in set(cuts)) for position in range(count))))
+        self._changed("picture")
+
+    def move_cut(self, cut: int, to: int) -> None:
+        """Move a cut to another place; onto another cut: the two become one."""
+        if cut not in self.cuts:
+            raise ArgumentError(message(f"there is no cut {shorten(cut)}", where="FusionLab.move_cut", allowed=f"One of {self.cuts}"))
+        self.set_cuts([to if c == cut else c for c in self.cuts])
+
+    def add_cut(self, at: int) -> None:
+        """Two messages in place of one."""
+        self.set_cuts([*self.cuts, at])
+
+    def remove_cut(self, cut: int) -> None:
+        """One message in place of two."""
+        if cut not in self.cuts:
+            raise ArgumentError(message(f"there is no cut {shorten(cut)}", where="FusionLab.remove_cut", allowed=f"One of {self.cuts}"))
+        self.set_cuts([c for c in self.cuts if c != cut])
+
+    def show_best(self) -> None:
+        """The solution: the grouping that `cost.overlap.best_grouping` finds."""
+        with self._lock:
+            self._take(self._best_groups())
+        self._changed("picture")
+
+    def show_source(self, source: str) -> None:
+        """Whose lanes are shown: "predicted", or "simulated" or "measured" once that was run. Raises ArgumentError."""
+        with self._lock:
+            self._source = _one_of(source, ("predicted", *self._results), "source")
+        self._changed("picture")
+
+    # ---- what there is ----
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of its message, per gradient in the order of backward."""
+        number = {name: n for n, sent in enumerate(self._lanes.messages) for name in sent.members}
+        return tuple(number[name] for name in self._case.names)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Where neighbours travel in different messages."""
+        groups = self.groups
+        return tuple(k for k in range(1, len(groups)) if groups[k] != groups[k - 1])
+
+    @property
+    def lanes(self) -> Lanes:
+        """The predicted step."""
+        return self._lanes
+
+    @property
+    def plan(self) -> Plan | None:
+        """The compiled plan; None for the puzzle."""
+        return self._plan
+
+    @property
+    def results(self) -> dict[str, RunResult]:
+        """What was run with the present settings: "simulated", "measured"."""
+        return dict(self._results)
+
+    @property
+    def comm_fusion(self) -> dict[str, Any]:
+        """The present setting, as `set_auto_parallel_context(comm_fusion=...)` takes it; {} for modes "off" and "ids"."""
+        return self._setting(self._mode)
+
+    @property
+    def score(self) -> Score:
+        """The predicted step beside par. Of a network, par counts packing too: it is the best of what was tried, the exact search's answer included."""
+        with self._lock:
+            key = self._key()
+            if key not in self._scores:
+                self._scores[key] = self._scored()
+            known = self._scores[key]
+            return replace(known, step_s=self._lanes.step_s, par_s=min(known.par_s, self._lanes.step_s))
+
+    # ---- running ----
+
+    def run_simulated(self, steps: int = STEPS) -> None:
+        """Train in the simulator, with the present fusion and without any. Returns at once; `wait()` waits. Raises ArgumentError for the puzzle."""
+        self._start("simulated", steps)
+
+    def run_measured(self, steps: int = STEPS) -> None:
+        """Train on one worker process per rank, with the present fusion and without any. Returns at once; `wait()` waits."""
+        self._start("measured", steps)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._thread is not None and not self._ended.is_set() and (end is None or time.monotonic() < end):
+            self._ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+        return self._run["state"] != "running"
+
+    def close(self) -> None:
+        """Forget the listeners, and wait for a run that goes on: its workers are shared."""
+        self._listeners.clear()
+        self.wait()
+
+    def _start(self, source: str, steps: int) -> None:
+        with self._lock:
+            if self._subject.job is None:
+                what, hint = f"{self._subject.label} is on paper", "Take the subject 'chain': a network with gradients of these proportions"
+                raise ArgumentError(message(what, where=f"FusionLab.run_{source}", hint=hint))
+            if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+                raise ArgumentError(message(f"steps={shorten(steps)}", where=f"FusionLab.run_{source}", allowed="An int, at least 1"))
+            if self._run["state"] == "running":
+                return
+            self._run = {"state": "running", "text": f"{source}: {steps} steps with this fusion and {steps} without", "error": None}
+            self._ended.clear()
+            unfused = self._compiled("off")
+            job = (source, steps, self._settings(), self._job_made(), self._plan, unfused, self._costs())
+            self._thread = threading.Thread(target=self._work, args=job, name="fusion-lab", daemon=True)
+            self._thread.start()
+        self._changed("run")
+
+    def _work(self, source: str, steps: int, settings: _Key, job: Job, plan: Plan, unfused: Plan, cluster: Cluster) -> None:
+        """The helper thread."""
+        done: dict[str, Any] = {"state": "done", "text": f"{source}: median of {steps} steps", "error": None}
+        try:
+            result = _trained(source, steps, job, plan, unfused, cluster)
+            with self._lock:
+                if settings == self._settings():  # else the lab shows something else by now
+                    self._results[source] = result
+                else:
+                    done["text"] = f"{source}: the settings have changed since"
+        except ParallelLabError as error:
+            done = {"state": "failed", "text": f"{source} failed", "error": str(error)}
+        except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too
+            done = {"state": "failed", "text": f"{source} failed", "error": f"{type(error).__name__}: {error}"}
+            raise
+        finally:
+            with self._lock:
+                self._run = done
+            self._ended.set()
+            self._changed("run")
+
+    # ---- forms ----
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the views show, as plain data."""
+        with self._lock:
+            score, line, source = self.score, self._case.line, self._source
+            shown = self._lanes if source == "predicted" else self._results[source].lanes
+            shot: dict[str, Any] = {
+                "version": 1,
+                "title": "Fusion Lab",
+                "subject": {"value": self._subject.name, "choices": [{"value": x.name, "label": x.label} for x in SUBJECTS.values()]},
+                "devices": {"value": self._devices, "choices": list(DEVICES)},
+                "parallel_mode": {"value": self._parallel_mode, "choices": list(PARALLEL_MODES)},
+                "mode": {"value": self._mode, "choices": [{"value": name, "label": label} for name, label in MODES.items()]},
+                "config": self._config(),
+                "wording": {"value": self._wording, "choices": list(FUSION_WORDINGS)},
+                "cluster": self._clusters(),
+                "line": {
+                    "own": self._own_line is not None,
+                    "alpha_s": line.alpha_s,
+                    "beta_s_per_byte": line.beta_s_per_byte,
+                    "text": self._line_text(),
+                },
+                "source": source,
+                "lanes": self._lanes_shown(shown),
+                "cuts": list(self.cuts),
+                "times": self._times(),
+                "equality": [
+                    {"source": r.source, "equal": r.equal, "compared": r.compared, "differs": r.differs, "steps": r.steps}
+                    for r in self._results.values()
+                ],
+                "golf": {
+                    "step_s": score.step_s,
+                    "par_s": score.par_s,
+                    "ratio": score.ratio,
+                    "best_size_mb": score.best_size[0],
+                    "best_size_s": score.best_size[1],
+                    "off_s": self._case.off.step_s,
+                    "each_s": self._case.each.step_s,
+                },
+                "export": self.export(),
+                "run": {**self._run, "can": self._subject.job is not None and self._run["state"] != "running"},
+            }
+            shot["subject"]["note"] = self._subject.note
+            shot["status"] = status_text(shot | {"lanes": self._lanes_shown(self._lanes)})
+            return shot
+
+    def _config(self) -> dict[str, Any]:
+        """What the mode's field says, and what it takes."""
+        texts = {"size": str(self._size_mb), "index": str(list(self._indices)), "ids": " ".join(str(self._ids.get(n, 1)) for n in self._case.names)}
+        counted = "optimizer's parameters" if self._parallel_mode == "data_parallel" else "messages in the order they are sent"
+        counted = "gradients of the list" if self._subject.job is None else counted
+        unit = "1 MB = 1048576 bytes" if self._parallel_mode == "data_parallel" else "1 MB = 262144 elements"
+        hints = {
+            "off": "Every gradient is sent by itself, once backward has ended.",
+            "each": "Every gradient is sent by itself, as soon as it is there.",
+            "auto": f"The threshold is {FUSION_THRESHOLD_MB} MB; {unit}.",
+            "size": f"MB; {unit}.",
+            "index": f"Positions among the {counted}, from 0; "
+            + {"inclusive": "each ends a message.", "first_n": "so many come before."}[self._wording],
+            "ids": "comm_fusion of each parameter, in the order of backward; equal ones travel together, 0 alone.",
+        }
+        return {"text": texts.get(self._mode, ""), "hint": hints[self._mode]}
+
+    def _clusters(self) -> dict[str, Any]:
+        now = self._cluster or cluster_for(self._devices)
+        names = [c.name for c in CLUSTERS]
+        return {"value": now.name, "choices": names if now.name in names else [*names, now.name]}
+
+    def _line_text(self) -> str:
+        line = self._case.line
+        start, per_mb = time_text(line.alpha_s), time_text(line.beta_s_per_byte * 1024 * 1024)
+        text = f"A message takes alpha + beta m: alpha {start} to start, beta {per_mb} per MB (m: its size)."
+        if self._subject.job is None:
+            return text
+        costs = self._costs()
+        hops = 2 * (self._devices - 1)
+        return f"{text} An all_reduce of {self._devices} ranks has {hops} hops of {time_text(costs.link.alpha_s)} on profile {costs.name!r}."
+
+    def _times(self) -> list[dict[str, Any]]:
+        """The three step times, each with its source."""
+        rows = [
+            {
+                "source": "predicted",
+                "step_s": self._lanes.step_s,
+                "unfused_s": self._case.off.step_s,
+                "sent": len(self._lanes.messages),
+                "note": "formula" if self._subject.job is None else "cost model",
+            }
+        ]
+        for source in ("simulated", "measured"):
+            found = self._results.get(source)
+            note = "not run yet" if self._subject.job else "the puzzle is on paper"
+            row = {"source": source, "step_s": None, "unfused_s": None, "sent": None, "note": note}
+            if found is not None:
+                note = f"median of {found.steps} steps"
+                row |= {"step_s": found.step_s, "unfused_s": found.unfused_s, "sent": found.sent, "note": note}
+            rows.append(row)
+        return rows
+
+    def _lanes_shown(self, lanes: Lanes) -> dict[str, Any]:
+        place = {box.name: n for n, box in enumerate(lanes.boxes)}
+        positions = dict(zip(self._case.names, self._case.positions, strict=True))
+        return {
+            "forward_s": lanes.forward_s,
+            "backward_s": lanes.backward_s,
+            "step_s": lanes.step_s,
+            "exposed_s": lanes.exposed_s,
+            "communication_s": lanes.communication_s,
+            "boxes": [
+                {"name": b.name, "size_bytes": b.size_bytes, "start_s": b.start_s, "end_s": b.end_s, "position": positions[b.name]}
+                for b in lanes.boxes
+            ],
+            "messages": [
+                {
+                    "number": n,
+                    "members": sorted(place[name] for name in m.members),
+                    "size_bytes": m.size_bytes,
+                    "ready_s": m.ready_s,
+                    "start_s": m.start_s,
+                    "end_s": m.end_s,
+                    "exposed_s": lanes.exposed(m),
+                    "hidden_s": m.end_s - m.start_s - lanes.exposed(m),
+                }
+                for n, m in enumerate(lanes.messages, start=1)
+            ],
+        }
+
+    def to_text(self) -> str:
+        """Everything shown, in words."""
+        return fusion_text(self.snapshot())
+
+    def to_html(self, title: str | None = None) -> str:
+        """Everything shown, as a page of its own that needs no kernel and no network."""
+        from .fusion_page import fusion_page
+
+        return fusion_page(self.snapshot(), title)
+
+    def export(self) -> str:
+        """The lines that ask MindSpore for these messages."""
+        return export_line(self._mode, self.comm_fusion, self._ids, self._parallel_mode)
+
+    # ---- inside ----
+
+    def _change(self, **changes: Any) -> None:
+        """Take the changes, or none of them if what they ask for is refused."""
+        before = {name: getattr(self, name) for name in (*changes, "_job", "_results", "_run", "_source")}
+        try:
+            for name, value in changes.items():
+                setattr(self, name, value)
+            self._update()
+        except ParallelLabError:
+            for name, value in before.items():
+                setattr(self, name, value)
+            raise
+
+    def _update(self) -> None:
+        """Case, plan and lanes of the present settings. What was run before is no longer about them."""
+        case = self._case_now()
+        if self._subject.job is None:
+            after = self._mode == "off"
+            found = predict_overlap(case.gradients, self._rule(self._mode, case), case.line, after_backward=after)
+            plan, lanes = None, overlap_lanes(found)
+        else:
+            plan = self._compiled(self._mode)
+            lanes = plan_lanes(plan, self._costs())
+        self._case, self._plan, self._lanes = case, plan, lanes
+        self._results, self._source = {}, "predicted"
+        if self._run["state"] != "running":
+            self._run = {"state": "idle", "text": "", "error": None}
+
+    def _settings(self) -> _Key:
+        return (*self._key(), self._mode, self._size_mb, self._indices, tuple(self._ids.items()), self._wording)
+
+    def _key(self) -> _Key:
+        return self._subject.name, self._devices, self._parallel_mode, self._costs(), self._own_line
+
+    def _costs(self) -> Cluster:
+        cluster = self._cluster or cluster_for(self._devices)
+        return cluster if self._own_line is None else replace(cluster, link=self._own_line, node_link=cluster.node_link and self._own_line)
+
+    def _job_made(self) -> Job:
+        if self._job is None:
+            self._job = self._subject.job()
+        return self._job
+
+    def _compiled(self, mode: str) -> Plan:
+        """The plan of the subject, anew: ids of parameters are kept by the network, so a network that had some cannot forget them."""
+        if mode == "ids" or (self._job is not None and any(p.comm_fusion_given for p in self._job.net.trainable_params())):
+            self._job = None
+        ids = self._ids if mode == "ids" else None
+        return self._job_made().compile(
+            devices=self._devices, parallel_mode=self._parallel_mode, comm_fusion=self._setting(mode), ids=ids, fusion_index=self._wording
+        )
+
+    def _setting(self, mode: str) -> dict[str, Any]:
+        config: dict[str, Any] = {"auto": None, "size": self._size_mb, "index": list(self._indices)}
+        if mode == "each":
+            every = range(self._last_position()) if self._wording == "inclusive" else range(1, self._last_position() + 1)
+            return {"allreduce": {"mode": "index", "config": list(every) or [0]}}
+        return {"allreduce": {"mode": mode, "config": config[mode]}} if mode in config else {}
+
+    def _last_position(self) -> int:
+        return len(self._job_made().net.trainable_params() if self._subject.job else GOLF) - 1
+
+    def _case_now(self) -> _Case:
+        key = self._key()
+        if key not in self._cases:
+            self._cases[key] = self._paper() if self._subject.job is None else self._of_network()
+        return self._cases[key]
+
+    def _paper(self) -> _Case:
+        line, count = self._own_line or GOLF_LINE, len(GOLF)
+        off = predict_overlap(GOLF, range(count), line, after_backward=True)
+        each = predict_overlap(GOLF, range(count), line)
+        numbers = tuple(range(count))
+        return _Case(GOLF, numbers, numbers, (4,) * count, line, 0.0, overlap_lanes(off), overlap_lanes(each))
+
+    def _of_network(self) -> _Case:
+        cluster = self._costs()
+        plans = {mode: self._compiled(mode) for mode in ("off", "each")}
+        lanes = {mode: plan_lanes(plan, cluster) for mode, plan in plans.items()}
+        gradients, rest_s = gradients_of(lanes["each"])
+        sent = tuple(name for m in lanes["off"].messages for name in m.members)
+        order = self._job_made().positions(sent, self._parallel_mode)
+        layers = [i.name for i in plans["off"].parameters]
+        sizes = {i.name: np.dtype(i.dtype).itemsize for i in plans["off"].parameters}
+        link = cluster.link_for(range(self._devices))
+        return _Case(
+            gradients,
+            tuple(order.index(g.name) for g in gradients),
+            tuple(layers.index(g.name) for g in gradients),
+            tuple(sizes[g.name] for g in gradients),
+            all_reduce_line(self._devices, link, cluster.device.gamma_s_per_byte),
+            rest_s,
+            lanes["off"],
+            lanes["each"],
+        )
+
+    def _by_position(self, groups: Sequence[int]) -> tuple[int, ...]:
+        """Group numbers in the order of the positions that index counts."""
+        return tuple(group for _, group in sorted(zip(self._case.positions, groups, strict=True)))
+
+    def _as_ids(self, groups: Sequence[int]) -> dict[str, int]:
+        return {name: group + 1 for name, group in zip(self._case.names, groups, strict=True)}
+
+    def _take(self, groups: tuple[int, ...]) -> None:
+        """These messages, by index if there is a list for them, else by ids."""
+        indices = indices_of(self._by_position(groups), self._wording)
+        if indices is None:
+            self._change(_mode="ids", _ids=self._as_ids(groups))
+        else:  # one message: a position that cuts nothing
+            self._change(_mode="index", _indices=indices or (self._last_position() + (self._wording == "first_n"),))
+
+    def _rule(self, mode: str, case: _Case, size_mb: int | None = None) -> tuple[int, ...]:
+        """Groups by the rules themselves, per gradient in the order of backward: for the puzzle, and to search for thresholds."""
+        count = len(case.gradients)
+        if mode in ("off", "each"):
+            return tuple(range(count))
+        if mode == "ids":
+            return tuple(-1 - n if self._ids[g.name] == 0 else self._ids[g.name] for n, g in enumerate(case.gradients))
+        if mode == "index":
+            groups = index_groups(count, self._indices, self._wording)
+            return tuple(groups[position] for position in case.positions)
+        threshold = FUSION_THRESHOLD_MB if mode == "auto" else self._size_mb if size_mb is None else size_mb
+        local = self._parallel_mode == "data_parallel"
+        order = sorted(range(count), key=(case.positions if local else case.layers).__getitem__)
+        sizes = [case.gradients[n].size_bytes for n in order]
+        if local:
+            groups = size_groups_by_bytes(sizes, threshold)
+        else:
+            groups = size_groups_by_elements([size // case.itemsizes[n] for size, n in zip(sizes, order, strict=True)], threshold)
+        by_place = dict(zip(order, groups, strict=True))
+        return tuple(by_place[n] for n in range(count))
+
+    def _best_groups(self) -> tuple[int, ...]:
+        return best_grouping(self._case.gradients, self._case.line)
+
+    def _scored(self) -> Score:
+        """Par and the best threshold for the present case."""
+        case = self._case
+        local = self._parallel_mode == "data_parallel"
+        total_mb = -(-sum(g.size_bytes for g in case.gradients) // (1024 * 1024))
+        thresholds = range(0 if local else 1, total_mb + 2)
+        size_mb, by_size = best_threshold(case.gradients, case.line, lambda mb: self._rule("size", case, mb), thresholds)
+        best = predict_overlap(case.gradients, self._best_groups(), case.line, rest_s=case.rest_s)
+        if self._subject.job is None:
+            return Score(self._lanes.step_s, best.step_s, (size_mb, by_size.step_s))
+        kept = {
+            name: getattr(self, name) for name in ("_mode", "_indices", "_ids", "_size_mb", "_job", "_plan", "_lanes", "_results", "_run", "_source")
+        }
+        try:
+            self._take(self._best_groups())
+            found = [case.off.step_s, case.each.step_s, self._lanes.step_s]
+            self._change(_mode="size", _size_mb=size_mb)
+            found.append(self._lanes.step_s)
+        finally:
+            for name, value in kept.items():
+                setattr(self, name, value)
+        return Score(self._lanes.step_s, min(found), (size_mb, found[-1]))
+
+    def _checked_cluster(self, cluster: str | Cluster | None) -> Cluster | None:
+        if cluster is None or isinstance(cluster, Cluster):
+            found = cluster
+        elif isinstance(cluster, str):
+            found = get_cluster(cluster)
+        else:
+            allowed = f"A Cluster, or one of {', '.join(c.name for c in CLUSTERS)}"
+            raise ArgumentError(message(f"cluster {shorten(cluster)}", where="FusionLab", allowed=allowed))
+        if found is not None:
+            found.check_device_num(self._devices)
+        return found
+
+
+def _one_of(value: Any, known: tuple[Any, ...], what: str) -> Any:
+    if isinstance(value, bool) or value not in known:
+        raise ArgumentError(message(f"{what} {shorten(value)}", where="FusionLab", allowed=f"One of {', '.join(map(str, known))}"))
+    return value
+
+
+def _numbers(text: str) -> list[int]:
+    """The whole numbers of a typed list: "[0, 3, 5]", "0 3 5". Raises ArgumentError."""
+    if not isinstance(text, str) or len(text) > LARGEST_TEXT:
+        raise ArgumentError(message(f"setting {shorten(text)}", where="FusionLab", allowed=f"A text of at most {LARGEST_TEXT} characters"))
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 11 for word in words):
+        raise ArgumentError(message(f"setting {shorten(text)}", where="FusionLab", allowed="Whole numbers, such as [0, 3, 5]"))
+    return [int(word) for word in words]
+
+
+def _trained(source: str, steps: int, job: Job, plan: Plan, unfused: Plan, cluster: Cluster) -> RunResult:
+    """Both plans trained from the same start on the same batches."""
+    executor = {"simulated": "simulator", "measured": "processes"}[source]
+    options = {"cluster": cluster.name} if source == "simulated" and cluster in CLUSTERS else {}
+    times, tensors, lanes, sent = [], [], [], 0
+    for one in (plan, unfused):
+        with Session(one, job.net, job.optimizer, executor=executor, **options) as session:
+            losses = session.train(job.batches, WARM_UPS)
+            losses += session.train(job.batches, steps, record=steps)
+            times.append(statistics.median(_durations(session.events)))
+            lanes.append(event_lanes(one, session.events))
+            tensors.append({"losses": np.array(losses), **session.parameters()})
+            sent = sent or len(lanes[0].messages)
+    differs = next((name for name, value in tensors[0].items() if value.tobytes() != tensors[1][name].tobytes()), "")
+    return RunResult(source, times[0], times[1], steps, not differs, len(tensors[0]), differs, sent, lanes[0])
+
+
+def _durations(events: Sequence[Event]) -> list[float]:
+    """Seconds of each step: from the first start on any rank to the last end on any."""
+    bounds: dict[int, tuple[float, float]] = {}
+    for event in events:
+        first, last = bounds.get(event.step, (event.start_s, event.end_s))
+        bounds[event.step] = (min(first, event.start_s), max(last, event.end_s))
+    return [last - first for _, (first, last) in sorted(bounds.items())]

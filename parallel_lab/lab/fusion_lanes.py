@@ -1,0 +1,170 @@
+"""The two lanes of the Fusion Lab: what backward computes, and the messages that carry its gradients.
+
+    lanes = plan_lanes(plan, cluster)           predicted, from shapes
+    lanes = event_lanes(plan, session.events)   simulated or measured, of one step of rank 0
+    lanes = overlap_lanes(overlap)              of a list of gradients without a network
+
+A message is exposed where it travels after the last computation of backward: there the rank has nothing to do but wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..cluster import Cluster
+from ..cost.overlap import Gradient, Overlap
+from ..cost.time import instr_time_s, single_stage
+from ..errors import ArgumentError, message
+from ..events import Event
+from ..graph.ir import Instr
+from ..plan import Plan
+
+__all__ = ["Box", "Lanes", "Sent", "event_lanes", "gradients_of", "overlap_lanes", "plan_lanes"]
+
+Timed = tuple[str, Instr, float, float]  # phase, instruction, start, end (of a start: of its journey)
+
+
+@dataclass(frozen=True)
+class Box:
+    """What backward computes until the gradient `name` is there. Times are seconds since the step began."""
+
+    name: str
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message of gradients, in the order they travel.
+
+    ready_s  when the last of its gradients was there;  start_s, end_s: when it travelled
+    """
+
+    members: tuple[str, ...]
+    size_bytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One step. Times are seconds since it began.
+
+    boxes, messages   backward lane and communication lane
+    forward_s         when backward begins;  backward_s: when its last computation ends;  step_s: when the step does, parameters updated
+    """
+
+    boxes: tuple[Box, ...]
+    messages: tuple[Sent, ...]
+    forward_s: float
+    backward_s: float
+    step_s: float
+
+    def exposed(self, sent: Sent) -> float:
+        """Seconds that a message travels after backward."""
+        return max(0.0, sent.end_s - max(sent.start_s, self.backward_s))
+
+    @property
+    def exposed_s(self) -> float:
+        return sum(self.exposed(m) for m in self.messages)
+
+    @property
+    def communication_s(self) -> float:
+        return sum(m.end_s - m.start_s for m in self.messages)
+
+
+def overlap_lanes(found: Overlap) -> Lanes:
+    """The lanes of a list of gradients: no forward, no update."""
+    starts = (0.0, *found.ready_s[:-1])
+    boxes = (Box(g.name, g.size_bytes, start, ready) for g, start, ready in zip(found.gradients, starts, found.ready_s, strict=True))
+    messages = (Sent(tuple(found.gradients[p].name for p in b.members), b.size_bytes, b.ready_s, b.start_s, b.end_s) for b in found.buckets)
+    return Lanes(tuple(boxes), tuple(messages), 0.0, found.backward_s, found.step_s)
+
+
+def plan_lanes(plan: Plan, cluster: Cluster) -> Lanes:
+    """The predicted step of rank 0, as `predict_timeline` has it while no rank differs from another."""
+    cluster.check_device_num(plan.device_num)
+    clock = line = 0.0
+    due: dict[str, float] = {}
+    timed: list[Timed] = []
+    stage = single_stage(plan)
+    for action in stage.actions:
+        for instr in stage.program(action.program):
+            if instr.kind == "start":
+                start = max(clock, line)
+                line = due[instr.out] = start + instr_time_s(plan, instr, cluster)
+                timed.append((action.program, instr, start, line))
+                continue
+            if instr.kind == "wait":
+                start, clock = clock, max(clock, due.pop(instr.ins[0]))
+            else:
+                start, clock = clock, clock + instr_time_s(plan, instr, cluster)
+            timed.append((action.program, instr, start, clock))
+    return _lanes(plan, timed)
+
+
+def event_lanes(plan: Plan, events: Iterable[Event]) -> Lanes:
+    """The lanes of rank 0 in the last step of `events`, simulated or measured. Raises ArgumentError if rank 0 recorded nothing."""
+    own = [e for e in events if e.rank == 0]
+    if not own:
+        raise ArgumentError(message("no events of rank 0", where="event_lanes", hint="Train with record=1"))
+    last = max(e.step for e in own)
+    own = [e for e in own if e.step == last]
+    began = min(e.start_s for e in own)
+    found: dict[tuple[str, str, bool], Event] = {}
+    for event in own:
+        found[event.phase, event.name, event.kind == "wait" and not event.overlapped] = event
+    timed: list[Timed] = []
+    stage = single_stage(plan)
+    for action in stage.actions:
+        for instr in stage.program(action.program):
+            waits = instr.kind == "wait"
+            event = found.get((action.program, instr.ins[0] if waits else instr.out, waits))
+            if event is not None:
+                timed.append((action.program, instr, event.start_s - began, event.end_s - began))
+    return _lanes(plan, timed)
+
+
+def gradients_of(lanes: Lanes) -> tuple[tuple[Gradient, ...], float]:
+    """The boxes as `cost/overlap.py` takes them, and the seconds of backward after the last."""
+    made, before = [], lanes.forward_s
+    for box in lanes.boxes:
+        made.append(Gradient(box.name, box.size_bytes, max(0.0, box.end_s - before)))
+        before = max(before, box.end_s)
+    return tuple(made), max(0.0, lanes.backward_s - before)
+
+
+def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
+    """Boxes and messages of instructions that were timed, in program order."""
+    made = {i.out: end for phase, i, _, end in timed if phase == "backward" and i.kind != "start"}
+    packed = {i.out: i for phase, i, _, _ in timed if phase == "backward" and i.kind == "concat"}
+    behind: set[str] = set()  # what follows from a gradient message
+    messages: list[Sent] = []
+    ready: list[tuple[float, int, str, int]] = []
+    forward_s = max((end for phase, _, _, end in timed if phase == "forward"), default=0.0)
+    backward_s = forward_s
+    for phase, instr, start_s, end_s in timed:
+        if phase != "backward":
+            continue
+        carried = instr.attr("members") or tuple(filter(None, (instr.attr("parameter"),)))
+        if behind.intersection(instr.ins) or (instr.kind == "wait" and carried):
+            behind.add(instr.out)
+        elif carried and instr.message == "all_reduce":
+            behind.add(instr.out)
+            sources = packed[instr.ins[0]].ins if instr.ins[0] in packed else instr.ins
+            for name, source in zip(carried, sources, strict=True):
+                ready.append((made.get(source, forward_s), len(ready), name, plan.value(source).slice_bytes))
+            size = sum(plan.value(source).slice_bytes for source in sources)
+            messages.append(Sent(tuple(carried), size, max(made.get(source, forward_s) for source in sources), start_s, end_s))
+        else:
+            backward_s = max(backward_s, end_s)
+    boxes, before = [], forward_s
+    for end_s, _, name, size in sorted(ready):
+        boxes.append(Box(name, size, before, end_s))
+        before = end_s
+    step_s = max((end for _, _, _, end in timed), default=0.0)
+    return Lanes(tuple(boxes), tuple(messages), forward_s, backward_s, step_s)

@@ -1,0 +1,521 @@
+"""The algorithms by name: how each is made, its idea in a sentence, and its closed forms.
+
+    >>> recipe = recipe_of("all_reduce", "ring")
+    >>> recipe.formula.rounds(8, 8), recipe.formula.sent(8, 8), recipe.formula.sent_text
+    (14, Fraction(7, 4), '2(n-1)/n·S')
+
+The formulas are written down here from the papers that `schedules.py` names; what is counted comes from the lists of sends, and tests compare.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
+from .schedules import (
+    ROOTED,
+    Phase,
+    Send,
+    bruck_gather,
+    ceil_log2,
+    chain_gather,
+    chain_reduce,
+    everybody,
+    floor_log2,
+    folded,
+    halving,
+    is_int,
+    is_power_of_two,
+    largest_subtree,
+    mirrored,
+    phase,
+    ring_gather,
+    ring_scatter,
+    to_all_bruck,
+    to_all_pairwise,
+    to_all_ring,
+    tree_gather,
+    tree_reduce,
+)
+
+__all__ = ["CHAINS", "LARGEST", "Formula", "Recipe", "algorithm_names", "recipe_of", "rounds_of"]
+
+LARGEST = 128  # ranks: a list of all sends has up to n^3 / 2 entries; closed forms for more are in cost/time.py
+CHAINS = (("broadcast", "ring"), ("reduce", "ring"))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Closed forms of n ranks and k segments; what has a text is shown beside what was counted.
+
+    rounds     how many
+    messages   sent by the rank that sends most of them
+    sent       by the rank that sends most, as a fraction of S
+    alphas, betas, gammas   time = alphas * alpha + betas * S * beta + gammas * S * gamma: one port per rank, full duplex, no contention
+    """
+
+    rounds: Callable[[int, int], int]
+    rounds_text: str
+    messages: Callable[[int, int], int]
+    messages_text: str
+    sent: Callable[[int, int], Fraction]
+    sent_text: str
+    alphas: Callable[[int, int], int]
+    betas: Callable[[int, int], Fraction]
+    gammas: Callable[[int, int], Fraction]
+    time_text: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one algorithm of one kind is made.
+
+    build    (ranks, root, segments) -> phases
+    chunks   (ranks, segments) -> how many chunks
+    words    the idea in one sentence
+    power_of_two   whether it is refused for other numbers of ranks, and instead what takes any
+    """
+
+    build: Callable[[int, int, int], list[Phase]]
+    chunks: Callable[[int, int], int]
+    formula: Formula
+    words: str
+    power_of_two: str = ""
+
+
+def algorithm_names(kind: str, ranks: int | None = None) -> tuple[str, ...]:
+    """The algorithms of a collective; with `ranks`, those that take this number. Raises ArgumentError for a kind that has none.
+
+    >>> algorithm_names("all_gather"), algorithm_names("all_gather", ranks=6)
+    (('ring', 'recursive_doubling', 'bruck', 'tree', 'direct'), ('ring', 'bruck', 'tree', 'direct'))
+    """
+    found = _recipes(kind)
+    return tuple(name for name, recipe in found.items() if ranks is None or not recipe.power_of_two or is_power_of_two(ranks))
+
+
+def recipe_of(kind: str, name: str) -> Recipe:
+    """Raises ArgumentError for a kind or name that is not known, with the nearest."""
+    found = _recipes(kind)
+    if name not in found:
+        near = {"rabenseifner": "halving_doubling", "recursive_doubling": "recursive_halving", "binomial": "tree", "chain": "ring"}.get(str(name))
+        if near not in found:
+            near = next(iter(difflib.get_close_matches(str(name), found, 1)), None)
+        hint = f"Did you mean {near!r}?" if near else ""
+        raise ArgumentError(message(f"algorithm {shorten(name)}", where=kind, allowed=f"One of {', '.join(found)}", hint=hint))
+    return found[name]
+
+
+def rounds_of(kind: str, name: str, ranks: int, root: int = 0, segments: int | None = None) -> tuple[Phase, ...]:
+    """The phases of an algorithm.
+
+    ranks      group size
+    root       position of the root, for broadcast, reduce, scatter and gather
+    segments   pieces in which a chain ("ring" of broadcast and reduce) passes the data on; default: `ranks`
+
+    Raises ArgumentError for what is not known, and for a number of ranks that the algorithm cannot take.
+    """
+    recipe = recipe_of(kind, name)
+    for what, value, least in (("ranks", ranks, 1), ("root", root, 0), ("segments", ranks if segments is None else segments, 1)):
+        if not is_int(value):
+            raise ArgumentTypeError(message(f"{what}={shorten(value)}", where=f"{kind} by {name}", allowed="An int"))
+        if value < least:
+            raise ArgumentError(message(f"{what}={value}", where=f"{kind} by {name}", allowed=f"At least {least}"))
+    if ranks > LARGEST:
+        hint = "Closed forms for any number are in cost.time and in recipe_of(kind, name).formula"
+        raise ArgumentError(message(f"{ranks} ranks", where=f"{kind} by {name}", allowed=f"At most {LARGEST}: every send is listed", hint=hint))
+    if root >= ranks:
+        raise ArgumentError(message(f"root={root}", where=f"{kind} by {name}", allowed=f"Positions run from 0 to {ranks - 1}"))
+    if root and kind not in ROOTED:
+        raise ArgumentError(message(f"root={root}", where=f"{kind} by {name}", allowed=f"A root is for {', '.join(ROOTED)}"))
+    if segments is not None and (kind, name) not in CHAINS:
+        allowed = f"Segments are for {' and '.join(f'{k} by {n}' for k, n in CHAINS)}"
+        raise ArgumentError(message(f"segments={segments}", where=f"{kind} by {name}", allowed=allowed))
+    if recipe.power_of_two and not is_power_of_two(ranks):
+        allowed = "2, 4, 8, ... ranks: partners differ in one bit of their numbers"
+        raise ArgumentError(message(f"{ranks} ranks", where=f"{kind} by {name}", allowed=allowed, hint=recipe.power_of_two))
+    return tuple(recipe.build(int(ranks), int(root), int(segments or ranks)))
+
+
+# ---- all_reduce ----
+
+
+def _all_reduce_ring(n: int, root: int, k: int) -> list[Phase]:
+    return [phase("reduce_scatter", ring_scatter(n)), phase("all_gather", ring_gather(n))]
+
+
+def _all_reduce_doubling(n: int, root: int, k: int) -> list[Phase]:
+    whole = tuple(range(n))
+
+    def inner(members: list[int]) -> list[Phase]:
+        p = len(members)
+        exchanges = [[Send(members[q], members[q ^ (1 << i)], whole, True) for q in range(p)] for i in range(p.bit_length() - 1)]
+        return [phase("exchange", exchanges)]
+
+    return folded(n, n, inner)
+
+
+def _all_reduce_halving(n: int, root: int, k: int, *, near_first: bool = False) -> list[Phase]:
+    def inner(members: list[int]) -> list[Phase]:
+        rounds = halving(members, near_first=near_first)
+        return [phase("halving", rounds), phase("doubling", mirrored(rounds))]
+
+    return folded(n, 1 << (n.bit_length() - 1), inner)
+
+
+def _all_reduce_tree(n: int, root: int, k: int) -> list[Phase]:
+    rounds = tree_reduce(n, root)
+    return [phase("reduce", rounds), phase("broadcast", mirrored(rounds))]
+
+
+def _all_reduce_direct(n: int, root: int, k: int) -> list[Phase]:
+    return [phase("reduce_scatter", everybody(n, lambda i, j: j, add=True)), phase("all_gather", everybody(n, lambda i, j: i))]
+
+
+# ---- the table ----
+
+
+def _formula(rounds, messages, sent, time, *, alphas=None) -> Formula:
+    """Each of the first three: (function, text); time: (betas, gammas, text); alphas where they are not the rounds."""
+    return Formula(*rounds, *messages, *sent, alphas or rounds[0], time[0], time[1], time[2])
+
+
+def _n(function: Callable[[int], int | Fraction]) -> Callable[[int, int], Fraction]:
+    return lambda n, k: Fraction(function(n))
+
+
+def _int(function: Callable[[int], int]) -> Callable[[int, int], int]:
+    return lambda n, k: function(n)
+
+
+_zero = _n(lambda n: 0)
+_less_one = (_int(lambda n: n - 1), "n-1")
+_log = (_int(ceil_log2), "⌈log₂n⌉")
+_one = (_int(lambda n: min(n - 1, 1)), "1")
+_share = _n(lambda n: Fraction(n - 1, n))
+_share_sent = (_share, "(n-1)/n·S")
+_two_shares = _n(lambda n: 2 * Fraction(n - 1, n))
+_two_shares_sent = (_two_shares, "2(n-1)/n·S")
+_per_rank = lambda n, k: n  # noqa: E731
+_per_pair = lambda n, k: n * n  # noqa: E731
+
+
+def _fold_extra(n: int) -> int:
+    return 0 if is_power_of_two(n) else 1
+
+
+def _folded_share(n: int) -> Fraction:
+    p = 1 << floor_log2(n)
+    return Fraction(p - 1, p)
+
+
+_halving_formula = _formula(
+    (_int(lambda n: 2 * floor_log2(n) + 2 * _fold_extra(n)), "2·log₂n (other n: 2⌊log₂n⌋+2)"),
+    (_int(lambda n: 2 * floor_log2(n) + _fold_extra(n)), "2·log₂n (other n: 2⌊log₂n⌋+1)"),
+    (_n(lambda n: 2 * _folded_share(n) + _fold_extra(n)), "2(p-1)/p·S, p = n (other n: p = 2^⌊log₂n⌋, +S)"),
+    (
+        _n(lambda n: 2 * _folded_share(n) + 2 * _fold_extra(n)),
+        _n(lambda n: _folded_share(n) + _fold_extra(n)),
+        "2·log₂n·α + 2(n-1)/n·S·β + (n-1)/n·S·γ",
+    ),
+)
+_chain_rounds = (lambda n, k: n - 2 + k if n > 1 else 0, "n-2+k")
+_chain_sent = (_n(lambda n: min(n - 1, 1)), "S")
+_chain_betas = lambda n, k: Fraction(n - 2 + k, k) if n > 1 else Fraction(0)  # noqa: E731
+_chain_messages = (lambda n, k: k if n > 1 else 0, "k")
+
+
+def _direct(sent, time, *, messages=_less_one) -> Formula:
+    return _formula(_one, messages, sent, time, alphas=_int(lambda n: n - 1))
+
+
+TABLE: dict[str, dict[str, Recipe]] = {
+    "all_reduce": {
+        "ring": Recipe(
+            _all_reduce_ring,
+            _per_rank,
+            _formula(
+                (_int(lambda n: 2 * (n - 1)), "2(n-1)"),
+                (_int(lambda n: 2 * (n - 1)), "2(n-1)"),
+                _two_shares_sent,
+                (_two_shares, _share, "2(n-1)·α + 2(n-1)/n·S·β + (n-1)/n·S·γ"),
+            ),
+            "Partial sums travel once around the ring, growing by an addend at each rank; then the complete sums travel around it",
+        ),
+        "recursive_doubling": Recipe(
+            _all_reduce_doubling,
+            _per_rank,
+            _formula(
+                (_int(lambda n: floor_log2(n) + 2 * _fold_extra(n)), "log₂n (other n: ⌊log₂n⌋+2)"),
+                (_int(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n (other n: ⌊log₂n⌋+1)"),
+                (_n(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n·S (other n: ⌊log₂n⌋+1)"),
+                (_n(lambda n: floor_log2(n) + 2 * _fold_extra(n)), _n(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n·(α + S·β + S·γ)"),
+            ),
+            "Partners at distance 1, 2, 4, ... swap everything they have and add: few rounds, much data",
+        ),
+        "halving_doubling": Recipe(
+            _all_reduce_halving,
+            lambda n, k: 1 << floor_log2(n),
+            _halving_formula,
+            "Rabenseifner's: partners swap halves, quarters, ... and add, the farthest first; then the sums come back doubling",
+        ),
+        "halving_doubling_near_first": Recipe(
+            lambda n, root, k: _all_reduce_halving(n, root, k, near_first=True),
+            lambda n, k: 1 << floor_log2(n),
+            _halving_formula,
+            "As halving_doubling, but the large halves go to the near partners and only small parts go far",
+        ),
+        "tree": Recipe(
+            _all_reduce_tree,
+            _per_rank,
+            _formula(
+                (_int(lambda n: 2 * ceil_log2(n)), "2⌈log₂n⌉"),
+                _log,
+                (_n(ceil_log2), "⌈log₂n⌉·S"),
+                (_n(lambda n: 2 * ceil_log2(n)), _n(ceil_log2), "2⌈log₂n⌉·(α + S·β) + ⌈log₂n⌉·S·γ"),
+            ),
+            "A binomial tree adds everything up on rank 0, and the same tree carries the sum back",
+        ),
+        "direct": Recipe(
+            _all_reduce_direct,
+            _per_rank,
+            _formula(
+                (_int(lambda n: min(2 * (n - 1), 2)), "2"),
+                (_int(lambda n: 2 * (n - 1)), "2(n-1)"),
+                _two_shares_sent,
+                (_two_shares, _share, "2(n-1)·α + 2(n-1)/n·S·β + (n-1)/n·S·γ"),
+                alphas=_int(lambda n: 2 * (n - 1)),
+            ),
+            "Everybody reads everybody, as in shared memory: each rank adds its own chunk in rank order, then takes the others' sums",
+        ),
+    },
+    "all_gather": {
+        "ring": Recipe(
+            lambda n, root, k: [phase("all_gather", ring_gather(n))],
+            _per_rank,
+            _formula(_less_one, _less_one, _share_sent, (_share, _zero, "(n-1)·α + (n-1)/n·S·β")),
+            "Every rank passes on to its right neighbour what it received last",
+        ),
+        "recursive_doubling": Recipe(
+            lambda n, root, k: [phase("all_gather", mirrored(halving(range(n))))],
+            _per_rank,
+            _formula((_int(floor_log2), "log₂n"), (_int(floor_log2), "log₂n"), _share_sent, (_share, _zero, "log₂n·α + (n-1)/n·S·β")),
+            "Partners at distance 1, 2, 4, ... swap all they have, twice as much each time",
+            power_of_two="'bruck' needs as few rounds for any number of ranks, and 'ring' takes any number too",
+        ),
+        "bruck": Recipe(
+            lambda n, root, k: [phase("all_gather", bruck_gather(n))],
+            _per_rank,
+            _formula(_log, _log, _share_sent, (_share, _zero, "⌈log₂n⌉·α + (n-1)/n·S·β")),
+            "Every rank sends all it has to the one 1, 2, 4, ... places before it; any number of ranks",
+        ),
+        "tree": Recipe(
+            lambda n, root, k: [phase("gather", tree_gather(n, 0)), phase("broadcast", mirrored(tree_reduce(n, 0)))],
+            _per_rank,
+            _formula(
+                (_int(lambda n: 2 * ceil_log2(n)), "2⌈log₂n⌉"),
+                _log,
+                (_n(ceil_log2), "⌈log₂n⌉·S"),
+                (_n(lambda n: Fraction(n - 1, n) + ceil_log2(n)), _zero, "2⌈log₂n⌉·α + ((n-1)/n + ⌈log₂n⌉)·S·β"),
+            ),
+            "A binomial tree gathers everything on rank 0, and the same tree carries it back",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("all_gather", everybody(n, lambda i, j: i))],
+            _per_rank,
+            _direct(_share_sent, (_share, _zero, "(n-1)·α + (n-1)/n·S·β")),
+            "Everybody reads everybody's piece, as in shared memory",
+        ),
+    },
+    "reduce_scatter": {
+        "ring": Recipe(
+            lambda n, root, k: [phase("reduce_scatter", ring_scatter(n))],
+            _per_rank,
+            _formula(_less_one, _less_one, _share_sent, (_share, _share, "(n-1)·α + (n-1)/n·S·β + (n-1)/n·S·γ")),
+            "Partial sums travel once around the ring, growing by an addend at each rank",
+        ),
+        "recursive_halving": Recipe(
+            lambda n, root, k: [phase("halving", halving(range(n)))],
+            _per_rank,
+            _formula(
+                (_int(floor_log2), "log₂n"),
+                (_int(floor_log2), "log₂n"),
+                _share_sent,
+                (_share, _share, "log₂n·α + (n-1)/n·S·β + (n-1)/n·S·γ"),
+            ),
+            "Partners swap halves, quarters, ... of what they still work on, and add",
+            power_of_two="'ring' takes any number of ranks",
+        ),
+        "tree": Recipe(
+            lambda n, root, k: [phase("reduce", tree_reduce(n, 0)), phase("scatter", mirrored(tree_gather(n, 0)))],
+            _per_rank,
+            _formula(
+                (_int(lambda n: 2 * ceil_log2(n)), "2⌈log₂n⌉"),
+                _log,
+                (_n(lambda n: 1 + Fraction(largest_subtree(n) - 1, n) if n > 1 else 0), "(1 + (m-1)/n)·S, m = the largest subtree"),
+                (
+                    _n(lambda n: ceil_log2(n) + Fraction(n - 1, n)),
+                    _n(ceil_log2),
+                    "2⌈log₂n⌉·α + (⌈log₂n⌉ + (n-1)/n)·S·β + ⌈log₂n⌉·S·γ",
+                ),
+            ),
+            "A binomial tree adds everything up on rank 0, which deals out the pieces",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("reduce_scatter", everybody(n, lambda i, j: j, add=True))],
+            _per_rank,
+            _direct(_share_sent, (_share, _share, "(n-1)·α + (n-1)/n·S·β + (n-1)/n·S·γ")),
+            "Each rank reads its piece of everybody's value and adds in rank order, as in shared memory",
+        ),
+    },
+    "broadcast": {
+        "tree": Recipe(
+            lambda n, root, k: [phase("broadcast", mirrored(tree_reduce(n, root)))],
+            _per_rank,
+            _formula(_log, _log, (_n(ceil_log2), "⌈log₂n⌉·S"), (_n(ceil_log2), _zero, "⌈log₂n⌉·(α + S·β)")),
+            "In every round all who have the value send it to one more rank",
+        ),
+        "ring": Recipe(
+            lambda n, root, k: [phase("broadcast", mirrored(chain_reduce(n, root, k)))],
+            lambda n, k: k,
+            _formula(_chain_rounds, _chain_messages, _chain_sent, (_chain_betas, _zero, "(n-2+k)·(α + S/k·β)")),
+            "Segments follow each other down a chain of ranks, so that all links work at once",
+        ),
+        "scatter_all_gather": Recipe(
+            lambda n, root, k: [phase("scatter", mirrored(tree_gather(n, root))), phase("all_gather", ring_gather(n))],
+            _per_rank,
+            _formula(
+                (_int(lambda n: ceil_log2(n) + n - 1), "⌈log₂n⌉+n-1"),
+                (_int(lambda n: ceil_log2(n) + n - 1), "⌈log₂n⌉+n-1"),
+                _two_shares_sent,
+                (_two_shares, _zero, "(⌈log₂n⌉+n-1)·α + 2(n-1)/n·S·β"),
+            ),
+            "The root deals out pieces by a tree, and a ring all_gather completes them everywhere: for large values",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("broadcast", [[Send(root, r, tuple(range(n))) for r in [r for r in range(n) if r != root]]])],
+            _per_rank,
+            _direct((_n(lambda n: n - 1), "(n-1)·S"), (_n(lambda n: n - 1), _zero, "(n-1)·(α + S·β)")),
+            "The root sends to one rank after the other; in shared memory all read it at once",
+        ),
+    },
+    "reduce": {
+        "tree": Recipe(
+            lambda n, root, k: [phase("reduce", tree_reduce(n, root))],
+            _per_rank,
+            _formula(_log, _one, (_n(lambda n: min(n - 1, 1)), "S"), (_n(ceil_log2), _n(ceil_log2), "⌈log₂n⌉·(α + S·β + S·γ)")),
+            "In every round half of the ranks hand their sums to the other half",
+        ),
+        "ring": Recipe(
+            lambda n, root, k: [phase("reduce", chain_reduce(n, root, k))],
+            lambda n, k: k,
+            _formula(_chain_rounds, _chain_messages, _chain_sent, (_chain_betas, _chain_betas, "(n-2+k)·(α + S/k·β + S/k·γ)")),
+            "Segments follow each other down a chain of ranks to the root, growing by an addend at each",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("reduce", [[Send(r, root, tuple(range(n)), True) for r in [r for r in range(n) if r != root]]])],
+            _per_rank,
+            _direct((_n(lambda n: min(n - 1, 1)), "S"), (_n(lambda n: n - 1), _n(lambda n: n - 1), "(n-1)·(α + S·β + S·γ)"), messages=_one),
+            "The root reads everybody's value and adds in rank order, as in shared memory",
+        ),
+    },
+    "scatter": {
+        "tree": Recipe(
+            lambda n, root, k: [phase("scatter", mirrored(tree_gather(n, root)))],
+            _per_rank,
+            _formula(_log, _log, _share_sent, (_share, _zero, "⌈log₂n⌉·α + (n-1)/n·S·β")),
+            "The root sends half of the pieces away, then a quarter, ...; who has many passes them on",
+        ),
+        "ring": Recipe(
+            lambda n, root, k: [phase("scatter", mirrored(chain_gather(n, root)))],
+            _per_rank,
+            _formula(_less_one, _less_one, _share_sent, (_share, _zero, "(n-1)·α + (n-1)/n·S·β")),
+            "Pieces follow each other down a chain of ranks, the one with the longest way first",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("scatter", [[Send(root, r, (r,)) for r in [r for r in range(n) if r != root]]])],
+            _per_rank,
+            _direct(_share_sent, (_share, _zero, "(n-1)·α + (n-1)/n·S·β")),
+            "The root sends every rank its piece; in shared memory each takes it",
+        ),
+    },
+    "gather": {
+        "tree": Recipe(
+            lambda n, root, k: [phase("gather", tree_gather(n, root))],
+            _per_rank,
+            _formula(
+                _log,
+                _one,
+                (_n(lambda n: Fraction(largest_subtree(n), n)), "m/n·S, m = the largest subtree"),
+                (_share, _zero, "⌈log₂n⌉·α + (n-1)/n·S·β"),
+            ),
+            "In every round half of the ranks hand all they have to the other half",
+        ),
+        "ring": Recipe(
+            lambda n, root, k: [phase("gather", chain_gather(n, root))],
+            _per_rank,
+            _formula(_less_one, _less_one, _share_sent, (_share, _zero, "(n-1)·α + (n-1)/n·S·β")),
+            "Pieces follow each other down a chain of ranks to the root",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("gather", [[Send(r, root, (r,)) for r in [r for r in range(n) if r != root]]])],
+            _per_rank,
+            _direct((_n(lambda n: Fraction(min(n - 1, 1), n)), "S/n"), (_share, _zero, "(n-1)·α + (n-1)/n·S·β"), messages=_one),
+            "Every rank sends its piece to the root; in shared memory the root reads it",
+        ),
+    },
+    "all_to_all": {
+        "pairwise": Recipe(
+            lambda n, root, k: [phase("all_to_all", to_all_pairwise(n))],
+            _per_pair,
+            _formula(
+                _less_one,
+                _less_one,
+                (_n(lambda n: Fraction(n - 1, n * n)), "(n-1)/n²·S"),
+                (_n(lambda n: Fraction(n - 1, n * n)), _zero, "(n-1)·α + (n-1)/n²·S·β"),
+            ),
+            "In round t every rank sends to the one t places after it",
+        ),
+        "bruck": Recipe(
+            lambda n, root, k: [phase("all_to_all", to_all_bruck(n))],
+            _per_pair,
+            _formula(
+                _log,
+                _log,
+                (_n(lambda n: Fraction(sum(d.bit_count() for d in range(n)), n * n)), "½·log₂n·S/n (other n: Σ bits of 0 … n-1, /n²)"),
+                (_n(lambda n: Fraction(sum(d.bit_count() for d in range(n)), n * n)), _zero, "⌈log₂n⌉·α + ½·log₂n·S/n·β"),
+            ),
+            "A piece with d places to go moves 1, 2, 4, ... places, as the bits of d say: few rounds, more data",
+        ),
+        "ring": Recipe(
+            lambda n, root, k: [phase("all_to_all", to_all_ring(n))],
+            _per_pair,
+            _formula(
+                _less_one,
+                _less_one,
+                (_n(lambda n: Fraction(n - 1, 2 * n)), "(n-1)/2n·S"),
+                (_n(lambda n: Fraction(n - 1, 2 * n)), _zero, "(n-1)·α + (n-1)/2n·S·β"),
+            ),
+            "Only neighbours talk: pieces travel on until they are where they belong",
+        ),
+        "direct": Recipe(
+            lambda n, root, k: [phase("all_to_all", everybody(n, lambda i, j: i * n + j))],
+            _per_pair,
+            _direct(
+                (_n(lambda n: Fraction(n - 1, n * n)), "(n-1)/n²·S"),
+                (_n(lambda n: Fraction(n - 1, n * n)), _zero, "(n-1)·α + (n-1)/n²·S·β"),
+            ),
+            "Everybody reads its piece of everybody's value, as in shared memory",
+        ),
+    },
+}
+
+
+def _recipes(kind: str) -> dict[str, Recipe]:
+    if kind not in TABLE:
+        near = difflib.get_close_matches(str(kind), TABLE, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(message(f"kind {shorten(kind)}", where="collective algorithms", allowed=f"One of {', '.join(TABLE)}", hint=hint))
+    return TABLE[kind]

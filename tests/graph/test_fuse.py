@@ -1,0 +1,374 @@
+"""Pass `fuse`: which gradients travel together, that they do, and that no result depends on it."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import nn
+from parallel_lab.cost import get_cluster, instr_time_s, predict_memory, predict_timeline, step_time_s
+from parallel_lab.errors import ContextConflictError, PlanError
+from parallel_lab.fusion import buckets_of, size_groups_by_bytes, size_groups_by_elements
+from parallel_lab.plan import Plan
+from parallel_lab.run.session import Session
+
+RNG = np.random.default_rng(5)
+MODES = ("semi_auto_parallel", "data_parallel")
+
+
+class Chain(nn.Cell):
+    """Layers of given widths; parameters are l.0.weight, l.0.bias, l.1.weight, ... in network order."""
+
+    def __init__(self, widths, dtype="float32"):
+        super().__init__()
+        make = {"weight_init": "normal"}
+        self.l = nn.CellList([nn.Dense(a, b, dtype=dtype, **make) for a, b in itertools.pairwise(widths)])
+        self.relu = nn.ReLU()
+
+    def construct(self, x):
+        for layer in self.l:
+            x = self.relu(layer(x))
+        return x
+
+
+def data(widths, rows=8, dtype=np.float32):
+    return RNG.standard_normal((rows, widths[0])).astype(dtype), RNG.standard_normal((rows, widths[-1])).astype(dtype)
+
+
+def compiled(net, mode, widths, devices=4, optimizer=None, **settings):
+    x, y = data(widths)
+    strategy = "data_parallel" if mode == "data_parallel" else "full_batch"
+    settings = {"device_num": devices, "parallel_mode": mode, "dataset_strategy": strategy, **settings}
+    return pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **settings)
+
+
+def messages(plan):
+    """Parameters per message of the backward program, in the order they are sent."""
+    found = []
+    for _, i in plan.instructions("backward"):
+        if i.is_communication and (i.attr("members") or i.attr("parameter")):
+            found.append(tuple(i.attr("members") or (i.attr("parameter"),)))
+    return found
+
+
+def as_sets(groups):
+    return {frozenset(group) for group in groups}
+
+
+def allreduce(mode, config):
+    return {"allreduce": {"mode": mode, "config": config}}
+
+
+WIDTHS = [8] * 6
+NAMES = [f"l.{n}.{part}" for n in range(5) for part in ("weight", "bias")]
+
+
+# ---- which messages share a bucket ----
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nobody_asked(mode):
+    plan = compiled(Chain(WIDTHS), mode, WIDTHS)
+    assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
+    assert all(i.kind not in ("start", "wait", "concat", "split") for _, i in plan.instructions())
+    assert dict(plan.notes)["fuse"].startswith("nobody asked")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_ids_travel_together_and_0_alone(mode):
+    net = Chain(WIDTHS)
+    for n, layer in enumerate(net.l):
+        layer.set_comm_fusion([0, 1, 1, 2, 2][n])
+    plan = compiled(net, mode, WIDTHS)
+    assert as_sets(messages(plan)) == as_sets([[NAMES[0]], [NAMES[1]], NAMES[2:6], NAMES[6:]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_id_given_to_all_is_one_message(mode):
+    plan = compiled(Chain(WIDTHS).set_comm_fusion(1), mode, WIDTHS)
+    assert as_sets(messages(plan)) == {frozenset(NAMES)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_openstate_off_leaves_messages_alone(mode):
+    plan = compiled(Chain(WIDTHS), mode, WIDTHS, comm_fusion={"openstate": False, **allreduce("auto", None)})
+    assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
+
+
+def test_index_counts_the_optimizers_parameters_in_data_parallel():
+    """Seeds 000 and 004: [20, 35] of 40 gradients gives 21, 15 and the rest; "first_n" as their prose counts."""
+    widths = [4] * 21
+    names = [f"l.{n}.{part}" for n in range(20) for part in ("weight", "bias")]
+    plan = compiled(Chain(widths), "data_parallel", widths, comm_fusion=allreduce("index", [20, 35]))
+    assert as_sets(messages(plan)) == as_sets([names[:21], names[21:36], names[36:]])
+    plan = compiled(Chain(widths), "data_parallel", widths, comm_fusion=allreduce("index", [20, 35]), fusion_index="first_n")
+    assert as_sets(messages(plan)) == as_sets([names[:20], names[20:35], names[35:]])
+
+
+def test_the_order_is_the_optimizers():
+    net = Chain(WIDTHS)
+    optimizer = nn.SGD(list(reversed(net.trainable_params())), 0.1)
+    plan = compiled(net, "data_parallel", WIDTHS, optimizer=optimizer, comm_fusion=allreduce("index", [2]))
+    assert as_sets(messages(plan)) == as_sets([NAMES[-3:], NAMES[:-3]])
+
+
+def test_index_counts_messages_as_they_are_sent_in_semi_auto():
+    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [1, 4]))
+    sent = [m for (m,) in messages(compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS))]
+    assert messages(plan) == [tuple(sent[:2]), tuple(sent[2:5]), tuple(sent[5:])]
+    assert sent[0].startswith("l.4") and sent[-1].startswith("l.0")
+
+
+def test_ids_that_differ_come_before_positions_in_data_parallel():
+    net = Chain(WIDTHS)
+    net.l[0].set_comm_fusion(7)
+    plan = compiled(net, "data_parallel", WIDTHS, comm_fusion=allreduce("index", [4]))
+    assert as_sets(messages(plan)) == as_sets([NAMES[:2], NAMES[2:]])
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("mode", MODES)
+def test_sizes_of_random_networks(mode, seed):
+    """By elements, in network order, in semi_auto; by bytes, in the optimizer's order, in data_parallel."""
+    rng = np.random.default_rng(seed)
+    widths = [int(n) for n in rng.integers(1, 9, 6) * 64]
+    net, threshold = Chain(widths), int(rng.integers(1, 3))
+    plan = compiled(net, mode, widths, comm_fusion=allreduce("size", threshold))
+    sizes = [math.prod(p.shape) for p in net.trainable_params()]
+    names = [p.name for p in net.trainable_params()]
+    groups = size_groups_by_bytes([4 * n for n in sizes], threshold) if mode == "data_parallel" else size_groups_by_elements(sizes, threshold)
+    assert as_sets(messages(plan)) == {frozenset(names[i] for i in bucket) for bucket in buckets_of(groups)}
+
+
+def test_auto_is_64_mb():
+    auto = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    size = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 64))
+    assert messages(auto) == messages(size) and as_sets(messages(auto)) == {frozenset(NAMES)}
+
+
+def test_no_threshold():
+    plan = compiled(Chain(WIDTHS), "data_parallel", WIDTHS, comm_fusion=allreduce("size", 0))
+    assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
+    with pytest.raises(ContextConflictError):
+        compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("size", 0))
+
+
+def test_different_groups_never_share_a_message():
+    """One weight is cut in two: its replicas are other ranks than those of a whole one."""
+    net = Chain([8, 8, 8])
+    net.l[0].matmul.shard(((2, 1), (2, 1)))
+    net.set_comm_fusion(1)
+    plan = compiled(net, "semi_auto_parallel", [8, 8, 8])
+    groups = {}
+    for _, i in plan.instructions("backward"):
+        if i.attr("members") or i.attr("parameter"):
+            for name in i.attr("members") or (i.attr("parameter"),):
+                groups[name] = tuple(i.group(rank) for rank in range(4))
+    for names in messages(plan):
+        assert len({groups[n] for n in names}) == 1
+    assert len(messages(plan)) == len(set(groups.values())) > 1
+
+
+def test_different_dtypes_never_share_a_message():
+    class Mixed(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Dense(8, 8), nn.Dense(8, 8, dtype="float64")
+            self.set_comm_fusion(3)
+
+        def construct(self, x):
+            return self.b(pl.ops.cast(self.a(x), "float64"))
+
+    x, y = data([8, 8])
+    plan = pl.compile(Mixed(), x, y.astype(np.float64), loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch")
+    assert as_sets(messages(plan)) == as_sets([["a.weight", "a.bias"], ["b.weight", "b.bias"]])
+
+
+def test_the_cost_model_orders_parameters_by_their_distance_from_the_loss():
+    widths = [128] * 9
+    plan = compiled(Chain(widths), "semi_auto_parallel", widths, cost_model_fusion=("times", 2, 0.5))
+    near, far = messages(plan)
+    assert {name.split(".")[1] for name in near} | {name.split(".")[1] for name in far} == set("01234567")
+    assert min(int(n.split(".")[1]) for n in near) >= max(int(n.split(".")[1]) for n in far)
+
+
+# ---- what a bucket is ----
+
+
+def test_buckets_are_counted_and_carry_what_their_members_would():
+    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [3]))
+    view = plan.to_dict(rank=2)
+    assert [b["members"] for b in view["buckets"]] == [list(m) for m in messages(plan)]
+    alone = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS).to_dict(rank=2)["comm"]
+    fields = ("kind", "group", "in_shape", "out_shape", "dtype", "bytes", "phase", "fusion", "reduce", "reason", "parameter", "name", "op")
+    found = [{f: c[f] for f in fields} for c in view["comm"]]
+    assert sorted(map(str, found)) == sorted(str({f: c[f] for f in fields}) for c in alone)
+    assert sum(b["bytes"] for b in view["buckets"]) == sum(c["bytes"] for c in view["comm"] if c["parameter"])
+
+
+def test_a_bucket_starts_as_soon_as_its_last_gradient_is_there():
+    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("index", [1, 3, 5, 7]))
+    program = [i for _, i in plan.instructions("backward")]
+    place = {i.out: n for n, i in enumerate(program)}
+    for n, i in enumerate(program):
+        if i.kind == "start":
+            concat = program[place[i.ins[0]]]
+            last = max(place[name] for name in concat.ins)
+            assert all(other.kind in ("concat", "start") for other in program[last + 1 : n])
+    starts = [n for n, i in enumerate(program) if i.kind == "start"]
+    waits = [n for n, i in enumerate(program) if i.kind == "wait"]
+    assert len(starts) == len(waits) == 5
+    assert max(starts[:-1]) < min(waits), "the rest of backward lies between"
+    order = [program[n].out for n in starts]
+    assert [program[n].ins[0] for n in waits] == order
+
+
+def test_fused_plans_survive_their_json_form():
+    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    assert Plan.from_dict(plan.to_dict()) == plan
+    text = plan.text()
+    assert "AllReduce" in text and "started" in text and "Wait(" in text and "Concat(" in text
+
+
+def _with_program(plan, change):
+    stage = plan.stages[0]
+    programs = tuple((phase, tuple(change(list(program))) if phase == "backward" else program) for phase, program in stage.programs)
+    return dataclasses.replace(plan, stages=(dataclasses.replace(stage, programs=programs),))
+
+
+def test_a_broken_bucket_is_found():
+    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+
+    def swapped(program):
+        a, b = [n for n, i in enumerate(program) if i.kind == "split" and i.out.split(".")[2] == "weight"][:2]
+        first, second = program[a], program[b]
+        program[a], program[b] = dataclasses.replace(first, attrs=second.attrs), dataclasses.replace(second, attrs=first.attrs)
+        program[a] = dataclasses.replace(program[a], attrs=tuple((k, 0 if k == "start" else v) for k, v in program[a].attrs))
+        return program
+
+    def not_waited_for(program):
+        return [i for i in program if i.kind not in ("wait", "split")]
+
+    def read_early(program):
+        wait = next(i for i in program if i.kind == "wait")
+        program.remove(wait)
+        start = next(n for n, i in enumerate(program) if i.kind == "start")
+        program.insert(start, wait)
+        return program
+
+    for change in (swapped, not_waited_for, read_early):
+        with pytest.raises(PlanError):
+            _with_program(plan, change).verify()
+
+
+# ---- no result depends on it ----
+
+ASKED = {
+    "ids": {},
+    "auto": {"comm_fusion": allreduce("auto", None)},
+    "size": {"comm_fusion": allreduce("size", 1)},
+    "index": {"comm_fusion": allreduce("index", [0, 4, 5])},
+    "cost model": {"cost_model_fusion": ("times", 3, 0.2)},
+}
+
+
+def trained(plan, net, optimizer, batch, executor="simulator", steps=4, **options):
+    with Session(plan, net, optimizer, executor=executor, **options) as session:
+        losses = session.train([batch], steps, record=1)
+        return losses, session.parameters() | {f"grad {k}": v for k, v in session.gradients().items()}, session.events
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mean", [False, True])
+def test_results_are_equal_to_the_bit(mode, asked, mean):
+    def run(settings, ids=False):
+        pl.set_seed(3)
+        net = Chain(WIDTHS)
+        if ids:
+            for n, layer in enumerate(net.l):
+                layer.set_comm_fusion(n // 2)
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        plan = compiled(net, mode, WIDTHS, optimizer=optimizer, gradients_mean=mean, **settings)
+        rows = 32 if mode == "data_parallel" else 8
+        rng = np.random.default_rng(0)
+        batch = tuple(rng.standard_normal((rows, 8)).astype(np.float32) for _ in range(2))
+        return trained(plan, net, optimizer, batch)
+
+    losses, values, _ = run({})
+    fused_losses, fused_values, _ = run(ASKED[asked], ids=asked == "ids")
+    assert fused_losses == losses
+    assert all(np.array_equal(fused_values[name], values[name]) for name in values)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_messages_counted_are_messages_predicted(mode):
+    pl.set_seed(3)
+    net = Chain(WIDTHS)
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    plan = compiled(net, mode, WIDTHS, optimizer=optimizer, comm_fusion=allreduce("index", [2, 6]))
+    rows = 32 if mode == "data_parallel" else 8
+    batch = tuple(RNG.standard_normal((rows, 8)).astype(np.float32) for _ in range(2))
+    _, _, events = trained(plan, net, optimizer, batch)
+    predicted = predict_timeline(plan, get_cluster("laptop")).log
+    for log in (events, predicted):
+        mine = [e for e in log if e.rank == 1 and e.kind == "communication"]
+        assert len(mine) == step_time_s(plan, get_cluster("laptop")).messages
+        assert [(e.name, e.bytes) for e in mine if e.overlapped] == [
+            (i.out, plan.value(i.ins[0]).slice_bytes) for _, i in plan.instructions() if i.kind == "start"
+        ]
+
+
+def test_half_precision_is_added_in_single_and_fused_as_such():
+    class Half(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Dense(8, 8, dtype="float16"), nn.Dense(8, 8, dtype="float16")
+
+        def construct(self, x):
+            return pl.ops.cast(self.b(self.a(pl.ops.cast(x, "float16"))), "float32")
+
+    found = {}
+    for settings in ({}, {"comm_fusion": allreduce("auto", None)}):
+        pl.set_seed(1)
+        net = Half()
+        optimizer = nn.SGD(net.trainable_params(), 0.1)
+        x, y = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8), np.ones((8, 8), np.float32)
+        plan = pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings)
+        assert {plan.value(i.ins[0]).dtype for _, i in plan.instructions("backward") if i.is_communication} == {"float32"}
+        found[bool(settings)] = trained(plan, net, optimizer, (x, y))[:2]
+    assert found[False][0] == found[True][0]
+    assert all(np.array_equal(found[False][1][n], found[True][1][n]) for n in found[False][1])
+
+
+# ---- time and memory ----
+
+
+def test_predicted_time_hides_what_travels_during_backward():
+    """By hand: on the line a message starts when its gradients are there and the one before it has ended."""
+    widths = [256] * 6
+    plan = compiled(Chain(widths), "semi_auto_parallel", widths, comm_fusion=allreduce("index", [1, 3, 5, 7]))
+    cluster = get_cluster("laptop")
+    log = predict_timeline(plan, cluster, ranks=(0,)).log
+    now = line = 0.0
+    due = {}
+    for _, i in plan.instructions():
+        if i.kind == "start":
+            line = due[i.out] = max(now, line) + instr_time_s(plan, i, cluster)
+        elif i.kind == "wait":
+            now = max(now, due[i.ins[0]])
+        else:
+            now += instr_time_s(plan, i, cluster)
+    assert predict_timeline(plan, cluster).end_s == pytest.approx(max(now, line), rel=1e-12)
+    assert {e.name: e.end_s for e in log if e.overlapped} == pytest.approx(due)
+    together = compiled(Chain(widths), "semi_auto_parallel", widths)
+    assert predict_timeline(plan, cluster).end_s < predict_timeline(together, cluster).end_s
+
+
+def test_memory_of_a_bucket_is_that_of_its_gradients():
+    plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
+    alone = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS)
+    assert predict_memory(plan).grads_bytes == predict_memory(alone).grads_bytes == 5 * (64 + 8) * 4
