@@ -3,7 +3,7 @@
     parallel-lab                     JupyterLab on the notebooks
     parallel-lab doctor              can this machine do what the lessons need?
     parallel-lab quickstart          the quickstart in the terminal (cli_quickstart.py)
-    parallel-lab bench training      a training step beside PyTorch's (cli_bench.py)
+    parallel-lab bench               speed beside PyTorch's and MPI's (cli_bench.py)
     parallel-lab run, msrun          a script on N ranks (cli_run.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours, told in one line;

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import signal
 import statistics
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,8 +40,8 @@ def add_parser(subparsers: Any) -> None:
         "collectives",
         _collectives,
         "all_reduce and the others, beside torch gloo and MPI",
-        "Times collectives of this package's workers, of torch gloo and of MPI (both optional) in turns, and the barrier on a quiet and on a busy machine. "
-        "Prints times, ratios, the memory bound and the project's goals with what was reached.",
+        "Times collectives of this package's workers, of torch gloo and of MPI (both optional) in turns, and the barrier on a quiet and on a busy "
+        "machine. Prints times, ratios, the memory bound and the project's goals with what was reached.",
         "  parallel-lab bench collectives\n  parallel-lab bench collectives --ops all_reduce --sizes 64K 1M --html speed.html\n",
     )
     collectives.add_argument("--ranks", type=_ranks, default=8, help="ranks of every competitor (default 8)")
@@ -83,8 +85,8 @@ def add_parser(subparsers: Any) -> None:
         "link",
         _link,
         "alpha and beta of this machine's messages, fitted",
-        "Measures messages between workers, fits t = alpha + beta m (alpha seconds per message, beta seconds per byte; MindSpore's cost model swaps the "
-        "letters), and shows the residual of every size and the error on sizes the fit has not seen.",
+        "Measures messages between workers, fits t = alpha + beta m (alpha seconds per message, beta seconds per byte; MindSpore's cost model swaps "
+        "the letters), and shows the residual of every size and the error on sizes the fit has not seen.",
         "  parallel-lab bench link\n  parallel-lab bench link --message all_reduce --ranks 8 --html link.html\n",
     )
     link.add_argument("--ranks", type=_ranks, default=2, help="workers (default 2)")
@@ -99,8 +101,23 @@ def _kind(kinds: Any, name: str, run: Any, short: str, text: str, examples: str)
     )
     parser.add_argument("--json", metavar="FILE", help="also write the numbers to FILE")
     parser.add_argument("--quick", action="store_true", help="a few small cases once, to see that it works")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=lambda args: _until_terminated(run, args), parser=parser)
     return parser
+
+
+def _until_terminated(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run, and end in order when this process is told to end (timeout, a closed terminal's manager), as at Ctrl-C: no process and no file stays."""
+
+    def end(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)  # the shell's convention
+
+    if threading.current_thread() is not threading.main_thread():
+        return run(args)
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        return run(args)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _positive(text: str) -> int:

@@ -30,6 +30,7 @@ from .nn.cell import Cell
 from .nn.loss import WithLossCell
 from .nn.optim import Optimizer
 from .nn.weight_groups import check_grouping, update_owners
+from .nn.wrap import GradAccumulation
 from .ops.registry import Primitive
 from .plan import Plan, freeze
 from .tensor import Parameter
@@ -151,6 +152,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     traced = WithLossCell(network, loss) if loss is not None else network
     if loss is not None:
         traced.cell_name = "network"
+        if config.grad_accumulation_step > 1:
+            traced = GradAccumulation(traced, config.grad_accumulation_step)
     name, trained = getattr(network, "__name__", type(network).__name__), () if optimizer is None else optimizer.parameters
     found = trace_network(traced, specs, name, trained, parallel_mode=config.parallel_mode)
     _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
@@ -163,6 +166,9 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     if loss is not None and graph.outputs and np.dtype(dtypes[graph.outputs[0]]).kind != "f":
         what, hint = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "Comparisons, argmax and counts belong to metrics"
         raise ShapeError(message(what, where="compile", allowed="A float: the gradient of others is nothing", hint=hint))
+    if graph.seeds and config.grad_accumulation_step > 1 and not any(node.micro_batch for node in graph.nodes):
+        hint = f"Differentiate nn.GradAccumulation(net, {config.grad_accumulation_step}) in its place"
+        raise _not_built(f"grad_accumulation_step={config.grad_accumulation_step} of a function that asks for gradients itself", hint)
     if loss is not None and graph.seeds:
         raise TraceError(message("the network asks for gradients itself", where="compile", hint="Give it without a loss: it is a training step"))
     order = _order(network, optimizer or found.optimizer, parameters)
@@ -223,9 +229,6 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
         hint = "Set search_mode='sharding_propagation' and give the operators that matter a strategy, or use semi_auto_parallel"
     elif config.pipeline_stages > 1:
         what, hint = f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1"
-    elif config.grad_accumulation_step > 1:
-        what = f"grad_accumulation_step={config.grad_accumulation_step}"
-        hint = f"Set it to 1 and wrap the network: nn.GradAccumulation(net, {config.grad_accumulation_step})"
     else:
         _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
         return

@@ -45,6 +45,7 @@ __all__ = [
     "get_cost_model_context",
     "get_dataset_seed",
     "get_seed",
+    "held_messages",
     "is_set",
     "next_draw",
     "on_tape",
@@ -69,6 +70,10 @@ current_tracer: ContextVar[Any] = ContextVar("parallel_lab_tracer", default=None
 
 # The training step that is being taken outside a trace, an object with a `number`; None where nobody counts. Random masks depend on it.
 current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
+
+# The messages of operators with a `fusion` number that the Cell running now has not sent yet, {what they have in common: message}; None outside of
+# the outermost Cell. The hook between a Cell (floor 2) that ends and the operators (floor 1) it called.
+held_messages: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("parallel_lab_held_messages", default=None)
 
 
 # The rank that this process is (`run.world.World`), once `communication.init` has connected it; None in a process that is no rank: the hook through

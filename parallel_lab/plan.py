@@ -67,6 +67,18 @@ class Stage:
     def program(self, phase: str) -> tuple[Instr, ...]:
         return dict(self.programs).get(phase, ())
 
+    def part(self, action: Action) -> tuple[tuple[int, Instr], ...]:
+        """What an action runs: its micro-batch's part of the program, as (position in the program, instruction)."""
+        return self._parts.get((action.program, action.micro_batch), ())
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, int], tuple[tuple[int, Instr], ...]]:
+        found: dict[tuple[str, int], list[tuple[int, Instr]]] = {}
+        for phase, program in self.programs:
+            for position, instr in enumerate(program):
+                found.setdefault((phase, instr.micro_batch), []).append((position, instr))
+        return {key: tuple(part) for key, part in found.items()}
+
 
 @dataclass(frozen=True)
 class State:
@@ -155,9 +167,10 @@ class Plan:
 
     def instructions(self, phase: str | None = None) -> Iterator[tuple[str, Instr]]:
         """(phase, instruction) of the first stage, in the order they run."""
-        for name in PHASES if phase is None else (phase,):
-            for instr in self.stages[0].program(name):
-                yield name, instr
+        for action in self.stages[0].actions:
+            if phase is None or action.program == phase:
+                for _, instr in self.stages[0].part(action):
+                    yield action.program, instr
 
     @property
     def data_inputs(self) -> tuple[GraphInput, ...]:
@@ -188,10 +201,10 @@ class Plan:
         keep = {i.name for i in self.graph.inputs} | {s.name for s in self.states} | set(self.scalars) | set(self.outputs)
         keep |= {source for _, source in (*self.assignments, *self.forward_assignments)} | {value for _, value in self.gradients}
         last: dict[str, tuple[str, int]] = {}
-        for phase in PHASES:
-            for position, instr in enumerate(self.stages[0].program(phase)):
+        for action in self.stages[0].actions:
+            for position, instr in self.stages[0].part(action):
                 for name in (*instr.ins, instr.out):
-                    last[name] = (phase, position)
+                    last[name] = (action.program, position)
         done: dict[str, dict[int, tuple[str, ...]]] = {phase: {} for phase in PHASES}
         for name, (phase, position) in last.items():
             if name not in keep:
@@ -259,9 +272,11 @@ class Plan:
 
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
-    actions = [Action(0, "F", 0, "forward")]
-    if draft.program("backward"):
-        actions.append(Action(0, "B", 0, "backward"))
+    actions = []
+    for part in range(1 + max((i.micro_batch for phase in ("forward", "backward") for i in draft.program(phase)), default=0)):
+        actions.append(Action(0, "F", part, "forward"))
+        if draft.program("backward"):
+            actions.append(Action(0, "B", part, "backward"))
     if draft.program("update"):
         actions.append(Action(0, "update", 0, "update"))
     programs = tuple((phase, draft.program(phase)) for phase in PHASES if draft.program(phase))

@@ -50,13 +50,13 @@ def verify_plan(plan) -> None:
         raise PlanError(message(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=f"Ranks 0 to {plan.device_num - 1}, each once"))
     for stage in plan.stages:
         known: Makers = dict.fromkeys(made)
-        order = [a.program for a in stage.actions]
         programs = dict(stage.programs)
-        if sorted(order) != sorted(programs):
-            raise PlanError(message(f"actions {order} do not run the programs {sorted(programs)}", where="plan schedule"))
-        for phase in order:
-            program = programs[phase]
-            for position, instr in enumerate(program):
+        order, parts = [(a.program, a.micro_batch) for a in stage.actions], {(p, i.micro_batch) for p, program in programs.items() for i in program}
+        if len(set(order)) < len(order) or not parts <= set(order) or not {p for p, _ in order} <= set(programs):
+            raise PlanError(message(f"actions {[p for p, _ in order]} do not run the programs {sorted(programs)}", where="plan schedule"))
+        for action in stage.actions:
+            phase, program = action.program, programs[action.program]
+            for position, instr in stage.part(action):
                 fault = _fault(plan, instr, known, phase)
                 if fault:
                     raise PlanError(message(fault, where=f"plan, {phase} instruction {position}") + "\n" + _around(program, position))

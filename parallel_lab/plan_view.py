@@ -81,7 +81,7 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     ops, comm, buckets = [], [], []
     for action in stage.actions:
         phase = action.program
-        for instr in stage.program(phase):
+        for _, instr in stage.part(action):
             if not instr.runs_on(rank):
                 continue
             ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
@@ -254,7 +254,7 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     for action in stage.actions:
         if action.program in phases:
             lines.append(f"# {action.program} ({action})")
-            for instr in stage.program(action.program):
+            for _, instr in stage.part(action):
                 lines += _instr_lines(plan, instr, rank, numbers) if instr.runs_on(rank) else []
             if action.program == "update":
                 lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in plan.assignments if plan.held_by(target, rank)]

@@ -189,6 +189,41 @@ class Tensor(Arithmetic):
             out.node = Node(op, tuple(tensors), attrs)
         return out
 
+    def __parallel_lab_later__(self, op: OpDef, attrs: dict[str, Any], result: Any) -> Tensor:
+        """What `op` makes of this Tensor when `result` has come: remembered as ever, and not there yet."""
+        out = LaterTensor(result)
+        if op.vjp_fn is not None and self.requires_grad:
+            out.node = Node(op, (self,), attrs)
+        return out
+
+
+class LaterTensor(Tensor):
+    """The result of a message that need not have been sent yet (`ops/together.py`). Shape and dtype are known; reading the values sends it.
+
+    result  has `shape`, `dtype` and `read()`, which gives the array
+    """
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: Any) -> None:
+        self._result, self.node = result, None
+
+    @property
+    def _data(self) -> np.ndarray:
+        return self._result.read()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._result.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._result.dtype
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, is a Tensor of the values."""
+        return Tensor, (self.data,)
+
 
 class RankTensor(Tensor):
     """What a compiled call returns on a rank: its slice of a result.

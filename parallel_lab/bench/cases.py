@@ -57,7 +57,7 @@ class Case:
 
 def given(case: Case, rank: int) -> np.ndarray:
     """What `rank` gives: small whole numbers, so that their sums are exact in any order. (given_elements,) float32."""
-    return (np.arange(case.given_elements) % PERIOD + 1000 * (rank + 1)).astype(np.float32)
+    return _values(0, case.given_elements, 1, 1000 * (rank + 1))
 
 
 def expected(case: Case, rank: int) -> np.ndarray:
@@ -67,12 +67,19 @@ def expected(case: Case, rank: int) -> np.ndarray:
         return given(case, 0)
     if case.op == "all_gather":
         return np.concatenate([given(case, r) for r in range(n)])
-    mine = slice(rank * (case.elements // n), (rank + 1) * (case.elements // n))
+    start, stop = rank * (case.elements // n), (rank + 1) * (case.elements // n)
     if case.op == "all_to_all":
-        return np.concatenate([given(case, r)[mine] for r in range(n)])
+        return np.concatenate([_values(start, stop, 1, 1000 * (r + 1)) for r in range(n)])
     # 0 ... 250 repeating, added n times, and 1000 (1 + 2 + ... + n)
-    total = (n * (np.arange(case.elements) % PERIOD) + 1000 * n * (n + 1) // 2).astype(np.float32)
-    return total[mine] if case.op == "reduce_scatter" else total
+    if case.op == "all_reduce":
+        start, stop = 0, case.elements
+    return _values(start, stop, n, 1000 * n * (n + 1) // 2)
+
+
+def _values(start: int, stop: int, factor: int, offset: int) -> np.ndarray:
+    """factor * (i % PERIOD) + offset for i from start to stop, as float32; by repeating, as 64 MiB of remainders take half a second."""
+    period = (factor * ((np.arange(PERIOD) + start) % PERIOD) + offset).astype(np.float32)
+    return np.resize(period, stop - start)
 
 
 def check_results(case: Case, rank: int, result: np.ndarray) -> None:

@@ -1,9 +1,9 @@
 """What it costs that every collective is checked: the descriptor that members compare, the flight record, the abort word.
 
-The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that every call does before and after
-the data (it finds the caller's line, looks at the abort word, checks the request and its descriptor, keeps the flight record) and has no data and
-nobody to wait for. All ranks do it at the same time, as in a collective, and share the cores there are. It holds the making of the request and the call
-too, so it is an upper limit.
+The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that every call does before and
+after the data (it finds the caller's line, looks at the abort word, checks the request and its descriptor, keeps the flight record) and has no data
+and nobody to wait for. All ranks do it at the same time, as in a collective, and share the cores there are. It holds the making of the request and
+the call too, so it is an upper limit.
 """
 
 from __future__ import annotations

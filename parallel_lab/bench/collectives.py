@@ -11,7 +11,6 @@ copy as many bytes each: the memory bound of p ranks is p N / (bandwidth of both
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from .cases import OPS, Case, check_results, given
 from .checks import CheckCost, measure_checks
 from .groups import Competing, RankGroup, interleaved_batches, timed
 from .machine import installed_version
-from .workers import BenchError
+from .workers import BenchError, first_line
 
 __all__ = ["ARENA", "COPY", "FUTEX", "GLOO", "OUT", "OURS", "SIZES_BYTES", "CollectivesReport", "Timing", "measure_collectives"]
 
@@ -114,7 +113,8 @@ def measure_collectives(
     peers    False: this package alone, with the futex barrier and the copy
     tell     called with a line about what is measured now
 
-    Raises ArgumentError for cases that cannot be, and what starting workers raises. A competitor that is not installed or fails is a line of the report.
+    Raises ArgumentError for cases that cannot be, and what starting workers raises. A competitor that is not installed or fails is a line of the
+    report.
     """
     cases = [Case(op, size, ranks) for op in ops for size in sizes_bytes]
     if rounds < 1 or busy < 0 or not batch_s > 0:
@@ -122,7 +122,7 @@ def measure_collectives(
     load_before = load()
     with contextlib.ExitStack() as stack:
         tell(f"starting {ranks} ranks of each competitor")
-        pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, arena_bytes=_arena_bytes(ranks, sizes_bytes)))
+        pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=_arena_bytes(ranks, sizes_bytes)))
         ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]
         others, missing, versions = _start_peers(stack, ranks, peers)
         timings, skipped = [], []
@@ -178,7 +178,7 @@ class OwnRanks:
         try:
             return max(self.pool.run(_own_batch, dict(order), self.name, iterations))
         except ParallelLabError as error:
-            raise BenchError(message(f"{self.name}: {error}", where=f"bench {order['op']}")) from error
+            raise BenchError(message(f"{self.name}: {first_line(error)}", where=f"bench {order['op']}")) from error
 
 
 def _start_peers(stack: contextlib.ExitStack, ranks: int, peers: bool) -> tuple[list[RankGroup], list[tuple[str, str]], list[tuple[str, str]]]:
@@ -197,7 +197,7 @@ def _start_peers(stack: contextlib.ExitStack, ranks: int, peers: bool) -> tuple[
         try:
             groups.append(stack.enter_context(RankGroup(name, count, _PEERS, [who], over_mpi=settings)))
         except (BenchError, MissingPackage) as error:
-            missing.append((name, str(error)))
+            missing.append((name, first_line(error)))
         else:
             if settings is not None:
                 versions.append((name, f"{mpi_version()}; {' '.join(f'{k}={v}' for k, v in settings.items()) or 'as it is'}"))

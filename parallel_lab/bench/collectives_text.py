@@ -9,7 +9,7 @@ from typing import Any
 from ..cost.log_chart import Series, log_chart, size_label
 from ..errors import escape
 from ..lab.report_style import STYLE
-from .collectives import ARENA, COPY, FUTEX, GLOO, OUT, OURS, CollectivesReport, Timing
+from .collectives import ARENA, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
 from .goals import Goal, collective_goals
 from .machine import machine_text
 from .tables import aligned, html_table, ratio_text, seconds_text
@@ -98,7 +98,8 @@ def _time_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
 
 def _barrier_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
     rows = [("barrier", "ours", "MPI", "gloo", FUTEX, "ours/MPI", "ours/futex")]
-    named: list[tuple[str, Timing | None]] = [("quiet", report.barrier_quiet), (f"{report.busy} foreign busy processes", report.barrier_busy)]
+    busy = f"{report.busy} foreign busy process{'es' if report.busy != 1 else ''}"
+    named: list[tuple[str, Timing | None]] = [("quiet", report.barrier_quiet), (busy, report.barrier_busy)]
     for name, t in named:
         if t is not None:
             ours, mpi, gloo, futex = t.median_s(OURS), t.mpi_s(), t.median_s(GLOO), t.median_s(FUTEX)
@@ -115,7 +116,7 @@ def _notes(report: CollectivesReport) -> list[str]:
         f"measured: {report.ranks} ranks on {report.cores} cores, medians of {report.rounds} rounds in turns, float32, slowest rank; "
         f"load {report.load_before:.1f} before, {report.load_after:.1f} after",
         f"{OURS}: gives an array, gets a new one; {OUT}: into an array made before, as MPI and gloo; {ARENA}: in memory all ranks see (comm.empty)",
-        "bound: p N / (copy bandwidth of two processes), measured in the same run; goals are judged on 'ours out=', 'new array' is the same for 'ours'",
+        "bound: p N / (copy bandwidth of two processes), measured in the same run; goals are judged on 'ours out=', 'new array' is 'ours'",
         "every competitor's results were compared with a formula once per case before it was timed",
         *(f"{name}: {what}" for name, what in report.competitors),
         *(f"{name} is missing: {why}" for name, why in report.missing),
@@ -135,7 +136,7 @@ def _chart(report: CollectivesReport, op: str) -> str:
     series = [Series(name, tuple((t.size_bytes, m) for t in timings if (m := t.median_s(name)) is not None)) for name in names]
     bound = tuple((t.size_bytes, b) for t in timings if (b := t.bound_s(report.ranks)) is not None)
     if bound:
-        series.append(Series("memory bound", bound, marks=False, dashed=True))
+        series.append(Series("memory bound", bound, marks=len(bound) == 1, dashed=True))
     shown = [s for s in series if s.points]
     return log_chart(f"{op}, {report.ranks} ranks", shown, alt=_alt(report, op)) if shown else ""
 

@@ -3,9 +3,10 @@
     results = measure_data_parallel((2, 4))
     print(data_parallel_text(results))
 
-Ours is a compiled plan in data_parallel mode on worker processes (`Session`): "ours" sends one all_reduce per parameter, "ours fused" packs gradients into
-buckets that travel during the rest of the backward pass (comm_fusion auto), which is what DDP does (buckets of 25 MiB). One thread per rank everywhere.
-Both begin with the same weights and the same data; loss and gradients of the first step are compared tensor by tensor before anything is timed.
+Ours is a compiled plan in data_parallel mode on worker processes (`Session`): "ours" sends one all_reduce per parameter, "ours fused" packs gradients
+into buckets that travel during the rest of the backward pass (comm_fusion auto), which is what DDP does (buckets of 25 MiB). One thread per rank
+everywhere. All begin with the same weights and the same data; loss and gradients of the first step are compared tensor by tensor before anything is
+timed.
 
     python -m parallel_lab.bench.data_parallel --rank 0 --ranks 2          a rank of DDP, started by `RankGroup`
 """
@@ -30,7 +31,7 @@ from .groups import Competing, RankGroup, connect_rank, interleaved_batches, med
 from .machine import installed_version
 from .tables import aligned, ratio_text, seconds_text
 from .training import LEARNING_RATE, network
-from .workers import SHORTEST_S, BenchError
+from .workers import SHORTEST_S, BenchError, first_line
 
 __all__ = ["DDP", "FUSED", "OURS", "data_parallel_goals", "data_parallel_text", "measure_data_parallel"]
 
@@ -73,7 +74,7 @@ class OwnTraining:
         try:
             self.session.train([self.batch_of], iterations, record=iterations)
         except ParallelLabError as error:
-            raise BenchError(message(f"{self.name}: {error}", where="bench training")) from error
+            raise BenchError(message(f"{self.name}: {first_line(error)}", where="bench training")) from error
         events = self.session.events
         return (max(e.end_s for e in events) - min(e.start_s for e in events)) / iterations
 
@@ -102,7 +103,7 @@ def measure_data_parallel(
 def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) -> dict[str, Any]:
     before, missing = load(), ""
     with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0))
+        pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0))
         competitors: list[Competing] = []
         first: dict[str, tuple[float, dict[str, np.ndarray]]] = {}
         failed: dict[str, str] = {}
@@ -113,7 +114,7 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
                 first[name] = ours.first_step()
                 competitors.append(ours)
             except ParallelLabError as error:
-                failed[name] = str(error)
+                failed[name] = first_line(error)
         if not peers or installed_version("torch") is None:
             missing = "not asked for" if not peers else "PyTorch is not installed: pip install torch"
         else:
@@ -122,7 +123,7 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
                 first[DDP] = _first_of_ddp(group, rows)
                 competitors.append(group)
             except BenchError as error:
-                missing = str(error)
+                missing = first_line(error)
         seconds, more = interleaved_batches(competitors, {"op": "step", "rows": rows}, rounds, batch_s)
     return {
         "ranks": ranks,

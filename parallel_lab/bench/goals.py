@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..cost.log_chart import size_label
-from .collectives import ARENA, FUTEX, GLOO, OUT, OURS, CollectivesReport, Timing
+from .collectives import ARENA, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
 
 __all__ = ["Goal", "collective_goals"]
 

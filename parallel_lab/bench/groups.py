@@ -3,9 +3,9 @@
     notebook or command                       rank r of a group
     group.ask({"op": ..., "bytes": ...})  ->  serve_rank: makes the call, meets the others, times the batch  ->  {"seconds": ...}
 
-A group's ranks are processes of their own (`python -m MODULE --rank r`), or mpirun's. Each holds a socket to this process: it ends when the socket does,
-so a command that is killed leaves nothing, and Ctrl-C, which does not reach the ranks' own sessions, is answered here. mpirun belongs to a keeper process
-(run/mpi/keeper.py), which removes its files too.
+A group's ranks are processes of their own (`python -m MODULE --rank r`), or mpirun's. Each holds a socket to this process: it ends when the socket
+does, so a command that is killed leaves no process, and Ctrl-C, which does not reach the ranks' own sessions, is answered here. mpirun belongs to a
+keeper process (run/mpi/keeper.py), which ends whatever mpirun has started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from ..errors import message
-from .workers import BenchError
+from .workers import BenchError, first_line
 
 __all__ = ["ANSWER_S", "Competing", "RankGroup", "connect_rank", "interleaved_batches", "medians", "own_environment", "serve_rank"]
 
@@ -304,7 +304,7 @@ def interleaved_batches(
         try:
             return competitor.batch(order, iterations)
         except BenchError as error:
-            failed[competitor.name] = str(error)
+            failed[competitor.name] = first_line(error)
             seconds.pop(competitor.name, None)
             return None
 

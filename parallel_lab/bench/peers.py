@@ -5,8 +5,8 @@
     python -m parallel_lab.bench.peers futex --rank 0 --ranks 8       the C library's barrier between processes, which sleeps in a futex
     python -m parallel_lab.bench.peers copy --rank 0 --ranks 2        memory: every process copies between two arrays of its own
 
-What is asked is {"op": ..., "bytes": S}: S is the full tensor of each rank, float32. all_reduce, all_to_all, broadcast: S in and out; all_gather: S/p in,
-S out; reduce_scatter: S in, S/p out. Results are looked at once per case, on values that tell the ranks apart, before anything is timed.
+What is asked is {"op": ..., "bytes": S}: S is the full tensor of each rank, float32. all_reduce, all_to_all, broadcast: S in and out; all_gather: S/p
+in, S out; reduce_scatter: S in, S/p out. Results are looked at once per case, on values that tell the ranks apart, before anything is timed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from .goals import Goal
 from .groups import own_environment
 from .machine import installed_version
 from .tables import aligned, ratio_text, seconds_text
-from .workers import BenchError
+from .workers import BenchError, first_line
 
 __all__ = ["COLD", "IDLE_S", "MPIRUN", "TORCH_FORK", "TORCH_SPAWN", "WARM", "cpu_seconds", "measure_startup", "startup_goals", "startup_text"]
 
@@ -55,7 +55,8 @@ def measure_startup(
     """{"seconds": {name: of every round}, "whole": {...}, "idle": {...}, "missing": {name: why}, ...}.
 
     idle_s  how long idle workers are watched
-    idle    workers_s, notebook_s: processor seconds of all workers, and of the process that started them, in idle_s; None where the system does not tell
+    idle    workers_s, notebook_s: processor seconds of all workers, and of the process that started them, in watched_s; None where the system does
+            not tell
 
     Raises ArgumentError, and BenchError when our own start fails.
     """
@@ -88,7 +89,7 @@ def measure_startup(
             except (BenchError, MissingPackage) as error:
                 if name == COLD:
                     raise
-                missing[name] = str(error)
+                missing[name] = first_line(error)
                 continue
             seconds.setdefault(name, []).append(took)
             whole.setdefault(name, []).append(total)

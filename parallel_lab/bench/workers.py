@@ -18,7 +18,7 @@ from types import TracebackType
 
 from ..errors import ParallelLabError, message
 
-__all__ = ["BenchError", "Competitor", "interleaved", "serve"]
+__all__ = ["BenchError", "Competitor", "first_line", "interleaved", "serve"]
 
 ANSWER_S = 120.0  # a single round takes a second or two; a competitor that is silent this long has hung
 SHORTEST_S = 0.25  # a round is at least this long, so that timer and scheduler do not show
@@ -26,6 +26,11 @@ SHORTEST_S = 0.25  # a round is at least this long, so that timer and scheduler 
 
 class BenchError(ParallelLabError, RuntimeError):
     """A competitor ended or did not answer."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its name: what fits into a table's legend."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class Competitor:

@@ -4,30 +4,43 @@ cluster = get_cluster("laptop")
 step_time_s(plan, cluster).total_s
 predict_memory(plan).peak_bytes
 predict_timeline(plan, cluster, ranks=(0, 1)).log
+measured_cluster(fit_link(8, "all_reduce"), device=measure_device(8))     # this machine's own profile
 """
 
 from ..cluster import CLUSTERS, Cluster, Device, Link, get_cluster
+from .fit import Fit, fit_line, fit_link, measured_cluster
+from .measure import measure_device
 from .memory import MEMORY_KINDS, MemoryPoint, MemoryReport, predict_memory
 from .time import PhaseTime, StepTime, instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
 from .timeline import Timeline, predict_timeline
+from .zero import ZeroMemory, zero_max_parameters, zero_memory, zero_traffic
 
 __all__ = [
     "CLUSTERS",
     "MEMORY_KINDS",
     "Cluster",
     "Device",
+    "Fit",
     "Link",
     "MemoryPoint",
     "MemoryReport",
     "PhaseTime",
     "StepTime",
     "Timeline",
+    "ZeroMemory",
+    "fit_line",
+    "fit_link",
     "get_cluster",
     "instr_time_s",
     "message_bytes",
+    "measure_device",
+    "measured_cluster",
     "message_time_s",
     "predict_memory",
     "predict_timeline",
     "sent_bytes",
     "step_time_s",
+    "zero_max_parameters",
+    "zero_memory",
+    "zero_traffic",
 ]

@@ -89,7 +89,9 @@ class Fit:
         logs = np.log(self.median_s)
         left = float(np.sum((logs - np.log([self.time_s(m) for m in self.sizes_bytes])) ** 2))
         spread = float(np.sum((logs - logs.mean()) ** 2))
-        return 1 - left / spread if spread else float(left == 0)
+        if spread < 1e-18 * len(logs):  # all times are equal, up to rounding: there is nothing to explain
+            return float(left < 1e-18 * len(logs))
+        return 1 - left / spread
 
     @property
     def half_size_bytes(self) -> float:
@@ -215,7 +217,8 @@ def fit_line(
     medians = np.array([np.median(s) for s in samples])
     alpha, beta = _line(sizes, medians)
     rng = np.random.default_rng(0)
-    drawn = [_line(sizes, np.array([np.median(rng.choice(s, s.size)) for s in samples])) for _ in range(BOOTSTRAPS)]
+    again = np.stack([np.median(rng.choice(s, (BOOTSTRAPS, s.size)), axis=1) for s in samples], axis=1)  # medians as another run might have had them
+    drawn = [_line(sizes, row) for row in again]
     (a_low, b_low), (a_high, b_high) = np.quantile(drawn, (0.025, 0.975), axis=0)
     held_alpha, held_beta = _line(sizes[::2], medians[::2])
     held_out = np.abs(held_alpha + held_beta * np.array(sizes[1::2], float) - medians[1::2]) / medians[1::2]
@@ -259,8 +262,8 @@ def fit_link(ranks: Any = 2, kind: str = "send", *, sizes_bytes: Sequence[int] =
     """Measure messages between real workers, and fit.
 
     ranks        a number of workers, started for this and ended; or a pool (WorkerPool, MpiPool), which stays
-    kind         "send": ranks 0 and 1 pass a message back and forth, half a round trip is one message. "all_reduce": all ranks, each repeat begins with
-                 a barrier, its time is that of the slowest rank
+    kind         "send": ranks 0 and 1 pass a message back and forth, half a round trip is one message. "all_reduce": all ranks, each repeat begins
+                 with a barrier, its time is that of the slowest rank
     sizes_bytes  multiples of 4, ascending;  repeats, warm_ups  per size
 
     Takes some seconds. Raises ArgumentError for fewer than two ranks and wrong sizes, and what running on workers raises.

@@ -89,7 +89,7 @@ def log_chart(
     ys = [y for _, y in points] + [y for s in series for bounds in s.spread for y in bounds]
     x_low, x_high = _bounds([x for x, _ in points], 2)
     y_low, y_high = _bounds(ys, 10)
-    right = width - 14
+    right = width - 24
     bottom = height - _BOTTOM - 15 * -(-len(series) // 2)
 
     def at_x(x: float) -> float:
@@ -107,7 +107,7 @@ def log_chart(
         parts.append(f'<path d="M{at_x(x)} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".1"/>')
         parts.append(f'<text x="{at_x(x)}" y="{bottom + 16}" text-anchor="middle">{escape(x_label(x))}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 31}" text-anchor="end" fill-opacity=".75">{escape(x_name)}</text>')
-    parts.append(f'<text x="{_LEFT - 6}" y="{_TOP - 6}" text-anchor="end" fill-opacity=".75">{escape(y_name)}</text>')
+    parts.append(f'<text x="{_LEFT - 6}" y="{_TOP - 10}" text-anchor="end" fill-opacity=".75">{escape(y_name)}</text>')
     for number, one in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
         dash = ' stroke-dasharray="5 4"' if one.dashed else ""

@@ -107,7 +107,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     timeline = []
     for action in stage.actions:
         dead = plan.last_uses[action.program]
-        for position, instr in enumerate(stage.program(action.program)):
+        for position, instr in stage.part(action):
             if instr.runs_on(rank):
                 memory.make(instr.out)
                 timeline.append(MemoryPoint(action.program, position, instr.out, tuple(memory.live[kind] for kind in MEMORY_KINDS)))

@@ -7,9 +7,11 @@
 A message of m bytes takes alpha_s + beta_s_per_byte * m (`Link`: alpha is the start, beta the time per byte; MindSpore's text has the names the other
 way round). One message travels at a time, in the order in which buckets get ready. The step ends when backward and the last message have.
 
+`Packing` adds what buckets cost a rank that has to lay gradients side by side: copies before a message, views after it.
+
 `best_grouping` finds the contiguous grouping with the shortest step, exactly: a line that is free earlier never makes a later message end later, so
-the best grouping of the first j gradients is the best one of the first i and one message with the rest. `equal_buckets_step_s` and
-`best_bucket_count` are the closed forms for equal layers.
+the best grouping of the first j gradients is the best one of the first i and one message with the rest. With packing, what is kept of the first j is
+every way that no other one beats in all respects. `equal_buckets_step_s` and `best_bucket_count` are the closed forms for equal layers.
 
     >>> golf = tuple(Gradient(f"g{n}", mb * 10**6, 1e-3) for n, mb in enumerate((8, 1, 1, 4, 2, 8, 16, 8, 16, 4)))
     >>> link = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-9)
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -34,6 +36,7 @@ __all__ = [
     "BucketTime",
     "Gradient",
     "Overlap",
+    "Packing",
     "all_reduce_line",
     "best_bucket_count",
     "best_grouping",
@@ -49,16 +52,40 @@ class Gradient:
 
     size_bytes  bytes one rank hands over
     compute_s   seconds of backward between the gradient before and this one
+    after_s     seconds of work on it once its message is complete, such as dividing a sum, which the next message's waits for
     """
 
     name: str
     size_bytes: int
     compute_s: float
+    after_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for field, value in (("size_bytes", self.size_bytes), ("compute_s", self.compute_s)):
+        for field, value in (("size_bytes", self.size_bytes), ("compute_s", self.compute_s), ("after_s", self.after_s)):
             if not 0 <= value < math.inf:
                 raise ArgumentError(message(f"{field}={shorten(value)}", where=f"Gradient {shorten(self.name)}", allowed="At least 0, finite"))
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What a bucket of two gradients or more costs its rank; a gradient alone is sent from where it lies.
+
+    pack      of the whole bucket, before it is sent: part of backward, which it makes longer
+    unpack_s  per gradient, once the message is complete and backward has ended
+    """
+
+    pack: Link
+    unpack_s: float = 0.0
+
+    def pack_s(self, size_bytes: float, members: int) -> float:
+        return self.pack.time_s(size_bytes) if members > 1 else 0.0
+
+    def unpack_all_s(self, members: Sequence[Gradient]) -> float:
+        """Unpacking, and the members' own work."""
+        return (self.unpack_s * len(members) if len(members) > 1 else 0.0) + sum(g.after_s for g in members)
+
+
+_FREE = Packing(Link(0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -69,6 +96,7 @@ class BucketTime:
     ready_s    when the last of them is there;  start_s, end_s: when it travels, start_s later than ready_s where the line was busy
     hidden_s   seconds of travelling beside backward computation
     exposed_s  seconds of travelling after it
+    unpack_s   seconds of the rank, once the message is complete: unpacking, and the gradients' own work
     """
 
     members: tuple[int, ...]
@@ -78,6 +106,7 @@ class BucketTime:
     end_s: float
     hidden_s: float
     exposed_s: float
+    unpack_s: float = 0.0
 
     @property
     def waited_s(self) -> float:
@@ -101,8 +130,11 @@ class Overlap:
 
     @property
     def step_s(self) -> float:
-        """When both have ended."""
-        return max(self.backward_s, self.buckets[-1].end_s if self.buckets else 0.0)
+        """When both have ended and every bucket is dealt with, one after the other."""
+        end = self.backward_s
+        for bucket in self.buckets:
+            end = max(end, bucket.end_s) + bucket.unpack_s
+        return end
 
     @property
     def communication_s(self) -> float:
@@ -115,7 +147,7 @@ class Overlap:
     @property
     def exposed_s(self) -> float:
         """max(0, end of the last message - end of backward): what the messages add to the step."""
-        return self.step_s - self.backward_s
+        return max(0.0, self.buckets[-1].end_s - self.backward_s) if self.buckets else 0.0
 
     @property
     def groups(self) -> Groups:
@@ -125,7 +157,13 @@ class Overlap:
 
 
 def predict_overlap(
-    gradients: Sequence[Gradient], groups: Sequence[int], link: Link, *, rest_s: float = 0.0, after_backward: bool = False
+    gradients: Sequence[Gradient],
+    groups: Sequence[int],
+    link: Link,
+    *,
+    rest_s: float = 0.0,
+    after_backward: bool = False,
+    packing: Packing | None = None,
 ) -> Overlap:
     """What the grouping makes of the step.
 
@@ -133,6 +171,7 @@ def predict_overlap(
     link            of one message as a whole: for a collective `all_reduce_line`
     rest_s          seconds of backward after the last gradient
     after_backward  every message waits for the whole of backward: no overlap
+    packing         what buckets cost the rank; None: nothing
 
     Raises ArgumentError for lists of different lengths or a negative time.
     """
@@ -141,27 +180,35 @@ def predict_overlap(
         raise ArgumentError(message(what, where="predict_overlap", allowed="One per gradient"))
     if not 0 <= rest_s < math.inf:
         raise ArgumentError(message(f"rest_s={shorten(rest_s)}", where="predict_overlap", allowed="At least 0, finite"))
-    ready = tuple(accumulate(g.compute_s for g in gradients))
-    backward_s = (ready[-1] if ready else 0.0) + rest_s
-    buckets = buckets_of(groups)
-    when = [backward_s if after_backward else ready[bucket[-1]] for bucket in buckets]
+    cost, buckets = packing or _FREE, buckets_of(groups)
+    sizes = [sum(gradients[position].size_bytes for position in bucket) for bucket in buckets]
+    packs = [0.0] * len(gradients)  # seconds of packing behind each gradient
+    for bucket, size in zip(buckets, sizes, strict=True):
+        packs[bucket[-1]] = cost.pack_s(size, len(bucket))
+    ready: list[float] = []
+    clock = 0.0
+    for gradient, pack_s in zip(gradients, packs, strict=True):
+        ready.append(clock + gradient.compute_s)
+        clock = ready[-1] + pack_s
+    backward_s = clock + rest_s
+    when = [backward_s if after_backward else ready[bucket[-1]] + packs[bucket[-1]] for bucket in buckets]
     line: list[BucketTime] = []
     free = 0.0
     for number in sorted(range(len(buckets)), key=lambda n: (when[n], buckets[n][-1])):
-        size = sum(gradients[position].size_bytes for position in buckets[number])
+        bucket, size = buckets[number], sizes[number]
         start = max(free, when[number])
         free = start + link.time_s(size)
         hidden = min(max(backward_s - start, 0.0), free - start)
-        line.append(BucketTime(buckets[number], size, when[number], start, free, hidden, free - start - hidden))
-    return Overlap(tuple(gradients), ready, tuple(line), backward_s)
+        unpack_s = cost.unpack_all_s([gradients[position] for position in bucket])
+        line.append(BucketTime(bucket, size, when[number], start, free, hidden, free - start - hidden, unpack_s))
+    return Overlap(tuple(gradients), tuple(ready), tuple(line), backward_s)
 
 
 def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) -> Link:
     """One ring all_reduce as a line: 2(n-1) alpha to start, 2(n-1)/n beta + (n-1)/n gamma per byte of the operand (`cost/time.py`).
 
-    >>> line = all_reduce_line(4, Link(alpha_s=1e-6, beta_s_per_byte=2e-9))
-    >>> line.alpha_s, line.beta_s_per_byte
-    (6e-06, 3e-09)
+    >>> all_reduce_line(2, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
+    Link(alpha_s=2e-06, beta_s_per_byte=1e-09)
 
     Raises ArgumentError for a group without ranks.
     """
@@ -174,12 +221,16 @@ def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) 
 # ---- search ----
 
 
-def best_grouping(gradients: Sequence[Gradient], link: Link, max_messages: int | None = None) -> Groups:
-    """The contiguous grouping whose last message ends first; of several one with the fewest messages.
+def best_grouping(
+    gradients: Sequence[Gradient], link: Link, max_messages: int | None = None, *, packing: Packing | None = None, rest_s: float = 0.0
+) -> Groups:
+    """The contiguous grouping with which the step ends first; of several one with the fewest messages.
 
-    max_messages   use at most so many
+    max_messages     use at most so many
+    packing, rest_s  as for `predict_overlap`; rest_s only matters with packing, or where gradients have work of their own (after_s)
 
-    O(m n^2) for n gradients and m messages in the answer, over all 2^(n-1) groupings. Raises ArgumentError for max_messages below 1.
+    Exact over all 2^(n-1) groupings. Without these O(m n^2) for n gradients and m messages in the answer; with it as many times more as there are
+    ways that no other one beats. Raises ArgumentError for max_messages below 1.
     """
     count = len(gradients)
     limit = count if max_messages is None else min(max_messages, count)
@@ -187,6 +238,8 @@ def best_grouping(gradients: Sequence[Gradient], link: Link, max_messages: int |
         raise ArgumentError(message(f"max_messages={shorten(max_messages)}", where="best_grouping", allowed="At least 1"))
     if not count:
         return ()
+    if packing is not None or any(g.after_s for g in gradients):
+        return _best_packed(gradients, link, limit, packing or _FREE, rest_s)
     ready = list(accumulate(g.compute_s for g in gradients))
     total = list(accumulate((g.size_bytes for g in gradients), initial=0))
     before = np.array(total[:-1], dtype=float)
@@ -219,8 +272,81 @@ def best_grouping(gradients: Sequence[Gradient], link: Link, max_messages: int |
     return tuple(accumulate(int(position in starts) for position in range(count)))
 
 
+@dataclass(frozen=True)
+class _Way:
+    """A way to send the first gradients. All numbers are better when smaller, whatever follows.
+
+    late_s     how much later backward is, from packing;  line_s: when the line is free
+    unpack_s   unpacking so far;  done_s: when it would have ended, had backward ended before
+    starts     where its messages begin
+    """
+
+    late_s: float
+    line_s: float
+    unpack_s: float
+    done_s: float
+    starts: tuple[int, ...]
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        return self.late_s, self.line_s, self.unpack_s, self.done_s, len(self.starts)
+
+
+def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing: Packing, rest_s: float) -> Groups:
+    """The grouping of at most `limit` messages that ends first, what packing costs included."""
+    count = len(gradients)
+    ready = list(accumulate(g.compute_s for g in gradients))
+    total = list(accumulate((g.size_bytes for g in gradients), initial=0))
+    behind = list(accumulate((g.after_s for g in reversed(gradients)), initial=0.0))[::-1]  # after_s of what is not sent yet
+
+    def no_sooner(way: _Way, sent: int) -> float:
+        """The step cannot end before this, whatever follows."""
+        left = count - sent
+        line_s = way.line_s + (link.time_s(total[-1] - total[sent]) if left else 0.0)
+        own_s = way.late_s + way.unpack_s + behind[sent]
+        return max(ready[-1] + rest_s + own_s, way.done_s + behind[sent], line_s)
+
+    simple = [tuple(range(count))] if limit >= count else []
+    simple += [(0,) * count, best_grouping([replace(g, after_s=0.0) for g in gradients], link, limit)]
+    known_s = min(predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s for groups in simple) * (1 + 1e-9)
+    ways: list[list[_Way]] = [[_Way(0.0, 0.0, 0.0, 0.0, ())]]
+    for stop in range(1, count + 1):
+        found: list[_Way] = []
+        for start in range(stop):
+            size, members = total[stop] - total[start], stop - start
+            pack_s, unpack_s, message_s = packing.pack_s(size, members), packing.unpack_all_s(gradients[start:stop]), link.time_s(size)
+            for way in ways[start]:
+                if len(way.starts) < limit:
+                    late_s = way.late_s + pack_s
+                    line_s = max(way.line_s, ready[stop - 1] + late_s) + message_s
+                    starts = (*way.starts, start)
+                    found.append(_Way(late_s, line_s, way.unpack_s + unpack_s, max(way.done_s, line_s) + unpack_s, starts))
+        ways.append(_unbeaten([way for way in found if no_sooner(way, stop) <= known_s]))
+    best = min(ways[count], key=lambda w: (max(ready[-1] + rest_s + w.late_s + w.unpack_s, w.done_s), len(w.starts)))
+    return tuple(accumulate(int(position in best.starts[1:]) for position in range(count)))
+
+
+def _unbeaten(ways: list[_Way]) -> list[_Way]:
+    """Those that no other one is at least as good as in every number; one of equal ones."""
+    ways = sorted(ways, key=lambda w: w.numbers)  # so that only an earlier one can beat another
+    numbers = np.array([way.numbers for way in ways])
+    kept: list[int] = []
+    rows = np.empty_like(numbers)
+    for n in range(len(ways)):
+        if not (rows[: len(kept)] <= numbers[n]).all(axis=1).any():
+            rows[len(kept)] = numbers[n]
+            kept.append(n)
+    return [ways[n] for n in kept]
+
+
 def best_threshold(
-    gradients: Sequence[Gradient], link: Link, grouping: Callable[[int], Sequence[int]], thresholds_mb: Sequence[int]
+    gradients: Sequence[Gradient],
+    link: Link,
+    grouping: Callable[[int], Sequence[int]],
+    thresholds_mb: Sequence[int],
+    *,
+    packing: Packing | None = None,
+    rest_s: float = 0.0,
 ) -> tuple[int, Overlap]:
     """The best of the thresholds, the smallest of equal ones, and what it makes of the step.
 
@@ -235,7 +361,7 @@ def best_threshold(
         if groups in tried:
             continue
         tried[groups] = None
-        found = predict_overlap(gradients, groups, link)
+        found = predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing)
         if best is None or found.step_s < best[1].step_s:
             best = threshold, found
     if best is None:

@@ -66,8 +66,12 @@ def predict_timeline(
     for rank in shown:
         plan.stage_of(rank)
     owned = any(i.owner is not None for _, i in plan.instructions())  # work that one rank does alone
-    symmetric = factors is None and not owned and all(
-        len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for _, i in plan.instructions() if i.is_communication
+    symmetric = (
+        factors is None
+        and not owned
+        and all(
+            len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for _, i in plan.instructions() if i.is_communication
+        )
     )
     # one clock stands for all ranks while they are alike
     clocks = np.zeros(1 if symmetric else plan.device_num)
@@ -75,7 +79,7 @@ def predict_timeline(
     due: dict[str, np.ndarray] = {}  # when what was started will be complete
     lanes: dict[int, list[Event]] = {rank: [] for rank in shown}
     for action in stage.actions:
-        for instr in stage.program(action.program):
+        for _, instr in stage.part(action):
             overlapped = instr.kind == "start"
             if instr.is_communication:
                 starts, ends = _message(plan, instr, cluster, np.maximum(clocks, lines) if overlapped else clocks)

@@ -11,7 +11,7 @@ One program serves all ranks: an `Instr` never mentions a rank, only axes of a d
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,6 +95,7 @@ class Node:
     nd_tp      a product that gathers what its layouts cut in addition and scatters its sums: `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
     micro_batch  which part of the batch it works on, where gradients are accumulated (`nn.GradAccumulation`)
+    own_rows     a slice that each rank takes of its own rows, so that nothing moves: `add_prim_attr("skip_redistribution", True)`
     """
 
     name: str
@@ -115,6 +116,7 @@ class Node:
     strategy_reason: str = ""
     nd_tp: bool = False
     micro_batch: int = 0
+    own_rows: bool = False
 
     @property
     def opdef(self) -> OpDef:
@@ -178,6 +180,11 @@ class Graph:
     def shapes(self) -> dict[str, Shape]:
         return {i.name: i.shape for i in self.inputs} | {n.name: n.shape for n in self.nodes}
 
+    def numbered(self, instrs: Iterable[Instr]) -> tuple[Instr, ...]:
+        """Instructions with the micro-batch of the operator that each belongs to."""
+        parts = {n.name: n.micro_batch for n in self.nodes if n.micro_batch}
+        return tuple(replace(i, micro_batch=parts[i.name]) if i.name in parts else i for i in instrs)
+
     def text(self) -> str:
         """One line per operator."""
         lines = [f"graph {self.name}({', '.join(f'{i.name}: {i.shape} {i.dtype}' for i in self.inputs if i.role in ('data', 'parameter'))})"]
@@ -224,6 +231,7 @@ class Instr:
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that cut it
     reason         why a communication or a slice is here, in a sentence
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
+    micro_batch    which part of the batch it works on: with gradient accumulation, forward and backward of one part run before those of the next
     """
 
     kind: str
@@ -240,6 +248,7 @@ class Instr:
     reason: str = ""
     origin: Origin = field(default_factory=Origin)
     owner: int | None = None
+    micro_batch: int = 0
 
     def runs_on(self, rank: int) -> bool:
         """Whether `rank` runs this instruction."""

@@ -300,6 +300,7 @@ class Tracer:
             sync=primitive.prim_attrs.get("sync") if primitive is not None else None,
             phase="update" if any(v.name in self.late for v in values) else "forward",
             micro_batch=self.micro_batch,
+            own_rows=primitive is not None and primitive.prim_attrs.get("skip_redistribution") is True,
         )
         self.nodes.append(node)
         if node.phase == "update":

@@ -8,35 +8,31 @@
     lab.run_simulated(); lab.run_measured(); lab.wait()
     print(lab.to_text())
 
-State, commands, `snapshot()`; every control of the widget is one of these method calls. A command that is refused raises a ParallelLabError and changes
-nothing. Gradients stand in the order in which backward makes them; a *cut* k lies before gradient k. Groups follow MindSpore's rules
+State, commands, `snapshot()`; every control of the widget is one of these method calls. A command that is refused raises a ParallelLabError and
+changes nothing. Gradients stand in the order in which backward makes them; a *cut* k lies before gradient k. Groups follow MindSpore's rules
 (`parallel_lab/fusion.py`): of a network they are read off its compiled plan, of the puzzle they are computed from its list.
 """
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 from ..cluster import CLUSTERS, Cluster, Link, cluster_for, get_cluster
-from ..cost.overlap import Gradient, all_reduce_line, best_grouping, best_threshold, predict_overlap
 from ..errors import ArgumentError, ParallelLabError, message, shorten
-from ..events import Event
-from ..fusion import index_groups, indices_of, size_groups_by_bytes, size_groups_by_elements
+from ..fusion import indices_of
 from ..parallel_config import FUSION_THRESHOLD_MB
 from ..plan import Plan
-from ..run.session import Session
 from ..settings import FUSION_WORDINGS, check_fusion_indices, integer
-from .fusion_lanes import Lanes, event_lanes, gradients_of, overlap_lanes, plan_lanes
-from .fusion_subjects import GOLF, GOLF_LINE, SUBJECTS, Job, Subject, get_subject
+from .fusion_case import MODES, Case, Score, Settings, network_case, paper_case
+from .fusion_lanes import Lanes, overlap_lanes, plan_lanes
+from .fusion_run import RunResult, trained
+from .fusion_subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
 from .fusion_words import export_line, fusion_text, status_text
 from .words import time_text
 
@@ -44,82 +40,11 @@ __all__ = ["DEVICES", "MODES", "PARALLEL_MODES", "FusionLab", "RunResult", "Scor
 
 DEVICES = (2, 4, 8)
 PARALLEL_MODES = ("data_parallel", "semi_auto_parallel")
-MODES = {
-    "off": "nothing set: one by one, after backward",
-    "each": "each alone, while backward goes on",
-    "auto": f"auto: {FUSION_THRESHOLD_MB} MB",
-    "size": "size: a threshold in MB",
-    "index": "index: positions",
-    "ids": "ids of the parameters",
-}
 LARGEST_TEXT = 2000  # characters of a typed list
-WARM_UPS, STEPS = 2, 8
+STEPS = 8  # that a run counts
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 
 _Key = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Score:
-    """Fusion golf: the step, and the shortest there is.
-
-    step_s, par_s  seconds;  par: found by `cost.overlap.best_grouping`, over every way to cut the list
-    best_size      (threshold in MB, seconds): the best that size can do
-    """
-
-    step_s: float
-    par_s: float
-    best_size: tuple[int, float]
-
-    @property
-    def ratio(self) -> float:
-        """Step to par: 1 is par."""
-        return self.step_s / self.par_s
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Training steps with the chosen fusion, and the same without any.
-
-    source          "simulated" or "measured"
-    step_s, unfused_s   median of `steps` steps, from the first start on any rank to the last end
-    equal           losses and parameters of the two, after `steps` and the warm-ups, are equal bit for bit;  compared: how many arrays
-    sent            messages of gradients that rank 0 sent in one step
-    lanes           of the last step, on rank 0
-    """
-
-    source: str
-    step_s: float
-    unfused_s: float
-    steps: int
-    equal: bool
-    compared: int
-    differs: str
-    sent: int
-    lanes: Lanes
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What does not depend on the grouping: the gradients in the order of backward, and how the rules number them.
-
-    positions   per gradient its number for mode "index";  layers: for the sizes of the automatic modes (first layer first);  itemsizes: bytes
-    line        one message as a whole;  rest_s: backward after the last gradient
-    off, each   lanes without fusion, and with every gradient sent alone as soon as it is there
-    """
-
-    gradients: tuple[Gradient, ...]
-    positions: tuple[int, ...]
-    layers: tuple[int, ...]
-    itemsizes: tuple[int, ...]
-    line: Link
-    rest_s: float
-    off: Lanes
-    each: Lanes
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(g.name for g in self.gradients)
 
 
 class FusionLab:
@@ -141,11 +66,9 @@ class FusionLab:
         self._parallel_mode = _one_of(parallel_mode, PARALLEL_MODES, "parallel_mode")
         self._cluster = self._checked_cluster(cluster)
         self._own_line: Link | None = None
-        self._wording = "inclusive"
-        self._mode, self._size_mb, self._indices = "auto", 8, ()
-        self._ids: dict[str, int] = {}
+        self._mode, self._given = "auto", Settings()
         self._job: Job | None = None
-        self._cases: dict[_Key, _Case] = {}
+        self._cases: dict[_Key, Case] = {}
         self._scores: dict[_Key, Score] = {}
         self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
         self._results: dict[str, RunResult] = {}
@@ -177,7 +100,7 @@ class FusionLab:
         subject = get_subject(name)
         with self._lock:
             if subject is not self._subject:
-                self._change(_subject=subject, _job=None, _indices=(), _ids={}, _own_line=None, _mode="auto" if self._mode != "off" else "off")
+                self._change(_subject=subject, _job=None, _given=Settings(), _own_line=None, _mode="auto" if self._mode != "off" else "off")
         self._changed("picture")
 
     def set_devices(self, n: int) -> None:
@@ -217,25 +140,27 @@ class FusionLab:
         """One of MODES. For "index" and "ids" that were never given, those that make the messages there are now."""
         with self._lock:
             _one_of(mode, tuple(MODES), "mode")
-            changes: dict[str, Any] = {"_mode": mode}
-            if mode == "index" and not self._indices:
-                groups = self._by_position(self.groups)
-                changes["_indices"] = indices_of(groups, self._wording) or (self._last_position(),)
-            if mode == "ids" and not self._ids:
-                changes["_ids"] = self._as_ids(self.groups)
-            self._change(**changes)
+            given = self._given
+            if mode == "index" and not given.indices:
+                groups = self._case.by_position(self.groups)
+                given = replace(given, indices=indices_of(groups, given.wording) or (self._last_position(),))
+            if mode == "ids" and not given.ids:
+                given = replace(given, ids=self._as_ids(self.groups))
+            self._change(_mode=mode, _given=given)
         self._changed("picture")
 
     def set_size(self, threshold_mb: int) -> None:
         """Mode "size" with this threshold, an int in MB (1 MB = 1024 * 1024 bytes in data_parallel; 262144 elements in semi_auto_parallel)."""
         with self._lock:
-            self._change(_mode="size", _size_mb=integer(0)("threshold_mb", threshold_mb, "FusionLab.set_size"))
+            size_mb = integer(0)("threshold_mb", threshold_mb, "FusionLab.set_size")
+            self._change(_mode="size", _given=replace(self._given, size_mb=size_mb))
         self._changed("picture")
 
     def set_index(self, indices: Sequence[int]) -> None:
         """Mode "index": positions at which messages end, as `comm_fusion` takes them."""
         with self._lock:
-            self._change(_mode="index", _indices=tuple(check_fusion_indices("indices", list(indices), "FusionLab.set_index")))
+            checked = tuple(check_fusion_indices("indices", list(indices), "FusionLab.set_index"))
+            self._change(_mode="index", _given=replace(self._given, indices=checked))
         self._changed("picture")
 
     def set_ids(self, ids: Mapping[str, int]) -> None:
@@ -246,7 +171,7 @@ class FusionLab:
             if unknown:
                 raise ArgumentError(message(f"parameter {shorten(unknown[0])}", where="FusionLab.set_ids", allowed=f"One of {', '.join(names)}"))
             given = {name: integer(0)(f"ids[{name!r}]", number, "FusionLab.set_ids") for name, number in ids.items()}
-            self._change(_mode="ids", _ids={**(self._ids or self._as_ids(self.groups)), **given})
+            self._change(_mode="ids", _given=replace(self._given, ids={**(self._given.ids or self._as_ids(self.groups)), **given}))
         self._changed("picture")
 
     def set_config(self, text: str) -> None:
@@ -269,7 +194,7 @@ class FusionLab:
     def set_wording(self, wording: str) -> None:
         """How positions are counted: "inclusive" as the real system does, "first_n" as the seeds' text reads."""
         with self._lock:
-            self._change(_wording=_one_of(wording, FUSION_WORDINGS, "wording"))
+            self._change(_given=replace(self._given, wording=_one_of(wording, FUSION_WORDINGS, "wording")))
         self._changed("picture")
 
     def set_cuts(self, cuts: Sequence[int]) -> None:
@@ -302,7 +227,7 @@ class FusionLab:
     def show_best(self) -> None:
         """The solution: the grouping that `cost.overlap.best_grouping` finds."""
         with self._lock:
-            self._take(self._best_groups())
+            self._take(self._case.best_groups())
         self._changed("picture")
 
     def show_source(self, source: str) -> None:
@@ -347,13 +272,12 @@ class FusionLab:
 
     @property
     def score(self) -> Score:
-        """The predicted step beside par. Of a network, par counts packing too: it is the best of what was tried, the exact search's answer included."""
+        """The predicted step beside par. Of a network, what packing costs is counted in both."""
         with self._lock:
             key = self._key()
             if key not in self._scores:
-                self._scores[key] = self._scored()
-            known = self._scores[key]
-            return replace(known, step_s=self._lanes.step_s, par_s=min(known.par_s, self._lanes.step_s))
+                self._scores[key] = self._case.score(self._parallel_mode)
+            return replace(self._scores[key], step_s=self._lanes.step_s)
 
     # ---- running ----
 
@@ -398,7 +322,7 @@ class FusionLab:
         """The helper thread."""
         done: dict[str, Any] = {"state": "done", "text": f"{source}: median of {steps} steps", "error": None}
         try:
-            result = _trained(source, steps, job, plan, unfused, cluster)
+            result = trained(source, job, plan, unfused, cluster, steps)
             with self._lock:
                 if settings == self._settings():  # else the lab shows something else by now
                     self._results[source] = result
@@ -421,7 +345,9 @@ class FusionLab:
         """Everything the views show, as plain data."""
         with self._lock:
             score, line, source = self.score, self._case.line, self._source
-            shown = self._lanes if source == "predicted" else self._results[source].lanes
+            given = line if self._subject.job is None else self._costs().link_for(range(self._devices))
+            lanes = {"predicted": self._lanes, **{name: result.lanes for name, result in self._results.items()}}
+            lanes_of = {name: self._lanes_shown(found) for name, found in lanes.items()}
             shot: dict[str, Any] = {
                 "version": 1,
                 "title": "Fusion Lab",
@@ -430,16 +356,20 @@ class FusionLab:
                 "parallel_mode": {"value": self._parallel_mode, "choices": list(PARALLEL_MODES)},
                 "mode": {"value": self._mode, "choices": [{"value": name, "label": label} for name, label in MODES.items()]},
                 "config": self._config(),
-                "wording": {"value": self._wording, "choices": list(FUSION_WORDINGS)},
+                "wording": {"value": self._given.wording, "choices": list(FUSION_WORDINGS)},
                 "cluster": self._clusters(),
                 "line": {
                     "own": self._own_line is not None,
                     "alpha_s": line.alpha_s,
                     "beta_s_per_byte": line.beta_s_per_byte,
                     "text": self._line_text(),
+                    "per": "message" if self._subject.job is None else "hop",
+                    "given_alpha_s": given.alpha_s,
+                    "given_beta_s_per_byte": given.beta_s_per_byte,
                 },
                 "source": source,
-                "lanes": self._lanes_shown(shown),
+                "lanes": lanes_of[source],
+                "lanes_of": lanes_of,
                 "cuts": list(self.cuts),
                 "times": self._times(),
                 "equality": [
@@ -459,12 +389,13 @@ class FusionLab:
                 "run": {**self._run, "can": self._subject.job is not None and self._run["state"] != "running"},
             }
             shot["subject"]["note"] = self._subject.note
-            shot["status"] = status_text(shot | {"lanes": self._lanes_shown(self._lanes)})
+            shot["status"] = status_text(shot | {"lanes": lanes_of["predicted"]})
             return shot
 
     def _config(self) -> dict[str, Any]:
         """What the mode's field says, and what it takes."""
-        texts = {"size": str(self._size_mb), "index": str(list(self._indices)), "ids": " ".join(str(self._ids.get(n, 1)) for n in self._case.names)}
+        given = self._given
+        texts = {"size": str(given.size_mb), "index": str(list(given.indices)), "ids": " ".join(str(given.ids.get(n, 1)) for n in self._case.names)}
         counted = "optimizer's parameters" if self._parallel_mode == "data_parallel" else "messages in the order they are sent"
         counted = "gradients of the list" if self._subject.job is None else counted
         unit = "1 MB = 1048576 bytes" if self._parallel_mode == "data_parallel" else "1 MB = 262144 elements"
@@ -474,7 +405,7 @@ class FusionLab:
             "auto": f"The threshold is {FUSION_THRESHOLD_MB} MB; {unit}.",
             "size": f"MB; {unit}.",
             "index": f"Positions among the {counted}, from 0; "
-            + {"inclusive": "each ends a message.", "first_n": "so many come before."}[self._wording],
+            + {"inclusive": "each ends a message.", "first_n": "so many come before."}[given.wording],
             "ids": "comm_fusion of each parameter, in the order of backward; equal ones travel together, 0 alone.",
         }
         return {"text": texts.get(self._mode, ""), "hint": hints[self._mode]}
@@ -516,13 +447,13 @@ class FusionLab:
         return rows
 
     def _lanes_shown(self, lanes: Lanes) -> dict[str, Any]:
-        place = {box.name: n for n, box in enumerate(lanes.boxes)}
+        place, least = {box.name: n for n, box in enumerate(lanes.boxes)}, 1e-9 * lanes.step_s  # below: sums of floats, no time
         positions = dict(zip(self._case.names, self._case.positions, strict=True))
         return {
             "forward_s": lanes.forward_s,
             "backward_s": lanes.backward_s,
             "step_s": lanes.step_s,
-            "exposed_s": lanes.exposed_s,
+            "exposed_s": lanes.exposed_s if lanes.exposed_s > least else 0.0,
             "communication_s": lanes.communication_s,
             "boxes": [
                 {"name": b.name, "size_bytes": b.size_bytes, "start_s": b.start_s, "end_s": b.end_s, "position": positions[b.name]}
@@ -536,8 +467,8 @@ class FusionLab:
                     "ready_s": m.ready_s,
                     "start_s": m.start_s,
                     "end_s": m.end_s,
-                    "exposed_s": lanes.exposed(m),
-                    "hidden_s": m.end_s - m.start_s - lanes.exposed(m),
+                    "exposed_s": lanes.exposed(m) if lanes.exposed(m) > least else 0.0,
+                    "hidden_s": hidden if (hidden := m.end_s - m.start_s - lanes.exposed(m)) > least else 0.0,
                 }
                 for n, m in enumerate(lanes.messages, start=1)
             ],
@@ -555,7 +486,7 @@ class FusionLab:
 
     def export(self) -> str:
         """The lines that ask MindSpore for these messages."""
-        return export_line(self._mode, self.comm_fusion, self._ids, self._parallel_mode)
+        return export_line(self._mode, self.comm_fusion, self._given.ids, self._parallel_mode)
 
     # ---- inside ----
 
@@ -575,9 +506,8 @@ class FusionLab:
         """Case, plan and lanes of the present settings. What was run before is no longer about them."""
         case = self._case_now()
         if self._subject.job is None:
-            after = self._mode == "off"
-            found = predict_overlap(case.gradients, self._rule(self._mode, case), case.line, after_backward=after)
-            plan, lanes = None, overlap_lanes(found)
+            groups = case.groups(self._mode, self._parallel_mode, self._given)
+            plan, lanes = None, overlap_lanes(case.overlap(groups, after_backward=self._mode == "off"))
         else:
             plan = self._compiled(self._mode)
             lanes = plan_lanes(plan, self._costs())
@@ -587,7 +517,7 @@ class FusionLab:
             self._run = {"state": "idle", "text": "", "error": None}
 
     def _settings(self) -> _Key:
-        return (*self._key(), self._mode, self._size_mb, self._indices, tuple(self._ids.items()), self._wording)
+        return (*self._key(), self._mode, self._given)
 
     def _key(self) -> _Key:
         return self._subject.name, self._devices, self._parallel_mode, self._costs(), self._own_line
@@ -605,125 +535,40 @@ class FusionLab:
         """The plan of the subject, anew: ids of parameters are kept by the network, so a network that had some cannot forget them."""
         if mode == "ids" or (self._job is not None and any(p.comm_fusion_given for p in self._job.net.trainable_params())):
             self._job = None
-        ids = self._ids if mode == "ids" else None
-        return self._job_made().compile(
-            devices=self._devices, parallel_mode=self._parallel_mode, comm_fusion=self._setting(mode), ids=ids, fusion_index=self._wording
-        )
+        ids = self._given.ids if mode == "ids" else None
+        how = {"comm_fusion": self._setting(mode), "ids": ids, "fusion_index": self._given.wording}
+        return self._job_made().compile(devices=self._devices, parallel_mode=self._parallel_mode, **how)
 
     def _setting(self, mode: str) -> dict[str, Any]:
-        config: dict[str, Any] = {"auto": None, "size": self._size_mb, "index": list(self._indices)}
-        if mode == "each":
-            every = range(self._last_position()) if self._wording == "inclusive" else range(1, self._last_position() + 1)
-            return {"allreduce": {"mode": "index", "config": list(every) or [0]}}
-        return {"allreduce": {"mode": mode, "config": config[mode]}} if mode in config else {}
+        return self._given.comm_fusion(mode, self._last_position() + 1)
 
     def _last_position(self) -> int:
         return len(self._job_made().net.trainable_params() if self._subject.job else GOLF) - 1
 
-    def _case_now(self) -> _Case:
+    def _case_now(self) -> Case:
         key = self._key()
         if key not in self._cases:
-            self._cases[key] = self._paper() if self._subject.job is None else self._of_network()
+            if self._subject.job is None:
+                self._cases[key] = paper_case(self._own_line or GOLF_LINE)
+            else:
+                off, each = self._compiled("off"), self._compiled("each")
+                self._cases[key] = network_case(self._job_made(), off, each, self._costs())
         return self._cases[key]
-
-    def _paper(self) -> _Case:
-        line, count = self._own_line or GOLF_LINE, len(GOLF)
-        off = predict_overlap(GOLF, range(count), line, after_backward=True)
-        each = predict_overlap(GOLF, range(count), line)
-        numbers = tuple(range(count))
-        return _Case(GOLF, numbers, numbers, (4,) * count, line, 0.0, overlap_lanes(off), overlap_lanes(each))
-
-    def _of_network(self) -> _Case:
-        cluster = self._costs()
-        plans = {mode: self._compiled(mode) for mode in ("off", "each")}
-        lanes = {mode: plan_lanes(plan, cluster) for mode, plan in plans.items()}
-        gradients, rest_s = gradients_of(lanes["each"])
-        sent = tuple(name for m in lanes["off"].messages for name in m.members)
-        order = self._job_made().positions(sent, self._parallel_mode)
-        layers = [i.name for i in plans["off"].parameters]
-        sizes = {i.name: np.dtype(i.dtype).itemsize for i in plans["off"].parameters}
-        link = cluster.link_for(range(self._devices))
-        return _Case(
-            gradients,
-            tuple(order.index(g.name) for g in gradients),
-            tuple(layers.index(g.name) for g in gradients),
-            tuple(sizes[g.name] for g in gradients),
-            all_reduce_line(self._devices, link, cluster.device.gamma_s_per_byte),
-            rest_s,
-            lanes["off"],
-            lanes["each"],
-        )
-
-    def _by_position(self, groups: Sequence[int]) -> tuple[int, ...]:
-        """Group numbers in the order of the positions that index counts."""
-        return tuple(group for _, group in sorted(zip(self._case.positions, groups, strict=True)))
 
     def _as_ids(self, groups: Sequence[int]) -> dict[str, int]:
         return {name: group + 1 for name, group in zip(self._case.names, groups, strict=True)}
 
     def _take(self, groups: tuple[int, ...]) -> None:
         """These messages, by index if there is a list for them, else by ids."""
-        indices = indices_of(self._by_position(groups), self._wording)
+        given = self._given
+        indices = indices_of(self._case.by_position(groups), given.wording)
         if indices is None:
-            self._change(_mode="ids", _ids=self._as_ids(groups))
+            self._change(_mode="ids", _given=replace(given, ids=self._as_ids(groups)))
         else:  # one message: a position that cuts nothing
-            self._change(_mode="index", _indices=indices or (self._last_position() + (self._wording == "first_n"),))
-
-    def _rule(self, mode: str, case: _Case, size_mb: int | None = None) -> tuple[int, ...]:
-        """Groups by the rules themselves, per gradient in the order of backward: for the puzzle, and to search for thresholds."""
-        count = len(case.gradients)
-        if mode in ("off", "each"):
-            return tuple(range(count))
-        if mode == "ids":
-            return tuple(-1 - n if self._ids[g.name] == 0 else self._ids[g.name] for n, g in enumerate(case.gradients))
-        if mode == "index":
-            groups = index_groups(count, self._indices, self._wording)
-            return tuple(groups[position] for position in case.positions)
-        threshold = FUSION_THRESHOLD_MB if mode == "auto" else self._size_mb if size_mb is None else size_mb
-        local = self._parallel_mode == "data_parallel"
-        order = sorted(range(count), key=(case.positions if local else case.layers).__getitem__)
-        sizes = [case.gradients[n].size_bytes for n in order]
-        if local:
-            groups = size_groups_by_bytes(sizes, threshold)
-        else:
-            groups = size_groups_by_elements([size // case.itemsizes[n] for size, n in zip(sizes, order, strict=True)], threshold)
-        by_place = dict(zip(order, groups, strict=True))
-        return tuple(by_place[n] for n in range(count))
-
-    def _best_groups(self) -> tuple[int, ...]:
-        return best_grouping(self._case.gradients, self._case.line)
-
-    def _scored(self) -> Score:
-        """Par and the best threshold for the present case."""
-        case = self._case
-        local = self._parallel_mode == "data_parallel"
-        total_mb = -(-sum(g.size_bytes for g in case.gradients) // (1024 * 1024))
-        thresholds = range(0 if local else 1, total_mb + 2)
-        size_mb, by_size = best_threshold(case.gradients, case.line, lambda mb: self._rule("size", case, mb), thresholds)
-        best = predict_overlap(case.gradients, self._best_groups(), case.line, rest_s=case.rest_s)
-        if self._subject.job is None:
-            return Score(self._lanes.step_s, best.step_s, (size_mb, by_size.step_s))
-        kept = {
-            name: getattr(self, name) for name in ("_mode", "_indices", "_ids", "_size_mb", "_job", "_plan", "_lanes", "_results", "_run", "_source")
-        }
-        try:
-            self._take(self._best_groups())
-            found = [case.off.step_s, case.each.step_s, self._lanes.step_s]
-            self._change(_mode="size", _size_mb=size_mb)
-            found.append(self._lanes.step_s)
-        finally:
-            for name, value in kept.items():
-                setattr(self, name, value)
-        return Score(self._lanes.step_s, min(found), (size_mb, found[-1]))
+            self._change(_mode="index", _given=replace(given, indices=indices or (self._last_position() + (given.wording == "first_n"),)))
 
     def _checked_cluster(self, cluster: str | Cluster | None) -> Cluster | None:
-        if cluster is None or isinstance(cluster, Cluster):
-            found = cluster
-        elif isinstance(cluster, str):
-            found = get_cluster(cluster)
-        else:
-            allowed = f"A Cluster, or one of {', '.join(c.name for c in CLUSTERS)}"
-            raise ArgumentError(message(f"cluster {shorten(cluster)}", where="FusionLab", allowed=allowed))
+        found = None if cluster is None else get_cluster(cluster)
         if found is not None:
             found.check_device_num(self._devices)
         return found
@@ -743,29 +588,3 @@ def _numbers(text: str) -> list[int]:
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 11 for word in words):
         raise ArgumentError(message(f"setting {shorten(text)}", where="FusionLab", allowed="Whole numbers, such as [0, 3, 5]"))
     return [int(word) for word in words]
-
-
-def _trained(source: str, steps: int, job: Job, plan: Plan, unfused: Plan, cluster: Cluster) -> RunResult:
-    """Both plans trained from the same start on the same batches."""
-    executor = {"simulated": "simulator", "measured": "processes"}[source]
-    options = {"cluster": cluster.name} if source == "simulated" and cluster in CLUSTERS else {}
-    times, tensors, lanes, sent = [], [], [], 0
-    for one in (plan, unfused):
-        with Session(one, job.net, job.optimizer, executor=executor, **options) as session:
-            losses = session.train(job.batches, WARM_UPS)
-            losses += session.train(job.batches, steps, record=steps)
-            times.append(statistics.median(_durations(session.events)))
-            lanes.append(event_lanes(one, session.events))
-            tensors.append({"losses": np.array(losses), **session.parameters()})
-            sent = sent or len(lanes[0].messages)
-    differs = next((name for name, value in tensors[0].items() if value.tobytes() != tensors[1][name].tobytes()), "")
-    return RunResult(source, times[0], times[1], steps, not differs, len(tensors[0]), differs, sent, lanes[0])
-
-
-def _durations(events: Sequence[Event]) -> list[float]:
-    """Seconds of each step: from the first start on any rank to the last end on any."""
-    bounds: dict[int, tuple[float, float]] = {}
-    for event in events:
-        first, last = bounds.get(event.step, (event.start_s, event.end_s))
-        bounds[event.step] = (min(first, event.start_s), max(last, event.end_s))
-    return [last - first for _, (first, last) in sorted(bounds.items())]

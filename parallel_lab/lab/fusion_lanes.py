@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..cluster import Cluster
 from ..cost.overlap import Gradient, Overlap
@@ -28,12 +27,16 @@ Timed = tuple[str, Instr, float, float]  # phase, instruction, start, end (of a 
 
 @dataclass(frozen=True)
 class Box:
-    """What backward computes until the gradient `name` is there. Times are seconds since the step began."""
+    """What backward computes until the gradient `name` is there. Times are seconds since the step began.
+
+    after_s  of work on the gradient once its message is complete, such as dividing the sum
+    """
 
     name: str
     size_bytes: int
     start_s: float
     end_s: float
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,25 +110,31 @@ def plan_lanes(plan: Plan, cluster: Cluster) -> Lanes:
     return _lanes(plan, timed)
 
 
-def event_lanes(plan: Plan, events: Iterable[Event]) -> Lanes:
-    """The lanes of rank 0 in the last step of `events`, simulated or measured. Raises ArgumentError if rank 0 recorded nothing."""
-    own = [e for e in events if e.rank == 0]
+def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) -> Lanes:
+    """The lanes of rank 0 in a step of `events` (default: the last), simulated or measured. Raises ArgumentError if rank 0 recorded nothing of it."""
+    own = [e for e in events if e.rank == 0 and step in (None, e.step)]
     if not own:
         raise ArgumentError(message("no events of rank 0", where="event_lanes", hint="Train with record=1"))
-    last = max(e.step for e in own)
-    own = [e for e in own if e.step == last]
+    step = max(e.step for e in own)
+    own = [e for e in own if e.step == step]
     began = min(e.start_s for e in own)
     found: dict[tuple[str, str, bool], Event] = {}
     for event in own:
         found[event.phase, event.name, event.kind == "wait" and not event.overlapped] = event
     timed: list[Timed] = []
+    line_s = 0.0
     stage = single_stage(plan)
     for action in stage.actions:
         for instr in stage.program(action.program):
             waits = instr.kind == "wait"
             event = found.get((action.program, instr.ins[0] if waits else instr.out, waits))
-            if event is not None:
-                timed.append((action.program, instr, event.start_s - began, event.end_s - began))
+            if event is None:
+                continue
+            start_s, end_s = event.start_s - began, event.end_s - began
+            if instr.kind == "start":  # the event begins when the rank hands the message over; it travels behind the one before
+                start_s = max(start_s, line_s)
+                line_s = end_s = max(start_s, end_s)
+            timed.append((action.program, instr, start_s, end_s))
     return _lanes(plan, timed)
 
 
@@ -133,7 +142,7 @@ def gradients_of(lanes: Lanes) -> tuple[tuple[Gradient, ...], float]:
     """The boxes as `cost/overlap.py` takes them, and the seconds of backward after the last."""
     made, before = [], lanes.forward_s
     for box in lanes.boxes:
-        made.append(Gradient(box.name, box.size_bytes, max(0.0, box.end_s - before)))
+        made.append(Gradient(box.name, box.size_bytes, max(0.0, box.end_s - before), box.after_s))
         before = max(before, box.end_s)
     return tuple(made), max(0.0, lanes.backward_s - before)
 
@@ -142,7 +151,8 @@ def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
     """Boxes and messages of instructions that were timed, in program order."""
     made = {i.out: end for phase, i, _, end in timed if phase == "backward" and i.kind != "start"}
     packed = {i.out: i for phase, i, _, _ in timed if phase == "backward" and i.kind == "concat"}
-    behind: set[str] = set()  # what follows from a gradient message
+    behind: dict[str, tuple[str, ...]] = {}  # what follows from gradient messages: whose
+    after: dict[str, float] = {}
     messages: list[Sent] = []
     ready: list[tuple[float, int, str, int]] = []
     forward_s = max((end for phase, _, _, end in timed if phase == "forward"), default=0.0)
@@ -151,10 +161,13 @@ def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
         if phase != "backward":
             continue
         carried = instr.attr("members") or tuple(filter(None, (instr.attr("parameter"),)))
-        if behind.intersection(instr.ins) or (instr.kind == "wait" and carried):
-            behind.add(instr.out)
+        if any(name in behind for name in instr.ins):
+            owners = tuple(dict.fromkeys(owner for name in instr.ins for owner in behind.get(name, ())))
+            behind[instr.out] = (owners[instr.attr("member")],) if instr.kind == "split" else owners
+            if instr.kind == "compute" and len(owners) == 1:
+                after[owners[0]] = after.get(owners[0], 0.0) + end_s - start_s
         elif carried and instr.message == "all_reduce":
-            behind.add(instr.out)
+            behind[instr.out] = tuple(carried)
             sources = packed[instr.ins[0]].ins if instr.ins[0] in packed else instr.ins
             for name, source in zip(carried, sources, strict=True):
                 ready.append((made.get(source, forward_s), len(ready), name, plan.value(source).slice_bytes))
@@ -164,7 +177,7 @@ def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
             backward_s = max(backward_s, end_s)
     boxes, before = [], forward_s
     for end_s, _, name, size in sorted(ready):
-        boxes.append(Box(name, size, before, end_s))
+        boxes.append(Box(name, size, before, end_s, after.get(name, 0.0)))
         before = end_s
     step_s = max((end for _, _, _, end in timed), default=0.0)
     return Lanes(tuple(boxes), tuple(messages), forward_s, backward_s, step_s)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,9 @@ from ..plan import Plan
 from .networks import NETWORKS
 from .problems import get_problem
 
-__all__ = ["GOLF", "GOLF_LINE", "SUBJECTS", "ChainNet", "Job", "Subject", "get_subject"]
+__all__ = ["GOLF", "GOLF_LINE", "MB", "SUBJECTS", "ChainNet", "Job", "Subject", "get_subject"]
 
-MB = 1024 * 1024  # what MindSpore calls a MB
+MB = 1024 * 1024  # bytes; what MindSpore calls a MB
 
 # The puzzle "fusion golf": ten gradients in the order of backward, 1 ms of backward each, messages of 1 ms + 0.25 ms per MB.
 GOLF = tuple(Gradient(f"g{n}", mb * MB, 1e-3) for n, mb in enumerate((8, 1, 1, 4, 2, 8, 16, 8, 16, 4)))
@@ -44,7 +44,7 @@ class ChainNet(nn.Cell):
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        self.layers = nn.CellList([nn.Dense(i, o, has_bias=False) for i, o in zip(widths, widths[1:], strict=False)])
+        self.layers = nn.CellList([nn.Dense(i, o, has_bias=False) for i, o in pairwise(widths)])
         self.tanh = nn.Tanh()
 
     def construct(self, x: Any) -> Any:
@@ -130,9 +130,8 @@ SUBJECTS: dict[str, Subject] = {
 }
 
 
-@cache
 def get_subject(name: str) -> Subject:
     """The subject of that name. Raises ArgumentError for another one."""
-    if name not in SUBJECTS:
+    if not isinstance(name, str) or name not in SUBJECTS:
         raise ArgumentError(message(f"subject {shorten(name)}", where="FusionLab", allowed=f"One of {', '.join(SUBJECTS)}"))
     return SUBJECTS[name]

@@ -37,9 +37,9 @@ def status_text(s: Snapshot) -> str:
     lanes, golf = s["lanes"], s["golf"]
     count = len(lanes["messages"])
     sent = f"{count} message{'s' if count != 1 else ''} for {len(lanes['boxes'])} gradients"
-    tail = f"{time_text(lanes['exposed_s'])} of {time_text(lanes['communication_s'])} of sending lie behind backward, with nothing left to compute"
+    tail = f"{time_text(lanes['exposed_s'])} of {time_text(lanes['communication_s'])} of sending come after backward, with nothing left to compute"
     if not lanes["exposed_s"]:
-        tail = f"all of the {time_text(lanes['communication_s'])} of sending hide behind backward"
+        tail = f"all of the {time_text(lanes['communication_s'])} of sending travel beside backward"
     par = "which is par" if golf["ratio"] <= 1 + 1e-9 else f"{golf['ratio']:.2f} x par ({time_text(golf['par_s'])})"
     return f"{sent}: a step of {time_text(golf['step_s'])} (predicted), {par}. {_capital(tail)}."
 
@@ -120,9 +120,10 @@ def _times(s: Snapshot) -> Iterable[str]:
 
 def _golf(s: Snapshot) -> Iterable[str]:
     golf = s["golf"]
+    yield f"Fusion golf: {time_text(golf['step_s'])}, par {time_text(golf['par_s'])}, ratio {golf['ratio']:.3f}."
     yield (
-        f"Fusion golf: {time_text(golf['step_s'])}, par {time_text(golf['par_s'])}, ratio {golf['ratio']:.3f}. Nothing set {time_text(golf['off_s'])}; "
-        f"each alone {time_text(golf['each_s'])}; best size, {golf['best_size_mb']} MB, {time_text(golf['best_size_s'])}."
+        f"Nothing set {time_text(golf['off_s'])}; each alone {time_text(golf['each_s'])}; "
+        f"best size, {golf['best_size_mb']} MB, {time_text(golf['best_size_s'])}."
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from ..errors import escape
 from .words import to_text
 
-__all__ = ["front_end", "static_page"]
+__all__ = ["front_end", "lab_page", "static_page"]
 
 # Read as data files: this floor does not import the widgets' floor.
 FRONT_END = Path(__file__).resolve().parent.parent / "widgets"
@@ -65,6 +65,12 @@ def front_end() -> tuple[str, str]:
     return script, (FRONT_END / "strategy_lab.css").read_text(encoding="utf-8")
 
 
+def lab_page(snapshot: Mapping[str, Any], words: str, script: str, style: str) -> str:
+    """A page of any lab's snapshot: `script` is a module with a function mountPage(element, snapshot), `words` the same content as text."""
+    parts = {"title": escape(snapshot["title"]), "style": style, "words": escape(words), "snapshot": _json_in_html(snapshot), "script": script}
+    return PAGE.format(**parts)
+
+
 def static_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:
     """The whole page as text (UTF-8 when written); `title` replaces the snapshot's own. Raises ValueError for NaN or infinity outside the losses."""
     shown = dict(snapshot)
@@ -72,14 +78,7 @@ def static_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:
         shown["title"] = title
     words = to_text(shown)
     shown["loss"] = {**shown["loss"], **{name: _finite(shown["loss"].get(name)) for name in ("parallel", "single")}}
-    script, style = front_end()
-    return PAGE.format(
-        title=escape(shown["title"]),
-        style=style,
-        words=escape(words),
-        snapshot=_json_in_html(shown),
-        script=script,
-    )
+    return lab_page(shown, words, *front_end())
 
 
 def _finite(curve: Any) -> list[float | None]:

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..context import cell_runner, current_tracer
+from ..context import cell_runner, current_tracer, current_world, held_messages
 from ..errors import ArgumentError, ArgumentTypeError, CellError, message, shorten
 from ..ops.placement import refuse_recompute
 from ..ops.registry import Primitive
+from ..ops.together import holding_messages
 from ..tensor import Parameter, ParameterTuple
 from .checks import whole_number
 
@@ -80,7 +81,12 @@ class Cell:
             if self.recompute_options is not None:
                 refuse_recompute(type(self).__name__)
             compiled = cell_runner()(self, args, kwargs)
-            return construct(*args, **kwargs) if compiled is NotImplemented else compiled
+            if compiled is not NotImplemented:
+                return compiled
+            if current_world() is None or held_messages.get() is not None:
+                return construct(*args, **kwargs)
+            with holding_messages():  # the outermost Cell: operators with a fusion number may wait for others until it ends
+                return construct(*args, **kwargs)
         entered = self._entered()
         for cell in entered:
             tracer.enter(cell)

@@ -4,24 +4,30 @@
     loss, grads = grad_fn(x, label)
     optimizer(reducer(grads))
 
-Rules: MindSpore, nn.DistributedGradReducer, nn.PipelineGradReducer.
+Gradients travel in buckets: laid side by side in memory that all ranks can read, summed there, and handed on as views of it. All buckets are started
+before the first is waited for. Sums are made element by element in rank order, so no result depends on the buckets, to the bit.
+
+Rules: MindSpore, nn.DistributedGradReducer, nn.PipelineGradReducer; which gradients share a bucket: its grad_reducer.py and CommunicationOpFusion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..context import current_tracer, current_world, get_auto_parallel_context
+from ..context import current_tracer, current_world, frozen, get_auto_parallel_context
 from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTypeError, message, shorten
-from ..settings import LOCAL_MODES
-from ..tensor import Arithmetic, Parameter, ParameterTuple
+from ..fusion import buckets_of, index_groups, size_groups_by_bytes
+from ..ops.rank_calls import members_of, origin_of
+from ..settings import LOCAL_MODES, SHARDED_MODES
+from ..tensor import Arithmetic, Parameter, ParameterTuple, RankTensor, Tensor
 from .cell import Cell
 
-__all__ = ["DistributedGradReducer", "PipelineGradReducer", "no_stages_yet"]
+__all__ = ["DistributedGradReducer", "Outgoing", "PipelineGradReducer", "no_stages_yet", "shared_messages"]
 
 
 def _parameters(where: str, parameters: Any) -> ParameterTuple:
@@ -42,21 +48,78 @@ def _one_each(where: str, grads: Any, parameters: Sequence[Parameter]) -> Sequen
     return grads
 
 
+@dataclass(frozen=True)
+class Outgoing:
+    """A gradient that is to be sent.
+
+    place       of its parameter among all that the reducer has, from 0
+    fusion      `comm_fusion` of the parameter; given: somebody has chosen it
+    dtype       in which it travels;  size_bytes: in that dtype
+    """
+
+    place: int
+    fusion: int
+    given: bool
+    dtype: str
+    size_bytes: int
+
+
+def shared_messages(
+    gradients: Sequence[Outgoing], count: int, *, fusion_type: int = 1, setting: tuple[str, Any] | None = None, wording: str = "inclusive"
+) -> tuple[tuple[int, ...], ...]:
+    """Which gradients travel together: numbers in `gradients`, message by message, in the order of their first.
+
+    count        parameters of the reducer, those that send nothing included
+    fusion_type  the number of all gradients where nothing else gives them one
+    setting      (mode, config) of comm_fusion for allreduce; None: not configured
+    wording      how positions of mode "index" are read, see `fusion.index_groups`
+
+    Parameters with different `comm_fusion` have chosen: equal numbers go together, 0 alone. Else positions of mode "index" cut the list of
+    parameters; else all have the number `fusion_type`, and 0 is again alone. One message has one dtype. Modes "size" and "auto" cut what is left
+    together where its bytes exceed the threshold (in MB).
+
+    >>> [(g.place, g.size_bytes) for g in (three := [Outgoing(i, 1, False, "float32", 600_000) for i in range(3)])]
+    [(0, 600000), (1, 600000), (2, 600000)]
+    >>> shared_messages(three, 3), shared_messages(three, 3, setting=("size", 1)), shared_messages(three, 3, setting=("index", (0,)))
+    (((0, 1, 2),), ((0, 1), (2,)), ((0,), (1, 2)))
+    """
+    mode, config = setting or ("", None)
+    chosen = len({g.fusion for g in gradients}) > 1 or (bool(gradients) and all(g.given for g in gradients) and gradients[0].fusion == 0)
+    if chosen:
+        numbers = [g.fusion for g in gradients]
+    elif mode == "index" and fusion_type:
+        groups = index_groups(count, config, wording)
+        numbers = [1 + groups[g.place] for g in gradients]  # MindSpore counts them from 1024; what matters is that none is 0
+    else:
+        numbers = [fusion_type] * len(gradients)
+    together: dict[tuple[Any, ...], list[int]] = {}
+    for n, (gradient, number) in enumerate(zip(gradients, numbers, strict=True)):
+        together.setdefault((number, gradient.dtype) if number else (0, n), []).append(n)
+    found = []
+    for mine in together.values():
+        parts = size_groups_by_bytes([gradients[n].size_bytes for n in mine], config) if mode in ("auto", "size") else (0,) * len(mine)
+        found += [tuple(mine[n] for n in part) for part in buckets_of(parts)]
+    return tuple(sorted(found))
+
+
 class DistributedGradReducer(Cell):
     """Every rank's gradients, added up over the ranks: a tuple -> a tuple.
 
     parameters   those the gradients are of, in their order
     mean         multiply the sums by 1 / degree; None: as the context's gradients_mean says now
     degree       an int above 0; None: the number of ranks in the group
-    fusion_type  the number of the message that carries them, where all parameters have the same `comm_fusion`: an int, at least 0. No result depends
-                 on it, and messages travel one by one
+    fusion_type  the number of the message that carries all of them, where neither their parameters nor the context say otherwise: an int, at least 0;
+                 0: each gradient is a message of its own
     group        name of a group (`create_group`); None: all ranks
 
-    Gradients of parameters with layerwise_parallel stay as they are. Gradients in float16 are added in float32, unless the context says
-    gradient_fp32_sync=False. Without a world, or with one rank in it, everything stays as it is.
+    Which gradients share a message: `shared_messages`, with the context's comm_fusion (all_reduce_fusion_config) for allreduce and fusion_index as
+    they are when the reducer is made; openstate False makes fusion_type 0. Gradients of parameters with layerwise_parallel stay as they are.
+    Gradients in float16 are added in float32, unless the context says gradient_fp32_sync=False. Without a world, or with one rank in it, everything
+    stays as it is.
 
     Inside a network that the semi-automatic and automatic modes compile, it returns its gradients unchanged: there the compiler adds them up, over
-    the ranks that hold the same slice. A data_parallel network that calls it runs operator by operator on each rank.
+    the ranks that hold the same slice. So does it with gradients that such a program has returned. A data_parallel network that calls it runs
+    operator by operator on each rank.
     """
 
     def __init__(
@@ -78,30 +141,86 @@ class DistributedGradReducer(Cell):
         self.fusion_type = fusion_type
         self.all_reduce = ops.AllReduce(group=group)
         self.all_reduce.add_prim_attr("fusion", fusion_type)
+        config = frozen()
+        self._setting = next(((mode, value) for kind, mode, value in config.comm_fusion if kind == "allreduce"), None)
+        self._wording = config.fusion_index
+        self._closed = self._setting is None and not get_auto_parallel_context("comm_fusion")["openstate"]
+        self._messages: tuple[Any, Any] = (None, ())
 
     def construct(self, grads: Any) -> tuple[Any, ...]:
         grads = _one_each("DistributedGradReducer", grads, self.parameters)
         world, tracer = current_world(), current_tracer.get()
-        if world is None or (tracer is not None and _compiler_reduces(tracer)):
+        mode = getattr(tracer, "parallel_mode", None) or get_auto_parallel_context("parallel_mode")
+        if world is None or (tracer is not None and mode not in LOCAL_MODES):
             return tuple(grads)
         size = len(world.group(self.group))
         factor = 1 / (self.degree or size) if self.mean else 1.0
         wide = get_auto_parallel_context("gradient_fp32_sync")
-        return tuple(g if p.layerwise_parallel else self._reduced(g, size, factor, wide) for p, g in zip(self.parameters, grads, strict=True))
+        found = list(grads)
+        sent = [
+            i
+            for i, (p, g) in enumerate(zip(self.parameters, grads, strict=True))
+            if not p.layerwise_parallel and not (mode in SHARDED_MODES and isinstance(g, RankTensor) and g.layout is not None)
+        ]
+        if size == 1:
+            for i in sent:
+                found[i] = found[i] if factor == 1 else ops.mul(found[i], factor)
+        elif tracer is not None or any(getattr(grads[i], "requires_grad", False) for i in sent):
+            # operators, so that gradients go through; and in a trace, where they say that they cannot be there
+            sums = [_summed(self.all_reduce, grads[i], wide) for i in sent]
+            for i, total in zip(sent, sums, strict=True):
+                total = ops.cast(total, str(grads[i].dtype))
+                found[i] = total if factor == 1 else ops.mul(total, factor)
+        elif sent:
+            self._send(found, sent, factor, wide)
+        return tuple(found)
 
-    def _reduced(self, gradient: Any, size: int, factor: float, wide: bool) -> Any:
-        if size > 1:
-            if wide and str(gradient.dtype) == "float16":
-                gradient = ops.cast(self.all_reduce(ops.cast(gradient, "float32")), "float16")
-            else:
-                gradient = self.all_reduce(gradient)
-        return gradient if factor == 1 else ops.mul(gradient, factor)
+    def _send(self, grads: list[Any], places: list[int], factor: float, wide: bool) -> None:
+        """Put the sums in the place of the gradients at `places`, message by message."""
+        world, members = members_of("DistributedGradReducer", self.group)
+        comm, line = world.comm, origin_of("DistributedGradReducer")
+        arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else np.asarray(grads[i]) for i in places]
+        dtypes = [np.dtype(np.float32) if wide and a.dtype == np.float16 else a.dtype for a in arrays]
+        under_way = []
+        messages = self._shared(places, arrays, dtypes)
+        for number, numbers in enumerate(messages):
+            ends = np.cumsum([arrays[n].size for n in numbers]).tolist()
+            bucket = comm.empty(ends[-1], dtypes[numbers[0]])
+            spans = [slice(start, stop) for start, stop in zip((0, *ends), ends, strict=False)]
+            for n, span in zip(numbers, spans, strict=True):
+                bucket[span] = arrays[n].reshape(-1)
+            tag = f"{line}: message {number + 1} of {len(messages)}, {self._names([places[n] for n in numbers])}"
+            under_way.append((numbers, spans, bucket, comm.start("all_reduce", bucket, members, reduce="sum", out=bucket, tag=tag)))
+        for numbers, spans, bucket, handle in under_way:
+            handle.wait()
+            for n, span in zip(numbers, spans, strict=True):
+                total = bucket[span].reshape(arrays[n].shape).astype(arrays[n].dtype, copy=False)
+                if factor != 1:
+                    np.multiply(total, total.dtype.type(factor), out=total)
+                grads[places[n]] = Tensor(total) if isinstance(grads[places[n]], Tensor) else total
+
+    def _shared(self, places: list[int], arrays: list[np.ndarray], dtypes: list[np.dtype]) -> tuple[tuple[int, ...], ...]:
+        """`shared_messages` of these gradients, counted once for what does not change from step to step."""
+        key = [(i, self.parameters[i]._comm_fusion, d, a.size) for i, a, d in zip(places, arrays, dtypes, strict=True)]
+        if self._messages[0] != key:
+            outgoing = [
+                Outgoing(i, (p := self.parameters[i]).comm_fusion, p.comm_fusion_given, str(d), a.size * d.itemsize)
+                for i, a, d in zip(places, arrays, dtypes, strict=True)
+            ]
+            fusion_type = 0 if self._closed else self.fusion_type
+            found = shared_messages(outgoing, len(self.parameters), fusion_type=fusion_type, setting=self._setting, wording=self._wording)
+            self._messages = key, found
+        return self._messages[1]
+
+    def _names(self, places: list[int]) -> str:
+        """The parameters of a message, for what ranks compare and errors show."""
+        first = self.parameters[places[0]].name
+        return f"gradient of {first}" if len(places) == 1 else f"gradients of {first} to {self.parameters[places[-1]].name} ({len(places)})"
 
 
-def _compiler_reduces(tracer: Any) -> bool:
-    """Whether the program being traced will be given its gradient messages by the compiler: in all modes but data and hybrid parallel."""
-    mode = getattr(tracer, "parallel_mode", None) or get_auto_parallel_context("parallel_mode")
-    return mode not in LOCAL_MODES
+def _summed(all_reduce: Any, gradient: Any, wide: bool) -> Any:
+    """The sum over the ranks, in the dtype in which it travels."""
+    return all_reduce(ops.cast(gradient, "float32") if wide and str(gradient.dtype) == "float16" else gradient)
 
 
 class PipelineGradReducer(Cell):

@@ -345,9 +345,7 @@ class Optimizer:
             what = f"the states of {parameter.name!r} are held by rank {owner} alone"
             raise WorldError(message(what, where=type(self).__name__, hint="Call it in the run that trained, on every rank"))
         like = self.initial_state(_Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
-        return {
-            kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}") for kind, start in like.items()
-        }
+        return {kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}") for kind, start in like.items()}
 
     # ---- what a compiled step keeps here ----
 

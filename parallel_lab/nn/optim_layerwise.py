@@ -20,6 +20,7 @@ from .clip import GradientClip
 from .optim import Optimizer, Params, Rate, State
 from .optim_adaptive import MomentsBase
 from .totals import Place, in_dtype_of, norm
+from .weight_groups import check_grouping_in_context
 
 __all__ = ["LARS", "Lamb"]
 
@@ -105,6 +106,8 @@ class LARS(Optimizer):
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
         self.state_layouts: dict[str, TensorLayout] = {}
+        self.state_owners: dict[str, int] = {}
+        check_grouping_in_context(self)
 
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
         return self.optimizer.initial_state(parameter)

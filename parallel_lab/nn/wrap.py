@@ -277,6 +277,8 @@ class _MicroBatches(Cell):
             raise ArgumentTypeError(message(f"network={shorten(network)}", where=where, allowed="A Cell, such as nn.WithLossCell(net, loss)"))
         self.network = network
         self._count = whole_number(count, where, name, 1)
+        # where the batch is cut among ranks each takes a part of its own rows: nothing moves
+        self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
 
     def construct(self, *inputs: Any) -> Any:
         total = None
@@ -297,7 +299,7 @@ class _MicroBatches(Cell):
             what = f"dim 0 of input {position} of shape {shape} cannot be cut into {self._count} equal micro-batches"
             raise ShapeError(message(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}"))
         rows = shape[0] // self._count
-        return ops.strided_slice(x, (i * rows, *(0,) * (len(shape) - 1)), ((i + 1) * rows, *shape[1:])) if self._count > 1 else x
+        return self._rows(x, (i * rows, *(0,) * (len(shape) - 1)), ((i + 1) * rows, *shape[1:]), (1,) * len(shape)) if self._count > 1 else x
 
 
 def _added(total: Any, result: Any) -> Any:

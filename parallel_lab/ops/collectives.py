@@ -16,6 +16,8 @@ holds in backward is its addend of the gradient, and the true gradient is the su
     Reduce(sum) to dest         Broadcast from dest
     CollectiveScatter           CollectiveGather, and the other way round
 
+AllReduce, AllGather and ReduceScatter with the attribute `fusion` may share a message inside a Cell, see `together.py`; backward, each is one.
+
 A compiled network has its communication from its strategies; there these raise TracedCommunication. Values handed from one rank to another are in
 `messages.py`. Names and arguments: MindSpore, ops.
 """
@@ -27,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, message
-from .rank_calls import Communication, checked_root, group_name, members_of, origin_of, reduction, whole
+from .rank_calls import Communication, checked_root, group_name, group_of, members_of, origin_of, reduction, whole
 from .registry import OpDef
+from .together import hold, holdable
 
 __all__ = [
     "AllGather",
@@ -211,9 +214,13 @@ def _(g, out, x, *, source, group):
 
 
 class _Collective(Communication):
-    """Base of those that take one value and have a definition."""
+    """Base of those that take one value and have a definition.
+
+    fused_as   the kind of message that calls with one `fusion` number share; "": they do not
+    """
 
     op: OpDef
+    fused_as = ""
 
     def __call__(self, x: Any) -> Any:
         self.begin()
@@ -221,6 +228,12 @@ class _Collective(Communication):
             if isinstance(x, (list, tuple)) and any(hasattr(v, "dtype") for v in x):
                 raise ArgumentTypeError(message(f"{len(x)} tensors", where=self.name, allowed="One Tensor"))
             x = np.asarray(x)
+        if self.fused_as and self.prim_attrs["fusion"] and hasattr(x, "__parallel_lab_later__"):
+            world, members = group_of(self.name, self.attrs["group"])
+            if holdable(self.fused_as, x.shape, len(members)):
+                about = {"world": world, "members": members, "fusion": self.prim_attrs["fusion"], "reduce": self.attrs.get("reduce", "")}
+                (x,), attrs = self.op.bind((x,), self.attrs)
+                return x.__parallel_lab_later__(self.op, attrs, hold(self.fused_as, self.name, x.data, **about))
         return self.op.call((x,), self.attrs)
 
 
@@ -237,6 +250,7 @@ class AllReduce(_Collective):
     """
 
     op = _ALL_REDUCE
+    fused_as = "all_reduce"
 
     def __init__(self, op: str = ReduceOp.SUM, group: str | None = None) -> None:
         super().__init__({"reduce": reduction("AllReduce", op), "group": group_name("AllReduce", group)})
@@ -250,6 +264,7 @@ class AllGather(_Collective):
     """All ranks' values, one below the other, on every rank.  x: (a, ...) -> (n a, ...) for n ranks."""
 
     op = _ALL_GATHER
+    fused_as = "all_gather"
 
     def __init__(self, group: str | None = None) -> None:
         super().__init__({"group": group_name("AllGather", group)})
@@ -259,6 +274,7 @@ class ReduceScatter(_Collective):
     """Each rank its own rows of the combination.  x: (n a, ...) -> (a, ...) for n ranks. op, group: as in AllReduce."""
 
     op = _REDUCE_SCATTER
+    fused_as = "reduce_scatter"
 
     def __init__(self, op: str = ReduceOp.SUM, group: str | None = None) -> None:
         super().__init__({"reduce": reduction("ReduceScatter", op), "group": group_name("ReduceScatter", group)})

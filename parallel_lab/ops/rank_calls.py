@@ -14,9 +14,10 @@ from ..errors import ArgumentError, ArgumentTypeError, TracedCommunication, Worl
 from ..origin import caller
 from ..slices import REDUCERS
 from .registry import Primitive
+from .together import send_held
 from .uncut import Uncut
 
-__all__ = ["Communication", "checked_root", "group_name", "members_of", "origin_of", "reduction", "whole"]
+__all__ = ["Communication", "checked_root", "group_name", "group_of", "members_of", "origin_of", "reduction", "whole"]
 
 
 def _world(where: str) -> Any:
@@ -29,7 +30,14 @@ def _world(where: str) -> Any:
 
 
 def members_of(where: str, group: str | None) -> tuple[Any, tuple[int, ...]]:
-    """(world, ranks of the group this rank calls for)."""
+    """As `group_of`, for a call that is about to communicate: messages that are held back are sent before it."""
+    found = group_of(where, group)
+    send_held()
+    return found
+
+
+def group_of(where: str, group: str | None) -> tuple[Any, tuple[int, ...]]:
+    """(world, ranks of the group this rank calls for). Raises WorldError, WorldArgumentError."""
     world = _world(where)
     members = tuple(world.group(group))
     if world.rank not in members:
@@ -54,8 +62,8 @@ def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> 
 class Communication(Uncut):
     """Base of the operators: what they share with other Primitives (a name, attributes), and that they take no strategy.
 
-    Attribute `fusion` (`add_prim_attr("fusion", 1)`): messages of one group with equal numbers above 0 may travel as one; 0, the default: alone. It
-    changes no result.
+    Attribute `fusion` (`add_prim_attr("fusion", 1)`): calls of AllReduce, AllGather and ReduceScatter inside a Cell, with equal numbers above 0 and
+    equal group, reduction and dtype, are one message (`together.py`); 0, the default: alone. It changes no result.
     """
 
     why = "communication called by hand takes this rank's value as it is"

@@ -41,15 +41,16 @@ from .schedules import (
     tree_reduce,
 )
 
-__all__ = ["CHAINS", "LARGEST", "Formula", "Recipe", "algorithm_names", "recipe_of", "rounds_of"]
+__all__ = ["CHAINS", "LARGEST", "Formula", "Recipe", "algorithm_names", "recipe_of", "rounds_of", "text_for"]
 
 LARGEST = 128  # ranks: a list of all sends has up to n^3 / 2 entries; closed forms for more are in cost/time.py
+_OTHER = " (other n: "  # what follows in a text is about numbers of ranks that are no power of two
 CHAINS = (("broadcast", "ring"), ("reduce", "ring"))
 
 
 @dataclass(frozen=True)
 class Formula:
-    """Closed forms of n ranks and k segments; what has a text is shown beside what was counted.
+    """Closed forms of n ranks and k segments; the texts are shown beside what was counted (`text_for` picks those for n).
 
     rounds     how many
     messages   sent by the rank that sends most of them
@@ -84,6 +85,16 @@ class Recipe:
     formula: Formula
     words: str
     power_of_two: str = ""
+
+
+def text_for(text: str, ranks: int) -> str:
+    """The part of a formula's text that is about this number of ranks.
+
+    >>> text_for("log₂n (other n: ⌊log₂n⌋+2)", 8), text_for("log₂n (other n: ⌊log₂n⌋+2)", 6)
+    ('log₂n', '⌊log₂n⌋+2')
+    """
+    usual, split, other = text.partition(_OTHER)
+    return other[:-1] if split and not is_power_of_two(ranks) else usual
 
 
 def algorithm_names(kind: str, ranks: int | None = None) -> tuple[str, ...]:
@@ -214,11 +225,11 @@ def _folded_share(n: int) -> Fraction:
 _halving_formula = _formula(
     (_int(lambda n: 2 * floor_log2(n) + 2 * _fold_extra(n)), "2·log₂n (other n: 2⌊log₂n⌋+2)"),
     (_int(lambda n: 2 * floor_log2(n) + _fold_extra(n)), "2·log₂n (other n: 2⌊log₂n⌋+1)"),
-    (_n(lambda n: 2 * _folded_share(n) + _fold_extra(n)), "2(p-1)/p·S, p = n (other n: p = 2^⌊log₂n⌋, +S)"),
+    (_n(lambda n: 2 * _folded_share(n) + _fold_extra(n)), "2(n-1)/n·S (other n: (3 - 2/2^⌊log₂n⌋)·S)"),
     (
         _n(lambda n: 2 * _folded_share(n) + 2 * _fold_extra(n)),
         _n(lambda n: _folded_share(n) + _fold_extra(n)),
-        "2·log₂n·α + 2(n-1)/n·S·β + (n-1)/n·S·γ",
+        "2·log₂n·α + 2(n-1)/n·S·β + (n-1)/n·S·γ (other n: (2⌊log₂n⌋+2)·α + (4 - 2/2^⌊log₂n⌋)·S·β + (2 - 1/2^⌊log₂n⌋)·S·γ)",
     ),
 )
 _chain_rounds = (lambda n, k: n - 2 + k if n > 1 else 0, "n-2+k")
@@ -250,8 +261,12 @@ TABLE: dict[str, dict[str, Recipe]] = {
             _formula(
                 (_int(lambda n: floor_log2(n) + 2 * _fold_extra(n)), "log₂n (other n: ⌊log₂n⌋+2)"),
                 (_int(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n (other n: ⌊log₂n⌋+1)"),
-                (_n(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n·S (other n: ⌊log₂n⌋+1)"),
-                (_n(lambda n: floor_log2(n) + 2 * _fold_extra(n)), _n(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n·(α + S·β + S·γ)"),
+                (_n(lambda n: floor_log2(n) + _fold_extra(n)), "log₂n·S (other n: (⌊log₂n⌋+1)·S)"),
+                (
+                    _n(lambda n: floor_log2(n) + 2 * _fold_extra(n)),
+                    _n(lambda n: floor_log2(n) + _fold_extra(n)),
+                    "log₂n·(α + S·β + S·γ) (other n: (⌊log₂n⌋+2)·(α + S·β) + (⌊log₂n⌋+1)·S·γ)",
+                ),
             ),
             "Partners at distance 1, 2, 4, ... swap everything they have and add: few rounds, much data",
         ),
@@ -484,8 +499,12 @@ TABLE: dict[str, dict[str, Recipe]] = {
             _formula(
                 _log,
                 _log,
-                (_n(lambda n: Fraction(sum(d.bit_count() for d in range(n)), n * n)), "½·log₂n·S/n (other n: Σ bits of 0 … n-1, /n²)"),
-                (_n(lambda n: Fraction(sum(d.bit_count() for d in range(n)), n * n)), _zero, "⌈log₂n⌉·α + ½·log₂n·S/n·β"),
+                (_n(lambda n: Fraction(sum(d.bit_count() for d in range(n)), n * n)), "½·log₂n·S/n (other n: one-bits of 0 … n-1, · S/n²)"),
+                (
+                    _n(lambda n: Fraction(sum(d.bit_count() for d in range(n)), n * n)),
+                    _zero,
+                    "log₂n·α + ½·log₂n·S/n·β (other n: ⌈log₂n⌉·α + one-bits of 0 … n-1, · S/n²·β)",
+                ),
             ),
             "A piece with d places to go moves 1, 2, 4, ... places, as the bits of d say: few rounds, more data",
         ),

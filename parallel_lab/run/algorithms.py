@@ -5,7 +5,7 @@
     ring.counts()[2].messages, ring.time_s(1 << 20, link)     # what rank 2 sends; seconds under alpha-beta
     ring.run([x0, x1, x2, x3])                                # on arrays, in this process
 
-    total = run_algorithm(comm, "all_reduce", "ring", x)      # on real ranks, in a %%ranks cell or a worker
+    total = run_algorithm(comm, "all_reduce", "ring", x)      # on real ranks: in a worker; with None for comm in a %%ranks cell
 
 Each algorithm has its own order of addition, fixed by its list of sends (`algorithm_walk.py`), and gives the same bits wherever it runs; `direct`
 adds in rank order and gives those of `comm.all_reduce`. A list of sends of your own is one too: `custom_algorithm("all_reduce", rounds, ranks=4)`.
@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from ..cluster import Link
-from ..errors import ArgumentError, CollectiveMismatch, ShapeError, message, shorten
+from ..context import current_world
+from ..errors import ArgumentError, CollectiveMismatch, ShapeError, WorldError, message, shorten
 from ..origin import caller
-from .algorithm_table import Formula, algorithm_names, recipe_of, rounds_of
+from .algorithm_table import Formula, algorithm_names, recipe_of, rounds_of, text_for
 from .algorithm_walk import Arrival, Verdict, Walk, as_rounds, check_algorithm, usual_chunks, walk
 from .communicator import Request, check_request, combine
 from .schedules import REDUCING, ROOTED, Phase, Send
@@ -322,7 +323,8 @@ class Algorithm:
             lines.append(f"  rank {c.rank} sends {c.messages} messages, {c.sent} S{size}; receives {c.received_messages}, {c.received} S")
         if self.formula is not None:
             f = self.formula
-            lines.append(f"  formula: {f.rounds_text} rounds; the busiest rank sends {f.messages_text} messages, {f.sent_text}; time {f.time_text}")
+            rounds, messages, sent, time = (text_for(x, self.ranks) for x in (f.rounds_text, f.messages_text, f.sent_text, f.time_text))
+            lines.append(f"  formula: {rounds} rounds; the busiest rank sends {messages} messages, {sent}; time {time}")
         return "\n".join(lines)
 
 
@@ -373,7 +375,12 @@ def best_algorithm(
     if not names:
         raise ArgumentError(message("among is empty", where="best_algorithm", allowed=f"Names of {', '.join(algorithm_names(kind, ranks))}"))
     found = [algorithm(kind, name, ranks) for name in names]
-    return min(found, key=lambda a: a.time_s(size_bytes, link, gamma_s_per_byte=gamma_s_per_byte, contention=contention))
+
+    def time_s(one: Algorithm) -> float:
+        # twelve digits: sums of the same rounds in another order are equal
+        return float(f"{one.time_s(size_bytes, link, gamma_s_per_byte=gamma_s_per_byte, contention=contention):.12g}")
+
+    return min(found, key=time_s)
 
 
 def run_algorithm(
@@ -392,11 +399,20 @@ def run_algorithm(
     """Perform a collective by a named algorithm (or by an `Algorithm`) on real ranks, with sends and recvs; every member calls it.
 
         from parallel_lab.communication import init
-        comm = init().comm
-        total = run_algorithm(comm, "all_reduce", "ring", x)
+        init()
+        total = run_algorithm(None, "all_reduce", "ring", x)
 
+    comm   this rank's communicator, as a worker's function receives it; None: that of the world which `init` has joined
     root   a rank, as for `comm.broadcast`
+
+    Raises WorldError without a communicator and a world; otherwise what `Algorithm.program` and the sends and recvs raise.
     """
+    if comm is None:
+        world = current_world()
+        if world is None:
+            hint = "In a %%ranks cell, or a script under parallel-lab run, call parallel_lab.init() first; in a pool's function, give its comm"
+            raise WorldError(message("this process is no rank", where="run_algorithm", hint=hint))
+        comm = world.comm
     members = tuple(range(comm.world_size)) if group is None else tuple(group)
     if isinstance(name, Algorithm):
         found = name

@@ -99,13 +99,13 @@ def rank_step(
     if phases is None or "backward" in phases:
         for _, gradient in plan.gradients:
             env.pop(gradient, None)  # that of the step before
-    travelling = 0
+    travelling, last_forward = 0, next((a for a in reversed(stage.actions) if a.program == "forward"), None)
     for action in stage.actions:
         phase = action.program
         if phases is not None and phase not in phases:
             continue
         dead = plan.last_uses[phase]
-        for position, instr in enumerate(stage.program(phase)):
+        for position, instr in stage.part(action):
             start, handed_over, handle = time.perf_counter(), 0, None
             if not instr.runs_on(rank):
                 pass  # another rank's
@@ -138,7 +138,7 @@ def rank_step(
             else:
                 for name in dead.get(position, ()):
                     env.pop(name, None)
-        if phase == "forward" and plan.forward_assignments:
+        if action == last_forward and plan.forward_assignments:
             env.update({target: env[source] for target, source in plan.forward_assignments})
         if phase == "update":
             new = {target: env[source] for target, source in plan.assignments if plan.held_by(target, rank)}

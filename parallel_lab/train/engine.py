@@ -22,12 +22,12 @@ import numpy as np
 from ..autograd import value_and_grad
 from ..compiler import Compiled, check_built
 from ..context import current_step, current_world, frozen, frozen_for_run
-from ..errors import ContextConflictError, TracedCommunication, WorldError, message
+from ..errors import ContextConflictError, TracedCommunication, WorldError, message, shorten
 from ..layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.loss import check_outputs
+from ..nn.loss import WithLossCell, check_outputs
 from ..nn.weight_groups import check_grouping_in_context
-from ..nn.wrap import DistributedGradReducer, TrainOneStepCell
+from ..nn.wrap import DistributedGradReducer, GradAccumulation, TrainOneStepCell
 from ..plan import Plan
 from ..slices import gather_full
 from ..tensor import Parameter, RankTensor, Tensor
@@ -90,6 +90,15 @@ class _Step:
         return self._compiled.last.compiled if self._compiled is not None and self._compiled.last is not None else None
 
 
+def _in_parts(network: Any, loss_fn: Any, optimizer: Any, parts: int) -> Cell:
+    """The network with its loss, accumulating gradients over `parts` parts of the batch: what grad_accumulation_step asks for."""
+    if isinstance(network, (GradAccumulation, TrainOneStepCell)) or optimizer is None or not isinstance(network, Cell):
+        what = f"grad_accumulation_step={parts} with {shorten(network)}"
+        hint = f"Set it to 1, and differentiate nn.GradAccumulation(net, {parts}) in the step itself"
+        raise ContextConflictError(message(what, where="training", allowed="A network, a loss and an optimizer given to Model", hint=hint))
+    return GradAccumulation(network if loss_fn is None else WithLossCell(network, loss_fn), parts)
+
+
 class TrainStep(_Step):
     """One step of training: forward, gradients, their sum over ranks, update. Called with the columns of one batch; returns the loss this rank shows.
 
@@ -100,6 +109,10 @@ class TrainStep(_Step):
         self.network, settings, self.mode = _unwrapped(network)
         self.loss_fn, self.optimizer = loss_fn, optimizer
         self.world = _check_world(self.mode, "training")
+        parts = settings.get("grad_accumulation_step", frozen().grad_accumulation_step)
+        if parts > 1:
+            self.network, self.loss_fn = _in_parts(self.network, loss_fn, optimizer, parts), None
+            network, loss_fn = self.network, None
         self._first = True
         self._at_once: Callable | None = None
         alone = self.mode == "stand_alone" or (self.world is None and self.mode not in SHARDED_MODES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["StrategyLabWidget"]
+__all__ = ["CollectiveStepperWidget", "FusionLabWidget", "StrategyLabWidget"]
 
 
 def __getattr__(name: str) -> Any:
@@ -12,4 +12,12 @@ def __getattr__(name: str) -> Any:
         from .strategy_lab import StrategyLabWidget
 
         return StrategyLabWidget
+    if name == "CollectiveStepperWidget":
+        from .collective_stepper import CollectiveStepperWidget
+
+        return CollectiveStepperWidget
+    if name == "FusionLabWidget":
+        from .fusion_lab import FusionLabWidget
+
+        return FusionLabWidget
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ import pytest
 from parallel_lab.cluster import Link
 from parallel_lab.cost.overlap import (
     Gradient,
+    Packing,
     all_reduce_line,
     best_bucket_count,
     best_grouping,
@@ -27,10 +28,11 @@ GOLF = tuple(Gradient(f"g{n}", mb * MB, 1e-3) for n, mb in enumerate(GOLF_MB))
 GOLF_LINK = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-3 / MB)
 
 
-def random_case(seed, most=9):
-    """Whole numbers of seconds and bytes, so that sums are exact."""
+def random_case(seed, most=9, work=False):
+    """Whole numbers of seconds and bytes, so that sums are exact; with `work`, gradients that have work of their own after their message."""
     rng = random.Random(seed)
-    gradients = [Gradient(f"g{n}", rng.randrange(0, 20), float(rng.randrange(0, 12))) for n in range(rng.randrange(1, most + 1))]
+    after = [float(rng.randrange(0, 3)) if work else 0.0 for _ in range(most)]
+    gradients = [Gradient(f"g{n}", rng.randrange(0, 20), float(rng.randrange(0, 12)), after[n]) for n in range(rng.randrange(1, most + 1))]
     return gradients, Link(float(rng.randrange(0, 9)), float(rng.randrange(0, 4)))
 
 
@@ -213,3 +215,54 @@ def test_without_a_start_up_time_there_cannot_be_too_many():
 def test_what_makes_no_sense_is_refused(call):
     with pytest.raises(ArgumentError):
         call()
+
+
+# ---- packing ----
+
+
+def random_packing(seed):
+    rng = random.Random(1000 + seed)
+    return Packing(Link(float(rng.randrange(0, 4)), float(rng.randrange(0, 2))), unpack_s=float(rng.randrange(0, 3))), float(rng.randrange(0, 9))
+
+
+def packed_step(cuts, gradients, link, packing, rest_s):
+    """The rank's program, played: compute, pack, start; then wait and unpack, bucket by bucket."""
+    clock = line = 0.0
+    ends = []
+    for start, stop in pairwise((0, *cuts, len(gradients))):
+        size = sum(g.size_bytes for g in gradients[start:stop])
+        clock += sum(g.compute_s for g in gradients[start:stop])
+        if stop - start > 1:
+            clock += packing.pack.alpha_s + packing.pack.beta_s_per_byte * size
+        line = max(line, clock) + link.alpha_s + link.beta_s_per_byte * size
+        ends.append((line, gradients[start:stop]))
+    clock += rest_s
+    for end, members in ends:
+        clock = max(clock, end)
+        for gradient in members:
+            clock += gradient.after_s + (packing.unpack_s if len(members) > 1 else 0.0)
+    return clock
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_with_packing_the_best_grouping_is_still_the_best_of_all(seed):
+    gradients, link = random_case(seed, work=seed % 2 == 1)
+    packing, rest_s = random_packing(seed)
+    steps = {c: packed_step(c, gradients, link, packing, rest_s) for c in all_cuts(len(gradients))}
+    shortest = min(steps.values())
+    found = best_grouping(gradients, link, packing=packing, rest_s=rest_s)
+    starts = tuple(p for p in range(1, len(found)) if found[p] != found[p - 1])
+    assert steps[starts] == shortest and len(starts) == min(len(c) for c, step in steps.items() if step == shortest), seed
+    for cuts, step in steps.items():
+        groups = groups_of(cuts, len(gradients))
+        assert predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s == step
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packing_that_costs_nothing_changes_nothing(seed):
+    gradients, link = random_case(seed)
+    free = Packing(Link(0.0, 0.0))
+    assert best_grouping(gradients, link, packing=free) == best_grouping(gradients, link) or (
+        predict_overlap(gradients, best_grouping(gradients, link, packing=free), link).step_s
+        == predict_overlap(gradients, best_grouping(gradients, link), link).step_s
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from parallel_lab import CollectiveMismatch, ShapeError, simulate
 from parallel_lab.cluster import Link
-from parallel_lab.errors import ArgumentError, RankRaised
+from parallel_lab.errors import ArgumentError, RankRaised, WorldError
 from parallel_lab.run.algorithms import Algorithm, algorithm, algorithm_names, best_algorithm, check_algorithm, custom_algorithm, run_algorithm
 from parallel_lab.run.communicator import REDUCTIONS, Request, answer
 from parallel_lab.run.schedules import KINDS, REDUCING, ROOTED, Phase, Send
@@ -413,6 +413,11 @@ def test_what_cannot_be_is_refused_with_a_way_out(call, text):
 def test_values_that_cannot_be_are_refused(values, fields, error, text):
     with pytest.raises(error, match=text):
         algorithm("all_reduce", "ring", 4).run(values, **fields)
+
+
+def test_without_a_world_there_is_no_communicator():
+    with pytest.raises(WorldError, match="this process is no rank"):
+        run_algorithm(None, "all_reduce", "ring", np.ones(3))
 
 
 def test_a_piece_that_does_not_come_out_even_is_refused():

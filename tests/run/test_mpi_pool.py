@@ -403,7 +403,7 @@ def test_a_stopped_rank_is_named_by_the_time_limit_and_ended():
             job.wait_for_change(5)
         os.kill(mine.pids[1], signal.SIGSTOP)
         refused = pytest.raises(CollectiveTimeout, match=r"rank 1 did not come within 1.5 s")
-        with pytest.warns(RuntimeWarning, match=r"for ranks? (1|1, 2) in"), refused:  # rank 2 may be late on a busy machine
+        with pytest.warns(RuntimeWarning, match=r"for ranks? (0, )?1(, 2)? in"), refused:  # the others may be late on a busy machine
             job.result(timeout=30)
         assert gone(mine.pids, PROMISE_BOUND_S) is not None
 

@@ -165,13 +165,15 @@ def test_only_border_strips_of_a_halo_pass_through_the_arena(small_pool):
     requests = [Request("halo_exchange", tuple(range(n)), x, window=(4000, -1, 4002, 4000)) for x in slices]
 
     def program(comm, request):
+        from parallel_lab.run.shm.groups import Group
+
         meetings = []
-        meet = comm._meeting.meet
-        comm._meeting.meet = lambda *given: (meetings.append(1), meet(*given))[1]
+        arrive = Group.arrive
+        Group.arrive = lambda *given, **options: (meetings.append(1), arrive(*given, **options))[1]
         try:
             reply = comm.answer(request)
         finally:
-            comm._meeting.meet = meet
+            Group.arrive = arrive
         return reply, len(meetings)
 
     for (reply, meetings), want in zip(small_pool.run_each(program, [(r,) for r in requests]), answer(requests), strict=True):

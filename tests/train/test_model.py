@@ -457,7 +457,6 @@ def test_prediction_in_semi_auto_mode_wants_inputs_in_full():
         ({"full_batch": True, "parallel_mode": "hybrid_parallel"}, RuntimeError, "full_batch=True.*'hybrid_parallel'"),
         ({"enable_parallel_optimizer": True}, NotBuiltYet, "enable_parallel_optimizer"),
         ({"pipeline_stages": 2}, NotBuiltYet, "pipeline_stages=2"),
-        ({"grad_accumulation_step": 2}, NotBuiltYet, r"grad_accumulation_step=2.*nn.GradAccumulation\(net, 2\)"),
     ],
 )
 def test_settings_that_training_would_have_to_ignore_are_refused(settings, kind, words):

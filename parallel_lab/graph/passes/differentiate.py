@@ -9,7 +9,8 @@ Then every operator's vjp rule is used as it stands, on slices, and each inserte
     all_to_all       <->  all_to_all              parameter   ->   all_reduce over the ranks that hold the same slice ("mirror")
 
 The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv, times the loss scale if there is one. Gradients that are one
-number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the constant seed is never sent.
+number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the constant seed is never sent, also of losses that are
+added.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class LocalRecorder:
         self.suffix = ".grad"
         # where the slices of the forward instruction lie, for gradient operators that ask for it
         self.place: dict[str, Any] = {}
+        self.micro_batch = 0
 
     def __enter__(self) -> LocalRecorder:
         self._token = current_tracer.set(self)
@@ -92,7 +94,7 @@ class LocalRecorder:
     def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
         """Append an instruction that makes `value`; `fields` are further fields of Instr. Returns its result."""
         out = fresh_name(out or f"{self.name}{self.suffix}", self.values)
-        self.instrs.append(Instr(kind, out, ins, fields.pop("name", self.name), origin=self.origin, **fields))
+        self.instrs.append(Instr(kind, out, ins, fields.pop("name", self.name), origin=self.origin, micro_batch=self.micro_batch, **fields))
         self.values[out] = value
         return TracedValue(out, value.slice_shape, value.dtype, self)
 
@@ -116,7 +118,6 @@ class _Backward:
         # parameters that the optimizer parallel has cut: how each is put together, and the addends of its gradient that were scattered already
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
         self.scattered: dict[str, TracedValue] = {}
-        self.borders = _micro_borders(draft, self.gathers)
         self.wide: set[str] = set()  # values whose gradient stays in the wider dtype in which it was summed
         graph, bridges = draft.graph, dict(draft.bridges)
         self.seeds = tuple(bridges[name] for name in graph.seeds) or draft.outputs
@@ -173,7 +174,52 @@ class _Backward:
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
             divisor = made.layout.replica_count if made.layout is not None and self.draft.config.loss_repeated_mean else 1
             self.give(name, _Uniform(1.0 / divisor, made.slice_shape, made.dtype))
+        shared = self.shared()
+        parts = self.parts(shared)
+        for part, instrs in parts:
+            self.rec.micro_batch = part
+            self.run_part(instrs)
+            if len(parts) > 1:
+                for name in (*self.gathers, *(i.name for i in self.draft.graph.inputs if i.role == "parameter")):
+                    self.end_of_micro_batch(name, part)
+        self.run_part([i for i in reversed(self.forward) if i.out in shared])
+
+    def shared(self) -> set[str]:
+        """Values made of parameters alone, such as a gathered or cast one, that several micro-batches read: their gradients are complete at the end."""
+        known = {i.name for i in self.draft.graph.inputs if i.role in ("parameter", "constant", "scalar", "step")}
+        readers: dict[str, set[int]] = {}
+        for instr in self.forward:
+            known.update([instr.out] if known.issuperset(instr.ins) else [])
+            for name in instr.ins:
+                readers.setdefault(name, set()).add(instr.micro_batch)
+        found: set[str] = set()
+        needed: set[str] = set()
         for instr in reversed(self.forward):
+            if instr.out in known and instr.out in self.live and (instr.out in needed or readers.get(instr.out, set()) - {instr.micro_batch}):
+                found.add(instr.out)
+                needed.update(instr.ins)
+        return found
+
+    def parts(self, shared: set[str]) -> list[tuple[int, list[Instr]]]:
+        """The forward instructions as backward goes through them: micro-batch by micro-batch, each from its end; without those of `shared`.
+
+        What adds up the micro-batches' results comes first; gradients pass through it as numbers.
+        """
+        found: dict[int, list[Instr]] = {}
+        reads: dict[str, frozenset[int]] = {}
+        joins = []
+        for instr in self.forward:
+            if instr.out in shared:
+                continue
+            reads[instr.out] = frozenset([instr.micro_batch]).union(*(reads[n] for n in instr.ins if n in reads and n in self.live))
+            (found.setdefault(instr.micro_batch, []) if len(reads[instr.out]) == 1 else joins).append(instr)
+        if len(found) < 2:
+            return [(0, [i for i in reversed(self.forward) if i.out not in shared])]
+        numbers = sorted(found)
+        return [(n, [*(reversed(joins) if n == numbers[0] else ()), *reversed(found[n])]) for n in numbers]
+
+    def run_part(self, instrs: list[Instr]) -> None:
+        for instr in instrs:
             if instr.out not in self.live:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
@@ -182,13 +228,15 @@ class _Backward:
                 getattr(self, f"of_{instr.kind}")(instr, gradient)
             elif instr.out in self.scattered:
                 self.give(instr.ins[0], self.scattered[instr.out])
-            for name, micro_batch in self.borders.get(instr.out, ()):
-                self.end_of_micro_batch(name, micro_batch)
 
     def of_compute(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
         if instr.op == "divide_by" and isinstance(gradient, _Uniform):
             count = instr.attr("count")
             self.give(instr.ins[0], replace(gradient, number=gradient.number / count))
+            return
+        if instr.op == "add" and isinstance(gradient, _Uniform) and all(self.alike(name, instr.out) for name in instr.ins):
+            for name in instr.ins:
+                self.give(name, gradient)
             return
         op = instr.opdef
         if instr.op == "divide_by":
@@ -208,6 +256,12 @@ class _Backward:
         self.rec.place = {}
         for name, grad in zip(instr.ins, grads, strict=True):
             self.give(name, grad)
+
+    def alike(self, one: str, other: str) -> bool:
+        """Whether two values have the same shape, dtype and placement."""
+        a, b = self.values[one], self.values[other]
+        placed = a.layout is b.layout or (a.layout is not None and b.layout is not None and a.layout.same_placement(b.layout))
+        return (a.shape, a.dtype) == (b.shape, b.dtype) and placed
 
     def across(self, value: TracedValue, combined: Instr | None, reduce: str) -> TracedValue:
         """A vjp rule's helper value combined over the ranks its reduction was split among."""
@@ -337,11 +391,12 @@ class _Backward:
         )
 
     def end_of_micro_batch(self, name: str, micro_batch: int) -> None:
-        """Add up what one micro-batch gave for a parameter that was put together as `name`."""
-        total = self.take(name, array=True)
-        if total is None:
+        """Add up what the micro-batches so far gave for `name`: a parameter, or one that was put together of what the ranks keep."""
+        if name not in self.grads:
             return
-        if not accumulates_slices(self.draft.config):
+        self.rec.name = name
+        total = self.take(name, array=True)
+        if name not in self.gathers or not accumulates_slices(self.draft.config):
             self.grads[name] = [total]
             return
         part, before = self.scatter(self.gathers[name], total, micro_batch=micro_batch), self.scattered.get(name)
@@ -430,24 +485,6 @@ def differentiate(draft: Draft) -> Draft:
     of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
     done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
     return done.noted("differentiate", f"{len(instrs)} instructions, {messages} messages, {len(gradients)} gradients")
-
-
-def _micro_borders(draft: Draft, gathers: dict[str, Instr]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """{value: (gathered parameter, micro-batch) whose gradient is complete once the backward of the instruction that made the value is done}.
-
-    Empty where no parameter is used by several micro-batches.
-    """
-    batch = {node.name: node.micro_batch for node in draft.graph.nodes}
-    first: dict[str, dict[int, str]] = {}
-    for instr in draft.program("forward"):
-        for name in instr.ins:
-            if name in gathers:
-                first.setdefault(name, {}).setdefault(batch.get(instr.name, 0), instr.out)
-    found: dict[str, tuple[tuple[str, int], ...]] = {}
-    for name, users in first.items():
-        for micro_batch, value in users.items() if len(users) > 1 else ():
-            found[value] = (*found.get(value, ()), (name, micro_batch))
-    return found
 
 
 def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:

@@ -31,11 +31,12 @@ def fuse_messages(draft: Draft) -> Draft:
     notes = []
     for phase in ("forward", "backward"):
         values, program = draft.value_table(), draft.program(phase)
-        by_kind: dict[str, list[Member]] = {}
+        # a message of one micro-batch never waits for the next
+        alike: dict[tuple[str, int], list[Member]] = {}
         for member in members_of(draft, program, values):
-            by_kind.setdefault(member.instr.kind, []).append(member)
+            alike.setdefault((member.instr.kind, member.instr.micro_batch), []).append(member)
         buckets: list[list[Member]] = []
-        for kind, members in by_kind.items():
+        for (kind, _), members in alike.items():
             found = shared_buckets(draft, members)
             if found is not None:
                 buckets += found
@@ -85,8 +86,9 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     values[label] = Value((given, width), members[0].value.dtype, None)
     sent, done = fresh_name(f"{label}.sent", values), fresh_name(f"{label}.done", values)
     values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
-    place = {"axes": first.axes, "device_matrix": first.device_matrix, "origin": origin}
-    concat = Instr("concat", label, tuple(m.instr.ins[0] for m in members), label, attrs=attr_pairs({"rows": given}), origin=origin)
+    turn = {"origin": origin, "micro_batch": first.micro_batch}
+    place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
+    concat = Instr("concat", label, tuple(m.instr.ins[0] for m in members), label, attrs=attr_pairs({"rows": given}), **turn)
     attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "reduce": first.attr("reduce"), "members": tuple(names)}
     if first.kind != "all_reduce":
         attrs["dim"] = 0
@@ -99,7 +101,8 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
         stop = at + member.elements // given
         cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
         message = member.instr
-        taking.append(Instr("split", message.out, (done,), message.name, attrs=attr_pairs(cut), reason=message.reason, origin=message.origin))
+        split = Instr("split", message.out, (done,), message.name, attrs=attr_pairs(cut), reason=message.reason, origin=message.origin)
+        taking.append(replace(split, micro_batch=message.micro_batch))
         at = stop
     return [concat, start], taking
 

@@ -21,11 +21,13 @@ __all__ = ["group_updates"]
 def group_updates(draft: Draft, owners: Mapping[str, int]) -> Draft:
     """Let each parameter be updated by its owner.  owners: {parameter: rank}."""
     values, device_num = draft.value_table(), draft.config.device_num
-    owned = {name: owners[name] for name, _ in draft.assignments if name in owners}
+    if device_num == 1:
+        return draft.noted("optimizer_group", "one rank updates all parameters")
+    new = dict(draft.assignments)
+    owned = {name: owner for name, owner in owners.items() if name in new}
     of_state = {label: owned[parameter] for label, parameter, _ in draft.states if parameter in owned}
     instrs = _with_owners(draft, {**owned, **of_state})
     sent: dict[str, Instr] = {}
-    new = dict(draft.assignments)
     for name, owner in sorted(owned.items(), key=lambda item: item[1]):  # stable: the optimizer's order within an owner
         label = fresh_name(f"{name}.broadcast", values)
         values[label] = values[name]

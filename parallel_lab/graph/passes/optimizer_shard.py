@@ -10,7 +10,8 @@ A parameter is cut if R > 1 ranks hold the same slice, R divides dim 0 of the sl
 gradients are still added up by an all_reduce. The cut by the model stays the outer one. Whatever does not fit stays as it was, and a note says why.
 
 Levels: level1 cuts weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at level1 gradient_accumulation_shard
-does it); level3 gathers weights once more before backward (`regather_parameters`), so that the gathered ones need not stay in memory between.
+does it); level3 gathers weights for each micro-batch, and once more before its backward (`regather_parameters`), so that the gathered ones need not
+stay in memory between.
 
 A parameter that is only used in a narrower dtype is cast first: half the bytes travel. Its gradients are added up in float32 (gradient_fp32_sync).
 Rules: MindSpore, enable_parallel_optimizer, parallel_optimizer_config.
@@ -144,10 +145,7 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
 
 
 def shard_parameters(draft: Draft) -> Draft:
-    """Store parameters cut among their replicas, and put each together before its first use.
-
-    `construct` that prints a parameter shows what the rank keeps. Raises what `choose_shards` raises.
-    """
+    """Store parameters cut among their replicas, and put each together before its first use. Raises what `choose_shards` raises."""
     shards = choose_shards(draft)
     done = draft
     for shard in shards:
@@ -163,35 +161,50 @@ def shard_parameters(draft: Draft) -> Draft:
 
 
 def _with_gather(draft: Draft, shard: Shard) -> Draft:
-    """`draft` with one parameter stored as `shard` says."""
-    given, used = draft.graph.input(shard.name), draft.value_table()[shard.name]
+    """`draft` with one parameter stored as `shard` says, and put together before it is read; at level3 once more for every micro-batch."""
+    used = draft.value_table()[shard.name]
     draft, source = _cast_first(draft, shard, used)
     values, program = draft.value_table(), draft.program("forward")
     values[shard.name] = Value(used.shape, used.dtype, shard.layout)
-    first = next((n for n, i in enumerate(program) if source in i.ins and i.kind != "print"), len(program))
-    kept = {value for _, value in draft.forward_assignments}
-    if first == len(program) and source not in kept:
-        return draft.with_program("forward", program, values)  # nobody reads it
+    assigned = {value for _, value in draft.forward_assignments}
+    each = draft.config.optimizer_level == "level3"
+    made: list[Instr] = []
+    labels: dict[int, str] = {}  # micro-batch -> the gathered parameter
+    for instr in program:
+        if source in instr.ins and instr.kind != "print":
+            turn = instr.micro_batch if each else 0
+            if turn not in labels:
+                made.append(_gather(draft, shard, source, used, values, instr))
+                labels[turn] = made[-1].out
+            instr = _reading(instr, {source: labels[turn]})
+        made.append(instr)
+    if source in assigned and not labels:
+        made.append(_gather(draft, shard, source, used, values, made[-1]))
+        labels[0] = made[-1].out
+    late = tuple((target, next(iter(labels.values())) if value == source else value) for target, value in draft.forward_assignments)
+    return draft.with_program("forward", tuple(made), values, forward_assignments=late)
+
+
+def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[str, Value], reader: Instr) -> Instr:
+    """The instruction that puts a parameter together for `reader`; notes its value."""
     label = fresh_name(f"{shard.name}.gathered", values)
     values[label] = Value(used.shape, values[source].dtype, used.layout)
     reason = (
         f"optimizer parallel: {shard.ways} of the {shard.replicas} ranks that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it "
         "each, with its gradient and optimizer states; the network needs the whole slice"
     )
-    gather = Instr(
+    return Instr(
         "all_gather",
         label,
         (source,),
         shard.name,
-        attrs=attr_pairs({"dim": 0, "fusion": given.comm_fusion, "parameter": shard.name}),
+        attrs=attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name}),
         axes=shard.axes,
         device_matrix=shard.layout.device_matrix,
         reason=reason,
-        origin=program[min(first, len(program) - 1)].origin.made("optimizer_shard"),
+        origin=reader.origin.made("optimizer_shard"),
+        micro_batch=reader.micro_batch,
     )
-    after = (_reading(i, {source: label}) if i.kind != "print" else i for i in program[first:])
-    late = tuple((target, label if value == source else value) for target, value in draft.forward_assignments)
-    return draft.with_program("forward", (*program[:first], gather, *after), values, forward_assignments=late)
 
 
 def _reading(instr: Instr, names: dict[str, str]) -> Instr:
@@ -235,26 +248,26 @@ def regather_parameters(draft: Draft) -> Draft:
     for instr in draft.program("forward"):
         if is_parameter_gather(instr) or (len(instr.ins) == 1 and instr.ins[0] in sources and _is_local(instr)):
             sources[instr.out] = instr
-    again: dict[str, str] = {}
+    again: dict[tuple[str, int], str] = {}
     program: list[Instr] = []
 
-    def made_again(name: str) -> str:
+    def made_again(name: str, turn: int) -> str:
         if name not in sources:
             return name
-        if name not in again:
+        if (name, turn) not in again:
             instr = sources[name]
-            ins = tuple(made_again(n) for n in instr.ins)
-            again[name] = fresh_name(f"{name}.again", values)
-            values[again[name]] = values[name]
+            ins = tuple(made_again(n, turn) for n in instr.ins)
+            label = again[name, turn] = fresh_name(f"{name}.again", values)
+            values[label] = values[name]
             reason = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory" if ins == instr.ins else ""
             origin = instr.origin.made("regather")
-            program.append(replace(instr, out=again[name], ins=ins, strategy=None, reason=reason, origin=origin))
-        return again[name]
+            program.append(replace(instr, out=label, ins=ins, strategy=None, reason=reason, origin=origin, micro_batch=turn))
+        return again[name, turn]
 
     for instr in draft.program("backward"):
-        ins = tuple(made_again(name) for name in instr.ins)
+        ins = tuple(made_again(name, instr.micro_batch) for name in instr.ins)
         program.append(replace(instr, ins=ins))
-    count = sum(is_parameter_gather(sources[name]) for name in again)
+    count = len({sources[name].attr("parameter") for name, _ in again if is_parameter_gather(sources[name])})
     return draft.with_program("backward", tuple(program), values).noted("regather", f"{count} parameters are gathered again for backward")
 
 

@@ -231,6 +231,26 @@ class Builder:
 
     # ---- operators ----
 
+    def own_rows(self, node: Node) -> bool:
+        """Let each rank take the part of its own rows that a slice takes of all rows; False if that does not come out even.
+
+        The result is cut as the operand is, and together the slices hold all rows once: right where only their sum matters, as in the micro-batches of
+        gradient accumulation. (MindSpore, skip_redistribution.)
+        """
+        name, attrs = node.ins[0], dict(node.attrs)
+        have = self.values.get(name)
+        if name in self.views or have is None or have.layout is None or self.is_parameter(name) or any(s != 1 for s in attrs["strides"]):
+            return False
+        total, rows = have.shape[0], have.slice_shape[0]
+        begin, end = (attrs[key][0] * rows for key in ("begin", "end"))
+        whole = (attrs["begin"][1:], attrs["end"][1:]) == ((0,) * (len(have.shape) - 1), tuple(have.shape[1:]))
+        if not whole or begin % total or end % total:
+            return False
+        local = {**attrs, "begin": (begin // total, *attrs["begin"][1:]), "end": (end // total, *have.slice_shape[1:])}
+        made = Value(node.shape, node.dtype, have.layout)
+        self.add(Instr("compute", node.name, (name,), node.name, node.op, node.op_class, attr_pairs(local), origin=node.origin), made)
+        return True
+
     def windowed(self, node: Node, rule: ShardingRule, name: str) -> str:
         """The value that holds, of operand 0, what the operator's windows need: one halo_exchange per dim whose slices do not suffice.
 
@@ -476,6 +496,9 @@ def parallelize(draft: Draft) -> Draft:
             build.views[node.name] = View(node.ins[0], node)
             build.prints([node.name])
             continue
+        if node.own_rows and build.own_rows(node):
+            build.prints([node.name])
+            continue
         rule = sharding_rule(node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.strategy, config.device_num, node.where)
         ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.wanted, strict=True)))
         if rule.stored is not None:
@@ -492,7 +515,7 @@ def parallelize(draft: Draft) -> Draft:
     bridges = tuple((name, output_value(build, name)) for name in read)
     outputs = tuple(dict(bridges).get(name, name) for name in graph.outputs)
     messages = sum(i.is_communication for i in build.instrs)
-    done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=outputs, bridges=bridges)
+    done = draft.with_program("forward", graph.numbered(build.instrs), build.values, outputs=outputs, bridges=bridges)
     return replace(done, forward_assignments=assigned).noted("parallelize", f"{len(build.instrs)} instructions, {messages} messages")
 
 

@@ -57,7 +57,7 @@ def replicate(draft: Draft) -> Draft:
     late = {n.name for n in graph.of_phase("update")}
     assigned = tuple((name, value) for name, value in graph.assigns if value not in late)
     bridges = tuple((name, name) for name in graph.read_late())
-    done = draft.with_program("forward", tuple(instrs), values, outputs=graph.outputs, bridges=bridges)
+    done = draft.with_program("forward", graph.numbered(instrs), values, outputs=graph.outputs, bridges=bridges)
     messages = sum(i.is_communication for i in instrs)
     return replace(done, forward_assignments=assigned).noted("replicate", f"{len(instrs)} instructions, {messages} messages")
 

@@ -1,140 +1,45 @@
-"""The shared block of a worker pool: nameless memory, its map of words, the flight recorder and the fault notes.
+"""The shared block of a worker pool: its map of words, the flight recorder and the fault notes.
 
-    words      control | arrivals (receiver x sender) | channels (4 counters per pair) | one slot per rank
-    flight     64 records of 512 bytes per rank: what it asked for last
+    words      control | channels (4 counters per pair) | one slot per rank | groups: a register and words per rank (`groups.py`)
+    flight     64 records per rank, what it asked for last, and their texts (`flight.py`)
     faults     one note per rank and one for the parent: why everybody must stop
-    data       two buffers per rank, through which collectives move arrays
+    data       two buffers per rank through which collectives move arrays, and two more for started ones
     channels   one byte ring per ordered pair of ranks, for send and recv
+    heaps      one per rank: arrays that other ranks read where they lie (`heap.py`)
 
-Rules that keep it correct without locks. Every word is an aligned 8-byte integer with one writer (the abort word excepted: several may set it, each
-to its own nonzero value, and whichever stays is a valid answer). What a word announces is written before the word. x86 keeps both the order
-of stores and the order of loads, so nothing more is needed there. ARM does not; `fence()` gives the order with a lock that nobody else holds: its
-release followed by its acquire keeps everything before from mixing with everything after (ARMv8 store-release and load-acquire are ordered
+Rules that keep it correct without locks. Every word is an aligned 8-byte integer with one writer (the abort word and a few of a group's excepted:
+several may set them, each to a value of its own, and whichever stays is a valid answer). What a word announces is written before the word. x86 keeps
+both the order of stores and the order of loads, so nothing more is needed there. ARM does not; `fence()` gives the order with a lock that nobody else
+holds: its release followed by its acquire keeps everything before from mixing with everything after (ARMv8 store-release and load-acquire are ordered
 among each other). That is reasoned from the architecture manual, not measured: the package is tested on x86 only.
-
-The block has no name. On Linux it is a memfd, on other POSIX systems an unlinked temporary file, both handed to workers as a descriptor; on
-Windows a mapping with a random tag, which vanishes with its last handle. So nothing can stay behind, however processes end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import mmap
-import os
-import platform
-import secrets
 import struct
-import sys
-import tempfile
-import threading
 from dataclasses import dataclass
 
 import numpy as np
-from multiprocess import reduction
 
-from ...errors import SharedMemoryTooSmall, message
+from ...errors import message
+from .block import PAGE, SharedBlock, fence, round_up
+from .flight import FLIGHT_BYTES, FLIGHT_HEAD, FLIGHT_RECORDS, TEXT_BYTES, TEXT_LENGTH, TEXT_SLOTS, FlightEntry, entry_from_text
 
 __all__ = ["ABORT", "CONTROL", "FLIGHT_RECORDS", "RUN", "Arena", "ArenaMap", "FlightEntry", "SharedBlock", "fence"]
 
 ABORT, CONTROL, RUN = 0, 1, 2  # control words: author of the fault + 1 (0: none); 0 run, 1 pause, 2 stop; number of the current run
 CONTROL_WORDS = 64  # one page line each for the few control words would be waste: 512 bytes in all
-SLOT_WORDS = 16  # two cache lines per rank, so that ranks do not share lines
-FLIGHT_RECORDS = 64
-FLIGHT_BYTES = 512
-FLIGHT_HEAD = struct.Struct("<qqddq")  # index, number in the group, start_s, end_s (0: not over), bytes of text
+SLOT_WORDS = 24  # three cache lines per rank, so that ranks do not share lines
 FAULT_BYTES = 16 * 1024
-PAGE = 4096
 MIN_BUFFER = 4096
+MAX_GROUPS = 4096  # groups, started collectives' apart, whose first member is one and the same rank, in one run
+GROUP_WORDS = 1 << 16  # words for their meetings, per rank: 390 groups of 8
 
-PID, FINISHED, REQUESTS, WAIT_STAMP, WAIT_PEER, WAIT_INDEX, WAIT_VALUE, WAIT_SINCE_NS, LOOSE_ORIGIN, LOOSE_SHAPE, STARTED = range(
-    11
-)  # words of a slot
-
-_NEEDS_FENCE = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686")
-
-
-def _make_fence():
-    if not _NEEDS_FENCE:
-        return lambda: None
-    lock = threading.Lock()
-    lock.acquire()
-
-    def ordered() -> None:
-        lock.release()
-        lock.acquire()
-
-    return ordered
-
-
-fence = _make_fence()
-
-
-class SharedBlock:
-    """`size_bytes` of zeroed memory that parent and workers see; pickled while a process starts, it carries its descriptor along.
-
-    Raises SharedMemoryTooSmall when the system refuses.
-    """
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.fd, self.tag = -1, ""
-        try:
-            if sys.platform == "win32":
-                self.tag = f"parallel_lab-{secrets.token_hex(16)}"
-                self.map = mmap.mmap(-1, size_bytes, tagname=self.tag)
-                return
-            if hasattr(os, "memfd_create"):
-                self.fd = os.memfd_create("parallel_lab", os.MFD_CLOEXEC)
-                os.ftruncate(self.fd, size_bytes)
-            else:
-                with tempfile.TemporaryFile(prefix="parallel_lab") as file:  # unlinked from the start
-                    self.fd = os.dup(file.fileno())
-                os.ftruncate(self.fd, size_bytes)
-                if hasattr(os, "posix_fallocate"):  # a file on a full disk would be SIGBUS at the first write
-                    os.posix_fallocate(self.fd, 0, size_bytes)
-            self.map = mmap.mmap(self.fd, size_bytes)
-        except (OSError, ValueError, OverflowError) as error:
-            if self.fd >= 0:
-                os.close(self.fd)
-            raise SharedMemoryTooSmall(
-                message(
-                    f"the system refused {size_bytes} bytes of shared memory ({error})",
-                    where="WorkerPool",
-                    hint="Give a smaller arena_bytes, or fewer ranks; `ulimit -f` and the container's memory limit also apply",
-                )
-            ) from error
-
-    @classmethod
-    def attached(cls, fd: int, size_bytes: int) -> SharedBlock:
-        """The block behind a descriptor that another process made and handed over; this one owns the descriptor from now on."""
-        block = cls.__new__(cls)
-        block.size_bytes, block.tag, block.fd = size_bytes, "", fd
-        block.map = mmap.mmap(fd, size_bytes)
-        return block
-
-    def __getstate__(self) -> dict:
-        return {"size_bytes": self.size_bytes, "tag": self.tag, "handle": None if self.tag else reduction.DupFd(self.fd)}
-
-    def __setstate__(self, state: dict) -> None:
-        self.size_bytes, self.tag, self.fd = state["size_bytes"], state["tag"], -1
-        if self.tag:
-            self.map = mmap.mmap(-1, self.size_bytes, tagname=self.tag)
-        else:
-            self.fd = state["handle"].detach()
-            self.map = mmap.mmap(self.fd, self.size_bytes)
-
-    def close(self) -> None:
-        """Give the memory back. Views of it that still live keep the mapping, not the descriptor."""
-        with contextlib.suppress(BufferError):  # an array still looks at it; the system frees the pages with the last view
-            self.map.close()
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
+# words of a slot; WAIT_* tell what the rank's program waits for, LANE_* what the oldest of its started collectives waits for meanwhile
+PID, FINISHED, REQUESTS, WAIT_STAMP, WAIT_PEER, WAIT_INDEX, WAIT_VALUE, WAIT_SINCE_NS, WAIT_ENTRY, WAIT_LANE = range(10)
+STARTED, LANE_STAMP, LANE_PEER, LANE_INDEX, LANE_VALUE, LANE_ENTRY = range(10, 16)
 
 
 @dataclass(frozen=True)
@@ -142,7 +47,7 @@ class ArenaMap:
     """Where everything lies. Words are counted in 8 bytes from the start of the block, the rest in bytes.
 
     world_size     ranks
-    buffer_bytes   one data buffer; every rank has two
+    buffer_bytes   one data buffer; every rank has four
     ring_bytes     one channel ring
     """
 
@@ -152,7 +57,7 @@ class ArenaMap:
 
     @classmethod
     def for_budget(cls, world_size: int, arena_bytes: int) -> ArenaMap:
-        """Half of `arena_bytes` for the buffers of collectives, half for channels.
+        """Half of `arena_bytes` for the buffers of collectives, half for channels. Started collectives have as many buffers again.
 
         A buffer is at most 2 MiB: all_reduce uses half of it for one step, and steps of about 1 MiB per rank were fastest (they stay in cache).
         """
@@ -163,14 +68,10 @@ class ArenaMap:
 
     @property
     def row(self) -> int:
-        return _round_up(self.world_size, 8)
-
-    def arrival(self, receiver: int, sender: int) -> int:
-        """Word in which `sender` tells `receiver` how far it has come in the collectives they share."""
-        return CONTROL_WORDS + receiver * self.row + sender
+        return round_up(self.world_size, 8)
 
     def _pair(self, table: int, first: int, second: int) -> int:
-        return CONTROL_WORDS + (1 + table) * self.world_size * self.row + first * self.row + second
+        return CONTROL_WORDS + table * self.world_size * self.row + first * self.row + second
 
     def sent(self, source: int, to: int) -> int:
         """Messages `source` has handed over for `to`, those still in its own memory included."""
@@ -187,73 +88,48 @@ class ArenaMap:
         return self._pair(3, source, to)
 
     def slot(self, rank: int) -> int:
-        return CONTROL_WORDS + 5 * self.world_size * self.row + rank * SLOT_WORDS
+        return CONTROL_WORDS + 4 * self.world_size * self.row + rank * SLOT_WORDS
+
+    def register(self, leader: int) -> int:
+        """Word that counts the groups `leader` has entered in its register; behind it, per group, its digest and where its words lie."""
+        return round_up(self.slot(self.world_size), 8) + leader * (8 + 2 * MAX_GROUPS)
+
+    @property
+    def group_words(self) -> int:
+        """Words per leader for the meetings of its groups: some of the largest, however many ranks there are."""
+        return max(GROUP_WORDS, 32 * round_up(24 * self.world_size, 64))
+
+    def groups(self, leader: int) -> int:
+        """First word for the meetings of the groups of `leader`."""
+        return self.register(self.world_size) + leader * self.group_words
 
     @property
     def words(self) -> int:
-        return self.slot(self.world_size)
+        return self.groups(self.world_size)
 
     @property
     def flight_start(self) -> int:
-        return _round_up(8 * self.words, PAGE)
+        return round_up(8 * self.words, PAGE)
 
     @property
-    def fault_start(self) -> int:
+    def text_start(self) -> int:
         return self.flight_start + self.world_size * FLIGHT_RECORDS * FLIGHT_BYTES
 
     @property
+    def fault_start(self) -> int:
+        return self.text_start + self.world_size * TEXT_SLOTS * TEXT_BYTES
+
+    @property
     def data_start(self) -> int:
-        return _round_up(self.fault_start + (self.world_size + 1) * FAULT_BYTES, PAGE)
+        return round_up(self.fault_start + (self.world_size + 1) * FAULT_BYTES, PAGE)
 
     @property
     def ring_start(self) -> int:
-        return self.data_start + self.world_size * 2 * self.buffer_bytes
+        return self.data_start + self.world_size * 4 * self.buffer_bytes
 
     @property
     def size_bytes(self) -> int:
         return self.ring_start + self.world_size**2 * self.ring_bytes
-
-
-@dataclass(frozen=True)
-class FlightEntry:
-    """One request as the flight recorder kept it.
-
-    index     how many requests this rank made before in this run (all groups together)
-    number    how many it made before in this group
-    start_s, end_s   time.perf_counter() of the worker; end_s is None while the request is not answered
-    """
-
-    rank: int
-    index: int
-    number: int
-    kind: str
-    group: tuple[int, ...]
-    dtype: str
-    shape: tuple[int, ...]
-    detail: str
-    origin: str
-    start_s: float
-    end_s: float | None
-
-    def __str__(self) -> str:
-        data = f" {self.dtype} {self.shape}" if self.dtype else ""
-        detail = f" {self.detail}" if self.detail else ""
-        origin = f" at {self.origin}" if self.origin else ""
-        members = "..".join(str(r) for r in (self.group[0], self.group[-1])) if len(self.group) > 8 else ", ".join(map(str, self.group))
-        return f"{self.kind} #{self.number}{data}{detail} of group ({members}){origin}"
-
-
-def flight_text(kind: str, group: tuple[int, ...], dtype: str, shape: tuple[int, ...], detail: str, origin: str) -> bytes:
-    """The constant part of a flight record, at most FLIGHT_BYTES minus the head."""
-    limit = FLIGHT_BYTES - FLIGHT_HEAD.size
-    first, last = group[0], group[-1]
-    members = [first, last] if group == tuple(range(first, last + 1)) and len(group) > 2 else None
-    for cut in (300, 120, 60, 0):
-        packed = [kind, members or list(group), members is not None, dtype[:60], list(shape)[:16], detail[:60], origin[-cut:] if cut else ""]
-        text = json.dumps(packed, separators=(",", ":")).encode()
-        if len(text) <= limit:
-            return text
-    return json.dumps([kind, [first, last], True, "", [], "", ""]).encode()  # a group of very many scattered ranks
 
 
 class Arena:
@@ -264,9 +140,9 @@ class Arena:
         self.bytes = memoryview(block.map)
         self.words = self.bytes[: 8 * layout.words].cast("Q")
 
-    def buffer(self, rank: int, parity: int) -> np.ndarray:
+    def buffer(self, rank: int, parity: int, *, started: bool = False) -> np.ndarray:
         """One data buffer as (buffer_bytes,) uint8."""
-        start = self.map.data_start + (2 * rank + parity) * self.map.buffer_bytes
+        start = self.map.data_start + (4 * rank + 2 * started + parity) * self.map.buffer_bytes
         return np.frombuffer(self.bytes, np.uint8, self.map.buffer_bytes, start)
 
     def ring(self, source: int, to: int) -> np.ndarray:
@@ -274,14 +150,20 @@ class Arena:
         start = self.map.ring_start + (source * self.map.world_size + to) * self.map.ring_bytes
         return np.frombuffer(self.bytes, np.uint8, self.map.ring_bytes, start)
 
+    def heap(self, rank: int) -> tuple[int, int]:
+        """(start, size) of the heap of `rank`, in bytes; a size of 0 where there is none."""
+        size = self.block.heaps_bytes // self.map.world_size // PAGE * PAGE
+        return self.block.heaps_start + rank * size, size
+
     def begin_run(self, run: int) -> None:
-        """Parent, with all workers idle: forget arrivals, channels, waits and faults of the last run."""
+        """Parent, with all workers idle: forget groups, channels, waits and faults of the last run."""
         first, last = CONTROL_WORDS, self.map.slot(0)
         self.bytes[8 * first : 8 * last] = bytes(8 * (last - first))
         for rank in range(self.map.world_size):
             slot = self.map.slot(rank)
             for word in range(slot + FINISHED, slot + SLOT_WORDS):
                 self.words[word] = 0
+            self.words[self.map.register(rank)] = 0
         self.words[CONTROL], self.words[RUN], self.words[ABORT] = 0, run, 0
 
     # flight recorder
@@ -289,28 +171,52 @@ class Arena:
     def flight_offset(self, rank: int, index: int) -> int:
         return self.map.flight_start + (rank * FLIGHT_RECORDS + index % FLIGHT_RECORDS) * FLIGHT_BYTES
 
+    def _text_offset(self, rank: int, slot: int) -> int:
+        return self.map.text_start + (rank * TEXT_SLOTS + slot % TEXT_SLOTS) * TEXT_BYTES
+
+    def write_text(self, rank: int, slot: int, text: bytes) -> None:
+        """Keep the text of a call of `rank` in `slot`."""
+        at = self._text_offset(rank, slot)
+        body = at + TEXT_LENGTH.size
+        self.bytes[body : body + len(text)] = text
+        TEXT_LENGTH.pack_into(self.bytes, at, len(text))
+
+    def entry(self, rank: int, index: int, number: int, slot: int, start_s: float = 0.0, end_s: float | None = None) -> FlightEntry | None:
+        """The call of `rank` whose text lies in `slot`; None while it is being written."""
+        at = self._text_offset(rank, slot)
+        (size,) = TEXT_LENGTH.unpack_from(self.bytes, at)
+        body = at + TEXT_LENGTH.size
+        try:
+            return entry_from_text(rank, index, number, bytes(self.bytes[body : body + size]), start_s, end_s)
+        except (ValueError, TypeError):
+            return None
+
+    def recorded(self, rank: int, index: int) -> FlightEntry | None:
+        """The request of `rank` with that index; None if its record is not kept any more."""
+        stored, number, start_s, end_s, slot = FLIGHT_HEAD.unpack_from(self.bytes, self.flight_offset(rank, index))
+        return self.entry(rank, index, number, slot, start_s, end_s or None) if stored == index else None
+
     def flight(self, rank: int) -> list[FlightEntry]:
         """The last requests of `rank` in the current run, oldest first; a record that is being overwritten is left out."""
         count = self.words[self.map.slot(rank) + REQUESTS]
-        entries = []
-        for index in range(max(0, count - FLIGHT_RECORDS), count):
-            at = self.flight_offset(rank, index)
-            stored, number, start_s, end_s, size = FLIGHT_HEAD.unpack_from(self.bytes, at)
-            body = at + FLIGHT_HEAD.size
-            try:
-                kind, group, ranged, dtype, shape, detail, origin = json.loads(bytes(self.bytes[body : body + size]))
-            except (ValueError, TypeError):
-                continue
-            if stored != index:
-                continue
-            members = tuple(range(group[0], group[1] + 1)) if ranged else tuple(group)
-            entries.append(FlightEntry(rank, index, number, kind, members, dtype, tuple(shape), detail, origin, start_s, end_s or None))
-        return entries
+        entries = (self.recorded(rank, index) for index in range(max(0, count - FLIGHT_RECORDS), count))
+        return [entry for entry in entries if entry is not None]
 
     def last_entry(self, rank: int) -> FlightEntry | None:
         """The newest request of `rank`, or None."""
-        entries = self.flight(rank)
-        return entries[-1] if entries else None
+        count = self.words[self.map.slot(rank) + REQUESTS]
+        for index in range(count - 1, max(-1, count - 1 - FLIGHT_RECORDS), -1):
+            entry = self.recorded(rank, index)
+            if entry is not None:
+                return entry
+        return None
+
+    def waiting_entry(self, rank: int) -> FlightEntry | None:
+        """The request that `rank` waits for: its newest, or one that it started before. Its newest if it does not wait."""
+        slot = self.map.slot(rank)
+        index = self.words[slot + WAIT_ENTRY]
+        entry = self.recorded(rank, index - 1) if index and self.words[slot + WAIT_STAMP] else None
+        return self.last_entry(rank) if entry is None else entry
 
     # fault notes
 

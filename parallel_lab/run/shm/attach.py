@@ -21,7 +21,7 @@ from types import TracebackType
 import dill
 
 from ...errors import WorldError, message
-from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
+from .arena import FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
 from .comm import Communicator
 from .uncaught import follows_fault, leave_note, print_error
 from .worker_main import prepare_process
@@ -97,8 +97,7 @@ class AttachedRank:
             return
         words, slot = self.arena.words, self.arena.map.slot(self.comm.rank)
         try:
-            if not words[ABORT]:
-                self.comm._channels.flush()
+            self.comm._end_run()
         finally:
             words[slot + FINISHED] = words[RUN]
 

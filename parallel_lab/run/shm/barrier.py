@@ -1,16 +1,10 @@
-"""Meeting the other members of a group: arrivals compared as they come, and the one wait loop of a worker.
+"""The one wait loop of a worker, and the errors that end a wait.
 
-Ranks meet in pairs. Each ordered pair of ranks has one arrival word, `sequence << 32 | check`, where the sequence counts the steps the two have made
-together, in whatever groups, and the check is a 32-bit digest of what is being asked for. Two ranks that ask for different things at the same
-sequence (another kind, shape, dtype, group, or the same calls in another order) see different words and both know at once; nothing waits for
-a time limit. A group meets when each member has seen every other member's word reach the sequence.
-
-    step k:   write (k, check) to each member's row  ->  wait until my own row shows k for each member  ->  data of step k may be read
-    end:      write (k + 1, 0), which nobody waits for: "I have read all I need", so that the buffers behind it may be used again
-
-Waiting is adaptive: a few looks with sched_yield (another rank on the same core may be the one that is missing), then sleeps that grow with the
-time already waited, 1/8 of it and at most 1 ms (5 ms after the first second). Yielding for longer would take the core from the rank that computes.
-Each look reads the abort word, so no wait outlives a fault.
+Waiting is adaptive. While the machine is quiet a rank looks, lets others run (sched_yield: another rank on the same core may be the one that is
+missing) and looks again; a meeting of 8 ranks on 2 cores then takes about 10 us. After SPIN_S it sleeps until it is woken (a futex, where there is
+one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that lost one sleeps at once in all
+waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to MAX_CALM_S. A sleeping rank that
+is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
 """
 
 from __future__ import annotations
@@ -19,18 +13,44 @@ import os
 import time
 import zlib
 from collections.abc import Callable
+from typing import Protocol
 
 from ...errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, ParallelLabError, RankDied, RankRaised, message
 from ..calls import TWO_LINES
-from .arena import ABORT, FINISHED, LOOSE_ORIGIN, LOOSE_SHAPE, RUN, WAIT_INDEX, WAIT_PEER, WAIT_SINCE_NS, WAIT_STAMP, WAIT_VALUE, Arena, fence
+from . import futex
+from .arena import (
+    ABORT,
+    FINISHED,
+    LANE_ENTRY,
+    LANE_INDEX,
+    LANE_PEER,
+    LANE_STAMP,
+    LANE_VALUE,
+    RUN,
+    WAIT_ENTRY,
+    WAIT_INDEX,
+    WAIT_LANE,
+    WAIT_PEER,
+    WAIT_SINCE_NS,
+    WAIT_STAMP,
+    WAIT_VALUE,
+    Arena,
+    FlightEntry,
+    fence,
+)
 
-__all__ = ["FAULT_ERRORS", "Meeting", "RunInterrupted", "digest"]
+__all__ = ["FAULT_ERRORS", "MOVING", "Meeting", "Missing", "RunInterrupted", "Wait", "WordWait", "difference", "digest"]
 
-LOOKS = 16  # sched_yield calls before the clock is read for the first time
 SPIN_S = 300e-6  # how long a rank keeps yielding: a few turns of 8 ranks on 2 cores (100 us slept too early there, 1 ms was no better)
-MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 1e-3, 1.0, 5e-3
+STOLEN_S = 1e-3  # a yield that takes longer than this has given its core to another program, or to a rank that computes
+FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0  # how long a rank does not try to yield after that
+MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
+PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
+BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-4, 1e-3, 1.0, 5e-3
 
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+Missing = tuple[int, int, int, bool]  # (peer, word, value it must reach, whether the peer brings it about among its started collectives)
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -52,11 +72,54 @@ def digest(*parts: object) -> int:
     return zlib.crc32(repr(parts).encode()) or 1
 
 
-class Meeting:
-    """One rank's side of all meetings of a run.
+class Wait(Protocol):
+    """Something a rank can wait for.
 
-    progress       called in long waits: pushes messages that did not fit their channel
+    bell    (word to sleep on, word that asks for being woken, value to put there), or None: nobody rings for this
+    """
+
+    @property
+    def bell(self) -> tuple[int, int, int] | None: ...
+
+    def test(self) -> bool:
+        """Whether it has come."""
+
+    def examine(self) -> None:
+        """Raise what makes it impossible."""
+
+    def missing(self) -> Missing | None:
+        """Who has to do what next; None when it has come."""
+
+
+class WordWait:
+    """Waiting until words[index] >= value, which `peer` brings about.
+
+    edge    (index, value) to publish instead, where what blocks this rank is another word (see channels)
+    """
+
+    bell = None
+
+    def __init__(self, words: memoryview, index: int, value: int, peer: int, edge: tuple[int, int] | None = None) -> None:
+        self.words, self.index, self.value, self.peer = words, index, value, peer
+        self.edge = edge or (index, value)
+
+    def test(self) -> bool:
+        return self.words[self.index] >= self.value
+
+    def examine(self) -> None:
+        pass
+
+    def missing(self) -> Missing | None:
+        return None if self.test() else (self.peer, *self.edge, False)
+
+
+class Meeting:
+    """One rank's side of all waits of a run.
+
+    progress       called in waits while there is something to move meanwhile; returns whether there is more. None: there is nothing
     fault_raised   whether this rank's program has heard of the fault that stopped the run
+    behind         (who has to do what for the oldest started collective, its request's index + 1), None when nothing is started
+    entry          index of the request that the wait to come belongs to, + 1; 0: the newest
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
@@ -64,112 +127,148 @@ class Meeting:
         self.words = arena.words
         self.slot = arena.map.slot(rank)
         self.stamp = 0
-        self.progress: Callable[[], object] | None = None
+        self.progress: Callable[[], bool] | None = None
+        self.behind: Callable[[], tuple[Missing | None, int] | None] = lambda: None
         self.fault_raised = False
-        self.sequence = [0] * arena.map.world_size
-        self.inbox = [arena.map.arrival(rank, peer) for peer in range(arena.map.world_size)]
-        self.outbox = [arena.map.arrival(peer, rank) for peer in range(arena.map.world_size)]
+        self.entry = 0
+        self.futex = futex.find(arena)
+        self._told_behind: Missing | None = None
+        self._behind_stamp = MOVING
+        self._calm_until = 0.0
+        self._calm_s = FIRST_CALM_S
+        self._tried_at = 0.0  # when the last calm ended
 
     def begin_run(self) -> None:
-        self.sequence = [0] * self.arena.map.world_size
-
-    def meet(self, peers: list[int], check: int, loose: tuple[int, int] | None = None) -> None:
-        """Arrive and wait for all `peers`.
-
-        check   digest of what this rank asks for; peers with another one raise CollectiveMismatch, as this rank does
-        loose   (origin, shape) digests compared only with peers that give them too (0: not given)
-        """
-        words, sequence, inbox, outbox = self.words, self.sequence, self.inbox, self.outbox
-        if loose is not None:
-            words[self.slot + LOOSE_ORIGIN], words[self.slot + LOOSE_SHAPE] = loose
-        fence()
-        for peer in peers:
-            sequence[peer] += 1
-            words[outbox[peer]] = (sequence[peer] << 32) | check
-        for peer in peers:
-            expected = (sequence[peer] << 32) | check
-            here = inbox[peer]
-            got = words[here]
-            if got < expected and (got >> 32) < sequence[peer]:
-                self.wait(here, sequence[peer] << 32, peer)
-                got = words[here]
-            if got != expected and (got >> 32) == sequence[peer]:
-                self._differ(peer)
-            if loose is not None:
-                fence()
-                slot = self.arena.map.slot(peer)
-                other = words[slot + LOOSE_ORIGIN], words[slot + LOOSE_SHAPE]
-                # a peer that went on has compared itself with us and was content; its words now belong to a later call
-                if words[here] == expected and any(a and b and a != b for a, b in zip(loose, other, strict=True)):
-                    self._differ(peer)
-        fence()
-
-    def release(self, peers: list[int]) -> None:
-        """This rank has read all it needs from the peers' buffers."""
-        fence()
-        words, sequence, outbox = self.words, self.sequence, self.outbox
-        for peer in peers:
-            sequence[peer] += 1
-            words[outbox[peer]] = sequence[peer] << 32
-
-    def wait_released(self, marks: list[tuple[int, int]]) -> None:
-        """Wait until each (peer, sequence) has been reached: before a buffer is written that those peers may still read."""
-        words, inbox = self.words, self.inbox
-        for peer, sequence in marks:
-            if (words[inbox[peer]] >> 32) < sequence:
-                self.wait(inbox[peer], sequence << 32, peer)
+        self.entry, self.progress, self._told_behind = 0, None, None
 
     def check_abort(self) -> None:
         """Raise the error of the fault that stopped the run, if there is one."""
         if self.words[ABORT]:
             raise self.fault_error()
 
-    def wait(self, index: int, value: int, peer: int, *, edge: tuple[int, int] | None = None) -> None:
-        """Wait until words[index] >= value, which `peer` will bring about.
-
-        edge    (index, value) to publish instead, where what blocks this rank is another word (see channels)
-
-        After the spinning phase the wait is published in this rank's slot: from there the parent reads who waits for whom.
-        """
-        words = self.words
-        for _ in range(LOOKS):
-            if words[index] >= value:
-                return
-            if words[ABORT]:
-                raise self.fault_error()
-            _yield()
-        clock = time.monotonic
-        start = clock()
-        while clock() - start < SPIN_S:
-            for _ in range(4):
-                if words[index] >= value:
-                    return
+    def wait(self, wait: Wait) -> None:
+        """Wait until `wait` has come. Raises what stopped the run, or what makes the wait impossible."""
+        words, test, progress, clock = self.words, wait.test, self.progress, time.perf_counter
+        start = last = clock()
+        if start >= self._calm_until:
+            while True:
                 _yield()
-            if words[ABORT]:
-                raise self.fault_error()
-        slot, run = self.slot, words[RUN]
-        words[slot + WAIT_PEER] = peer
-        words[slot + WAIT_INDEX], words[slot + WAIT_VALUE] = edge or (index, value)
-        words[slot + WAIT_SINCE_NS] = int(start * 1e9)
+                if test():
+                    return
+                if words[ABORT]:
+                    raise self.fault_error()
+                now = clock()
+                if now - last > STOLEN_S:
+                    self._keep_calm(now)
+                    break
+                if now - start > SPIN_S:
+                    break
+                if progress is not None:
+                    progress()
+                    last = clock()
+                else:
+                    last = now
+        self._sleep(wait, start)
+
+    def _keep_calm(self, now: float) -> None:
+        """Another program has had the core: sleep in waits for a while, for longer if it was so the last time too."""
+        tried_s = now - self._calm_until
+        self._calm_s = min(2 * self._calm_s, MAX_CALM_S) if tried_s < 10 * self._calm_s else FIRST_CALM_S
+        self._calm_until = now + self._calm_s
+
+    def _sleep(self, wait: Wait, start: float) -> None:
+        """Look now and then, asleep meanwhile. After a moment the wait is published: from there whoever watches reads who waits for whom."""
+        words, slot, clock = self.words, self.slot, time.perf_counter
+        published: Missing | None = None
+        since_ns = time.monotonic_ns() - int((clock() - start) * 1e9)
+        try:
+            while True:
+                bell, seen = wait.bell, 0
+                if bell is not None:
+                    word, asked, value = bell
+                    seen = words[word]
+                    words[asked] = value
+                    fence()
+                if wait.test():
+                    if bell is not None:
+                        self.ring(bell)  # two that came at the same moment may each have missed the other: then nobody else wakes the rest
+                    return
+                if words[ABORT]:
+                    raise self.fault_error()
+                wait.examine()
+                if published is not None and self.progress is not None and words[slot + LANE_STAMP]:
+                    words[slot + LANE_STAMP] = MOVING
+                more = self.progress is not None and self.progress()
+                waited = clock() - start
+                if waited > PUBLISH_S:
+                    published = self._publish(wait.missing(), published, since_ns)
+                    self._publish_behind()
+                    if published is not None:
+                        self.check_left(published)
+                limit_s = MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S
+                if more:
+                    limit_s = min(max(BUSY_SLEEP_S, waited / 16), limit_s)
+                if bell is not None and self.futex is not None:
+                    self.futex.wait(word, seen, limit_s)
+                else:
+                    time.sleep(min(max(waited / 8, 20e-6), limit_s))
+        finally:
+            if published is not None:
+                words[slot + WAIT_STAMP] = words[slot + LANE_STAMP] = 0
+
+    def _publish(self, missing: Missing | None, published: Missing | None, since_ns: int) -> Missing | None:
+        if missing is None or missing == published:
+            return published
+        words, slot = self.words, self.slot
+        words[slot + WAIT_STAMP] = 0
+        fence()
+        words[slot + WAIT_PEER], words[slot + WAIT_INDEX], words[slot + WAIT_VALUE], words[slot + WAIT_LANE] = missing
+        words[slot + WAIT_SINCE_NS], words[slot + WAIT_ENTRY] = since_ns, self.entry
         self.stamp += 1
         fence()
         words[slot + WAIT_STAMP] = self.stamp
-        finished = self.arena.map.slot(peer) + FINISHED
-        try:
-            while words[index] < value:
-                if words[ABORT]:
-                    raise self.fault_error()
-                if self.progress is not None:
-                    self.progress()
-                if words[finished] == run:
-                    fence()
-                    if words[index] < value:
-                        self._left_early(peer)
-                    break
-                waited = clock() - start
-                time.sleep(min(waited / 8, MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S))
-        finally:
-            words[slot + WAIT_STAMP] = 0
+        return missing
+
+    def _publish_behind(self) -> None:
+        """Tell what the oldest started collective waits for: this rank is blocked elsewhere, and goes on with that one meanwhile."""
+        words, slot, behind = self.words, self.slot, self.behind()
+        if behind is None:
+            words[slot + LANE_STAMP] = 0
+            return
+        missing, entry = behind
+        if missing is None:
+            words[slot + LANE_STAMP] = MOVING
+            return
+        if missing != self._told_behind:
+            words[slot + LANE_STAMP] = MOVING
+            fence()
+            words[slot + LANE_PEER], words[slot + LANE_INDEX], words[slot + LANE_VALUE] = missing[:3]
+            words[slot + LANE_ENTRY] = entry
+            self._told_behind = missing
+            self.stamp += 1
+            self._behind_stamp = MOVING + self.stamp
+            fence()
+        words[slot + LANE_STAMP] = self._behind_stamp
+
+    def check_left(self, missing: Missing) -> None:
+        """Raise if the rank that is waited for has returned: it will not come any more."""
+        peer, index, value, _ = missing
+        words = self.words
+        if words[self.arena.map.slot(peer) + FINISHED] == words[RUN]:
+            fence()
+            if words[index] < value:
+                self._left_early(peer)
+
+    def ring(self, bell: tuple[int, int, int]) -> None:
+        """What `bell` is for has come: wake whoever sleeps for it."""
+        word, asked, value = bell
+        words = self.words
+        if words[word] >= value:
+            return  # it has rung
+        words[word] = value
+        fence()
+        if words[asked] >= value and self.futex is not None:
+            self.futex.wake(word)
 
     # errors
 
@@ -178,7 +277,7 @@ class Meeting:
         self.fault_raised = True
         author, note = self.arena.read_fault()
         text = note["text"]
-        entry = self.arena.last_entry(self.rank)
+        entry = self.arena.waiting_entry(self.rank)
         stopped = ""
         if author != self.rank and entry is not None:
             stopped = f"stopped {'in' if entry.end_s is None else 'after'} {entry}"
@@ -193,24 +292,15 @@ class Meeting:
         self.arena.write_fault(self.rank, kind, text, **attributes)
         raise self.fault_error()
 
-    def _differ(self, peer: int) -> None:
-        mine, theirs = self.arena.last_entry(self.rank), self.arena.last_entry(peer)
-        first, second = sorted((mine, theirs), key=lambda e: e.rank) if theirs else (mine, None)
-        if second is None:
-            what = f"rank {self.rank} called {mine} and rank {peer} something else"
-        else:
-            names = ("kind", "group", "number", "dtype", "shape", "detail", "origin")
-            differing = [n for n in names if getattr(first, n) != getattr(second, n)]
-            if first.kind == second.kind and "number" in differing and len(differing) > 1:
-                differing.remove("number")
-            different = ", ".join(differing) or "the number of calls"
-            what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
-        allowed = "All members of a group must make the same calls in the same order"
-        hint = TWO_LINES if what.endswith("differ in origin") else ""
-        self.raise_fault("CollectiveMismatch", message(what, allowed=allowed, hint=hint), ranks=sorted((self.rank, peer)))
+    def differ(self, mine: FlightEntry | None, theirs: FlightEntry | None, peer: int) -> None:
+        """Raise, on every rank, that this rank and `peer` met in different calls."""
+        if mine is None or theirs is None:
+            what = f"rank {self.rank} called {mine or 'something'} and rank {peer} something else"
+            self.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, peer)))
+        self.raise_fault("CollectiveMismatch", difference(mine, theirs), ranks=sorted((self.rank, peer)))
 
     def _left_early(self, peer: int) -> None:
-        mine, theirs = self.arena.last_entry(self.rank), self.arena.last_entry(peer)
+        mine, theirs = self.arena.waiting_entry(self.rank), self.arena.last_entry(peer)
         last = f"its last call was {theirs}" if theirs else "it made no call"
         what = f"rank {peer} has returned while rank {self.rank} waits for it in {mine}; {last}"
         self.raise_fault(
@@ -218,3 +308,16 @@ class Meeting:
             message(what, allowed="All members of a group must make the same calls in the same order"),
             ranks=sorted((self.rank, peer)),
         )
+
+
+def difference(one: FlightEntry, other: FlightEntry) -> str:
+    """What is wrong with two calls that should have been one."""
+    first, second = sorted((one, other), key=lambda entry: entry.rank)
+    names = ("kind", "group", "number", "dtype", "shape", "detail", "origin")
+    differing = [n for n in names if getattr(first, n) != getattr(second, n)]
+    if first.kind == second.kind and "number" in differing and len(differing) > 1:
+        differing.remove("number")
+    different = ", ".join(differing) or "the number of calls"
+    what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
+    hint = TWO_LINES if what.endswith("differ in origin") else ""
+    return message(what, allowed="All members of a group must make the same calls in the same order", hint=hint)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import ShapeError, message
 from .arena import Arena, fence
-from .barrier import Meeting
+from .barrier import Meeting, WordWait
 from .slices import dtype_from_text, dtype_text
 
 __all__ = ["Channels"]
@@ -48,7 +48,6 @@ class Channels:
         self.words, self.map, self.rank = arena.words, arena.map, meeting.rank
         self.rings: dict[tuple[int, int], np.ndarray] = {}
         self.pending: dict[int, deque[list]] = {}
-        meeting.progress = self.push
 
     def begin_run(self) -> None:
         self.pending.clear()
@@ -65,16 +64,20 @@ class Channels:
         queue = self.pending.setdefault(to, deque())
         self.words[self.map.sent(self.rank, to)] += 1
         queue.extend(([head, 0], [data, 0]))
-        self.push()
-        if queue:  # the caller may change its array from now on: keep the rest
+        self._push_to(to, queue)
+        if not queue:
+            del self.pending[to]
+        else:  # the caller may change its array from now on: keep the rest
             piece, at = queue[-1]
             queue[-1] = [piece[at:].copy(), 0]
 
-    def push(self) -> None:
-        """Move what is waiting into the rings, as far as there is room."""
-        for to, queue in self.pending.items():
-            if queue:
-                self._push_to(to, queue)
+    def push(self) -> bool:
+        """Move what is waiting into the rings, as far as there is room; returns whether something still waits."""
+        for to in [to for to, queue in self.pending.items() if queue]:
+            self._push_to(to, self.pending[to])
+            if not self.pending[to]:
+                del self.pending[to]
+        return bool(self.pending)
 
     def _push_to(self, to: int, queue: deque[list]) -> None:
         words, ring, size = self.words, self._ring(self.rank, to), self.map.ring_bytes
@@ -95,11 +98,12 @@ class Channels:
             fence()
             words[written_word] = written + count
 
-    def recv(self, source: int) -> tuple[np.ndarray, np.dtype, tuple[int, ...]]:
-        """(array, dtype, shape) of the next message of `source`."""
+    def recv(self, source: int, out: np.ndarray | None = None) -> tuple[np.ndarray, np.dtype, tuple[int, ...]]:
+        """(array, dtype, shape) of the next message of `source`; the array is `out` if the message fits it."""
         edge = self.map.sent(source, self.rank), self.words[self.map.received(source, self.rank)] + 1
         dtype, shape = unpack_head(self._take(source, np.empty(HEAD_BYTES, np.uint8), edge).tobytes())
-        out = np.empty(shape, dtype)
+        if out is None or (out.shape, out.dtype) != (shape, dtype):
+            out = np.empty(shape, dtype)
         if out.size:
             self._take(source, out.reshape(-1).view(np.uint8), edge)
         self.words[self.map.received(source, self.rank)] += 1
@@ -112,7 +116,7 @@ class Channels:
         while done < out.size:
             if words[written_word] == read:
                 self.push()
-                self.meeting.wait(written_word, read + 1, source, edge=edge)
+                self.meeting.wait(WordWait(words, written_word, read + 1, source, edge))
             fence()
             start = read % size
             count = min(words[written_word] - read, out.size - done, size - start)
@@ -124,9 +128,7 @@ class Channels:
 
     def flush(self) -> None:
         """Wait until everything this rank sent lies in its ring (end of a run)."""
-        for to, queue in self.pending.items():
-            while queue:
-                self._push_to(to, queue)
-                if queue:
-                    word = self.map.ring_read(self.rank, to)
-                    self.meeting.wait(word, self.words[word] + 1, to)
+        while self.push():
+            to = next(iter(self.pending))
+            word = self.map.ring_read(self.rank, to)
+            self.meeting.wait(WordWait(self.words, word, self.words[word] + 1, to))

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...errors import ShapeError, message
+from ...halo import HALOS
 from ..calls import Calls, detail
 from ..communicator import Request, check_request
-from .arena import flight_text
-from .collectives import digests
+from .barrier import digest
+from .flight import KEPT_CALLS, flight_text
 
-__all__ = ["CheckedCalls"]
+__all__ = ["CheckedCalls", "digests"]
 
-KEPT_CALLS = 1024  # digests and texts kept per rank; a training step has a few dozen different calls
 _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
 
 
@@ -26,10 +28,10 @@ class CheckedCalls(Calls):
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
-        self._calls: dict[tuple, tuple] = {}
+        self._calls: dict[tuple, Any] = {}
 
-    def _call(self, request: Request, explicit: bool) -> tuple:
-        """(check, loose, flight text) of a request, checked once per different call."""
+    def _call(self, request: Request, explicit: bool) -> Any:
+        """What is known of a request, checked once per different call: (check, loose, flight text), or what `_examined` makes of them."""
         value = request.value
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
         place = (request.out.dtype, request.out.shape, request.out.flags.c_contiguous) if isinstance(request.out, np.ndarray) else request.out is None
@@ -40,9 +42,16 @@ class CheckedCalls(Calls):
         known = self._calls.get(key)
         if known is None:
             if len(self._calls) >= KEPT_CALLS:
-                self._calls.clear()
-            known = self._calls[key] = self._examine(request, explicit)
+                self._forget_calls()
+            known = self._calls[key] = self._examined(request, *self._examine(request, explicit))
         return known
+
+    def _forget_calls(self) -> None:
+        self._calls.clear()
+
+    def _examined(self, request: Request, check: int, loose: tuple[int, int] | None, text: bytes) -> Any:
+        """What `_call` keeps and returns."""
+        return check, loose, text
 
     def _examine(self, request: Request, explicit: bool) -> tuple:
         kind, group = request.kind, request.group
@@ -84,3 +93,24 @@ class CheckedCalls(Calls):
             decision = np.array([not self.stop_requested])
         request = Request("broadcast", self._world, decision, root=0, shape=(1,), dtype="bool", origin=f"agree_to_continue(step {step})")
         return bool(self._answer(request, True, quiet=True)[0])
+
+
+def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:
+    """(check, loose): the digest that all members must share, and those of origin and shape that are compared only between members that give them.
+
+    Symmetric collectives compare everything, source line included: two all_reduce calls in swapped order differ in nothing else. Rooted ones and
+    barriers are often written on different lines for the root and the others, so there the origin counts only when it was given on purpose, and
+    the shape of a broadcast or scatter only where it is known.
+    """
+    kind, group = request.kind, request.group
+    origin = digest(request.origin) if request.origin else 0
+    if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", *HALOS):
+        return digest(request.descriptor(), origin), None
+    loose_origin = origin if explicit_origin else 0
+    if kind in ("reduce", "gather"):
+        return digest(request.descriptor()), (loose_origin, 0)
+    if kind in ("broadcast", "scatter"):
+        known = request.value is not None or (request.shape is not None and request.dtype is not None)
+        shape = digest(request.descriptor()) if known else 0
+        return digest(kind, group, request.root, request.dim if kind == "scatter" else 0), (loose_origin, shape)
+    return digest(kind, group), (loose_origin, 0)

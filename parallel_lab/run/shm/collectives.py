@@ -1,5 +1,8 @@
 """The collectives through the arena: who writes which bytes, who reads them, and in which order they are added.
 
+A collective is a generator that yields what it waits for (`barrier.Wait`) and returns this rank's reply. Whoever drives it waits (`comm.py`), or
+looks again later (`started.py`).
+
 Every rank has two buffers. A step is: write to one of them, meet, read the members' buffers of the same parity; the next step uses the other one, so
 one meeting per step is enough (a member can be at most one step behind, and still reads the other buffer).
 
@@ -8,9 +11,12 @@ one meeting per step is enough (a member can be at most one step behind, and sti
     scatter         the root writes n pieces         | member i reads piece i
     all_to_all      write n pieces, one per member   | read piece `me` of everybody
     reduce_scatter  write n pieces                   | add piece `me` of everybody, in group order
-    all_reduce      small: write all of it           | add everybody's, in group order (each for itself)
+    all_reduce      small: write all of it           | who comes last adds everybody's, the others read the sum (one meeting)
                     large: write range t             | add my 1/n of range t-1 into my buffer | read everybody's 1/n of range t-2   (in one step)
     halos           write a strip for each neighbour | read the neighbours' strips for me
+
+A value that lies in its rank's heap is not written: the others read it where it lies. When all values do, there are no steps: one meeting to know
+where, then everybody reads what it needs, or adds its 1/n and writes the sum wherever it belongs, and one meeting when all have finished.
 
 The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in group order, element by element, so the bits are those of `answer`.
 """
@@ -18,236 +24,377 @@ The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in gro
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from ...errors import ShapeError, message
-from ...halo import HALOS, Halo
-from ..communicator import REDUCERS, Request
+from ...halo import Halo
+from ..communicator import REDUCERS, Request, delivered, reply_shape
 from .arena import Arena
-from .barrier import Meeting, digest
+from .barrier import Meeting, Missing, Wait
 from .channels import HEAD_BYTES, pack_head, unpack_head
+from .groups import Check, Group
+from .heap import Heap, address_of
+from .one_meeting import Small
 from .slices import as_pieces, copy_in, copy_out, positive_dim
 
-__all__ = ["Collectives", "Group", "digests"]
+__all__ = ["SMALL_BYTES", "Collectives", "Program", "combine_into"]
 
-SMALL_BYTES = 16 * 1024  # up to here each member adds everything itself: n times the reading, but one meeting instead of three
-VIEWS = 256  # kept views of buffers per group; a training step uses few different sizes
+SMALL_BYTES = 64 * 1024  # up to here who comes last adds everything: n times the reading, but one meeting instead of two
+HEAP_FROM_BYTES = 4096  # looking where a value lies takes a microsecond
+PIECE_BYTES = 128 * 1024  # what is added at a time: it stays in the second-level cache while it goes round
 
-
-class Group:
-    """What a rank keeps about one group: members, its place, the parity of the next step, views of the members' buffers."""
-
-    def __init__(self, members: tuple[int, ...], rank: int, buffers: list[list[np.ndarray]]) -> None:
-        self.members = members
-        self.me = members.index(rank)
-        self.peers = [m for m in members if m != rank]
-        self.buffers = [[buffers[m][parity] for m in members] for parity in (0, 1)]
-        self.parity = 0
-        self.number = 0
-        self._views: dict[tuple, list[np.ndarray]] = {}
-
-    def rows(self, dtype: np.dtype, count: int, offset_bytes: int = 0, parity: int | None = None) -> list[np.ndarray]:
-        """Per member, `count` elements of its buffer of this step, as flat arrays."""
-        parity = self.parity if parity is None else parity
-        key = (parity, dtype, count, offset_bytes)
-        views = self._views.get(key)
-        if views is None:
-            if len(self._views) >= VIEWS:
-                self._views.clear()
-            stop = offset_bytes + count * dtype.itemsize
-            views = self._views[key] = [b[offset_bytes:stop].view(dtype) for b in self.buffers[parity]]
-        return views
+Program = Generator[Wait, None, np.ndarray | None]
 
 
 class Collectives:
-    """Answers whole requests for one rank: `run(group, request, check, loose)`."""
+    """Whole requests of one rank as generators: `program(group, request, check, loose)`.
 
-    def __init__(self, arena: Arena, meeting: Meeting) -> None:
-        self.arena, self.meeting, self.rank = arena, meeting, meeting.rank
+    started   for collectives that are started and waited for later: they have buffers of their own
+    """
+
+    def __init__(self, arena: Arena, meeting: Meeting, heap: Heap, *, started: bool = False) -> None:
+        self.arena, self.meeting, self.heap, self.rank = arena, meeting, heap, meeting.rank
         self.capacity = arena.map.buffer_bytes
-        self.buffers = [[arena.buffer(r, parity) for parity in (0, 1)] for r in range(arena.map.world_size)]
+        self.small_bytes = min(SMALL_BYTES, self.capacity // 2)
+        self.starts = [[_place(arena, r, parity, started) for parity in (0, 1)] for r in range(arena.map.world_size)]
         self.last: Group | None = None
-        self.marks: list[tuple[int, int]] = []
+        self._scratch = np.empty(0, np.uint8)
 
     def begin_run(self) -> None:
-        self.last, self.marks = None, []
+        self.last = None
 
-    def run(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray | None:
-        """This rank's reply. Raises on every member when one does not take part."""
+    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int], small: Small | None = None) -> Program:
+        """This rank's part in answering `request`. Raises on every member when one does not take part."""
+        while not group.joined and not group.join():
+            yield group.joining()
         if request.kind == "barrier":  # touches no buffer
-            return self.meeting.meet(group.peers, check, loose)
-        if self.last is not group:
-            # others may still read my buffers for the last group; they have all they need, so this wait is short
-            self.meeting.wait_released(self.marks)
-            self.last = group
-        reply = getattr(self, f"_{request.kind}")(group, request, check, loose)
-        self.meeting.release(group.peers)
-        sequence = self.meeting.sequence
-        self.marks = [(peer, sequence[peer]) for peer in group.peers]
+            yield from self._first_meeting(group, check, loose)
+            return None
+        yield from self.switch_to(group)
+        if small is not None:
+            reply = yield from small.program(group, request, check, loose)
+        else:
+            reply = yield from getattr(self, f"_{request.kind}")(group, request, check, loose)
+        group.finish()
         return reply
 
-    def _steps(self, group: Group, count: int, itemsize: int, parts: int, check: int, loose: tuple[int, int] | None, head_bytes: int = 0):
-        """Cut `count` elements into ranges that fit a buffer holding `parts` of each; yields (start, stop, meet).
+    def switch_to(self, group: Group) -> Generator[Wait, None, None]:
+        """Make the buffers those of `group`: members of the last group may still read from mine."""
+        last = self.last
+        if last is not group:
+            if last is not None:
+                while not last.finished.test():  # they have all they need, so this wait is short
+                    yield last.finished
+            self.last = group
 
-        The caller writes, calls meet(), reads. Empty values still meet once, so that they are checked like others.
-        """
+    def small(self, group: Group, request: Request) -> Small | None:
+        """The prepared form of a request whose values are small enough for one meeting; None for others."""
+        if request.kind not in ("all_reduce", "reduce") or request.value.nbytes > self.small_bytes:
+            return None
+        return Small(group, request, self.starts, self.capacity // 2, combine_into)
+
+    # the parts of all of them
+
+    def _first_meeting(self, group: Group, check: Check, loose: tuple[int, int], value_at: int = -1, result_at: int = -1) -> Program:
+        """Meet, and compare what only some members give. Tells the others where this member's value and result lie."""
+        if value_at >= 0 or loose != (0, 0) or group.started:
+            group.tell(value_at, result_at, loose)
+        group.arrive(check)
+        yield group.met
+        if loose != (0, 0):
+            group.compare(loose)
+
+    def _meet(self, group: Group, check: Check) -> Program:
+        group.arrive(check)
+        yield group.met
+
+    def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
+        """Cut `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is compared like others."""
         room = (self.capacity - head_bytes) // (max(itemsize, 1) * parts)
         if room < 1:
             what = f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}"
             raise ShapeError(message(what, hint="Give a larger arena_bytes"))
+        return [(start, min(start + room, count)) for start in range(0, max(count, 1), room)]
 
-        def meet() -> None:
-            self.meeting.meet(group.peers, check, loose)
+    def _row(self, group: Group, member: int, dtype: np.dtype, count: int, offset_bytes: int = 0, *, ahead: int) -> np.ndarray:
+        """`count` elements of a member's buffer, flat.  ahead: 1 before the meeting that announces them, 0 after it."""
+        start = self.starts[group.members[member]][(group.seq + ahead + group.shift) & 1] + offset_bytes
+        return group.view(start, dtype, count)
 
-        for start in range(0, max(count, 1), room):
-            yield start, min(start + room, count), meet
-            group.parity ^= 1
+    def _position(self, value: np.ndarray) -> int:
+        return self.heap.position(value) if value.nbytes >= HEAP_FROM_BYTES else -1
+
+    def _result(self, request: Request, value: np.ndarray, value_at: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Memory for the reply: `out`, or new memory, which others can write to if the value lies where they can."""
+        if request.out is not None:
+            return request.out
+        return self.heap.empty(shape, dtype) if value_at >= 0 else np.empty(shape, dtype)
+
+    def _apart(self, value: np.ndarray, out: np.ndarray | None, value_at: int) -> tuple[np.ndarray, int]:
+        """(value, its place), copied: writing to `out` would change it before it has been read."""
+        copy = self.heap.empty(value.shape, value.dtype) if value_at >= 0 else np.empty(value.shape, value.dtype)
+        copy[...] = value
+        return copy, self._position(copy)
+
+    def scratch(self, dtype: np.dtype, count: int) -> np.ndarray:
+        """`count` elements of memory of this rank alone, flat; valid until the next call."""
+        size = count * dtype.itemsize
+        if self._scratch.size < size:
+            self._scratch = np.empty(size, np.uint8)
+        return self._scratch[:size].view(dtype)
 
     # values go out whole
 
-    def _all_gather(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray | None:
-        value, n = request.value, len(group.members)
+    def _all_gather(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value, n = request.value, group.n
         wanted = request.kind == "all_gather" or request.root == self.rank
         dim = positive_dim(request.dim, value.ndim, request.kind)
-        flat, out, joined = value.reshape(-1), None, None
+        value_at, out, joined = self._position(value), None, None
         if wanted:
-            # concatenate turns foreign byte orders into the machine's; an empty one tells the dtype it would give
-            dtype = np.concatenate((np.empty(0, value.dtype), np.empty(0, value.dtype))).dtype
-            out = np.empty((*value.shape[:dim], n * value.shape[dim], *value.shape[dim + 1 :]), dtype)
+            out = self._result(request, value, -1, reply_shape(request), value.dtype.newbyteorder("="))
             joined = as_pieces(out, dim, n, request.kind)
-        for start, stop, meet in self._steps(group, value.size, value.itemsize, 1, check, loose):
-            rows = group.rows(value.dtype, stop - start)
-            rows[group.me][...] = flat[start:stop]
-            meet()
-            if joined is not None and stop > start:
-                for i, row in enumerate(rows):
-                    copy_in(joined[:, i, :], start, stop, row)
+            if request.out is not None and np.may_share_memory(value, out) and not _is_piece(value, out, joined, group.me):
+                value, value_at = self._apart(value, out, value_at)
+        flat = value.reshape(-1)
+        ranges = self._ranges(value.size, value.itemsize, 1)
+        places: list[int] = []
+        for step, (start, stop) in enumerate(ranges):
+            if value_at < 0:
+                self._row(group, group.me, value.dtype, stop - start, ahead=1)[...] = flat[start:stop]
+            if step:
+                yield from self._meet(group, check)
+            else:
+                yield from self._first_meeting(group, check, loose, value_at)
+                places = [group.told(member)[0] for member in range(n)]
+                if min(places) >= 0:
+                    break
+            for i in range(n):
+                if joined is not None and stop > start:
+                    copy_in(joined[:, i, :], start, stop, self._source(group, i, places[i], value.dtype, start, stop))
+        if min(places) >= 0 and joined is not None:
+            for i in (*range(group.me, n), *range(group.me)):  # each member starts with another, so that they do not all read one memory at once
+                piece = joined[:, i, :]
+                if i != group.me or not np.may_share_memory(value, out):
+                    piece[...] = group.view(places[i], value.dtype, value.size).reshape(piece.shape)
+        yield from self._until_read(group, check, places, request.root)
         return out
 
     _gather = _all_gather
 
-    def _broadcast(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
-        root = group.members.index(request.root)
-        if self.rank == request.root:
-            out = np.array(request.value, order="C")
-            self._down(group, root, out.dtype, out.shape, check, loose, write=lambda a, b, rows: rows[0].__setitem__(..., out.reshape(-1)[a:b]))
-            return out
-        return self._receive_down(group, request, root, check, loose, parts=1, piece=0)
+    def _source(self, group: Group, member: int, place: int, dtype: np.dtype, start: int, stop: int) -> np.ndarray:
+        """Elements [start:stop] of a member's value: where it lies, or from its buffer."""
+        if place >= 0:
+            return group.view(place + start * dtype.itemsize, dtype, stop - start)
+        return self._row(group, member, dtype, stop - start, ahead=0)
 
-    def _scatter(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
-        n, root = len(group.members), group.members.index(request.root)
+    def _until_read(self, group: Group, check: Check, places: list[int], root: int | None = None) -> Program:
+        """Values that were read where they lie belong to their ranks again when everybody has finished.  root: the only one that reads."""
+        if root is None:
+            if max(places) >= 0:
+                yield from self._meet(group, check)
+            return
+        group.finish()
+        if places[group.me] >= 0 and self.rank != root:
+            reader = group.members.index(root)
+            yield Reached(group, reader)
+
+    def _broadcast(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        root = group.members.index(request.root)
         if self.rank != request.root:
-            return self._receive_down(group, request, root, check, loose, parts=n, piece=group.me)
-        dim = positive_dim(request.dim, request.value.ndim, "scatter")
-        pieces = as_pieces(request.value, dim, n, "scatter")
+            return (yield from self._receive_down(group, request, root, check, loose, parts=1, piece=0))
+        value = request.value
+        flat, value_at = value.reshape(-1), self._position(value)
+
+        def write(start: int, stop: int, rows: list[np.ndarray]) -> None:
+            rows[0][...] = flat[start:stop]
+
+        yield from self._down(group, value.dtype, value.shape, check, loose, value_at, write=write)
+        if request.out is None:
+            return np.array(value, order="C")
+        if request.out is not value:
+            request.out[...] = value
+        return request.out
+
+    def _scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        n, root, value = group.n, group.members.index(request.root), request.value
+        if self.rank != request.root:
+            return (yield from self._receive_down(group, request, root, check, loose, parts=n, piece=group.me))
+        dim = positive_dim(request.dim, value.ndim, "scatter")
+        pieces = as_pieces(value, dim, n, "scatter")
 
         def write(start: int, stop: int, rows: list[np.ndarray]) -> None:
             for i, row in enumerate(rows):
                 copy_out(pieces[:, i, :], start, stop, row)
 
-        shape = (*request.value.shape[:dim], request.value.shape[dim] // n, *request.value.shape[dim + 1 :])
-        self._down(group, root, request.value.dtype, shape, check, loose, write=write, parts=n)
-        return np.ascontiguousarray(np.split(request.value, n, axis=dim)[root]).copy()
+        shape = (*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :])
+        value_at = self._position(value) if pieces.shape[0] == 1 else -1  # pieces of an inner dim are gathered first
+        yield from self._down(group, value.dtype, shape, check, loose, value_at, write=write, parts=n)
+        mine = np.array(pieces[:, root, :], order="C").reshape(shape)
+        return delivered(mine, request)
 
-    def _down(self, group: Group, root: int, dtype: np.dtype, shape: tuple[int, ...], check: int, loose, *, write, parts: int = 1) -> None:
+    def _down(self, group: Group, dtype: np.dtype, shape: tuple[int, ...], check: Check, loose, value_at: int, *, write, parts: int = 1) -> Program:
         """The root's side of broadcast and scatter. Each range is headed by what it is, for members that were not told."""
         head = np.frombuffer(pack_head(dtype, shape), np.uint8)
-        count = int(np.prod(shape, dtype=np.int64))
-        for start, stop, meet in self._steps(group, count, dtype.itemsize, parts, check, loose, HEAD_BYTES):
-            group.buffers[group.parity][root][:HEAD_BYTES] = head
+        for step, (start, stop) in enumerate(self._ranges(math.prod(shape), dtype.itemsize, parts, HEAD_BYTES)):
+            self._row(group, group.me, head.dtype, HEAD_BYTES, ahead=1)[...] = head
             size = stop - start
-            if size > 0:
-                flat = group.rows(dtype, size * parts, HEAD_BYTES)[root]
+            if size > 0 and value_at < 0:
+                flat = self._row(group, group.me, dtype, size * parts, HEAD_BYTES, ahead=1)
                 write(start, stop, [flat[i * size : (i + 1) * size] for i in range(parts)])
-            meet()
+            if step:
+                yield from self._meet(group, check)
+            else:
+                yield from self._first_meeting(group, check, loose, value_at)
+            if value_at >= 0:  # all of it is there for the others to read
+                group.finish()
+                while not group.finished.test():
+                    yield group.finished
+                return
 
-    def _receive_down(self, group: Group, request: Request, root: int, check: int, loose, *, parts: int, piece: int) -> np.ndarray:
+    def _receive_down(self, group: Group, request: Request, root: int, check: Check, loose, *, parts: int, piece: int) -> Program:
         # the first meeting tells what comes; its size decides how many more follow
-        self.meeting.meet(group.peers, check, loose)
-        dtype, shape = unpack_head(group.buffers[group.parity][root][:HEAD_BYTES].tobytes())
+        yield from self._first_meeting(group, check, loose)
+        dtype, shape = unpack_head(self._row(group, root, np.dtype(np.uint8), HEAD_BYTES, ahead=0).tobytes())
         wanted = (shape if request.shape is None else tuple(request.shape), dtype if request.dtype is None else np.dtype(request.dtype))
         if wanted != (shape, dtype):
             mine = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from {request.kind} #{group.number - 1}"
             what = f"{mine}, rank {request.root} gave {dtype} {shape}"
             self.meeting.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, request.root)))
-        out = np.empty(shape, dtype)
-        flat, first = out.reshape(-1), True
-        for start, stop, meet in self._steps(group, out.size, dtype.itemsize, parts, check, loose, HEAD_BYTES):
-            if not first:
-                meet()
-            first, size = False, stop - start
+        fits = request.out is not None and (request.out.shape, request.out.dtype) == (shape, dtype)
+        out = request.out if fits else np.empty(shape, dtype)
+        flat = out.reshape(-1)
+        value_at = group.told(root)[0]
+        if value_at >= 0:
+            flat[...] = group.view(value_at + piece * out.nbytes, dtype, out.size)
+            return delivered(out, request)
+        for step, (start, stop) in enumerate(self._ranges(out.size, dtype.itemsize, parts, HEAD_BYTES)):
+            if step:
+                yield from self._meet(group, check)
+            size = stop - start
             if size > 0:
-                flat[start:stop] = group.rows(dtype, size * parts, HEAD_BYTES)[root][piece * size : (piece + 1) * size]
-        return out
+                flat[start:stop] = self._row(group, root, dtype, size * parts, HEAD_BYTES, ahead=0)[piece * size : (piece + 1) * size]
+        return delivered(out, request)
 
     # values go out in pieces
 
-    def _pieces_out(self, group: Group, pieces: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
-        """Write range [start:stop] of every piece (rows, n, run) to my buffer; returns the rows that will hold my piece, per member."""
-        n, size = len(group.members), stop - start
-        rows = group.rows(pieces.dtype, size * n)
-        mine = rows[group.me]
-        for i in range(n):
+    def _pieces_out(self, group: Group, pieces: np.ndarray, start: int, stop: int) -> None:
+        """Write range [start:stop] of every piece (rows, n, run) to my buffer."""
+        size = stop - start
+        mine = self._row(group, group.me, pieces.dtype, size * group.n, ahead=1)
+        for i in range(group.n):
             copy_out(pieces[:, i, :], start, stop, mine[i * size : (i + 1) * size])
-        return [row[group.me * size : (group.me + 1) * size] for row in rows]
 
-    def _reduce_scatter(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
-        value, n = request.value, len(group.members)
+    def _piece_for_me(self, group: Group, member: int, place: int, shape: tuple[int, int, int], dtype: np.dtype, start: int, stop: int) -> np.ndarray:
+        """Range [start:stop] of a member's piece for this rank, flat; `shape` is that of the value as (rows, n, run)."""
+        size = stop - start
+        if place < 0:
+            return self._row(group, member, dtype, size * group.n, ahead=0)[group.me * size : (group.me + 1) * size]
+        piece = group.view(place, dtype, math.prod(shape)).reshape(shape)[:, group.me, :]
+        if shape[0] == 1:
+            return piece[0, start:stop]
+        flat = np.empty(size, dtype)
+        copy_out(piece, start, stop, flat)
+        return flat
+
+    def _reduce_scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value, n = request.value, group.n
         dim = positive_dim(request.dim, value.ndim, "reduce_scatter")
+        value_at = self._position(value)
+        out = self._result(request, value, value_at, reply_shape(request), value.dtype)
         pieces = as_pieces(value, dim, n, "reduce_scatter")
-        out = np.empty((*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :]), value.dtype)
+        in_place = request.out is not None and np.may_share_memory(value, out)
+        if in_place and not _is_piece(out, value, pieces, group.me):
+            (value, value_at), in_place = self._apart(value, out, value_at), False
+            pieces = as_pieces(value, dim, n, "reduce_scatter")
         flat = out.reshape(-1)
-        for start, stop, meet in self._steps(group, out.size, value.itemsize, n, check, loose):
-            rows = self._pieces_out(group, pieces, start, stop)
-            meet()
-            _combine_into(rows, request.reduce, flat[start:stop])
+        places: list[int] = []
+        for step, (start, stop) in enumerate(self._ranges(out.size, value.itemsize, n)):
+            if value_at < 0:
+                self._pieces_out(group, pieces, start, stop)
+            if step:
+                yield from self._meet(group, check)
+            else:
+                yield from self._first_meeting(group, check, loose, value_at)
+                places = [group.told(member)[0] for member in range(n)]
+                if min(places) >= 0:
+                    break
+            rows = [self._piece_for_me(group, i, places[i], pieces.shape, value.dtype, start, stop) for i in range(n)]
+            self._combine(rows, request.reduce, flat[start:stop], in_place)
+        if min(places) >= 0:
+            values = [group.view(place, value.dtype, value.size).reshape(pieces.shape)[:, group.me, :] for place in places]
+            for part in _blocks(out.reshape(values[0].shape), PIECE_BYTES):
+                self._combine([v[part] for v in values], request.reduce, out.reshape(values[0].shape)[part], in_place)
+        yield from self._until_read(group, check, places)
         return out
 
-    def _all_to_all(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
-        value, n = request.value, len(group.members)
+    def _combine(self, rows: list[np.ndarray], reduce: str, out: np.ndarray, in_place: bool) -> None:
+        """`combine_into`, also where `out` is one of the rows."""
+        if in_place and out.size:
+            total = self.scratch(out.dtype, out.size).reshape(out.shape)
+            combine_into(rows, reduce, total)
+            out[...] = total
+        else:
+            combine_into(rows, reduce, out)
+
+    def _all_to_all(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value, n = request.value, group.n
         split = positive_dim(request.split_dim, value.ndim, "all_to_all")
         concat = positive_dim(request.concat_dim, value.ndim, "all_to_all")
-        pieces = as_pieces(value, split, n, "all_to_all")
+        value_at = self._position(value)
+        out = self._result(request, value, -1, reply_shape(request), value.dtype.newbyteorder("="))
+        if request.out is not None and np.may_share_memory(value, out):
+            value, value_at = self._apart(value, out, value_at)
+        pieces, joined = as_pieces(value, split, n, "all_to_all"), as_pieces(out, concat, n, "all_to_all")
         shape = [size // n if d == split else size for d, size in enumerate(value.shape)]
-        count = int(np.prod(shape, dtype=np.int64))
-        shape[concat] *= n
-        dtype = np.concatenate((np.empty(0, value.dtype), np.empty(0, value.dtype))).dtype
-        out = np.empty(shape, dtype)
-        joined = as_pieces(out, concat, n, "all_to_all")
-        for start, stop, meet in self._steps(group, count, value.itemsize, n, check, loose):
-            rows = self._pieces_out(group, pieces, start, stop)
-            meet()
-            if stop > start:
-                for i, row in enumerate(rows):
-                    copy_in(joined[:, i, :], start, stop, row)
+        places: list[int] = []
+        for step, (start, stop) in enumerate(self._ranges(math.prod(shape), value.itemsize, n)):
+            if value_at < 0:
+                self._pieces_out(group, pieces, start, stop)
+            if step:
+                yield from self._meet(group, check)
+            else:
+                yield from self._first_meeting(group, check, loose, value_at)
+                places = [group.told(member)[0] for member in range(n)]
+                if min(places) >= 0:
+                    break
+            for i in range(n):
+                if stop > start:
+                    copy_in(joined[:, i, :], start, stop, self._piece_for_me(group, i, places[i], pieces.shape, value.dtype, start, stop))
+        if min(places) >= 0:
+            slots = out.reshape((*shape[:concat], n, *shape[concat:]))  # the joined dim as (member, its size)
+            for i in (*range(group.me, n), *range(group.me)):
+                whole = group.view(places[i], value.dtype, value.size).reshape((*value.shape[:split], n, shape[split], *value.shape[split + 1 :]))
+                slots[(slice(None),) * concat + (i,)] = whole[(slice(None),) * split + (group.me,)]
+        yield from self._until_read(group, check, places)
         return out
 
     # only strips at the borders go out
 
-    def _halo_exchange(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
+    def _halo_exchange(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
         routes, value, out, result = _halo_views(group, request)
         targets = {j: result[:, part] for j, part in routes.taken.items()}
-        self._strips(group, routes, value, targets, check, loose)
+        yield from self._strips(group, routes, value, targets, check, loose)
         targets[group.me][...] = value[:, routes.given[group.me]]
-        return out
+        return delivered(out, request)
 
-    def _halo_reduce(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray:
+    def _halo_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
         routes, value, out, result = _halo_views(group, request)
         # strips are put aside: where windows overlap, the element takes the addend of the rank before it first
         strips = {j: np.empty((len(result), part.stop - part.start), out.dtype) for j, part in routes.taken.items() if j != group.me}
-        self._strips(group, routes, value, strips, check, loose)
+        yield from self._strips(group, routes, value, strips, check, loose)
         strips[group.me] = value[:, routes.given[group.me]]
         for j, part in routes.taken.items():
             mine = result[:, part]
             np.add(mine, strips[j], out=mine)
-        return out
+        return delivered(out, request)
 
     def _strips(
-        self, group: Group, routes: _Routes, value: np.ndarray, targets: dict[int, np.ndarray], check: int, loose: tuple[int, int] | None
-    ) -> None:
+        self, group: Group, routes: _Routes, value: np.ndarray, targets: dict[int, np.ndarray], check: Check, loose: tuple[int, int]
+    ) -> Program:
         """Hand each neighbour its strip of `value` (rows, run), and put what each neighbour gives into its target (rows, strip).
 
         A buffer holds two pieces: for the member before, for the member after. All members take as many steps as the longest strip needs, so that
@@ -255,67 +402,130 @@ class Collectives:
         """
         me = group.me
         sent = [(j, value[:, part]) for j, part in routes.given.items() if j != me]
-        for start, stop, meet in self._steps(group, routes.longest * len(value), value.itemsize, 2, check, loose):
+        for step, (start, stop) in enumerate(self._ranges(routes.longest * len(value), value.itemsize, 2)):
             size = stop - start
-            rows = group.rows(value.dtype, 2 * size)
+            mine = self._row(group, me, value.dtype, 2 * size, ahead=1)
             for j, strip in sent:
-                copy_out(strip, start, min(stop, strip.size), rows[me][size if j > me else 0 :])
-            meet()
+                copy_out(strip, start, min(stop, strip.size), mine[size if j > me else 0 :])
+            if step:
+                yield from self._meet(group, check)
+            else:
+                yield from self._first_meeting(group, check, loose)
             for j, _ in sent:
-                copy_in(targets[j], start, min(stop, targets[j].size), rows[j][0 if j > me else size :])
+                row = self._row(group, j, value.dtype, 2 * size, ahead=0)
+                copy_in(targets[j], start, min(stop, targets[j].size), row[0 if j > me else size :])
 
     # values are added
 
-    def _all_reduce(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None) -> np.ndarray | None:
+    def _all_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
         value = request.value
         wanted = request.kind == "all_reduce" or request.root == self.rank
-        if value.nbytes > min(SMALL_BYTES, self.capacity):
-            return self._reduce_in_steps(group, request, check, loose, wanted)
-        rows = group.rows(value.dtype, value.size)
-        rows[group.me][...] = value.reshape(-1)
-        self.meeting.meet(group.peers, check, loose)
-        group.parity ^= 1
-        if not wanted:
-            return None
-        out = np.empty(value.shape, value.dtype)
-        _combine_into(rows, request.reduce, out.reshape(-1))
+        value_at, out, out_at = self._position(value), None, -1
+        if wanted:
+            out = self._result(request, value, value_at, value.shape, value.dtype)
+            if out is not value and request.out is not None and np.may_share_memory(value, out) and address_of(value) != address_of(out):
+                value, value_at = self._apart(value, out, value_at)
+            out_at = self._position(out)
+        # range t is copied in while t - 1 is added and t - 2 copied out: each one step behind the other. The first half of a buffer holds the range,
+        # the second half this rank's added part. What one member writes in a step no other reads in it.
+        n, me, itemsize, flat = group.n, group.me, value.itemsize, value.reshape(-1)
+        half = self.capacity // 2
+        room = max(half // itemsize, 1)
+        out_flat = out.reshape(-1) if wanted else None
+        ranges = [(a, min(a + room, value.size)) for a in range(0, value.size, room)]
+        count, places = len(ranges), []
+        for t in range(count + 2):
+            if t < count and value_at < 0:
+                a, b = ranges[t]
+                self._row(group, me, value.dtype, b - a, ahead=1)[...] = flat[a:b]
+            if 1 <= t <= count:
+                a, b = ranges[t - 1]
+                low, high = _share(b - a, me, n)
+                rows = [self._source(group, i, places[i], value.dtype, a, b)[low:high] for i in range(n)]
+                combine_into(rows, request.reduce, self._row(group, me, value.dtype, high - low, half, ahead=0))
+            if t >= 2 and wanted:
+                a, b = ranges[t - 2]
+                for i in range(n):
+                    low, high = _share(b - a, i, n)
+                    out_flat[a + low : a + high] = self._row(group, i, value.dtype, high - low, half, ahead=1)
+            if t == 0:
+                yield from self._first_meeting(group, check, loose, value_at, out_at)
+                told = [group.told(member) for member in range(n)]
+                places = [place for place, *_ in told]
+                results = [told[i][1] for i in range(n) if request.root in (None, group.members[i])]
+                if min(*places, *results) >= 0:
+                    self._add_in_place(group, request.reduce, value.dtype, value.size, places, results)
+                    yield from self._meet(group, check)
+                    return out
+            elif t <= count:
+                yield from self._meet(group, check)
+        # the next to use the buffers takes the one whose sums nobody reads any more
+        group.shift ^= 1
+        if max(places) >= 0:
+            yield from self._meet(group, check)
         return out
 
     _reduce = _all_reduce
 
-    def _reduce_in_steps(self, group: Group, request: Request, check: int, loose: tuple[int, int] | None, wanted: bool) -> np.ndarray | None:
-        """Ranges go through three stages, each one step behind the other: copied in, added by their owners, copied out.
+    def _add_in_place(self, group: Group, reduce: str, dtype: np.dtype, size: int, places: list[int], results: list[int]) -> None:
+        """Add my share of all values where they lie, a piece at a time, and write each piece wherever it is wanted."""
+        low, high = _share(size, group.me, group.n)
+        values = [group.view(place, dtype, size) for place in places]
+        outs = [group.view(place, dtype, size) for place in results]
+        step = max(PIECE_BYTES // dtype.itemsize, 1)
+        for a in range(low, high, step):
+            b = min(a + step, high)
+            total = self.scratch(dtype, b - a)
+            combine_into([value[a:b] for value in values], reduce, total)
+            for out in outs:
+                out[a:b] = total
 
-        The first half of a buffer holds the range, the second half this rank's added part. In a step with parity p, range t is written to p
-        and range t-2 read from p's second half, while range t-1 lies in the other buffer: what one member writes no other reads.
-        """
-        value, n, me = request.value, len(group.members), group.me
-        itemsize, flat = value.itemsize, value.reshape(-1)
-        half = self.capacity // 2
-        room = max(half // itemsize, 1)
-        out = np.empty(value.shape, value.dtype) if wanted else None
-        out_flat = out.reshape(-1) if wanted else None
-        ranges = [(a, min(a + room, value.size)) for a in range(0, value.size, room)]
-        base, count = group.parity, len(ranges)
-        for t in range(count + 2):
-            parity = (base + t) & 1
-            if t < count:
-                a, b = ranges[t]
-                group.rows(value.dtype, b - a, parity=parity)[me][...] = flat[a:b]
-            if 0 <= t - 1 < count:
-                a, b = ranges[t - 1]
-                low, high = (b - a) * me // n, (b - a) * (me + 1) // n
-                rows = [row[low:high] for row in group.rows(value.dtype, b - a, parity=parity ^ 1)]
-                _combine_into(rows, request.reduce, group.rows(value.dtype, high - low, half, parity ^ 1)[me])
-            if 0 <= t - 2 < count and wanted:
-                a, b = ranges[t - 2]
-                for i in range(n):
-                    low, high = (b - a) * i // n, (b - a) * (i + 1) // n
-                    out_flat[a + low : a + high] = group.rows(value.dtype, high - low, half, parity)[i]
-            if t <= count:
-                self.meeting.meet(group.peers, check, loose)
-        group.parity = (base + count) & 1
-        return out
+
+def _place(arena: Arena, rank: int, parity: int, started: bool) -> int:
+    """Byte of the block at which a buffer starts."""
+    return arena.map.data_start + (4 * rank + 2 * started + parity) * arena.map.buffer_bytes
+
+
+def _share(size: int, member: int, n: int) -> tuple[int, int]:
+    """[low:high] of `size` elements that `member` adds; borders at multiples of 16, so that no two members write to one cache line."""
+    return (size * member // n // 16 * 16, size if member == n - 1 else size * (member + 1) // n // 16 * 16)
+
+
+def _is_piece(small: np.ndarray, large: np.ndarray, pieces: np.ndarray, member: int) -> bool:
+    """Whether `small` is the memory of piece `member` of `large`, whose pieces as (rows, n, run) are `pieces`."""
+    return len(pieces) == 1 and address_of(small) == address_of(large) + member * pieces.shape[2] * large.itemsize
+
+
+def _blocks(like: np.ndarray, size_bytes: int):
+    """Index pairs that cut a (rows, run) array into blocks of about `size_bytes`."""
+    rows, run = like.shape
+    if not like.size:
+        return
+    columns = min(run, max(size_bytes // like.itemsize, 1))
+    height = max(size_bytes // (like.itemsize * columns), 1)
+    for row in range(0, rows, height):
+        for column in range(0, run, columns):
+            yield slice(row, row + height), slice(column, column + columns)
+
+
+class Reached:
+    """Waiting until one member has read what it needs from this rank's memory."""
+
+    bell = None
+
+    def __init__(self, group: Group, member: int) -> None:
+        self.group, self.member, self.seq = group, member, group.seq
+
+    def test(self) -> bool:
+        group = self.group
+        return group.words[group.done[self.member]] >= self.seq
+
+    def examine(self) -> None:
+        pass
+
+    def missing(self) -> Missing | None:
+        group = self.group
+        return None if self.test() else (group.members[self.member], group.done[self.member], self.seq, group.started)
 
 
 @dataclass(frozen=True)
@@ -349,7 +559,7 @@ def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np
     return routes, value.reshape(rows, value.shape[dim] * inner), out, out.reshape(rows, shape[dim] * inner)
 
 
-def _combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
+def combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
     """`communicator.combine` of equal rows, into `out` (which is none of them)."""
     ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
     ufunc(rows[0], rows[1], out=out)  # a group has two members at least: one alone is answered without the arena
@@ -357,24 +567,3 @@ def _combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
         ufunc(out, row, out=out)
     if reduce == "mean":
         np.divide(out, out.dtype.type(len(rows)), out=out)
-
-
-def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:
-    """(check, loose) for `Meeting.meet`; the caller mixes the number of the call into `check`.
-
-    Symmetric collectives compare everything, source line included: two all_reduce calls in swapped order differ in nothing else. Rooted ones and
-    barriers are often written on different lines for the root and the others, so there the origin counts only when it was given on purpose, and
-    the shape of a broadcast or scatter only where it is known.
-    """
-    kind, group = request.kind, request.group
-    origin = digest(request.origin) if request.origin else 0
-    if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", *HALOS):
-        return digest(request.descriptor(), origin), None
-    loose_origin = origin if explicit_origin else 0
-    if kind in ("reduce", "gather"):
-        return digest(request.descriptor()), (loose_origin, 0)
-    if kind in ("broadcast", "scatter"):
-        known = request.value is not None or (request.shape is not None and request.dtype is not None)
-        shape = digest(request.descriptor()) if known else 0
-        return digest(kind, group, request.root, request.dim if kind == "scatter" else 0), (loose_origin, shape)
-    return digest(kind, group), (loose_origin, 0)

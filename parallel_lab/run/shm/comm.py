@@ -7,34 +7,66 @@
 
     pool.run(step, np.ones(4))
 
-`answer` is the contract of `run/communicator.py`; the named methods fill in a Request and the caller's source line.
+`answer` is the contract of `run/communicator.py`; the named methods fill in a Request and the caller's source line. A barrier and an all_reduce of a
+small value are remembered by the place in the program that calls them: the second time neither a Request is made nor anything looked up in it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import struct
+import sys
 import threading
 import time
+from types import FrameType
 
 import dill
 import numpy as np
 
 from ...errors import message
-from ..calls import caller
+from ...origin import short_file
+from ..calls import caller, check_startable
 from ..communicator import Request, answer, delivered
-from .arena import CONTROL, FLIGHT_HEAD, REQUESTS, Arena, fence
-from .barrier import Meeting
+from .arena import ABORT, CONTROL, REQUESTS, Arena
+from .barrier import Meeting, Missing
+from .block import NEEDS_FENCE, fence
 from .channels import Channels
 from .checked_calls import CheckedCalls
-from .collectives import Collectives, Group
+from .collectives import Collectives, Program
+from .flight import FLIGHT_HEAD, FLIGHT_RECORDS, KEPT_CALLS
+from .groups import Check, Group, Register
+from .heap import Heap
+from .one_meeting import Small
+from .started import Lane, Started, in_reach
 
 __all__ = ["CONTROLS", "Communicator"]
 
 CONTROLS = ("run", "pause", "stop")
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
+NOTHING = (0, 0)
 _END = struct.Struct("<d")
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
+
+
+class Plan:
+    """What is known of one call of a rank: made the first time it is asked for.
+
+    loose   digests compared only with members that give them too
+    slot    of its text in the flight recorder
+    small   views for an all_reduce or reduce in one meeting, None for everything else
+    """
+
+    __slots__ = ("check", "digest", "group", "loose", "members", "single", "slot", "small", "started", "started_small", "wanted")
+
+    def __init__(self, request: Request, digest: int, loose: tuple[int, int] | None, slot: int, rank: int) -> None:
+        self.members, self.digest, self.loose, self.slot = request.group, digest, loose or NOTHING, slot
+        self.single = len(request.group) == 1
+        self.check = Check(digest, len(request.group))
+        self.wanted = request.root is None or request.root == rank
+        self.group: Group | None = None
+        self.started: Group | None = None
+        self.small: Small | None = None
+        self.started_small: Small | None = None
 
 
 class Communicator(CheckedCalls):
@@ -43,19 +75,24 @@ class Communicator(CheckedCalls):
     rank, world_size
     state       a dict that lives as long as the worker: parameters and the like, kept between runs
     recording   when True, every request appends (index, kind, start_s, end_s, bytes sent, group, origin) to `records`; times are
-                time.perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives
+                time.perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives; one that was started is appended when it
+                is complete
     """
 
     def __init__(self, arena: Arena, rank: int, world_size: int, pipe) -> None:
         super().__init__(rank, world_size)
         self._arena, self._pipe, self._pipe_lock = arena, pipe, threading.Lock()
+        self._words, self._bytes = arena.words, arena.bytes
         self._meeting = Meeting(arena, rank)
+        self._meeting.behind = self._behind
         self._channels = Channels(arena, self._meeting)
-        self._collectives = Collectives(arena, self._meeting)
-        self._slot = arena.map.slot(rank)
-        self._groups: dict[tuple[int, ...], Group] = {}
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self._index = 0
+        self._heap = Heap(arena, rank)
+        self._collectives = Collectives(arena, self._meeting, self._heap)
+        self._started_collectives = Collectives(arena, self._meeting, self._heap, started=True)
+        self._lane = Lane(self._meeting, self._note_started_end)
+        self._requests_word = arena.map.slot(rank) + REQUESTS
+        self._records_at = [arena.flight_offset(rank, index) for index in range(FLIGHT_RECORDS)]
+        self._begin_run()
 
     def __repr__(self) -> str:
         return f"Communicator(rank={self.rank}, world_size={self.world_size})"
@@ -65,48 +102,237 @@ class Communicator(CheckedCalls):
     def answer(self, request: Request) -> np.ndarray | None:
         """This rank's reply to `request`; blocks until the group has answered.
 
-        Bit-identical to `communicator.answer`. The reply is C-contiguous and owns its memory; None for barrier, send, and off the root of reduce
-        and gather. A send returns when the value is copied; a recv waits for it.
+        Bit-identical to `communicator.answer`. The reply is C-contiguous, in memory of its own or in `out`; None for barrier, send, and off the root
+        of reduce and gather. A send returns when the value is copied; a recv waits for it.
 
         Raises CollectiveMismatch, CollectiveTimeout, DeadlockError, RankDied, RankRaised on every member, never waits for ever.
         """
         return self._answer(request, bool(request.origin))
+
+    def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
+        """A new array, contents arbitrary, in memory that the other ranks can read too: a collective on it copies nothing in.
+
+        An ordinary array where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
+        """
+        return self._heap.empty(shape, dtype)
+
+    def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
+        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which may be x) if given."""
+        frame = sys._getframe(1)
+        code = frame.f_code
+        key = None
+        if type(x) is np.ndarray and (out is None or (out is x and x.flags.c_contiguous)):
+            try:
+                key = (id(code), frame.f_lasti, x.dtype, x.shape, reduce, group, tag, out is None)
+                plan = self._sites.get(key)
+            except TypeError:  # a group given as a list
+                key = plan = None
+            if plan is not None and not self.recording:
+                return self._small(plan[0], x, out)
+        reply = self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
+        if key is not None:
+            self._remember(key, frame, tag)
+        return reply
+
+    def barrier(self, group=None, *, tag: str = "") -> None:
+        """Return when all members have called it."""
+        frame = sys._getframe(1)
+        code = frame.f_code
+        try:
+            key = (id(code), frame.f_lasti, group, tag)
+            plan = self._sites.get(key)
+        except TypeError:
+            key = plan = None
+        if plan is not None and not self.recording:
+            return self._barrier(plan[0])
+        self._ask("barrier", group, tag)
+        if key is not None:
+            self._remember(key, frame, tag)
+        return None
+
+    def _remember(self, key: tuple, frame: FrameType, tag: str) -> None:
+        """Let the place that has just called do without a Request from now on. Its code is kept, so that the code's id stays its own."""
+        plan, code = self._last_plan, frame.f_code
+        if plan is None or plan.loose != NOTHING or not plan.group.joined:
+            return
+        if not tag and self._last_origin != f"{short_file(code.co_filename)}:{frame.f_lineno}":
+            return  # an operator of this package: one line of it stands for many of the learner's
+        if len(self._sites) >= KEPT_CALLS:
+            self._sites.clear()
+        self._sites[key] = (plan, code)
+
+    def _barrier(self, plan: Plan) -> None:
+        """A barrier whose members are known, and which nobody has tagged."""
+        if self._words[ABORT]:
+            raise self._meeting.fault_error()
+        group = plan.group
+        at = self._note_start(group, group.number, plan.slot)
+        group.number += 1
+        if self._meeting.progress is not None:
+            self._move_on()
+        group.arrive(plan.check)
+        if group.row != group.expected:
+            self._meeting.wait(group.met)
+        _END.pack_into(self._bytes, at + _END_OFFSET, time.perf_counter())
+
+    def _small(self, plan: Plan, value: np.ndarray, out: np.ndarray | None) -> np.ndarray | None:
+        """An all_reduce or reduce in one meeting, with members that are known."""
+        if self._words[ABORT]:
+            raise self._meeting.fault_error()
+        group, small, collectives = plan.group, plan.small, self._collectives
+        at = self._note_start(group, group.number, plan.slot)
+        group.number += 1
+        if self._meeting.progress is not None:
+            self._move_on()
+        if collectives.last is not group:
+            self._drive(collectives.switch_to(group))
+        small.write(group, value)
+        group.arrive(plan.check, ring=False)
+        if group.row == group.expected:
+            small.add(group)
+        else:
+            small.waits.looks = 0
+            self._meeting.wait(small.waits)
+        reply = small.reply(group, out, plan.wanted)
+        group.finish()
+        _END.pack_into(self._bytes, at + _END_OFFSET, time.perf_counter())
+        return reply
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         value = request.value
         if not request.origin or (value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)):
             value = None if value is None else np.asarray(value, order="C")
             request = dataclasses.replace(request, value=value, origin=request.origin or caller(2))
-        self._meeting.check_abort()
-        check, loose, text = self._call(request, explicit)
-        kind, members = request.kind, request.group
-        number = self._numbers.get(members, 0) if request.number is None else request.number
-        self._numbers[members] = number + 1
-        start_s, index, at = time.perf_counter(), self._index, self._note_start(number, text)
+        if self._words[ABORT]:
+            raise self._meeting.fault_error()
+        plan = self._call(request, explicit)
+        kind, group = request.kind, plan.group
+        number = group.number if request.number is None else request.number
+        group.number = number + 1
+        start_s, index, at = time.perf_counter(), self._index, self._note_start(group, number, plan.slot)
+        self._last_plan = None
+        if self._meeting.progress is not None:
+            self._move_on()
         if kind == "send":
-            self._channels.send(value, members[1])
+            self._channels.send(value, plan.members[1])
+            if self._channels.pending:
+                self._meeting.progress = self._move_on
             reply = None
         elif kind == "recv":
-            reply = self._received(request)
-        elif len(members) == 1:
+            reply = delivered(self._received(request), request)
+        elif plan.single:
             reply = answer([request])[0]
         else:
-            self._channels.push()
-            group = self._groups.get(members)
-            if group is None:
-                group = self._groups[members] = Group(members, self.rank, self._collectives.buffers)
-            group.number = number + 1
-            reply = self._collectives.run(group, request, self._numbered(check, number), loose)
-        reply = delivered(reply, request)
+            check = plan.check if request.number is None else Check(self._numbered(plan.digest, number), group.n)
+            if plan.small is None:
+                plan.small = self._collectives.small(group, request)
+            reply = self._drive(self._collectives.program(group, request, check, plan.loose, plan.small))
+            if plan.small is not None or kind == "barrier":
+                self._last_plan, self._last_origin = plan, request.origin
         end_s = time.perf_counter()
-        _END.pack_into(self._arena.bytes, at + _END_OFFSET, end_s)
+        _END.pack_into(self._bytes, at + _END_OFFSET, end_s)
         if self.recording and not quiet:
-            self.records.append((index, kind, start_s, end_s, self._bytes_sent(request), members, request.origin))
+            self.records.append((index, kind, start_s, end_s, self._bytes_sent(request), plan.members, request.origin))
         return reply
+
+    def _drive(self, program: Program) -> np.ndarray | None:
+        """The reply of a collective, waiting wherever it has to."""
+        wait = self._meeting.wait
+        try:
+            while True:
+                condition = next(program)
+                if not condition.test():
+                    wait(condition)
+        except StopIteration as end:
+            return end.value
+
+    # working while a message travels
+
+    def _begin(self, request: Request, explicit: bool) -> Started:
+        value = request.value
+        if not request.origin or (value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)):
+            value = None if value is None else np.asarray(value, order="C")
+            request = dataclasses.replace(request, value=value, origin=request.origin or caller(2))
+        check_startable(request)
+        self._meeting.check_abort()
+        plan = self._call(request, explicit)
+        group = plan.started
+        if group is None:
+            group = plan.started = self._group(plan.members, started=True)
+        number = group.number if request.number is None else request.number
+        group.number = number + 1
+        index = self._index
+        self._note_start(group, number, plan.slot)
+        call = (index + 1, number, plan.slot)
+        if plan.single:
+            started = Started(self._lane, request, call, None, lambda: _at_once(request))
+        else:
+            check = plan.check if request.number is None else Check(self._numbered(plan.digest, number), group.n)
+            near = in_reach(request, self._heap)
+            if plan.started_small is None:
+                plan.started_small = self._started_collectives.small(group, request)
+            small = plan.started_small
+
+            def program() -> Program:
+                return self._started_collectives.program(group, near, check, plan.loose, small)
+
+            started = Started(self._lane, request, call, group, program)
+        self._meeting.progress = self._move_on
+        self._lane.add(started)
+        self._move_on()
+        return started
+
+    def progress(self) -> None:
+        """Do what can be done now, without waiting, for the collectives that were started. Raises what stopped the run."""
+        if self._meeting.progress is not None:
+            self._meeting.check_abort()
+            self._move_on()
+
+    def _move_on(self) -> bool:
+        """Push messages that did not fit their channel, and go on with what was started; returns whether there is more to do."""
+        more = bool(self._channels.pending) and self._channels.push()
+        if self._lane.queue:
+            more = self._lane.progress() or more
+        if not more:
+            self._meeting.progress = None
+        return more
+
+    def _behind(self) -> tuple[Missing | None, int] | None:
+        queue = self._lane.queue
+        return (self._lane.missing(), queue[0].call[0]) if queue else None
+
+    def _note_started_end(self, started: Started) -> None:
+        """Write when it was complete, if its record is still kept."""
+        index, request = started.call[0] - 1, started.request
+        if self._index - index <= FLIGHT_RECORDS:
+            _END.pack_into(self._bytes, self._records_at[index % FLIGHT_RECORDS] + _END_OFFSET, started.end_s)
+        if self.recording:
+            sent = self._bytes_sent(request)
+            self.records.append((index, request.kind, started.start_s, started.end_s, sent, request.group, request.origin))
+
+    # what is known of calls
+
+    def _examined(self, request: Request, check: int, loose: tuple[int, int] | None, text: bytes) -> Plan:
+        self._arena.write_text(self.rank, self._texts, text)
+        plan = Plan(request, check, loose, self._texts, self.rank)
+        self._texts += 1
+        plan.group = self._group(plan.members)
+        return plan
+
+    def _forget_calls(self) -> None:
+        super()._forget_calls()
+        self._sites.clear()
+
+    def _group(self, members: tuple[int, ...], *, started: bool = False) -> Group:
+        key = (members, started)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(self._arena, self._meeting, self._register, members, started=started)
+        return group
 
     def _received(self, request: Request) -> np.ndarray:
         source = request.group[0]
-        out, dtype, shape = self._channels.recv(source)
+        out, dtype, shape = self._channels.recv(source, request.out)
         wanted_shape = shape if request.shape is None else tuple(request.shape)
         wanted_dtype = dtype if request.dtype is None else np.dtype(request.dtype)
         if (wanted_shape, wanted_dtype) != (shape, dtype):
@@ -115,16 +341,17 @@ class Communicator(CheckedCalls):
             self._meeting.raise_fault("CollectiveMismatch", text, ranks=[self.rank, source])
         return out
 
-    def _note_start(self, number: int, text: bytes) -> int:
+    def _note_start(self, group: Group, number: int, slot: int) -> int:
         """Write the flight record of a request that starts; returns where it lies."""
-        index, arena = self._index, self._arena
+        index = self._index
         self._index = index + 1
-        at = arena.flight_offset(self.rank, index)
-        body = at + FLIGHT_HEAD.size
-        arena.bytes[body : body + len(text)] = text
-        FLIGHT_HEAD.pack_into(arena.bytes, at, index, number, time.perf_counter(), 0.0, len(text))
-        fence()
-        arena.words[self._slot + REQUESTS] = index + 1
+        at = self._records_at[index % FLIGHT_RECORDS]
+        FLIGHT_HEAD.pack_into(self._bytes, at, index, number, time.perf_counter(), 0.0, slot)
+        if NEEDS_FENCE:
+            fence()
+        self._words[self._requests_word] = index + 1
+        if not group.started:
+            group.call = (index + 1, number, slot)
         return at
 
     # control
@@ -132,18 +359,18 @@ class Communicator(CheckedCalls):
     @property
     def control(self) -> str:
         """What the notebook asks for: "run", "pause" or "stop"."""
-        return CONTROLS[self._arena.words[CONTROL]]
+        return CONTROLS[self._words[CONTROL]]
 
     @property
     def stop_requested(self) -> bool:
         """True once the notebook has asked for a stop. Ranks may see it at different steps: use `agree_to_continue` to leave a loop."""
-        return self._arena.words[CONTROL] == 2
+        return self._words[CONTROL] == 2
 
     def wait_if_paused(self) -> None:
         """Return when the notebook does not ask for a pause. Raises what stopped the run meanwhile."""
-        while self._arena.words[CONTROL] == 1:
+        while self._words[CONTROL] == 1:
             self._meeting.check_abort()
-            self._channels.push()
+            self._move_on()
             time.sleep(PAUSE_LOOK_S)
         self._meeting.check_abort()
 
@@ -160,9 +387,28 @@ class Communicator(CheckedCalls):
     def _begin_run(self) -> None:
         self._meeting.begin_run()
         self._channels.begin_run()
+        self._lane.begin_run()
         self._collectives.begin_run()
-        self._groups.clear()
-        self._numbers.clear()
+        self._started_collectives.begin_run()
+        self._register = Register(self._arena, self.rank)
+        self._groups: dict[tuple, Group] = {}
         self._calls.clear()
+        self._sites: dict[tuple, tuple] = {}
+        self._last_plan: Plan | None = None
+        self._last_origin = ""
+        self._texts = 0
         self._index = 0
         self.records = []
+
+    def _end_run(self) -> None:
+        """This rank's program has returned: hand over what it sent. Raises CollectiveMismatch for a collective that was not waited for."""
+        if not self._words[ABORT]:
+            self._lane.check_waited(self.rank)
+            if not self.stop_requested:
+                self._channels.flush()
+
+
+def _at_once(request: Request) -> Program:
+    """A collective of one rank alone."""
+    yield from ()
+    return answer([request])[0]

@@ -3,6 +3,9 @@
 A rank that waits longer than a moment publishes the word it waits for and the rank that will write it. Following those edges from a waiting rank
 leads to the rank that keeps everybody waiting, or back to a rank already passed: then nobody in the circle can ever go on.
 
+A rank that waits goes on with what it has started meanwhile, so each rank is two nodes: its program, and the oldest of its started collectives. A
+wait for a started collective of a rank leads to that second node, or to the rank's program where that has not started it yet.
+
 Words only grow, so an edge that looks the same in two complete readings existed at every moment between them; a circle found in both readings is
 therefore real, without stopping anybody.
 """
@@ -12,13 +15,30 @@ from __future__ import annotations
 import sys
 
 from ...errors import message
-from .arena import PID, WAIT_INDEX, WAIT_PEER, WAIT_SINCE_NS, WAIT_STAMP, WAIT_VALUE, Arena
+from .arena import (
+    LANE_ENTRY,
+    LANE_INDEX,
+    LANE_PEER,
+    LANE_STAMP,
+    LANE_VALUE,
+    PID,
+    WAIT_INDEX,
+    WAIT_LANE,
+    WAIT_PEER,
+    WAIT_SINCE_NS,
+    WAIT_STAMP,
+    WAIT_VALUE,
+    Arena,
+    FlightEntry,
+)
+from .barrier import MOVING, difference
 
 __all__ = ["Watch", "os_state"]
 
 CYCLE_AFTER_S = 0.1  # waits shorter than this are not looked at
 
-Edge = tuple[int, int, int, int]  # stamp, peer, index, value
+Node = tuple[int, bool]  # rank, whether its started collectives are meant
+Edge = tuple[int, int, int, int, Node]  # stamp, peer, index, value, the node it leads to
 
 
 def os_state(pid: int) -> str:
@@ -42,7 +62,7 @@ class Watch:
         self.begin_run()
 
     def begin_run(self) -> None:
-        self.last_edges: dict[int, Edge] = {}
+        self.last_edges: dict[Node, Edge] = {}
         self.warned: set[tuple[int, ...]] = set()
 
     def look(self, now_s: float, resumed_at_s: float) -> list[str]:
@@ -50,71 +70,101 @@ class Watch:
 
         now_s, resumed_at_s   time.monotonic() now, and when the job started or last went on after a pause: no wait counts from before
         """
-        arena, words = self.arena, self.arena.words
-        edges: dict[int, Edge] = {}
+        arena = self.arena
+        edges: dict[Node, Edge] = {}
         oldest = 0.0
         for rank in range(arena.map.world_size):
             slot = arena.map.slot(rank)
-            stamp = words[slot + WAIT_STAMP]
-            if not stamp:
+            waited_s = now_s - max(arena.words[slot + WAIT_SINCE_NS] / 1e9, resumed_at_s)
+            edge = self._edge(slot, WAIT_STAMP, (WAIT_PEER, WAIT_INDEX, WAIT_VALUE)) if waited_s >= CYCLE_AFTER_S else None
+            if edge is None:
                 continue
-            since_s = max(words[slot + WAIT_SINCE_NS] / 1e9, resumed_at_s)
-            edge = (stamp, words[slot + WAIT_PEER], words[slot + WAIT_INDEX], words[slot + WAIT_VALUE])
-            if now_s - since_s < CYCLE_AFTER_S or edge[1] >= arena.map.world_size or edge[2] >= arena.map.words:
-                continue
-            if words[slot + WAIT_STAMP] != stamp or words[edge[2]] >= edge[3]:
-                continue  # the wait is over, or its rank has not yet looked
-            edges[rank] = edge
-            oldest = max(oldest, now_s - since_s)
-        steady = {rank: edge for rank, edge in edges.items() if self.last_edges.get(rank) == edge}
+            edges[rank, False] = edge
+            oldest = max(oldest, waited_s)
+            behind = self._edge(slot, LANE_STAMP, (LANE_PEER, LANE_INDEX, LANE_VALUE))
+            if behind is not None:
+                edges[rank, True] = behind
+        steady = {node: edge for node, edge in edges.items() if self.last_edges.get(node) == edge}
         self.last_edges = edges
         circle = _circle(steady)
         if circle:
-            arena.write_fault(arena.map.world_size, "DeadlockError", self._circle_text(circle), ranks=circle)
+            kind, text = self._circle_text(circle)
+            arena.write_fault(arena.map.world_size, kind, text, ranks=sorted({rank for rank, _ in circle}))
             return []
-        if oldest < min(self.warn_after_s, self.timeout_s) or not steady:
+        waiting = [node for node in steady if not node[1]]
+        if oldest < min(self.warn_after_s, self.timeout_s) or not waiting:
             return []
-        late = sorted({_end_of(rank, steady) for rank in steady})
+        late = sorted({_end_of(node, steady)[0] for node in waiting})
         if oldest >= self.timeout_s:
-            text = f"{self._late_text(late, steady)} for more than timeout_s = {self.timeout_s:g} s."
+            text = f"{self._late_text(late, waiting)} for more than timeout_s = {self.timeout_s:g} s."
             arena.write_fault(arena.map.world_size, "CollectiveTimeout", text, ranks=late)
             return []
         if tuple(late) in self.warned:
             return []
         self.warned.add(tuple(late))
-        return [f"{self._late_text(late, steady)} for {oldest:.1f} s; CollectiveTimeout follows at {self.timeout_s:g} s."]
+        return [f"{self._late_text(late, waiting)} for {oldest:.1f} s; CollectiveTimeout follows at {self.timeout_s:g} s."]
 
-    def _late_text(self, late: list[int], edges: dict[int, Edge]) -> str:
+    def _edge(self, slot: int, stamp_word: int, fields: tuple[int, int, int]) -> Edge | None:
+        """What is published behind a stamp, None if that is nothing, or is over, or the rank has not yet looked."""
+        arena, words = self.arena, self.arena.words
+        stamp = words[slot + stamp_word]
+        if not stamp or (stamp_word == LANE_STAMP and stamp == MOVING):
+            return None
+        peer, index, value = (words[slot + field] for field in fields)
+        started = stamp_word == LANE_STAMP or bool(words[slot + WAIT_LANE])
+        if peer >= arena.map.world_size or index >= arena.map.words or words[slot + stamp_word] != stamp or words[index] >= value:
+            return None
+        return stamp, peer, index, value, (peer, started and words[arena.map.slot(peer) + LANE_STAMP] != 0)
+
+    def _entry(self, node: Node) -> FlightEntry | None:
+        """The request that a node waits for."""
+        rank, started = node
+        entry = self.arena.recorded(rank, self.arena.words[self.arena.map.slot(rank) + LANE_ENTRY] - 1) if started else None
+        return entry or self.arena.waiting_entry(rank)
+
+    def _late_text(self, late: list[int], waiting: list[Node]) -> str:
         parts = []
         for rank in late:
             pid = self.arena.words[self.arena.map.slot(rank) + PID]
             entry = self.arena.last_entry(rank)
             last = f"last call {entry}{'' if entry.end_s is None else ' (answered)'}" if entry else "no call yet"
             parts.append(f"rank {rank} (pid {pid}, {os_state(pid)}; {last})")
-        waiting = sorted(set(edges) - set(late))
-        first = self.arena.last_entry(waiting[0]) if waiting else None
-        return f"{', '.join(parts)} keeps rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting))} waiting in {first}"
+        kept = sorted({rank for rank, _ in waiting} - set(late))
+        first = self.arena.waiting_entry(kept[0]) if kept else None
+        return f"{', '.join(parts)} keeps rank{'s' if len(kept) > 1 else ''} {', '.join(map(str, kept))} waiting in {first}"
 
-    def _circle_text(self, circle: list[int]) -> str:
+    def _circle_text(self, circle: list[Node]) -> tuple[str, str]:
+        """(kind of fault, its text)."""
+        entries = [self._entry(node) for node in circle]
+        if len(circle) == 2 and not any(started for _, started in circle) and all(_is_common(entry, circle) for entry in entries):
+            return "CollectiveMismatch", difference(*entries)
         after = [*circle[1:], circle[0]]
-        parts = [f"rank {rank} waits for rank {peer} in {self.arena.last_entry(rank)}" for rank, peer in zip(circle, after, strict=True)]
-        return message("; ".join(parts), where="Deadlock", hint="Let all ranks make their calls in an order in which each finds its partners")
+        parts = [f"rank {rank} waits for rank {peer} in {entry}" for (rank, _), (peer, _), entry in zip(circle, after, entries, strict=True)]
+        hint = "Let all ranks make their calls in an order in which each finds its partners"
+        return "DeadlockError", message("; ".join(parts), where="Deadlock", hint=hint)
 
 
-def _end_of(rank: int, edges: dict[int, Edge]) -> int:
-    while rank in edges:
-        rank = edges[rank][1]
-    return rank
+def _is_common(entry: FlightEntry | None, circle: list[Node]) -> bool:
+    """Whether it is a collective in which all ranks of the circle take part: two such calls should have been one."""
+    return entry is not None and entry.kind not in ("send", "recv") and all(rank in entry.group for rank, _ in circle)
 
 
-def _circle(edges: dict[int, Edge]) -> list[int] | None:
-    """A circle of ranks in which each waits for the next, or None."""
+def _end_of(node: Node, edges: dict[Node, Edge]) -> Node:
+    passed = set()
+    while node in edges and node not in passed:  # a circle that is not yet old enough has no end
+        passed.add(node)
+        node = edges[node][4]
+    return node
+
+
+def _circle(edges: dict[Node, Edge]) -> list[Node] | None:
+    """A circle of nodes in which each waits for the next, or None."""
     for start in edges:
-        path: list[int] = []
-        rank = start
-        while rank in edges and rank not in path:
-            path.append(rank)
-            rank = edges[rank][1]
-        if rank in path:
-            return path[path.index(rank) :]
+        path: list[Node] = []
+        node = start
+        while node in edges and node not in path:
+            path.append(node)
+            node = edges[node][4]
+        if node in path:
+            return path[path.index(node) :]
     return None

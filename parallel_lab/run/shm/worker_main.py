@@ -23,7 +23,7 @@ from multiprocess import connection
 
 from ...allocator import keep_freed_memory
 from .. import calls
-from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
+from .arena import FINISHED, PID, RUN, STARTED, Arena, ArenaMap, SharedBlock
 from .barrier import RunInterrupted
 from .comm import Communicator
 from .uncaught import follows_fault, text_of
@@ -126,8 +126,7 @@ def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes
         arena.words[slot + STARTED] = arena.words[RUN]
         comm._meeting.check_abort()  # loading may import much; the others may have failed meanwhile
         result = function(comm, *args)
-        if not comm.stop_requested and not arena.words[ABORT]:
-            comm._channels.flush()
+        comm._end_run()
         body = dill.dumps(result, recurse=True)
     except RunInterrupted:
         return b"S", b""

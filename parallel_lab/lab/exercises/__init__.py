@@ -1,0 +1,20 @@
+"""Exercises that answer: `check` gives a verdict part by part, `hint` the next of four hints.
+
+    from parallel_lab.lab.exercises import check, hint
+
+    check("02.1", ring_reduce_scatter)      # what passed, what was counted, what the formula says, the first rank and call that are wrong
+    hint("02.1")                            # a question; called again: a place to look, a part of the answer, the answer in words
+
+In a class: exercise cells and test cells of the notebooks carry nbgrader's metadata (schema 3). A test cell holds
+`check("02.1", ring_reduce_scatter).assert_passed()`, which raises AssertionError unless everything passed; with
+`check("02.1", ring_reduce_scatter).points` in its place nbgrader gives the points of the parts that passed. The notebooks are the students' version
+as they are; so that `nbgrader generate_assignment` leaves the starts of the exercises in place, give it
+`--GenerateAssignment.preprocessors` without `ClearSolutions`.
+
+A new exercise is an `Exercise` in `lesson_NN.py` (`book.py` says what it is made of); nothing has to be entered elsewhere.
+"""
+
+from .book import Exercise, all_exercises, check, get_exercise, hint
+from .verdict import Hint, Part, Verdict
+
+__all__ = ["Exercise", "Hint", "Part", "Verdict", "all_exercises", "check", "get_exercise", "hint"]

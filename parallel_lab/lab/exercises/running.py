@@ -1,0 +1,306 @@
+"""Running what a learner wrote: never for ever, never an exception, and with a log that the engine keeps, not the learner.
+
+    called = attempt(weights, (4, 4, 2))             # called.value, or called.fault with file:line
+    run = run_programs(ring, ranks=4, values=...)    # generators that yield Requests, on simulated ranks
+    run.results, run.messages, run.steps
+
+A call is stopped after `seconds` wherever it is: by the system's alarm in the main thread of a notebook or script (it also ends a sleep), elsewhere
+by a trace function that looks at the clock at each line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ParallelLabError, shorten
+from ...origin import short_file
+from ...run.communicator import Request, Start
+from ...run.simulator import simulate
+from .verdict import Part
+
+__all__ = ["SECONDS", "Called", "Fault", "Message", "ProgramRun", "TimeUp", "attempt", "deadline", "read_number", "run_programs"]
+
+SECONDS = 5.0  # of one call of a learner's function; right answers take milliseconds
+MOST_MESSAGES = 10_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
+AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class TimeUp(BaseException):
+    """The time for a call is over. No Exception, so that a learner's `except Exception` does not catch it."""
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise TimeUp in what is inside after `seconds`. Deadlines may lie in each other: the one that is over first ends what it surrounds."""
+    in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    with _alarm(seconds) if in_main else _tracing(seconds):
+        yield
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    armed, begin = True, time.monotonic()
+
+    def ring(signum: int, frame: Any) -> None:
+        while frame is not None and frame.f_code is not fault_of.__code__:  # the fault of the first ring is being written down
+            frame = frame.f_back
+        if armed and frame is None:
+            raise TimeUp
+
+    left_s, interval_s = signal.getitimer(signal.ITIMER_REAL)  # an outer deadline's, or a test runner's
+    previous = signal.getsignal(signal.SIGALRM)
+    if left_s and left_s <= seconds:
+        yield  # the outer one is over first
+        return
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+    try:
+        yield
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - begin), 1e-3), interval_s)
+
+
+@contextlib.contextmanager
+def _tracing(seconds: float) -> Iterator[None]:
+    end, previous = time.monotonic() + seconds, sys.gettrace()
+
+    def look(frame: Any, event: str, arg: Any) -> Any:
+        if time.monotonic() > end:
+            raise TimeUp
+        return look
+
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(previous)
+
+
+# ---- what went wrong ----
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a learner's code gave no result.
+
+    text   the error in a line
+    place  `file:line` of the learner's own innermost line; "cell" is the file of what was written in a notebook
+    code   that line
+    rank   on which rank, where the code is a rank program's
+    """
+
+    text: str
+    place: str = ""
+    code: str = ""
+    rank: int | None = None
+
+    def part(self, name: str, expected: str = "", note: str = "") -> Part:
+        """The failed part that says so."""
+        line = f"\n{self.place}: {self.code}" if self.code else ""
+        return Part(name, False, f"{self.text}{line}", expected, note, self.rank, f"at {self.place}" if self.place else "")
+
+
+def fault_of(error: BaseException, rank: int | None = None, seconds: float = SECONDS) -> Fault:
+    """An exception from a learner's code as a Fault."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    # numpy's and Python's own files are no place to look at, unless there is nothing else
+    own = [f for f in frames if not f.filename.startswith(("<frozen", sys.base_prefix, sys.prefix))] or frames
+    place = f"{short_file(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    code = (own[-1].line or "").strip() if own else ""
+    if isinstance(error, TimeUp):
+        return Fault(f"stopped: no end after {seconds:g} s", place, code, rank)
+    text = str(error) if isinstance(error, ParallelLabError) else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Fault(text, place, code, rank)
+
+
+# ---- a function ----
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a call gave: `value`, or `fault` if it gave none."""
+
+    value: Any = None
+    fault: Fault | None = None
+
+
+def attempt(function: Any, *args: Any, seconds: float = SECONDS) -> Called:
+    """Call a learner's function; whatever it raises, and that it does not end, is in `fault`."""
+    if not callable(function):
+        return Called(fault=Fault(f"{shorten(function)} is no function"))
+    try:
+        with deadline(seconds):
+            return Called(function(*args))
+    except KeyboardInterrupt:  # the learner's own
+        raise
+    except BaseException as error:  # SystemExit of an exit() too: it must not end the kernel
+        return Called(fault=fault_of(error, seconds=seconds))
+
+
+def read_number(value: Any) -> float | None:
+    """A number that a learner gave, as a float; None for what is none (None, text, arrays of several)."""
+    if value is None or isinstance(value, str | bytes | bool):
+        return None
+    try:
+        return float(value)
+    except Exception:  # the value's own code may raise anything
+        return None
+
+
+# ---- rank programs ----
+
+
+@dataclass(frozen=True)
+class Message:
+    """A send, as the log has it.
+
+    source, destination   ranks
+    size_bytes            of what it carried
+    step                  its place in time: a rank sends one message after the other, and what depends on a message comes after it. 1 is first
+    origin                the learner's file:line
+    """
+
+    source: int
+    destination: int
+    size_bytes: int
+    step: int
+    origin: str
+
+    @property
+    def op(self) -> str:
+        """`send 2 -> 3 at cell:7`"""
+        return f"send {self.source} -> {self.destination}" + (f" at {self.origin}" if self.origin else "")
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """What rank programs did.
+
+    results      what each rank returned; () with a fault
+    messages     every send, in the order in which they were made
+    collectives  (rank, kind, origin) of every request that was no send or recv
+    """
+
+    ranks: int
+    results: tuple[Any, ...]
+    messages: tuple[Message, ...]
+    collectives: tuple[tuple[int, str, str], ...]
+    fault: Fault | None = None
+
+    @property
+    def steps(self) -> int:
+        """Length of the longest chain of messages of which each had to wait for the one before: 0 without a message."""
+        return max((m.step for m in self.messages), default=0)
+
+    def sent_bytes(self, rank: int) -> int:
+        """Bytes that a rank sent."""
+        return sum(m.size_bytes for m in self.messages if m.source == rank)
+
+    def sent_by(self, rank: int) -> tuple[Message, ...]:
+        """A rank's sends in order."""
+        return tuple(m for m in self.messages if m.source == rank)
+
+
+class _Log:
+    """The engine's record of a run; the programs never see it."""
+
+    def __init__(self, ranks: int) -> None:
+        self.messages: list[Message] = []
+        self.collectives: list[tuple[int, str, str]] = []
+        self.clock = [0] * ranks  # per rank, the step of the last message that it sent or received
+        self.on_the_way: dict[tuple[int, ...], deque[int]] = {}
+
+    def asked(self, rank: int, request: Any, origin: str) -> None:
+        if isinstance(request, Start):
+            request = request.request
+        if not isinstance(request, Request) or request.kind == "recv":
+            return
+        if len(self.messages) + len(self.collectives) >= MOST_MESSAGES:
+            raise RuntimeError(f"still communicating after {MOST_MESSAGES} messages, at {origin}")
+        if request.kind != "send":
+            self.collectives.append((rank, str(request.kind), origin))
+        elif request.value is not None and isinstance(request.group, tuple) and len(request.group) == 2:
+            self.clock[rank] += 1
+            self.on_the_way.setdefault(request.group, deque()).append(self.clock[rank])
+            self.messages.append(Message(rank, request.group[1], request.value.nbytes, self.clock[rank], origin))
+
+    def answered(self, rank: int, request: Any) -> None:
+        if isinstance(request, Request) and request.kind == "recv" and self.on_the_way.get(request.group):
+            self.clock[rank] = max(self.clock[rank], self.on_the_way[request.group].popleft())
+
+
+class _Raised(BaseException):
+    """Carries an exception of one rank's program through the simulator."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+def _line_of(program: Any) -> str:
+    """Where a generator stands now, `file:line`."""
+    inner = program
+    while isinstance(inner.gi_yieldfrom, Generator):
+        inner = inner.gi_yieldfrom
+    frame = inner.gi_frame
+    return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> Generator[Any, Any, Any]:
+    """A learner's program, passed on request by request and written down."""
+    reply = None
+    try:
+        program = make()
+        if not isinstance(program, Generator):
+            return program  # without a yield it is a function: a rank that sends nothing
+        while True:
+            try:
+                request = program.send(reply)
+            except StopIteration as end:
+                return end.value
+            origin = _line_of(program)
+            if isinstance(request, Request) and not request.origin:
+                request = dataclasses.replace(request, origin=origin)
+            log.asked(rank, request, origin)
+            reply = yield request
+            log.answered(rank, request)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise _Raised(fault_of(error, rank, seconds)) from error
+
+
+def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: float = SECONDS) -> ProgramRun:
+    """Run `program(rank, ranks, value)` on every simulated rank.
+
+    program  a learner's generator function that yields Requests; one without a yield is a rank that sends nothing
+    values   one per rank; give each call copies of its own, because a program may write into what it gets
+
+    Ranks that wait for each other for ever, calls that do not fit, exceptions and programs without an end are the `fault` of the run.
+    """
+    if not callable(program):
+        return ProgramRun(ranks, (), (), (), Fault(f"{shorten(program)} is no function"))
+    log, fault, results = _Log(ranks), None, ()
+    try:
+        with deadline(seconds):
+            results = tuple(simulate([_watched(r, lambda r=r: program(r, ranks, values[r]), log, seconds) for r in range(ranks)]))
+    except _Raised as raised:
+        fault = raised.fault
+    except (ParallelLabError, TimeUp) as error:  # of the simulator: a deadlock, requests that do not fit
+        fault = Fault(fault_of(error, seconds=seconds).text)
+    return ProgramRun(ranks, results, tuple(log.messages), tuple(log.collectives), fault)

@@ -1,0 +1,167 @@
+"""What `check` and `hint` answer: verdicts part by part, and one step of a ladder of hints. They print as text, in a notebook as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import escape
+
+__all__ = ["LADDER", "Hint", "Part", "Verdict"]
+
+LADDER = ("a question", "a place to look", "a part of the answer", "the answer in words")  # hint levels 0 to 3
+# bars beside the text, never the only sign; of middle lightness, so that they stand out on white and on near-black
+_BARS = {True: "#2f9e63", False: "#d0493f", None: "#8a929b"}
+_MARKS = {True: ("✓", "passed"), False: ("✗", "not yet"), None: ("–", "not judged")}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The verdict on one part of an answer.
+
+    name      of the exercise's parts, or words for what went wrong
+    passed    True or False; None: it could not be judged, because an earlier part failed
+    found     what the answer gave, counted or computed by the engine
+    expected  what it should be, with the formula or rule that says so
+    note      what a wrong answer is an answer to, where that is known
+    rank      the first rank that is wrong, where that applies
+    op        the first call or tensor that is wrong, such as `send 2 -> 3 at cell:7`
+    points    what it is worth
+    """
+
+    name: str
+    passed: bool | None
+    found: str = ""
+    expected: str = ""
+    note: str = ""
+    rank: int | None = None
+    op: str = ""
+    points: int = 1
+
+    @property
+    def earned(self) -> int:
+        """All of its points, or none."""
+        return self.points if self.passed else 0
+
+    @property
+    def where(self) -> str:
+        """`rank 2, send 2 -> 3`; empty where neither is known."""
+        return ", ".join(filter(None, ("" if self.rank is None else f"rank {self.rank}", self.op)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on an answer: true when every part passed.
+
+    exercise     its number, such as "02.1";  title: in words
+    parts        in the order in which they are judged
+    hints_seen   of the four hints of this exercise, how many were given in this session
+    """
+
+    exercise: str
+    title: str
+    parts: tuple[Part, ...]
+    hints_seen: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every part passed."""
+        return all(part.passed for part in self.parts)
+
+    @property
+    def points(self) -> int:
+        """Points of the parts that passed."""
+        return sum(part.earned for part in self.parts)
+
+    @property
+    def max_points(self) -> int:
+        """Points of all parts."""
+        return sum(part.points for part in self.parts)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    @property
+    def first_failure(self) -> Part | None:
+        """The first part that did not pass."""
+        return next((part for part in self.parts if not part.passed), None)
+
+    def assert_passed(self) -> None:
+        """Raise AssertionError with the verdict as its text unless every part passed: the form that automatic graders such as nbgrader need."""
+        if not self.passed:
+            error = AssertionError(str(self))
+            # a notebook shows the verdict, not the lines of this file
+            error._render_traceback_ = lambda: str(self).splitlines()  # type: ignore[attr-defined]
+            raise error
+
+    # ---- words ----
+
+    @property
+    def headline(self) -> str:
+        """One line: exercise, verdict, points."""
+        done = "passed" if self.passed else f"{sum(bool(p.passed) for p in self.parts)} of {len(self.parts)} parts passed"
+        return f"Exercise {self.exercise}, {self.title}: {done}, {self.points} of {self.max_points} points"
+
+    @property
+    def offer(self) -> str:
+        """What to call for help; empty when nothing is missing."""
+        if self.passed:
+            return ""
+        seen = min(self.hints_seen, len(LADDER))
+        if seen == len(LADDER):
+            return f'All hints were given; hint("{self.exercise}", 0) shows them again, from 0 to {len(LADDER) - 1}.'
+        return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).'
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        for part in self.parts:
+            mark, word = _MARKS[part.passed]
+            lines.append(f"  {mark} {part.name}: {word}" + (f" ({part.where})" if part.where and not part.passed else ""))
+            lines += [f"      {title}: {text}".replace("\n", "\n      ") for title, text in self._rows(part)]
+        return "\n".join([*lines, *filter(None, (self.offer,))])
+
+    __repr__ = __str__
+
+    @staticmethod
+    def _rows(part: Part) -> list[tuple[str, str]]:
+        rows = [("found", part.found), ("expected", "" if part.passed else part.expected), ("note", part.note)]
+        return [(title, text) for title, text in rows if text]
+
+    def _repr_html_(self) -> str:
+        blocks = []
+        for part in self.parts:
+            mark, word = _MARKS[part.passed]
+            where = f" ({escape(part.where)})" if part.where and not part.passed else ""
+            rows = "".join(
+                f"<div style='margin-left:1.4em;white-space:pre-wrap;overflow-wrap:anywhere'>{escape(title)}: {escape(text)}</div>"
+                for title, text in self._rows(part)
+            )
+            blocks.append(
+                f"<li style='list-style:none;margin:4px 0;padding-left:8px;border-left:4px solid {_BARS[part.passed]}'>"
+                f"<b>{mark} {escape(part.name)}</b>: {word}{where}{rows}</li>"
+            )
+        offer = f"<p style='margin:4px 0'>{escape(self.offer)}</p>" if self.offer else ""
+        body = f"<ul style='margin:4px 0;padding:0'>{''.join(blocks)}</ul>{offer}"
+        return f"<div role='status' style='color:inherit;max-width:100ch'><p style='margin:4px 0'><b>{escape(self.headline)}</b></p>{body}</div>"
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One step of the ladder of an exercise.
+
+    level  0 a question, 1 a place to look, 2 a part of the answer, 3 the answer in words
+    """
+
+    exercise: str
+    level: int
+    text: str
+
+    def __str__(self) -> str:
+        more = f' hint("{self.exercise}") gives {LADDER[self.level + 1]}.' if self.level + 1 < len(LADDER) else ""
+        return f"Exercise {self.exercise}, hint {self.level} of {len(LADDER) - 1} ({LADDER[self.level]}): {self.text}{more}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, _, rest = str(self).partition(": ")
+        style = f"border-left:4px solid {_BARS[None]};padding-left:8px;max-width:100ch"
+        return f"<p style='{style}'><b>{escape(head)}:</b> {escape(rest)}</p>"

@@ -1,0 +1,74 @@
+"""A network trained with its gradients fused and without: how long a step takes, and that the numbers are the same bits.
+
+result = trained("measured", job, plan, unfused_plan, cluster, steps=8)
+result.step_s, result.unfused_s, result.equal
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cluster import Cluster
+from ..events import Event
+from ..plan import Plan
+from ..run.session import Session
+from .fusion_lanes import Lanes, event_lanes
+from .fusion_subjects import Job
+
+__all__ = ["RunResult", "trained"]
+
+WARM_UPS = 2  # steps before the first that counts: the first touches memory for the first time
+EXECUTORS = {"simulated": "simulator", "measured": "processes"}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Training steps with the chosen fusion, and the same without any.
+
+    source          "simulated" or "measured"
+    step_s, unfused_s   median of `steps` steps (of an even number the lower one), from the first start on any rank to the last end
+    equal           losses and parameters of the two are equal bit for bit after all steps;  compared: how many arrays
+    differs         the first that is not equal, or ""
+    sent            messages of gradients that rank 0 sent in one step
+    lanes           of the step that step_s is of, on rank 0
+    """
+
+    source: str
+    step_s: float
+    unfused_s: float
+    steps: int
+    equal: bool
+    compared: int
+    differs: str
+    sent: int
+    lanes: Lanes
+
+
+def trained(source: str, job: Job, plan: Plan, unfused: Plan, cluster: Cluster, steps: int) -> RunResult:
+    """Both plans trained from the same start on the same batches. cluster: for simulated times."""
+    options = {"cluster": cluster} if source == "simulated" else {}
+    times, tensors, lanes = [], [], []
+    for one in (plan, unfused):
+        with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options) as session:
+            losses = session.train(job.batches, WARM_UPS)
+            losses += session.train(job.batches, steps, record=steps)
+            durations = _durations(session.events)
+            usual = statistics.median_low(durations.values())
+            times.append(usual)
+            lanes.append(event_lanes(one, session.events, next(step for step, time_s in durations.items() if time_s == usual)))
+            tensors.append({"losses": np.array(losses), **session.parameters()})
+    differs = next((name for name, value in tensors[0].items() if value.tobytes() != tensors[1][name].tobytes()), "")
+    return RunResult(source, times[0], times[1], steps, not differs, len(tensors[0]), differs, len(lanes[0].messages), lanes[0])
+
+
+def _durations(events: Sequence[Event]) -> dict[int, float]:
+    """{step: seconds from the first start on any rank to the last end on any}."""
+    bounds: dict[int, tuple[float, float]] = {}
+    for event in events:
+        first, last = bounds.get(event.step, (event.start_s, event.end_s))
+        bounds[event.step] = (min(first, event.start_s), max(last, event.end_s))
+    return {step: last - first for step, (first, last) in sorted(bounds.items())}

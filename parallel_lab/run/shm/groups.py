@@ -1,0 +1,296 @@
+"""Meeting the other members of a group: everybody says what it asks for, and sees that all ask for the same.
+
+A group has words of its own in the arena. In its meeting number s every member writes its arrival word, then looks at the row of all of them:
+
+    arrivals[s & 1]   member 0 | member 1 | ...       a digest of the request, and s in two bits: the row is right when all words are equal to mine
+    reached           member 0 | member 1 | ...       s: who has come, whatever it asked for
+    finished          member 0 | member 1 | ...       s: who has read all it needs from the others' buffers
+    results[s & 1]    s << 16 | member                where a sum that one member made for all of them lies
+    bell, asleep                                      a word to sleep on, and whether anybody does
+    details[s & 1]    member 0 | member 1 | ...       where its value and its result lie in its heap; what is compared only where it is given
+
+A look is one comparison of the row with a prepared one. Two rows are enough: nobody comes to meeting s + 2 before all have been at s + 1, and so have
+seen row s. Members that ask for different things never see an equal row; who has to wait looks at the words one by one, and every rank raises.
+
+The words are found through the register of the group's first member, its leader: it enters the group's digest when it first meets there, the others
+look for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+
+import numpy as np
+
+from ...errors import ParallelLabError, message
+from .arena import MAX_GROUPS, Arena, FlightEntry
+from .barrier import Meeting, Missing, WordWait
+from .block import NEEDS_FENCE, fence, round_up
+
+__all__ = ["Check", "Group", "Register"]
+
+DETAIL_WORDS = 8
+_DETAILS = struct.Struct("<8Q")  # meeting, place of the value + 1, place of the result + 1, origin, shape, index of the request, number, text slot
+VIEWS = 512  # kept views of members' memory per group; a training step uses few different ones
+
+
+class Check:
+    """What all members of a group must agree on in one call: the words they write, and rows of them to compare with, by meeting number & 3."""
+
+    __slots__ = ("rows", "words")
+
+    def __init__(self, check: int, members: int) -> None:
+        # bits 0 and 1: the meeting; the bit above: never 0, which is what fresh memory holds
+        self.words = tuple((check << 3) | 4 | phase for phase in range(4))
+        self.rows = tuple(memoryview(array("Q", [word]) * members) for word in self.words)
+
+
+class Register:
+    """This rank's register of the groups it leads, and what it has read in those of others. One per run."""
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self.arena, self.words, self.rank = arena, arena.words, rank
+        self.used_words = 0
+        self.read: dict[int, tuple[int, dict[int, int]]] = {}  # by leader: entries read, {digest: first word}
+
+    def place(self, group: Group) -> int | None:
+        """First word of `group`; None while its leader has not entered it. The leader enters it here."""
+        leader = group.members[0]
+        count_at = self.arena.map.register(leader)
+        if leader == self.rank:
+            return self._enter(group, count_at)
+        seen, known = self.read.get(leader, (0, {}))
+        count = self.words[count_at]
+        if count > seen:
+            fence()
+            for entry in range(seen, count):
+                at = count_at + 8 + 2 * entry
+                known[self.words[at]] = self.words[at + 1]
+            self.read[leader] = (count, known)
+        return known.get(group.digest)
+
+    def _enter(self, group: Group, count_at: int) -> int:
+        words, layout = self.words, self.arena.map
+        count, size = words[count_at], group.size_words
+        if count >= MAX_GROUPS or self.used_words + size > layout.group_words:
+            what = f"rank {self.rank} is the first member of {count} groups in one run, and there is no room for another"
+            raise ParallelLabError(message(what, where=f"group {group.members}", hint="Use fewer different groups in one run"))
+        first = layout.groups(self.rank) + self.used_words
+        self.used_words += size
+        self.arena.bytes[8 * first : 8 * (first + size)] = bytes(8 * size)
+        at = count_at + 8 + 2 * count
+        words[at], words[at + 1] = group.digest, first
+        fence()
+        words[count_at] = count + 1
+        return first
+
+    def awaited(self, group: Group) -> WordWait:
+        """Waiting for the leader's next entry."""
+        leader = group.members[0]
+        seen = self.read.get(leader, (0, {}))[0]
+        return WordWait(self.words, self.arena.map.register(leader), seen + 1, leader)
+
+
+class Group:
+    """What a rank keeps about one group: its members, its words, the members' buffers.
+
+    started    whether this is for collectives that are started and waited for later; they meet apart from the others
+    seq        number of meetings this rank has come to
+    data_seq   the last of them after which the members' buffers were in use
+    number     how many requests this rank has made in this group
+    """
+
+    def __init__(self, arena: Arena, meeting: Meeting, register: Register, members: tuple[int, ...], *, started: bool = False) -> None:
+        self.arena, self.meeting, self.register = arena, meeting, register
+        self.members, self.started, self.rank = members, started, meeting.rank
+        self.n, self.me = len(members), members.index(meeting.rank)
+        self.words = arena.words
+        self.number = self.seq = self.data_seq = 0
+        self.shift = 0  # of the buffers' parity against the meetings'
+        self.joined = False
+        self.row, self.expected = None, None
+        self.digest = int.from_bytes(hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest(), "little") or 1
+        self.met, self.finished = Met(self), Finished(self)
+        self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the request under way
+        self._views: dict[tuple, np.ndarray] = {}
+
+    @property
+    def size_words(self) -> int:
+        row = round_up(self.n, 8)
+        return 4 * row + 8 + 2 * round_up(self.n * DETAIL_WORDS, 8)
+
+    def join(self) -> bool:
+        """Find the group's words. False while the leader has not come here yet."""
+        first = self.register.place(self)
+        if first is None:
+            return False
+        n, row = self.n, round_up(self.n, 8)
+        self.rows = tuple(self.words[first + p * row : first + p * row + n] for p in (0, 1))
+        self.mine = tuple(first + p * row + self.me for p in (0, 1))
+        self.reached = range(first + 2 * row, first + 2 * row + n)
+        self.done = range(first + 3 * row, first + 3 * row + n)
+        self.reached_by_me, self.done_by_me = self.reached[self.me], self.done[self.me]
+        extra = first + 4 * row
+        self.results, self.bell_word, self.asleep_word = (extra, extra + 1), extra + 2, extra + 3
+        self._details = extra + 8
+        self.joined = True
+        return True
+
+    def joining(self) -> WordWait:
+        """Waiting for the leader."""
+        return self.register.awaited(self)
+
+    # arriving
+
+    def arrive(self, check: Check, *, ring: bool = True) -> None:
+        """Come to the next meeting. What its other members are to read has been written.
+
+        ring   wake those who sleep if this rank is the last
+        """
+        if NEEDS_FENCE:
+            fence()
+        words = self.words
+        seq = self.seq = self.seq + 1
+        phase = seq & 3
+        parity = seq & 1
+        words[self.mine[parity]] = check.words[phase]
+        words[self.reached_by_me] = seq
+        row, expected = self.row, self.expected = self.rows[parity], check.rows[phase]
+        if ring and row == expected and words[self.asleep_word] >= seq:
+            self.meeting.ring((self.bell_word, self.asleep_word, seq))
+
+    def tell(self, value_at: int = -1, result_at: int = -1, loose: tuple[int, int] = (0, 0)) -> None:
+        """Write this member's details for the next meeting: places in its heap (-1: not there), and digests compared only with who gives them too."""
+        seq = self.seq + 1
+        at = self._details + ((seq & 1) * self.n + self.me) * DETAIL_WORDS
+        _DETAILS.pack_into(self.arena.bytes, 8 * at, seq, value_at + 1, result_at + 1, *loose, *self.call)
+
+    def told(self, member: int) -> tuple[int, ...]:
+        """(value_at, result_at, origin, shape, index + 1, number, text slot) of a member in this meeting; places are -1 where it told none."""
+        at = self._details + ((self.seq & 1) * self.n + member) * DETAIL_WORDS
+        seq, value_at, result_at, *rest = _DETAILS.unpack_from(self.arena.bytes, 8 * at)
+        return (value_at - 1, result_at - 1, *rest) if seq == self.seq else (-1, -1, 0, 0, 0, 0, 0)
+
+    def compare(self, loose: tuple[int, int]) -> None:
+        """Raise, on every rank, if a member gave other loose digests than this one."""
+        if any(loose):
+            for member in range(self.n):
+                _, _, *theirs = self.told(member)
+                if any(a and b and a != b for a, b in zip(loose, theirs, strict=False)):
+                    self.differ(member)
+
+    def finish(self) -> None:
+        """This rank has read all it needs from the members' buffers."""
+        if NEEDS_FENCE:
+            fence()
+        self.words[self.done_by_me] = self.data_seq = self.seq
+
+    def announce(self, member: int) -> None:
+        """The sum that all wait for lies with `member`."""
+        if NEEDS_FENCE:
+            fence()
+        seq = self.seq
+        self.words[self.results[seq & 1]] = seq << 16 | member
+        if self.words[self.asleep_word] >= seq:
+            self.meeting.ring((self.bell_word, self.asleep_word, seq))
+
+    def announced(self) -> int:
+        """The member with which the sum lies."""
+        return self.words[self.results[self.seq & 1]] & 0xFFFF
+
+    # looking
+
+    def examine(self) -> None:
+        """Raise if a member is here and asks for something else."""
+        words, seq, row, expected = self.words, self.seq, self.row, self.expected
+        for member, at in enumerate(self.reached):
+            if words[at] == seq and member != self.me:
+                fence()
+                if row[member] != expected[member]:
+                    self.differ(member)
+
+    def missing(self) -> Missing | None:
+        """The first member that has not come to this meeting."""
+        words, seq = self.words, self.seq
+        for member, at in enumerate(self.reached):
+            if words[at] < seq:
+                return self.members[member], at, seq, self.started
+        return None
+
+    def differ(self, member: int) -> None:
+        """Raise, on every rank, that `member` asks for something else."""
+        peer = self.members[member]
+        if self.started:
+            *_, index, number, slot = self.told(member)
+            theirs = self.arena.entry(peer, index - 1, number, slot)
+        else:
+            theirs = self.arena.last_entry(peer)
+        self.meeting.differ(self.entry(), theirs, peer)
+
+    def entry(self) -> FlightEntry | None:
+        """The request of this rank that is under way here."""
+        index, number, slot = self.call
+        return self.arena.entry(self.rank, index - 1, number, slot)
+
+    # memory
+
+    def view(self, start: int, dtype: np.dtype, count: int) -> np.ndarray:
+        """`count` elements at byte `start` of the block, flat."""
+        key = (start, dtype, count)
+        found = self._views.get(key)
+        if found is None:
+            if len(self._views) >= VIEWS:
+                self._views.clear()
+            found = self._views[key] = np.frombuffer(self.arena.bytes, dtype, count, start)
+        return found
+
+
+class Met:
+    """Waiting until all members have come to the meeting, and ask for the same."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    @property
+    def bell(self) -> tuple[int, int, int]:
+        group = self.group
+        return group.bell_word, group.asleep_word, group.seq
+
+    def test(self) -> bool:
+        group = self.group
+        return group.row == group.expected
+
+    def examine(self) -> None:
+        self.group.examine()
+
+    def missing(self) -> Missing | None:
+        return self.group.missing()
+
+
+class Finished:
+    """Waiting until all members have read what they need from this rank's memory."""
+
+    __slots__ = ("group",)
+    bell = None
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def test(self) -> bool:
+        return self.missing() is None
+
+    def examine(self) -> None:
+        pass
+
+    def missing(self) -> Missing | None:
+        group = self.group
+        words, seq = group.words, group.data_seq
+        for member, at in enumerate(group.done):
+            # whoever has come to a later meeting has finished this one
+            if words[at] < seq and words[group.reached[member]] <= seq and member != group.me:
+                return group.members[member], at, seq, group.started
+        return None

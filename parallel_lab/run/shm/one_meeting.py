@@ -1,0 +1,120 @@
+"""all_reduce and reduce of small values: one meeting.
+
+Everybody writes its value to its buffer and comes to the meeting. Who comes last adds all of them in group order, and announces where the sum lies;
+the others read it there. Two that come at the same moment may both find that everybody is there: both add, each into its own memory, and the bits are the
+same; whichever announces last is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import numpy as np
+
+from ..communicator import Request
+from .barrier import Missing, Wait
+from .groups import Check, Group
+
+__all__ = ["Small"]
+
+LOOKS = 16  # every so many looks a rank that waits for the sum sees for itself whether all are there
+
+
+class Small:
+    """The views that one small all_reduce or reduce needs in one group, made once.
+
+    starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
+    half     bytes from there to where its sums lie
+    add_up   `collectives.combine_into`
+    """
+
+    __slots__ = ("add_up", "half", "mine", "reduce", "rows", "sums", "total", "waits")
+
+    def __init__(self, group: Group, request: Request, starts: list[list[int]], half: int, add_up: Callable) -> None:
+        value, self.reduce, self.add_up, self.half = request.value, request.reduce, add_up, half
+        arena, dtype, shape, count = group.arena, value.dtype, value.shape, value.size
+
+        def views(offset: int, member: int) -> list[np.ndarray]:
+            return [np.frombuffer(arena.bytes, dtype, count, starts[group.members[member]][parity] + offset) for parity in (0, 1)]
+
+        rows, sums = ([views(offset, i) for i in range(group.n)] for offset in (0, half))
+        self.mine = [view.reshape(shape) for view in rows[group.me]]
+        self.rows = [[pair[parity] for pair in rows] for parity in (0, 1)]
+        self.total = sums[group.me]
+        self.sums = [[pair[parity].reshape(shape) for pair in sums] for parity in (0, 1)]
+        self.waits = Summed(group, self)
+
+    def write(self, group: Group, value: np.ndarray) -> None:
+        """Write this rank's value for the next meeting."""
+        self.mine[(group.seq + 1 + group.shift) & 1][...] = value
+
+    def add(self, group: Group) -> None:
+        """All are here: add their values and tell where the sum lies."""
+        seq = group.seq
+        parity = (seq + group.shift) & 1
+        self.add_up(self.rows[parity], self.reduce, self.total[parity])
+        group.announce(group.me)
+
+    def read(self, group: Group) -> np.ndarray:
+        """The sum, in the memory of whoever made it."""
+        seq = group.seq
+        return self.sums[(seq + group.shift) & 1][group.announced()]
+
+    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Generator[Wait, None, np.ndarray | None]:
+        """The whole collective, for `Collectives.program`."""
+        if group.started or loose != (0, 0):
+            group.tell(loose=loose)
+        self.write(group, request.value)
+        group.arrive(check, ring=False)
+        if group.row == group.expected:
+            self.add(group)
+        else:
+            self.waits.looks = 0
+            yield self.waits
+        if loose != (0, 0):
+            group.compare(loose)
+        return self.reply(group, request.out, request.root is None or request.root == group.rank)
+
+    def reply(self, group: Group, out: np.ndarray | None, wanted: bool) -> np.ndarray | None:
+        """This rank's reply."""
+        if not wanted:
+            return None
+        if out is None:
+            return self.read(group).copy()
+        out[...] = self.read(group)
+        return out
+
+
+class Summed:
+    """Waiting for the sum."""
+
+    __slots__ = ("group", "looks", "small")
+
+    def __init__(self, group: Group, small: Small) -> None:
+        self.group, self.small, self.looks = group, small, 0
+
+    @property
+    def bell(self) -> tuple[int, int, int]:
+        return self.group.met.bell
+
+    def test(self) -> bool:
+        group = self.group
+        if group.words[group.results[group.seq & 1]] >> 16 >= group.seq:
+            return True
+        self.looks += 1
+        # the first look sees also those that came at the same moment as this rank and did not see it
+        if self.looks % LOOKS == 1 and group.row == group.expected:
+            self.small.add(group)
+            return True
+        return False
+
+    def examine(self) -> None:
+        self.group.examine()
+
+    def missing(self) -> Missing | None:
+        group = self.group
+        found = group.missing()
+        if found is None and not self.test():
+            peer = group.members[(group.me + 1) % group.n]  # one of them is adding
+            return peer, group.results[group.seq & 1], group.seq << 16, group.started
+        return found

@@ -1,0 +1,345 @@
+// The Fusion Lab's front-end: one pure function from snapshot to HTML and SVG, and one that moves the live page there. Joined behind page.js
+// (text, HTML, morph) by `fusion_front_end()` in lab/fusion_page.py.
+//
+//   anywidget     export default { render }           snapshot from a synced trait, commands as custom messages
+//   static page   mountPage(element, snapshot)        the same picture with no kernel; the lanes of another source can be chosen
+//
+// Colour = message (its number is printed too). Backward above, messages below, between them the brackets; a cut between two brackets can be dragged.
+
+const HUES = 8, PAD = 2, LABEL = 104, SIDE = 72, GAP = 13; // pixels: margin, lane names, blocks of forward and update, least distance of cuts
+const Y = { back: 24, backH: 34, mark: 66, markH: 26, line: 128, lineH: 34, axis: 176, height: 204 };
+const SOURCES = { predicted: "formula, nothing runs", simulated: "this machine's numpy, messages from the profile", measured: "worker processes" };
+const MB = 1024 * 1024;
+
+const round = (x) => Math.round(x * 100) / 100;
+const hueOf = (number) => `pl-hue-${(number - 1) % HUES}`;
+const nameOf = (name) => name.replace(/\.(weight|bias|gamma|beta)$/, (m) => ({ ".weight": ".w", ".bias": ".b", ".gamma": ".γ", ".beta": ".β" })[m]).replace(/^layers\./, "");
+const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for terminals
+const fits = (text, width, size = 6.6) => text.length * size + 6 <= width;
+
+// ---- where things lie ----
+
+function geometry(s, width) {
+  const lanes = s.lanes, n = lanes.boxes.length, last = lanes.messages.at(-1)?.end_s ?? 0;
+  const begin = lanes.forward_s, end = Math.max(lanes.backward_s, last), rest = Math.max(0, lanes.step_s - end);
+  const left = LABEL + (begin > 0 ? SIDE : 0), right = width - PAD - (rest > 1e-9 ? SIDE : 0);
+  const x = (t) => left + ((t - begin) / (end - begin || 1)) * (right - left);
+  // borders of the brackets: where the gradients end, but never closer than a cut is wide
+  const borders = lanes.boxes.map((b) => x(b.end_s));
+  const place = [left, ...borders];
+  for (let k = 1; k <= n; k += 1) place[k] = Math.max(place[k], place[k - 1] + GAP);
+  const over = place[n] - right;
+  if (over > 0) for (let k = n, most = right; k > 0 && place[k] > most; k -= 1, most -= GAP) place[k] = most;
+  return { n, begin, end, rest, left, right, x, place };
+}
+
+// The brackets: runs of neighbours that travel together. While a cut is dragged, as they would be.
+function brackets(s, n, drag) {
+  const number = new Array(n).fill(1);
+  for (const m of s.lanes.messages) for (const at of m.members) number[at] = m.number;
+  const cuts = drag ? [...new Set(s.cuts.map((c) => (c === drag.cut ? drag.at : c)))].sort((a, b) => a - b) : s.cuts;
+  const starts = [0, ...cuts], found = starts.map((from, i) => ({ from, to: cuts[i] ?? n }));
+  return { cuts, runs: found.map((run, i) => ({ ...run, number: drag ? i + 1 : number[run.from], size: s.lanes.boxes.slice(run.from, run.to).reduce((sum, b) => sum + b.size_bytes, 0) })) };
+}
+
+function ticks(span) {
+  const unit = span < 1e-3 ? [1e-6, "µs"] : span < 1 ? [1e-3, "ms"] : [1, "s"];
+  const rough = span / unit[0] / 8, power = 10 ** Math.floor(Math.log10(rough || 1));
+  const step = [1, 2, 5, 10].map((f) => f * power).find((f) => f >= rough) ?? power;
+  const found = [];
+  for (let t = 0; t * unit[0] <= span * 1.0001; t += step) found.push([t * unit[0], Number(t.toPrecision(6))]);
+  return { found, unit: unit[1] };
+}
+
+// ---- the picture ----
+
+function picture(s, ui) {
+  const g = geometry(s, ui.width), { lanes } = s, { runs, cuts } = brackets(s, g.n, ui.drag);
+  const number = new Array(g.n).fill(1);
+  for (const m of lanes.messages) for (const at of m.members) number[at] = m.number;
+  const tailX = g.x(lanes.backward_s), tail = lanes.exposed_s > 0;
+  const side = (name, x, time) => html`<g class="pl-fu-side"><rect x="${round(x)}" y="${Y.back}" width="${SIDE - 4}" height="${Y.backH}"/><text x="${round(x + SIDE / 2 - 2)}" y="${Y.back + 12}">${name}</text><text x="${round(x + SIDE / 2 - 2)}" y="${Y.back + 26}">${timeText(time)}</text></g>`;
+  const box = (b, k) => {
+    const from = g.x(b.start_s), to = g.x(b.end_s), w = Math.max(0.5, to - from - 1), label = nameOf(b.name), size = bytesText(b.size_bytes);
+    return html`<g class="pl-fu-box ${hueOf(number[k])}" data-key="b${k}"><title>${`${b.name}, ${size}: computed until ${timeText(b.end_s - g.begin)}`}</title><rect x="${round(from)}" y="${Y.back}" width="${round(w)}" height="${Y.backH}"/>
+      ${fits(label, w) ? html`<text x="${round(from + w / 2)}" y="${Y.back + (fits(size, w, 5.9) ? 12 : 17)}">${label}</text>${fits(size, w, 5.9) ? html`<text class="pl-fu-small" x="${round(from + w / 2)}" y="${Y.back + 26}">${size}</text>` : ""}` : ""}</g>`;
+  };
+  const lead = (k) => (Math.abs(g.place[k] - g.x(lanes.boxes[k - 1].end_s)) > 1 ? html`<path class="pl-fu-lead" d="M${round(g.x(lanes.boxes[k - 1].end_s))} ${Y.back + Y.backH}L${round(g.place[k])} ${Y.mark}"/>` : "");
+  const bracket = (run) => {
+    const from = g.place[run.from] + 1, to = g.place[run.to] - 1, w = Math.max(2, to - from), count = run.to - run.from;
+    const long = `${run.number}: ${plural(count, "gradient")}, ${bytesText(run.size)}`, short = `${run.number}: ${bytesText(run.size)}`;
+    const text = [long, short].find((t) => fits(t, w - 8, 6.2)) ?? (w >= 7 * String(run.number).length ? String(run.number) : "");
+    return html`<g class="pl-fu-bracket ${hueOf(run.number)}" data-key="k${run.from}"><title>${`message ${long}`}</title><path d="M${round(from)} ${Y.mark}v${Y.markH - 6}q0 6 6 6h${round(Math.max(0, w - 12))}q6 0 6 -6v-${Y.markH - 6}z"/>
+      <text x="${round(from + w / 2)}" y="${Y.mark + Y.markH / 2 + 1}">${text}</text></g>`;
+  };
+  const ribbon = (m) => {
+    const mine = runs.filter((run) => run.number === m.number), a = g.x(m.start_s), b = Math.max(a + 1, g.x(m.end_s));
+    return mine.map((run) => html`<path class="pl-fu-ribbon ${hueOf(m.number)}" data-key="r${run.from}" d="M${round(g.place[run.from] + 4)} ${Y.mark + Y.markH}L${round(g.place[run.to] - 4)} ${Y.mark + Y.markH}L${round(b)} ${Y.line}L${round(a)} ${Y.line}z"/>`);
+  };
+  const message = (m) => {
+    const from = g.x(m.start_s), to = Math.max(from + 2, g.x(m.end_s)), w = to - from - 1, ready = g.x(m.ready_s), size = bytesText(m.size_bytes), text = [`${m.number}: ${size}, ${timeText(m.end_s - m.start_s)}`, `${m.number}: ${size}`, String(m.number)].find((t) => fits(t, w)) ?? "";
+    const about = `message ${m.number}, ${size}: ready ${timeText(m.ready_s - g.begin)}, travels ${timeText(m.start_s - g.begin)} to ${timeText(m.end_s - g.begin)}, ${timeText(m.hidden_s)} hidden, ${timeText(m.exposed_s)} exposed`;
+    const bare = Math.max(from, tailX);
+    return html`<g class="pl-fu-message ${hueOf(m.number)}" data-key="m${m.number}"><title>${about}</title>${from - ready > 3 ? html`<path class="pl-fu-wait" d="M${round(ready)} ${Y.line + Y.lineH + 5}H${round(from)}"/>` : ""}
+      <rect x="${round(from)}" y="${Y.line}" width="${round(w)}" height="${Y.lineH}"/>${m.exposed_s > 0 && to > bare ? html`<rect class="pl-fu-bare" x="${round(bare)}" y="${Y.line}" width="${round(Math.max(1, to - bare - 1))}" height="${Y.lineH}" fill="url(#${ui.id}-bare)"/>` : ""}
+      ${text ? html`<rect class="pl-fu-plate" x="${round(from + w / 2 - text.length * 3.3 - 3)}" y="${Y.line + Y.lineH / 2 - 8}" width="${round(text.length * 6.6 + 6)}" height="16" rx="3"/>` : ""}<text x="${round(from + w / 2)}" y="${Y.line + Y.lineH / 2 + 1}">${text}</text></g>`;
+  };
+  const cut = (k, i) => {
+    const at = round(g.place[k]), before = lanes.boxes[k - 1].name, after = lanes.boxes[k].name;
+    return html`<g class="pl-fu-cut${ui.drag && ui.drag.at === k ? " pl-on" : ""}" data-key="cut${i}" data-cut="${k}"${flag('tabindex="0"', ui.live)} role="slider" aria-label="cut ${i + 1} of ${cuts.length}" aria-valuemin="1" aria-valuemax="${g.n - 1}" aria-valuenow="${k}" aria-valuetext="between ${before} and ${after}"${flag('aria-disabled="true"', !ui.live)}>
+      <title>${`cut between ${before} and ${after}${ui.live ? ": drag it, or arrow keys; Delete takes it away" : ""}`}</title><rect class="pl-fu-reach" x="${at - 8}" y="${Y.mark - 8}" width="16" height="${Y.markH + 14}"/><rect class="pl-fu-knob" x="${at - 3.5}" y="${Y.mark - 5}" width="7" height="${Y.markH + 10}" rx="3.5"/></g>`;
+  };
+  const tick = (k) => (ui.live && !cuts.includes(k) ? html`<g class="pl-fu-add" data-key="add${k}" data-add="${k}"><title>cut here</title><rect class="pl-fu-reach" x="${round(g.place[k] - 6)}" y="${Y.mark}" width="12" height="${Y.markH}"/><path d="M${round(g.place[k])} ${Y.mark + 3}v${Y.markH - 6}"/></g>` : "");
+  const axis = ticks(g.end - g.begin), inner = [...Array(Math.max(0, g.n - 1)).keys()].map((k) => k + 1);
+  const exposed = `exposed ${timeText(lanes.exposed_s)}`, tailEnd = g.x(g.end), roomy = tailEnd - tailX > exposed.length * 7;
+  return html`<figure class="pl-fu-figure"><svg width="${ui.width}" height="${Y.height}" viewBox="0 0 ${ui.width} ${Y.height}" role="group" aria-label="backward and its messages, ${s.source}; the table below has the same numbers">
+    <defs><pattern id="${ui.id}-bare" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="pl-fu-hatch" width="2.2" height="7"/></pattern></defs>
+    ${tail ? html`<rect class="pl-fu-tail" x="${round(tailX)}" y="${Y.back - 20}" width="${round(tailEnd - tailX)}" height="${Y.axis - Y.back + 20}"/>` : ""}
+    <text class="pl-fu-name" x="0" y="${Y.back + Y.backH / 2}">backward</text><text class="pl-fu-name" x="0" y="${Y.mark + Y.markH / 2}">buckets</text><text class="pl-fu-name" x="0" y="${Y.line + Y.lineH / 2}">messages</text>
+    ${g.begin > 0 ? side("forward", LABEL, g.begin) : ""}${g.rest > 1e-9 ? side("update", g.right + 4, g.rest) : ""}
+    <rect class="pl-fu-lane" x="${g.left}" y="${Y.line}" width="${round(g.right - g.left)}" height="${Y.lineH}"/>
+    ${lanes.messages.map(ribbon)}${lanes.boxes.map(box)}
+    ${lanes.backward_s > (lanes.boxes.at(-1)?.end_s ?? 0) + 1e-9 ? html`<rect class="pl-fu-rest" x="${round(g.x(lanes.boxes.at(-1).end_s))}" y="${Y.back}" width="${round(Math.max(1, tailX - g.x(lanes.boxes.at(-1).end_s) - 1))}" height="${Y.backH}"/>` : ""}
+    ${inner.map(lead)}${runs.map(bracket)}${lanes.messages.map(message)}
+    <path class="pl-fu-end" d="M${round(tailX)} ${Y.back - 8}V${Y.axis}"/>
+    ${tail ? html`<text class="pl-fu-exposed" x="${round(roomy ? (tailX + tailEnd) / 2 : tailX - 6)}" y="${Y.back - 9}" text-anchor="${roomy ? "middle" : "end"}">${exposed}</text>` : html`<text class="pl-fu-fine" x="${round(tailX - 6)}" y="${Y.back - 9}" text-anchor="end">nothing exposed</text>`}
+    ${inner.map(tick)}${cuts.map(cut)}
+    <path class="pl-fu-axis" d="M${g.left} ${Y.axis}H${round(g.right)}"/>${axis.found.map(([t, text]) => html`<g class="pl-fu-tick"><path d="M${round(g.x(g.begin + t))} ${Y.axis}v4"/><text x="${round(g.x(g.begin + t))}" y="${Y.axis + 15}">${text}</text></g>`)}
+    <text class="pl-fu-unit" x="0" y="${Y.axis + 15}">${axis.unit} of backward</text>
+  </svg><figcaption class="pl-fu-key"><span>A colour and a number are a message.</span><span><svg width="22" height="11" aria-hidden="true"><rect class="pl-block pl-hue-0" width="22" height="11"/><rect width="22" height="11" fill="url(#${ui.id}-bare)"/></svg>exposed: backward is over, the rank only waits</span><span><svg width="22" height="11" aria-hidden="true"><path class="pl-fu-wait" d="M0 6H22"/></svg>ready, but the line is busy</span>${ui.live ? html`<span>Drag a cut, or move it with the arrow keys; Delete takes it away, a click between gradients makes one.</span>` : ""}</figcaption></figure>`;
+}
+
+// ---- around it ----
+
+function select(name, label, field, command, live, text = (c) => c.label) {
+  return html`<label class="pl-field"><span>${label}</span><select data-key="${name}" data-command="${command}"${flag("disabled", !live)}>${field.choices.map((c) => {
+    const value = c.value ?? c;
+    return html`<option value="${value}"${flag("selected", value === field.value)}>${c.value === undefined ? text(c) : c.label}</option>`;
+  })}</select></label>`;
+}
+
+function head(s, ui) {
+  return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>
+    ${select("subject", "gradients of", s.subject, "set_subject", ui.live)}
+    <fieldset class="pl-field pl-segments" role="radiogroup" aria-label="devices"><span aria-hidden="true">devices</span><span class="pl-track" data-roving="1">${s.devices.choices.map(
+      (n) => html`<button type="button" role="radio" aria-checked="${n === s.devices.value}" tabindex="${n === s.devices.value ? 0 : -1}" data-key="d${n}" data-command="set_devices" data-value="${n}"${flag("disabled", !ui.live)} aria-label="${plural(n, "device")}">${n}</button>`)}</span></fieldset>
+    ${select("parallel", "parallel mode", s.parallel_mode, "set_parallel_mode", ui.live, (c) => c.replaceAll("_", " "))}
+    ${s.line.per === "hop" ? select("cluster", "profile", s.cluster, "set_cluster", ui.live, (c) => c) : ""}</header>
+    <p class="pl-status" aria-live="polite">${micro(s.status)}</p>
+    <div role="alert">${[s.last_error, s.run.error].filter(Boolean).map((text, i) => html`<p class="pl-notice" data-key="n${i}"><b aria-hidden="true">!</b> ${text}</p>`)}</div>`;
+}
+
+function controls(s, ui) {
+  const config = ["size", "index", "ids"].includes(s.mode.value);
+  const label = { size: "MB", index: "positions", ids: "ids" }[s.mode.value];
+  const several = s.lanes.boxes.length > s.cuts.length + 1;
+  return html`<div class="pl-fu-controls"><fieldset class="pl-field pl-segments" role="radiogroup" aria-label="fusion mode"><span aria-hidden="true">fusion</span><span class="pl-track pl-fu-modes" data-roving="1">${s.mode.choices.map(
+      (c) => html`<button type="button" role="radio" aria-checked="${c.value === s.mode.value}" tabindex="${c.value === s.mode.value ? 0 : -1}" data-key="m${c.value}" data-command="set_mode" data-value="${c.value}"${flag("disabled", !ui.live)} title="${c.label}">${c.value}</button>`)}</span></fieldset>
+    ${config ? html`<label class="pl-field pl-fu-config"><span>${label}</span><input data-key="config-${s.mode.value}" data-config="1" type="text" autocomplete="off" spellcheck="false" value="${ui.draft ?? s.config.text}"${flag("disabled", !ui.live)}></label>` : ""}
+    ${s.mode.value === "index" ? select("wording", "an index", s.wording, "set_wording", ui.live, (c) => ({ inclusive: "ends a message", first_n: "counts what comes before" })[c]) : ""}
+    <span class="pl-fu-buttons"><button type="button" data-key="split" class="pl-button" data-split="1"${flag("disabled", !ui.live || !several)} title="cut the largest bucket in two">Split</button>
+    <button type="button" data-key="best" class="pl-button" data-command="show_best"${flag("disabled", !ui.live)} title="the grouping that an exact search finds">Show par</button></span></div>
+    <p class="pl-fu-hint">${s.config.hint}</p>`;
+}
+
+function below(s, ui) {
+  const card = (row) => {
+    const there = row.step_s !== null, chosen = row.source === s.source, can = there && (ui.live || s.lanes_of[row.source]);
+    const run = { simulated: ["run_simulated", "Simulate"], measured: ["run_measured", "Measure"] }[row.source];
+    return html`<div class="pl-fu-time${chosen ? " pl-on" : ""}" data-key="${row.source}">
+      <button type="button" role="radio" class="pl-fu-source" data-key="pick" aria-checked="${chosen}" tabindex="${chosen ? 0 : -1}" data-source="${row.source}"${flag("disabled", !can)} title="${SOURCES[row.source]}">${row.source}</button>
+      <b class="pl-fu-big">${there ? timeText(row.step_s) : "–"}</b>
+      <span class="pl-muted">${there ? `without fusion ${timeText(row.unfused_s)}` : row.note}</span>
+      <span class="pl-muted">${there ? `${plural(row.sent, "message")}; ${row.note}` : ""}</span>
+      ${run && s.run.can !== undefined && s.times[0].note !== "formula" ? html`<button type="button" class="pl-button" data-key="run" data-command="${run[0]}"${flag("disabled", !ui.live || !s.run.can)}>${run[1]}</button>` : ""}</div>`;
+  };
+  const bars = [["nothing set", s.golf.off_s], ["each alone", s.golf.each_s], [`best size, ${s.golf.best_size_mb} MB`, s.golf.best_size_s], ["yours", s.golf.step_s], ["par", s.golf.par_s]];
+  const most = Math.max(...bars.map(([, t]) => t)), atPar = s.golf.ratio <= 1 + 1e-9;
+  const verdicts = s.equality.map((r) => html`<p class="pl-verdict" data-key="${r.source}">${r.source}: <span class="${r.equal ? "pl-good" : "pl-wrong"}">${r.equal ? "equal bit for bit" : `${r.differs} differs`}</span> with and without fusion, losses and ${plural(r.compared - 1, "parameter")} after ${plural(r.steps, "step")}</p>`);
+  return html`<div class="pl-fu-below"><section aria-label="step times"><h3>Step time <small>of the whole step, three ways</small></h3><div class="pl-fu-times" role="radiogroup" aria-label="whose lanes are shown" data-roving="1">${s.times.map(card)}</div>
+      ${s.run.text ? html`<p class="pl-fu-run" role="status">${s.run.state === "running" ? "running – " : ""}${s.run.text}</p>` : ""}${verdicts}</section>
+    <section aria-label="fusion golf"><h3>Fusion golf <small>${atPar ? html`<b class="pl-good">par</b>` : `${s.golf.ratio.toFixed(3)} × par`}</small></h3><table class="pl-fu-golf"><tbody>${bars.map(([name, t]) => html`<tr class="${name === "yours" ? "pl-on" : ""}"><th scope="row">${name}</th><td class="pl-number">${timeText(t)}</td><td class="pl-fu-bar"><i style="width:${round((100 * t) / most)}%"></i></td></tr>`)}</tbody></table></section></div>`;
+}
+
+function details(s, ui) {
+  const names = s.lanes.boxes.map((b) => b.name), line = s.line;
+  const row = (m) => html`<tr data-key="${m.number}"><td><span class="pl-dot ${hueOf(m.number)}"></span>${m.number}</td><td class="pl-number">${bytesText(m.size_bytes)}</td>${[m.ready_s, m.start_s, m.end_s].map((t) => html`<td class="pl-number">${timeText(t - s.lanes.forward_s)}</td>`)}<td class="pl-number">${timeText(m.hidden_s)}</td><td class="pl-number${m.exposed_s > 0 ? " pl-fu-red" : ""}">${timeText(m.exposed_s)}</td><td class="pl-why">${m.members.map((k) => names[k]).join(", ")}</td></tr>`;
+  const field = (name, label, value, unit) => html`<label class="pl-field"><span>${label}</span><input data-key="${name}" data-line="${name}" type="text" inputmode="decimal" value="${ui.line[name] ?? String(Number(value.toPrecision(4)))}"${flag("disabled", !ui.live)}><span>${unit}</span></label>`;
+  return html`<section class="pl-messages" aria-label="messages"><h3>Messages <small>${s.source}; times since backward began</small></h3><div class="pl-scroll pl-long"><table><thead><tr><th scope="col">no.</th>${["size", "ready", "starts", "ends", "hidden", "exposed"].map((t) => html`<th scope="col" class="pl-number">${t}</th>`)}<th scope="col">gradients</th></tr></thead><tbody>${s.lanes.messages.map(row)}</tbody></table></div></section>
+    <section class="pl-fu-cost" aria-label="cost of a message"><h3>Cost of a message <small>t = α + β m</small></h3><p class="pl-fu-hint">${micro(line.text)}</p>
+    <div class="pl-fu-line">${field("alpha", `α of a ${line.per}`, line.given_alpha_s * 1e3, "ms")}${field("beta", `β of a ${line.per}`, line.given_beta_s_per_byte * 1e3 * MB, "ms per MB")}<button type="button" class="pl-button" data-key="reset" data-command="reset_line"${flag("disabled", !ui.live || !line.own)}>Reset</button></div></section>
+    <section class="pl-fu-export" aria-label="the same in MindSpore"><h3>The same in MindSpore</h3><pre>${s.export}</pre></section>`;
+}
+
+const PARTS = { head, controls, picture, below, details };
+
+// ---- the live page ----
+
+let mounted = 0;
+
+function mount(root, { live, send, pick }) {
+  mounted += 1;
+  const ui = { live, width: 900, drag: null, draft: null, line: {}, id: `plfu${mounted}-${Math.random().toString(36).slice(2, 7)}` };
+  root.classList.add("pl-lab", "pl-fu");
+  root.setAttribute("role", "region");
+  const slots = Object.fromEntries(Object.keys(PARTS).map((name) => { const el = document.createElement("div"); el.className = "pl-slot"; root.append(el); return [name, el]; }));
+  const drawn = new Map();
+  let snapshot = null, asked = 0;
+  const draw = () => {
+    asked = 0;
+    if (!snapshot) return;
+    root.setAttribute("aria-label", snapshot.title);
+    ui.width = Math.max(480, Math.floor(root.clientWidth || 940) - 8);
+    for (const [name, part] of Object.entries(PARTS)) {
+      const { text } = part(snapshot, ui);
+      if (drawn.get(name) === text) continue;
+      drawn.set(name, text);
+      const next = document.createElement("template");
+      next.innerHTML = text;
+      morph(slots[name], next.content);
+    }
+    root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
+  };
+  const ask = () => { if (!asked) asked = requestAnimationFrame(draw); };
+  const theme = () => {
+    const jupyter = document.body.dataset.jpThemeLight;
+    const dark = jupyter === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : jupyter === "false";
+    root.dataset.theme = dark ? "dark" : "light";
+  };
+  const watchTheme = new MutationObserver(theme);
+  watchTheme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", theme);
+  const watchSize = new ResizeObserver(ask);
+  watchSize.observe(root);
+  theme();
+
+  const act = (node) => {
+    if (node.hasAttribute("disabled")) return;
+    const { command, value, source } = node.dataset;
+    if (source) pick(source);
+    else send(command, value === undefined ? [] : [command === "set_devices" ? Number(value) : value]);
+  };
+  const split = () => {
+    const { runs } = brackets(snapshot, snapshot.lanes.boxes.length, null), several = runs.filter((run) => run.to - run.from > 1);
+    if (!several.length) return;
+    const run = several.reduce((a, b) => (b.size > a.size ? b : a)), half = run.size / 2;
+    let sum = 0, at = run.from;
+    while (at < run.to - 1 && sum + snapshot.lanes.boxes[at].size_bytes / 2 < half) { sum += snapshot.lanes.boxes[at].size_bytes; at += 1; }
+    send("add_cut", [Math.max(run.from + 1, at)]);
+  };
+  const nearest = (event) => {
+    const svg = slots.picture.querySelector("svg"), g = geometry(snapshot, ui.width);
+    const x = event.clientX - svg.getBoundingClientRect().left;
+    let best = 1;
+    for (let k = 1; k < g.n; k += 1) if (Math.abs(g.place[k] - x) < Math.abs(g.place[best] - x)) best = k;
+    return best;
+  };
+  const numberOf = (text) => (text.trim() === "" ? NaN : Number(text.trim().replace(",", ".")));
+  const commitLine = (name, text) => {
+    const now = { alpha: snapshot.line.given_alpha_s * 1e3, beta: snapshot.line.given_beta_s_per_byte * 1e3 * MB }, given = numberOf(text);
+    delete ui.line[name];
+    if (Number.isFinite(given) && given >= 0 && given !== Number(now[name].toPrecision(4))) { now[name] = given; send("set_line", [now.alpha / 1e3, now.beta / 1e3 / MB]); }
+    drawn.delete("details");
+    ask();
+  };
+  const commitConfig = (text) => { ui.draft = null; if (text !== snapshot.config.text) send("set_config", [text]); else { drawn.delete("controls"); ask(); } };
+
+  const on = {
+    pointerdown(event) {
+      const node = event.target.closest("[data-cut]");
+      if (!node || !live || event.button !== 0) return;
+      event.preventDefault();
+      node.focus();
+      ui.drag = { cut: Number(node.dataset.cut), at: Number(node.dataset.cut) };
+      root.setPointerCapture(event.pointerId);
+      ask();
+    },
+    pointermove(event) { if (ui.drag) { ui.drag.at = nearest(event); ask(); } },
+    pointerup() { const { drag } = ui; ui.drag = null; if (drag) { if (drag.at !== drag.cut) send("move_cut", [drag.cut, drag.at]); ask(); } },
+    pointercancel() { ui.drag = null; ask(); },
+    click(event) {
+      const add = event.target.closest("[data-add]");
+      if (add && live) { send("add_cut", [Number(add.dataset.add)]); return; }
+      if (event.target.closest("[data-split]") && live) { split(); return; }
+      const node = event.target.closest("[data-command], [data-source]");
+      if (node && node.nodeName !== "SELECT") act(node);
+    },
+    change(event) { if (event.target.nodeName === "SELECT") send(event.target.dataset.command, [event.target.value]); },
+    input(event) {
+      if (event.target.dataset.config) ui.draft = event.target.value;
+      if (event.target.dataset.line) ui.line[event.target.dataset.line] = event.target.value;
+    },
+    focusout(event) {
+      const { target } = event;
+      if (target.dataset?.config && ui.draft !== null) commitConfig(target.value);
+      if (target.dataset?.line && target.dataset.line in ui.line) commitLine(target.dataset.line, target.value);
+    },
+    keydown(event) {
+      const { target, key } = event;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      let used = true;
+      const cut = target.closest?.("[data-cut]"), group = target.closest?.("[data-roving]");
+      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowUp: 1, ArrowDown: -1 }[key];
+      if (cut && live) {
+        const at = Number(cut.dataset.cut), to = at + (step ?? 0);
+        if (step) { if (to > 0 && to < snapshot.lanes.boxes.length && !snapshot.cuts.includes(to)) send("move_cut", [at, to]); }
+        else if (key === "Delete" || key === "Backspace") send("remove_cut", [at]);
+        else used = false;
+      } else if (target.nodeName === "INPUT" && key === "Enter") { if (target.dataset.config) commitConfig(target.value); if (target.dataset.line) commitLine(target.dataset.line, target.value); }
+      else if (target.nodeName === "INPUT" && key === "Escape") { ui.draft = null; ui.line = {}; drawn.clear(); ask(); }
+      else if (target.nodeName !== "INPUT" && group && step) {
+        const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')], next = items[items.indexOf(target.closest('[role="radio"]')) + step];
+        if (next) { next.focus(); act(next); }
+      } else used = false;
+      if (used) event.preventDefault();
+      if (used || target.nodeName === "INPUT") event.stopPropagation();
+    },
+  };
+  for (const [name, handler] of Object.entries(on)) root.addEventListener(name, handler);
+  return {
+    show(next) { snapshot = next; ask(); },
+    answered() { ui.draft = null; drawn.delete("head"); drawn.delete("controls"); ask(); },
+    dispose() {
+      if (asked) cancelAnimationFrame(asked);
+      watchTheme.disconnect();
+      watchSize.disconnect();
+      media.removeEventListener("change", theme);
+      for (const [name, handler] of Object.entries(on)) root.removeEventListener(name, handler);
+    },
+  };
+}
+
+// ---- in a notebook ----
+
+function render({ model, el }) {
+  let number = 0;
+  const root = document.createElement("div");
+  el.append(root);
+  const send = (command, args) => { number += 1; model.send({ command, arguments: args, number }); };
+  const view = mount(root, { live: true, send, pick: (source) => send("show_source", [source]) });
+  const refresh = () => {
+    const whole = model.get("snapshot");
+    if (whole && whole.version) view.show({ ...whole, last_error: model.get("last_error") });
+  };
+  const heard = (message) => { if (message.kind === "answered") { refresh(); view.answered(); } };
+  for (const name of ["snapshot", "last_error"]) model.on(`change:${name}`, refresh);
+  model.on("msg:custom", heard);
+  refresh();
+  return () => {
+    for (const name of ["snapshot", "last_error"]) model.off(`change:${name}`, refresh);
+    model.off("msg:custom", heard);
+    view.dispose();
+  };
+}
+
+// ---- on a page of its own ----
+
+export function mountPage(root, base) {
+  const pick = (source) => { if (base.lanes_of[source]) view.show({ ...base, source, lanes: base.lanes_of[source] }); };
+  const view = mount(root, { live: false, send: () => {}, pick });
+  view.show(base);
+  return view;
+}
+
+export default { render };

@@ -1,0 +1,339 @@
+"""The Collective Stepper in a real browser, offline: cards in order, tokens that fly, keyboard, both themes, nothing cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from parallel_lab.lab.collective_stepper import CollectiveStepper, front_end
+from parallel_lab.run.algorithms import custom_algorithm
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """show(stepper, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
+    asked, broken, contexts = [], [], []
+
+    def opened(stepper, scheme="light", width=1280, **options):
+        file = tmp_path / f"page{len(contexts)}.html"
+        file.write_text(stepper.to_html(), encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
+        page.on("pageerror", lambda e: broken.append(str(e)))
+        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
+        page.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector(".pl-rank-card")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not asked and not broken
+
+
+def at(page, number):
+    """Wait until the page has drawn the state after `number` rounds, and everything has landed."""
+    page.wait_for_selector(f".pl-stepper[data-at='{number}']")
+    expect(page.locator(".pl-ghost")).to_have_count(0)
+
+
+def test_cards_stand_in_order_and_say_what_they_hold(show):
+    stepper = CollectiveStepper("all_reduce", "ring", 4)
+    stepper.to(2)
+    page = show(stepper)
+    frame = stepper.snapshot()["frames"][2]
+    names = page.eval_on_selector_all(".pl-rank-card", "cards => cards.map(c => c.getAttribute('aria-label'))")
+    assert names == [f"rank {c['rank']}: {c['text']}; has sent 32 KiB" for c in frame["cards"]]
+    lefts = page.eval_on_selector_all(".pl-rank-card", "cards => cards.map(c => c.getBoundingClientRect().left)")
+    assert lefts == sorted(lefts)
+
+
+def test_a_partial_sum_is_hatched_and_shows_who_is_in_it(show):
+    stepper = CollectiveStepper("all_reduce", "ring", 4)
+    stepper.to(3)
+    page = show(stepper)
+    for rank, card in enumerate(stepper.snapshot()["frames"][3]["cards"]):
+        for chunk, cell in enumerate(card["cells"]):
+            drawn = page.locator(f'[data-cell="{rank}-{chunk}"] .pl-token')
+            tall = drawn.locator(".pl-who i").evaluate_all(
+                "all => all.map((e, i) => [i, e.getBoundingClientRect().height]).filter(x => x[1] > 5).map(x => x[0])"
+            )
+            assert tall == cell["who"]
+            hatched = "gradient" in drawn.evaluate("e => getComputedStyle(e).backgroundImage")
+            assert hatched == (len(cell["who"]) < 4)
+
+
+def test_colour_is_the_chunk_and_every_chunk_has_its_own(show):
+    page = show(CollectiveStepper("all_reduce", "ring", 8))
+    fills = page.eval_on_selector_all(".pl-cell .pl-token", "all => all.map(t => [t.dataset.chunk, getComputedStyle(t).backgroundColor])")
+    by_chunk = {}
+    for chunk, fill in fills:
+        by_chunk.setdefault(chunk, set()).add(fill)
+    assert len(fills) == 64 and all(len(v) == 1 for v in by_chunk.values()) and len(set.union(*by_chunk.values())) == 8
+
+
+def test_arrow_keys_step_and_the_page_says_so(show):
+    stepper = CollectiveStepper("all_reduce", "ring", 4)
+    frames = stepper.snapshot()["frames"]
+    page = show(stepper)
+    page.get_by_role("button", name="one round on").focus()
+    for number in range(1, 7):
+        page.keyboard.press("ArrowRight")
+        at(page, number)
+        expect(page.get_by_role("status")).to_have_text(frames[number]["text"])
+        names = page.eval_on_selector_all(".pl-rank-card", "cards => cards.map(c => c.getAttribute('aria-label'))")
+        assert all(c["text"] in name for c, name in zip(frames[number]["cards"], names, strict=True))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    at(page, 5)
+    page.keyboard.press("Home")
+    at(page, 0)
+    page.keyboard.press("End")
+    at(page, 6)
+    rail = page.get_by_role("slider", name="rounds done")
+    assert rail.input_value() == "6" and rail.get_attribute("aria-valuetext") == frames[6]["text"]
+    rail.focus()
+    page.keyboard.press("ArrowLeft")
+    at(page, 5)
+
+
+def test_the_counters_and_the_bars_meet_the_formula_at_the_last_step(show):
+    stepper = CollectiveStepper("all_reduce", "recursive_doubling", 6)
+    page = show(stepper)
+    assert page.locator(".pl-verdict.pl-met").count() == 0
+    page.get_by_role("button", name="one round on").focus()
+    page.keyboard.press("End")
+    at(page, stepper.rounds)
+    assert page.locator(".pl-verdict.pl-met").count() == 4
+    page.wait_for_timeout(400)  # the bars' transition
+    shares = page.eval_on_selector_all(".pl-meter-bar", "all => all.map(b => b.firstElementChild.getBoundingClientRect().width / (b.clientWidth))")
+    sent = stepper.snapshot()["frames"][-1]["sent"]
+    assert shares == pytest.approx([s / max(sent) for s in sent], abs=0.03) and max(shares) == pytest.approx(1, abs=0.03)
+
+
+FLIGHTS = """() => { window.flown = []; new MutationObserver((all) => all.forEach((m) => m.addedNodes.forEach((n) => {
+  if (n.classList?.contains('pl-ghost')) flown.push(n.dataset.chunk); }))).observe(document.querySelector('.pl-sky'), { childList: true }); }"""
+
+
+def test_tokens_fly_from_card_to_card_one_per_chunk_of_a_message(show):
+    stepper = CollectiveStepper("all_reduce", "tree", 4)
+    page = show(stepper)
+    page.evaluate(FLIGHTS)
+    page.get_by_role("button", name="one round on").click()
+    at(page, 1)
+    messages = stepper.snapshot()["frames"][1]["messages"]
+    assert page.evaluate("flown.length") == sum(len(m["chunks"]) for m in messages) == 8
+    page.keyboard.press("ArrowLeft")
+    at(page, 0)
+    assert page.evaluate("flown.length") == 8  # back is no flight
+
+
+def test_pressing_on_does_not_wait_for_the_flight(show):
+    page = show(CollectiveStepper("all_reduce", "ring", 8))
+    page.get_by_role("button", name="one round on").focus()
+    for _ in range(14):
+        page.keyboard.press("ArrowRight")
+    at(page, 14)
+    assert page.locator(".pl-cell .pl-done").count() == 64
+
+
+def test_nothing_flies_where_the_reader_asks_for_less_motion(show):
+    page = show(CollectiveStepper("all_reduce", "tree", 4), reduced_motion="reduce")
+    page.evaluate(FLIGHTS)
+    page.get_by_role("button", name="one round on").click()
+    at(page, 1)
+    assert page.evaluate("flown.length") == 0
+    assert page.locator(".pl-cell .pl-fresh").count() == 8  # what came is ringed all the same
+
+
+def test_play_goes_to_the_end_and_can_be_stopped(show):
+    page = show(CollectiveStepper("all_gather", "bruck", 3), reduced_motion="reduce")
+    page.get_by_role("button", name="play the rounds").click()
+    at(page, 2)
+    expect(page.get_by_role("button", name="play the rounds")).to_have_attribute("aria-disabled", "true")
+    longer = show(CollectiveStepper("all_reduce", "ring", 8), reduced_motion="reduce")
+    longer.get_by_role("button", name="play the rounds").click()
+    at(longer, 1)
+    longer.get_by_role("button", name="stop playing").click()
+    longer.wait_for_timeout(1700)
+    assert longer.locator(".pl-stepper").get_attribute("data-at") == "1"
+
+
+def test_one_chunk_can_be_followed(show):
+    page = show(CollectiveStepper("all_reduce", "ring", 4))
+    page.locator(".pl-follow select").select_option("2")
+    assert page.locator(".pl-cell .pl-token:not(.pl-faded)").count() == 4
+    page.locator('.pl-cell [data-chunk="1"]').first.click()
+    expect(page.locator(".pl-follow select")).to_have_value("1")
+    page.locator('.pl-cell [data-chunk="1"]').first.click()
+    expect(page.locator(".pl-cell .pl-faded")).to_have_count(0)
+
+
+def test_a_list_that_goes_wrong_says_so(show):
+    stepper = CollectiveStepper(algorithm=custom_algorithm("all_reduce", [[(0, 1, 0, "add"), (1, 0, 1, "add")], [(1, 0, 0, "add")]], ranks=2))
+    page = show(stepper)
+    expect(page.get_by_role("alert")).to_contain_text("This list of sends is not an all_reduce. Round 2: rank 0 adds v0 to chunk 0 a second time.")
+    assert page.locator(".pl-verdict").count() == 0
+
+
+WIDE = [("all_reduce", "ring", 8, 5), ("all_reduce", "recursive_doubling", 8, 2), ("all_reduce", "direct", 8, 1), ("all_to_all", "ring", 8, 3)]
+WIDE += [("all_reduce", "halving_doubling", 6, 6), ("broadcast", "ring", 5, 4), ("reduce_scatter", "tree", 8, 5), ("gather", "tree", 6, 2)]
+
+
+@pytest.mark.parametrize("width", [662, 848, 1280])
+@pytest.mark.parametrize("case", WIDE, ids=lambda c: "-".join(map(str, c)))
+def test_nothing_is_cut_off(show, case, width):
+    """662: JupyterLab in a window of 850."""
+    stepper = CollectiveStepper(*case[:3])
+    stepper.to(case[3])
+    page = show(stepper, width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('.pl-token, .pl-rank-head, .pl-meter-text, .pl-band figcaption, .pl-limit, '
+             + '.pl-counters td, .pl-counters th, '
+             + '.pl-compare th, .pl-scroll, .pl-keys dd, .pl-place, .pl-buttons button, .pl-head select')]
+          .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map(e => e.className + ': ' + e.textContent.trim().slice(0, 60))"""
+    )
+    assert cut == []
+
+
+def test_dark_mode_is_dark_and_light_mode_light(show):
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page = show(CollectiveStepper(), scheme=scheme)
+        colours = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-stepper')))")
+        grounds[scheme] = [sum(int(n) for n in c[c.index("(") + 1 : -1].split(",")[:3]) for c in colours]
+    assert grounds["light"][0] > 700 and grounds["light"][1] < 150
+    assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
+
+
+def test_focus_is_visible(show):
+    page = show(CollectiveStepper())
+    page.get_by_role("button", name="one round on").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_without_scripts_the_words_are_there(show):
+    page = show(CollectiveStepper(), java_script_enabled=False)
+    assert "COUNTED, AND BY FORMULA" in page.locator("#words pre").inner_text()
+
+
+# ---- the same script as a widget: a model that only records stands in for the kernel ----
+
+LIVE = """<!doctype html><meta charset="utf-8"><style>%s</style><div id="lab"></div><script type="module">
+%s
+const heard = {}, values = %s;
+window.sent = [];
+window.tell = (name, ...given) => (heard[name] ?? []).forEach((f) => f(...given));
+window.put = (name, value) => { values[name] = value; tell(`change:${name}`); };
+const on = (n, f) => (heard[n] ??= []).push(f), off = (n, f) => { heard[n] = heard[n].filter((g) => g !== f); };
+const model = { get: (n) => values[n], send: (m) => sent.push(m), on, off };
+window.leave = render({ model, el: document.getElementById("lab") });
+window.left = () => Object.values(heard).flat().length;
+</script>"""
+PLACE = ("at", "follow", "counters", "status")
+
+
+def traits(stepper):
+    shot = stepper.snapshot()
+    return {"story": {k: v for k, v in shot.items() if k not in PLACE}, "place": {k: shot[k] for k in PLACE}, "last_error": None}
+
+
+@pytest.fixture
+def live(browser, tmp_path):
+    """A live view and its model: (page, stepper)."""
+    stepper = CollectiveStepper("all_reduce", "ring", 4)
+    file = tmp_path / "live.html"
+    file.write_text(LIVE % (*reversed(front_end()), json.dumps(traits(stepper))), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    broken = []
+    page.on("pageerror", lambda e: broken.append(str(e)))
+    page.goto(file.as_uri())
+    page.wait_for_selector(".pl-rank-card")
+    yield page, stepper
+    page.close()
+    assert not broken
+
+
+def asked(page):
+    return page.evaluate("sent.map(m => [m.command, m.arguments])")
+
+
+def test_a_step_is_shown_at_once_and_an_old_answer_does_not_pull_it_back(live):
+    page, stepper = live
+    page.get_by_role("button", name="one round on").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert asked(page) == [["to", [1]], ["to", [2]], ["to", [3]]]
+    at(page, 3)
+    stepper.to(1)
+    page.evaluate("([p]) => { put('place', p); tell('msg:custom', {kind: 'answered', number: 1, refused: false}, []); }", [traits(stepper)["place"]])
+    page.wait_for_timeout(100)
+    assert page.locator(".pl-stepper").get_attribute("data-at") == "3"
+    stepper.to(3)
+    page.evaluate("([p]) => { put('place', p); tell('msg:custom', {kind: 'answered', number: 3, refused: false}, []); }", [traits(stepper)["place"]])
+    at(page, 3)
+    stepper.to(5)  # by a method call in a cell
+    page.evaluate("([p]) => put('place', p)", [traits(stepper)["place"]])
+    at(page, 5)
+
+
+def test_choices_are_commands_and_a_refused_one_goes_back(live):
+    page, _ = live
+    page.select_option("select[data-command=choose_kind]", "broadcast")
+    page.get_by_role("radio", name="8 ranks").click()
+    page.locator(".pl-compare input[value=tree]").check()
+    page.select_option("select[data-command=choose_elements]", "64")
+    page.locator(".pl-follow select").select_option("1")
+    page.locator(".pl-follow select").select_option("")
+    assert asked(page) == [
+        ["choose_kind", ["broadcast"]],
+        ["choose_ranks", [8]],
+        ["choose_algorithm", ["tree"]],
+        ["choose_elements", [64]],
+        ["follow", [1]],
+        ["follow", [None]],
+    ]
+    page.evaluate("put('last_error', 'no <b>such</b> thing'); tell('msg:custom', {kind: 'answered', number: 6, refused: true}, [])")
+    expect(page.get_by_role("alert")).to_contain_text("no <b>such</b> thing")
+    expect(page.locator("select[data-command=choose_kind]")).to_have_value("all_reduce")
+    expect(page.locator(".pl-compare input[value=ring]")).to_be_checked()
+
+
+def test_another_story_replaces_the_first(live):
+    page, stepper = live
+    stepper.choose_ranks(8)
+    page.evaluate("([t]) => { put('place', t.place); put('story', t.story); }", [traits(stepper)])
+    expect(page.locator(".pl-rank-card")).to_have_count(8)
+    expect(page.locator(".pl-title")).to_have_text("all_reduce by ring, 8 ranks")
+
+
+def test_leaving_leaves_no_listener(live):
+    page, _ = live
+    page.get_by_role("button", name="one round on").click()
+    page.evaluate("leave()")
+    assert page.evaluate("left()") == 0

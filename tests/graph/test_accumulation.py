@@ -1,0 +1,154 @@
+"""Gradient accumulation: micro-batches one after the other, one message per gradient, one step of the optimizer."""
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import nn, ops
+from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
+from parallel_lab.errors import NotBuiltYet, ShapeError
+from parallel_lab.plan import Plan
+from parallel_lab.run.session import Session
+
+S = ((4, 1), (2, 1))  # rows of the batch 4 ways, rows of the weight (columns of the result) 2 ways
+
+
+class Net(nn.Cell):
+    def __init__(self, width=8, layers=3, strategies=(), norm=False):
+        super().__init__()
+        self.l = nn.CellList([nn.Dense(width, width, dtype="float64") for _ in range(layers)])
+        for layer, strategy in zip(self.l, strategies, strict=False):
+            if strategy is not None:
+                layer.matmul.shard(strategy)
+        self.norm = nn.LayerNorm((width,), dtype="float64") if norm else None
+        self.tanh = nn.Tanh()
+
+    def construct(self, x):
+        for layer in self.l:
+            x = self.tanh(layer(x))
+        return x if self.norm is None else self.norm(x)
+
+
+def data(rows, width=8):
+    rng = np.random.default_rng(2)
+    return rng.standard_normal((rows, width)), rng.standard_normal((rows, width))
+
+
+def undivided(parts, steps, rows=32, **shape):
+    """Losses and parameters of GradAccumulation run at once on one device."""
+    pl.set_seed(4)
+    net = Net(**shape)
+    optimizer = nn.Adam(net.trainable_params(), 0.01)
+    whole = nn.GradAccumulation(nn.WithLossCell(net, nn.MSELoss()), parts)
+    x, y = (pl.Tensor(v) for v in data(rows))
+    losses = []
+    for _ in range(steps):
+        loss, grads = pl.value_and_grad(whole, None, optimizer.parameters)(x, y)
+        optimizer(grads)
+        losses.append(float(loss.asnumpy()))
+    return losses, {p.name: p.asnumpy() for p in net.get_parameters()}
+
+
+def compiled(parts, mode="semi_auto_parallel", dataset="full_batch", devices=8, rows=32, shape=None, **settings):
+    pl.set_seed(4)
+    net = Net(**(shape or {}))
+    optimizer = nn.Adam(net.trainable_params(), 0.01)
+    x, y = data(rows if dataset == "full_batch" else rows // devices)
+    config = {"parallel_mode": mode, "dataset_strategy": dataset, "device_num": devices, "grad_accumulation_step": parts, **settings}
+    return pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **config), net, optimizer
+
+
+def trained(plan, net, optimizer, steps, rows=32):
+    with Session(plan, net, optimizer) as session:
+        return session.train([data(rows)], steps), session.parameters()
+
+
+CUTS = {"rows": (), "columns": (S, S, S), "megatron": (S, ((4, 2), (1, 2)), None)}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("dataset", ["full_batch", "data_parallel"])
+@pytest.mark.parametrize("norm", [False, True])
+def test_accumulated_steps_equal_one_device(cut, parts, dataset, norm):
+    shape = {"strategies": CUTS[cut], "norm": norm}
+    losses, parameters = undivided(parts, 5, norm=norm)
+    got, ours = trained(*compiled(parts, dataset=dataset, shape=shape), 5)
+    np.testing.assert_allclose(got, losses, rtol=1e-10)
+    for name, want in parameters.items():
+        np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_data_parallel_adds_the_ranks_gradients(parts):
+    """Mean losses per rank: the mean over ranks of what one device gives for the whole batch."""
+    _, parameters = undivided(parts, 4)
+    plan, net, optimizer = compiled(parts, "data_parallel", "data_parallel", gradients_mean=True)
+    _, ours = trained(plan, net, optimizer, 4)
+    for name, want in parameters.items():
+        np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-10, err_msg=name)
+
+
+def test_forward_and_backward_of_a_part_before_the_next():
+    plan = compiled(3, rows=24)[0]
+    assert [str(a) for a in plan.stages[0].actions] == ["0F0", "0B0", "0F1", "0B1", "0F2", "0B2", "0update0"]
+    assert Plan.from_dict(plan.to_dict()) == plan
+    for _, instr in plan.instructions("forward"):
+        node = plan.graph.node(instr.name)
+        assert node is None or instr.micro_batch == node.micro_batch
+
+
+def test_gradients_are_sent_once_however_many_parts():
+    def sent(parts, phase):
+        return [i for _, i in compiled(parts)[0].instructions(phase) if i.is_communication]
+
+    assert len(sent(1, "backward")) == len(sent(4, "backward")) == 6
+    assert {i.micro_batch for i in sent(4, "backward")} == {3}
+    # the loss of each part, and nothing else: ranks take parts of their own rows
+    assert len(sent(4, "forward")) == 4
+    assert [i.kind for _, i in compiled(4, dataset="data_parallel")[0].instructions("forward") if i.is_communication] == ["all_reduce"] * 4
+
+
+def test_activations_are_those_of_one_part():
+    """Of every layer backward needs the input and the output of tanh: bytes are proportional to the rows of a part."""
+    whole = predict_memory(compiled(1, rows=64)[0]).parts["activations"]
+    inputs = 64 // 8 * 8 * 8  # what the first layer reads is an input when the batch is whole, a slice of it in parts
+    halves, quarters = (predict_memory(compiled(parts, rows=64)[0]).parts["activations"] for parts in (2, 4))
+    assert halves * 2 == whole + inputs or halves * 2 == whole
+    assert quarters * 2 == halves
+
+
+def test_time_counts_every_part():
+    one, four = (step_time_s(compiled(parts, rows=64)[0], get_cluster("laptop")) for parts in (1, 4))
+    assert four.phase("backward").messages == one.phase("backward").messages
+    assert four.phase("forward").flops == pytest.approx(one.phase("forward").flops, rel=0.05)
+    assert predict_timeline(compiled(4)[0], get_cluster("laptop")).symmetric
+
+
+def test_fused_gradients_travel_during_the_last_backward():
+    settings = {"comm_fusion": {"allreduce": {"mode": "index", "config": [1, 3]}}}
+    plan, net, optimizer = compiled(4, **settings)
+    starts = [i for _, i in plan.instructions("backward") if i.kind == "start"]
+    assert len(starts) == 3 and {i.micro_batch for i in starts} == {3}
+    plain = trained(*compiled(4), 3)
+    fused = trained(plan, net, optimizer, 3)
+    assert plain[0] == fused[0]
+    assert all(np.array_equal(plain[1][n], fused[1][n]) for n in plain[1])
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(ShapeError, match="3 equal micro-batches"):
+        compiled(3)
+
+
+def test_a_step_that_differentiates_by_itself_is_told_what_to_write():
+    net = Net()
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+
+    def step(x, y):
+        loss, grads = pl.value_and_grad(lambda a, b: ops.reduce_mean(ops.square(net(a) - b)), None, optimizer.parameters)(x, y)
+        optimizer(grads)
+        return loss
+
+    with pytest.raises(NotBuiltYet, match=r"nn.GradAccumulation\(net, 2\)"):
+        pl.compile(step, *data(8), device_num=4, dataset_strategy="full_batch", grad_accumulation_step=2)

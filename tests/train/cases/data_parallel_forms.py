@@ -1,0 +1,441 @@
+"""Every form in which ranks train copies of one network, each on its own rows: compiled and at once, summed and averaged, fused and not."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from parallel_lab import context, nn, ops, value_and_grad
+from parallel_lab.context import current_world
+from parallel_lab.dataset import GeneratorDataset, NumpySlicesDataset
+from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.train import LambdaCallback, Model
+from parallel_lab.train.auto_parallel import AutoParallel
+from parallel_lab.train.engine import make_train_step
+from tests.train.cases.nets import Net, SquareLoss, batch, numbers
+from tests.train.worlds import case, parameters, refused
+
+SIZES = (2, 4, 8)
+GLOBAL_BATCH = 16
+
+
+@contextmanager
+def messages_counted():
+    """A list that gets (kind, bytes sent) of this rank's messages; empty on one device."""
+    found: list = []
+    world = current_world()
+    if world is None:
+        yield found
+        return
+    before, world.comm.recording = world.comm.recording, True
+    start = len(world.comm.records)
+    yield found
+    found += [(kind, size) for _, kind, _, _, size, _, _ in world.comm.records[start:]]
+    world.comm.recording = before
+
+
+# ---- Model.train on the shards of one dataset ----
+
+
+def wrapped(rows, size):
+    """Numbers of the rows that all shards together read: the first ones again where `size` does not divide them."""
+    return np.arange(-(-rows // size) * size) % rows
+
+
+def shards(here, rows):
+    """Batches of a dataset's shard; alone those that all shards' batches are together. The last one is smaller where batches do not divide."""
+    x, y = numbers(11, rows, 12), numbers(12, rows, 16)
+    if here.alone:
+        order = wrapped(rows, here.size)
+        return NumpySlicesDataset((x[order], y[order]), ["data", "label"], shuffle=False).batch(GLOBAL_BATCH)
+    shard = {"num_shards": here.size, "shard_id": here.rank}
+    return NumpySlicesDataset((x, y), ["data", "label"], shuffle=False, **shard).batch(GLOBAL_BATCH // here.size)
+
+
+def model_trains(mode, mean, rows):
+    """Where gradients are summed and not averaged, they are `size` times those of one device: with plain SGD, as if its rate were."""
+
+    def run(here):
+        here.settings(parallel_mode=mode, gradients_mean=mean)
+        net, losses = Net(), []
+        rate = 0.02 * (here.size if here.alone and not mean else 1)
+        model = Model(net, SquareLoss(), nn.SGD(net.trainable_params(), rate))
+        watch = LambdaCallback(on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs)))
+        model.train(2, shards(here, rows), callbacks=watch, dataset_sink_mode=False)
+        return {"losses": losses, **parameters(here, net)}, {}
+
+    return case(*SIZES)(run)
+
+
+CASES = {
+    f"Model.train, {mode}, {'means' if mean else 'sums'}, {rows} rows": model_trains(mode, mean, rows)
+    for mode, mean, rows in (
+        ("data_parallel", True, 32),
+        ("data_parallel", False, 32),
+        ("hybrid_parallel", True, 32),
+        ("hybrid_parallel", False, 32),
+        ("data_parallel", True, 42),  # the last global batch: 10 rows, and as many of the first as make it even
+    )
+}
+
+
+@case(2, 4)
+def ranks_with_unequal_rows(here):
+    """A generator of each rank's own: rank r brings 2 + r rows. Every rank's mean counts alike, and not every row."""
+    rows = [2 + rank for rank in range(here.size)]
+    x, y = batch(sum(rows))
+    starts = np.cumsum([0, *rows])
+    parts = [(x[a:b], y[a:b]) for a, b in pairwise(starts)]
+    net = Net()
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    if here.alone:
+        grads = [value_and_grad(nn.WithLossCell(net, SquareLoss()), None, optimizer.parameters)(*map(Tensor, part))[1] for part in parts]
+        optimizer([Tensor(sum(g.asnumpy() for g in each) / here.size) for each in zip(*grads, strict=True)])
+        return parameters(here, net), {}
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    Model(net, SquareLoss(), optimizer).train(1, GeneratorDataset(lambda: iter([parts[here.rank]]), ["data", "label"]))
+    return parameters(here, net), {}
+
+
+# ---- hand-written loops ----
+
+
+def by_functions(net, optimizer):
+    """value_and_grad, the reducer, the optimizer."""
+    grad_fn = value_and_grad(lambda x, y: SquareLoss()(net(x), y), None, optimizer.parameters)
+    reducer = nn.DistributedGradReducer(optimizer.parameters)
+
+    def step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(reducer(grads))
+        return loss
+
+    return step
+
+
+def by_cell(net, optimizer):
+    """A TrainOneStepCell that is called: it has its reducer."""
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
+    step.set_train()
+    return step
+
+
+def by_network_that_communicates(net, optimizer):
+    """A network with a collective of its own, which `Model` runs at once."""
+    return make_train_step(Meeting(net), SquareLoss(), optimizer)
+
+
+class Meeting(nn.Cell):
+    """A network whose ranks meet at a barrier."""
+
+    def __init__(self, net):
+        super().__init__(auto_prefix=False)
+        self.net, self.barrier = net, ops.Barrier()
+
+    def construct(self, x):
+        if current_world() is not None:
+            self.barrier()
+        return self.net(x)
+
+
+LOOPS = {"functions": by_functions, "cell": by_cell, "network that communicates": by_network_that_communicates}
+
+
+def loop(make_step, mode, mean):
+    def run(here):
+        here.settings(parallel_mode=mode, gradients_mean=mean)
+        net = Net()
+        # averaged gradients may go through any optimizer; summed ones are compared where a factor is a rate
+        factor = here.size if here.alone and not mean else 1
+        optimizer = nn.Adam(net.trainable_params(), 0.05) if mean else nn.Momentum(net.trainable_params(), 0.02 * factor, 0.9)
+        step = make_step(net, optimizer)
+        losses = []
+        with messages_counted() as messages:
+            for _ in range(3):
+                losses.append(step(*map(Tensor, here.rows(*batch()))))
+        return {"losses": [here.mean(one) for one in losses], **parameters(here, net)}, {"messages": messages}
+
+    return case(*SIZES)(run)
+
+
+CASES |= {
+    f"a loop by {name}, {mode}, {'means' if mean else 'sums'}": loop(make, mode, mean)
+    for name, make in LOOPS.items()
+    for mode, mean in (("data_parallel", True), ("data_parallel", False), ("hybrid_parallel", True))
+}
+
+
+# ---- fusion: settings x (compiled, at once) ----
+
+
+class Wide(nn.Cell):
+    """(n, 12) -> (n, 16), float32. Gradients in the order of the parameters: w 786432 bytes, b 65536, v 1048576, u 1024."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter((numbers(3, 12, 16384) / 8).astype(np.float32), name="w")
+        self.b = Parameter(numbers(4, 16384).astype(np.float32), name="b")
+        self.v = Parameter((numbers(7, 16384, 16) / 128).astype(np.float32), name="v")
+        self.u = Parameter((numbers(8, 16, 16) / 4).astype(np.float32), name="u")
+
+    def construct(self, x):
+        return ops.matmul(ops.tanh(ops.matmul(ops.tanh(ops.matmul(x, self.w) + self.b), self.v)), self.u)
+
+
+def allreduce(mode, config=None):
+    return {"comm_fusion": {"allreduce": {"mode": mode, "config": config}}}
+
+
+# name: (settings, ids of the parameters, who travels together)
+FUSIONS = {
+    "auto": (allreduce("auto"), None, ["wbvu"]),
+    "size 1": (allreduce("size", 1), None, ["wbv", "u"]),  # w and b are below 1 MB; v, with which they exceed it, is their last
+    "size 0": (allreduce("size", 0), None, ["w", "b", "v", "u"]),
+    "index": (allreduce("index", [0, 2]), None, ["w", "bv", "u"]),
+    "index, the seeds' wording": ({**allreduce("index", [1, 3]), "fusion_index": "first_n"}, None, ["w", "bv", "u"]),
+    "all_reduce_fusion_config": ({"all_reduce_fusion_config": [1]}, None, ["wb", "vu"]),
+    "ids": ({}, {"w": 0, "b": 4, "v": 9, "u": 4}, ["w", "bu", "v"]),
+    "ids and size": (allreduce("size", 1), {"w": 4, "b": 3, "v": 4, "u": 4}, ["wv", "b", "u"]),
+    "closed": ({"comm_fusion": {"openstate": False}}, None, ["w", "b", "v", "u"]),
+}
+BYTES = {"w": 12 * 16384 * 4, "b": 16384 * 4, "v": 16384 * 16 * 4, "u": 16 * 16 * 4}
+
+
+def trained_with(here, how, settings, ids):
+    """(loss and parameters of the second step, its messages, buckets of the plan) with these settings."""
+    context.reset_auto_parallel_context()
+    here.settings(parallel_mode="data_parallel", gradients_mean=True, **settings)
+    net = Wide()
+    for name, number in (ids or {}).items():
+        getattr(net, name).comm_fusion = number
+    optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
+    rows = tuple(a.astype(np.float32) for a in here.rows(*batch()))
+    step = make_train_step(net, SquareLoss(), optimizer) if how == "compiled" else by_functions(net, optimizer)
+    step(*map(Tensor, rows))  # compiled ranks compare their programs now
+    with messages_counted() as messages:
+        loss = step(*map(Tensor, rows))
+    plan = getattr(step, "plan", None)
+    buckets = None if plan is None else [(b["kind"], b["members"], b["bytes"]) for b in plan.to_dict(rank=here.rank)["buckets"]]
+    return here.mean(loss), parameters(here, net), [m for m in messages if m[0] == "all_reduce"], buckets
+
+
+def fusions(how):
+    """The results of the first setting; of the others, whether they are the same to the bit."""
+
+    def run(here):
+        loss, found, *_ = trained_with(here, how, {}, None)
+        notes = {}
+        if not here.alone:
+            for name, (settings, ids, _) in FUSIONS.items():
+                _, others, messages, buckets = trained_with(here, how, settings, ids)
+                same = all(np.array_equal(others[key], value) for key, value in found.items())
+                notes[name] = {"same": same, "messages": messages, "buckets": buckets}
+        return {"loss": loss, **found}, notes
+
+    return case(*SIZES)(run)
+
+
+CASES |= {f"fusion, {how}": fusions(how) for how in ("compiled", "at once")}
+
+
+class Talking(nn.Cell):
+    """A network whose ranks look at each other's activations: three collectives, of which two may share a message."""
+
+    def __init__(self, here, number):
+        super().__init__()
+        self.net, self.alone, self.size, self.rank = Net(), here.alone, here.size, here.rank
+        self.first, self.second = (ops.AllReduce().add_prim_attr("fusion", number) for _ in range(2))
+        self.gather = ops.AllGather().add_prim_attr("fusion", number)
+
+    def construct(self, x):
+        out = self.net(x)
+        mean, square = ops.reduce_mean(out, 0, keep_dims=True), ops.reduce_mean(ops.square(out), 0, keep_dims=True)
+        if self.alone:
+            return (out - mean) / ops.sqrt(square + 1.0) + ops.reduce_mean(out, keep_dims=True)
+        mean, square, everybody = self.first(mean), self.second(square), self.gather(out)
+        return (out - mean / self.size) / ops.sqrt(square / self.size + 1.0) + ops.reduce_mean(everybody, keep_dims=True)
+
+
+@case(*SIZES)
+def collectives_of_a_network_share_a_message(here):
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    found = {}
+    for number in (0, 1):
+        net = Talking(here, number)
+        step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+        losses = [step(*map(Tensor, here.rows(*batch()))) for _ in range(2)]
+        with messages_counted() as messages:
+            losses.append(step(*map(Tensor, here.rows(*batch()))))
+        found[number] = [here.mean(one) for one in losses], parameters(here, net), messages
+    same = all(np.array_equal(found[0][1][key], found[1][1][key]) for key in found[0][1])
+    return {"losses": found[1][0], **found[1][1]}, {"same": same, "apart": found[0][2], "together": found[1][2]}
+
+
+# ---- how ranks begin ----
+
+
+def begins_differently(how):
+    """Every rank has drawn weights of its own; all train on with those of rank 0, which one device has too."""
+
+    def run(here):
+        settings = {"parallel_mode": "data_parallel", "gradients_mean": True, "parameter_broadcast": True}
+        here.settings(**settings)
+        context.set_seed(1 + (0 if here.alone else here.rank))
+        net = nn.Dense(12, 16)
+        own = net.weight.asnumpy().copy()
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        losses = []
+        rows = tuple(a.astype(np.float32) for a in here.rows(*batch()))
+        if how == "Model":
+            watch = LambdaCallback(on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs)))
+            Model(net, SquareLoss(), optimizer).train(2, GeneratorDataset(lambda: iter([rows]), ["data", "label"]), callbacks=watch)
+        else:
+            step = make_train_step(Meeting(net) if how == "at once" else net, SquareLoss(), optimizer)
+            losses = [here.mean(step(*map(Tensor, rows))) for _ in range(2)]
+        return {"losses": losses, "w": net.weight.asnumpy(), "b": net.bias.asnumpy()}, {"drawn": own}
+
+    return case(2, 4)(run)
+
+
+CASES |= {f"parameter_broadcast, {how}": begins_differently(how) for how in ("Model", "a step", "at once")}
+
+
+@case(2)
+def without_a_broadcast_copies_differ(here):
+    """What parameter_broadcast is for: gradients are the same, what they are subtracted from is not."""
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    context.set_seed(1 + here.rank)
+    net = nn.Dense(12, 16)
+    before = net.weight.asnumpy().copy()
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    if not here.alone:
+        step(*map(Tensor, (a.astype(np.float32) for a in here.rows(*batch()))))
+    return {}, {"before": before, "after": net.weight.asnumpy().copy()}
+
+
+# ---- parameters that every rank has for itself ----
+
+
+def own_parameters(make_step):
+    """layerwise_parallel: the shared ones learn from all rows, averaged, the own one from this rank's rows."""
+
+    def run(here):
+        here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
+        x, y = batch()
+        if here.alone:
+            both, own = Net(), Net()
+            for net, rows in ((both, (x, y)), (own, (here.own_rows(x), here.own_rows(y)))):
+                by_functions(net, nn.SGD(net.trainable_params(), 0.5))(*map(Tensor, rows))
+            return {"w": both.w.asnumpy(), "bias": both.b.asnumpy(), "v": own.v.asnumpy()}, {}
+        net = Net()
+        net.v.layerwise_parallel = True
+        step = make_step(net, nn.SGD(net.trainable_params(), 0.5))
+        with messages_counted() as messages:
+            step(*map(Tensor, here.rows(x, y)))
+        return {"w": net.w.asnumpy(), "bias": net.b.asnumpy(), "v": net.v.asnumpy()}, {"messages": messages}
+
+    return case(2, 4, own=True)(run)
+
+
+CASES |= {f"layerwise_parallel, by {name}": own_parameters(make) for name, make in LOOPS.items()}
+
+
+class CutByHand(nn.Cell):
+    """hybrid_parallel as it is meant: rank r has columns r of a weight, and puts the pieces of the result together itself."""
+
+    def __init__(self, here):
+        super().__init__()
+        first, second = numbers(3, 12, 8), numbers(4, 8, 16)
+        self.alone, self.size = here.alone, here.size
+        self.w = Parameter(here.part(first, (1, here.size)).copy(), name="w", layerwise_parallel=True)
+        self.v = Parameter(second, name="v")
+        self.gather = ops.AllGather()
+
+    def construct(self, x):
+        hidden = ops.tanh(ops.matmul(x, self.w))
+        if not self.alone:
+            hidden = ops.transpose(self.gather(ops.transpose(hidden, (1, 0))), (1, 0))
+        return ops.matmul(hidden, self.v)
+
+
+@case(2, 4)
+def a_network_cut_by_hand(here):
+    """All ranks are fed the same rows: every loss is the same, the own weight's gradient gets the addends of all of them, `size` times as much."""
+    here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
+    net = CutByHand(here)
+    own, shared = [net.w], [net.v]
+    optimizer = nn.SGD([{"params": own, "lr": 0.2 if here.alone else 0.2 / here.size}, {"params": shared, "lr": 0.2}], 0.2)
+    step = make_train_step(net, SquareLoss(), optimizer)
+    losses = [here.mean(step(*map(Tensor, batch()))) for _ in range(3)]
+    w = net.w.asnumpy()
+    if not here.alone:
+        w = np.moveaxis(current_world().comm.all_gather(w.T.copy(), tag="columns of w"), 0, 1)
+    return {"losses": losses, "w": np.ascontiguousarray(w), "v": net.v.asnumpy()}, {"held": net.w.shape}
+
+
+# ---- 16-bit gradients ----
+
+
+class Half(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(np.ones((8, 16), np.float16), name="w")
+        self.b = Parameter(np.zeros(16, np.float32), name="b")
+
+    def construct(self, x):
+        return ops.cast(ops.matmul(x, self.w), "float32") + self.b
+
+
+def half_rows():
+    """The first rank's rows are large beside the others': float16 loses what is added to them."""
+    x = (np.arange(16 * 8).reshape(16, 8) % 7 / 64 + (np.arange(16) < 2)[:, None] * 256).astype(np.float16)
+    return x, np.zeros((16, 16), np.float32)
+
+
+def sum_loss(out, label):
+    return ops.reduce_sum(out - label)
+
+
+@case(2, 4, 8)
+def half_precision_at_once(here):
+    """gradient_fp32_sync True and False; alone by the formula: each rank's addend in float16, added in rank order in the dtype of the message."""
+    x, y = half_rows()
+    found, notes = {}, {}
+    for wide in (True, False):
+        if here.alone:
+            parts = [x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16) for r in range(here.size)]
+            total = np.zeros((8, 16), np.float32 if wide else np.float16)
+            for part in parts:
+                total = total + part.astype(total.dtype)
+            found[f"w, {wide}"] = total.astype(np.float16)
+            continue
+        here.settings(parallel_mode="data_parallel", gradients_mean=False, gradient_fp32_sync=wide)
+        net = Half()
+        _, grads = value_and_grad(lambda x, y, net=net: sum_loss(net(x), y), None, net.trainable_params())(*map(Tensor, here.rows(x, y)))
+        with messages_counted() as messages:
+            found[f"w, {wide}"] = nn.DistributedGradReducer(net.trainable_params())(grads)[0].asnumpy()
+        notes[wide] = messages
+    return found, notes
+
+
+# ---- AutoParallel's own form of the settings, and what is refused ----
+
+
+@case(2)
+def what_is_refused(here):
+    if here.alone:
+        return {}, {}
+    found = {}
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    net = Net()
+    step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
+    found["full_batch"] = refused(lambda: (here.settings(full_batch=True), make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))))
+    context.reset_auto_parallel_context()
+    here.settings(parallel_mode="data_parallel", gradients_mean=True)
+    if here.rank == 1:
+        here.settings(comm_fusion={"allreduce": {"mode": "index", "config": [0]}})
+    found["compiled"] = refused(step, *map(Tensor, here.rows(*batch())))
+    found["AutoParallel"] = refused(lambda: AutoParallel(Net(), parallel_mode="data_parallel"))
+    return {}, found
