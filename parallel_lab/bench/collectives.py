@@ -294,6 +294,8 @@ def _own_call(comm: Any, case: Case, name: str) -> Callable[[], object]:
     values = given(case, comm.rank)
     if name == ARENA:
         x = comm.empty(case.given_elements)
+        if x.base is None:  # an array of its own: correct, and not what this column is about
+            raise MemoryError(f"comm.empty has no shared memory for {x.nbytes} bytes per rank")
         x[...] = values
     else:
         x = values

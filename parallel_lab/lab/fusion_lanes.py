@@ -96,7 +96,7 @@ def plan_lanes(plan: Plan, cluster: Cluster) -> Lanes:
     timed: list[Timed] = []
     stage = single_stage(plan)
     for action in stage.actions:
-        for instr in stage.program(action.program):
+        for _, instr in stage.part(action):
             if instr.kind == "start":
                 start = max(clock, line)
                 line = due[instr.out] = start + instr_time_s(plan, instr, cluster)
@@ -125,7 +125,7 @@ def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) ->
     line_s = 0.0
     stage = single_stage(plan)
     for action in stage.actions:
-        for instr in stage.program(action.program):
+        for _, instr in stage.part(action):
             waits = instr.kind == "wait"
             event = found.get((action.program, instr.ins[0] if waits else instr.out, waits))
             if event is None:

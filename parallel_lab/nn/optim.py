@@ -294,7 +294,7 @@ class Optimizer:
         if self._states is None:
             self._states = [{} for _ in self.parameters]
         for i, p in enumerate(self.parameters):
-            if not self._states[i] and p.name not in self.state_owners:
+            if not self._states[i] and not self._held_elsewhere(p.name):
                 self._states[i] = self.initial_state(p)
                 self._note_layout(p)
         return self._states
@@ -331,9 +331,12 @@ class Optimizer:
         self.state_owners.pop(name, None)
         if owner is not None:
             self.state_owners[name] = owner
-            world = current_world()
-            if self._states is not None and world is not None and world.rank != owner:
+            if self._states is not None and current_world() is not None and self._held_elsewhere(name):
                 self._states[[p.name for p in self.parameters].index(name)] = {}
+
+    def _held_elsewhere(self, name: str) -> bool:
+        owner, world = self.state_owners.get(name), current_world()
+        return owner is not None and (world is None or world.rank != owner)
 
     def _shared_by(self, owner: int, i: int) -> State:
         """The states of parameter number i, from the rank that holds them: every rank has to call this. Raises WorldError outside of their world."""
@@ -415,7 +418,7 @@ class Optimizer:
     def states(self) -> dict[str, dict[str, np.ndarray]]:
         """{parameter name: {state name: array}} as the eager steps left them; without those that another rank alone holds."""
         states = zip(self.parameters, self._eager_states(), strict=True)
-        return {p.name: dict(state) for p, state in states if state or p.name not in self.state_owners}
+        return {p.name: dict(state) for p, state in states if state or not self._held_elsewhere(p.name)}
 
     @property
     def scalars(self) -> dict[str, float]:

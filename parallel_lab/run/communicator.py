@@ -347,7 +347,7 @@ def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
     """
     if request.out is None or reply is None or reply is request.out:
         return reply
-    if (reply.shape, reply.dtype) != (request.out.shape, request.out.dtype):
+    if (reply.shape, reply.dtype.newbyteorder("=")) != (request.out.shape, request.out.dtype):
         what = f"{describe(request)}: {reply.dtype} {reply.shape} arrived, out is {request.out.dtype} {request.out.shape}"
         raise ShapeError(message(what, allowed="An out of the reply's shape and dtype"))
     request.out[...] = reply

@@ -53,6 +53,8 @@ function ticks(span) {
 
 // ---- the picture ----
 
+// Its parts are groups that are always there, in this order: a group that moves in the document would take the focus from the cut in it.
+
 function picture(s, ui) {
   const g = geometry(s, ui.width), { lanes } = s, { runs, cuts } = brackets(s, g.n, ui.drag);
   const number = new Array(g.n).fill(1);
@@ -94,18 +96,18 @@ function picture(s, ui) {
   const exposed = `exposed ${timeText(lanes.exposed_s)}`, tailEnd = g.x(g.end), roomy = tailEnd - tailX > exposed.length * 7;
   return html`<figure class="pl-fu-figure"><svg width="${ui.width}" height="${Y.height}" viewBox="0 0 ${ui.width} ${Y.height}" role="group" aria-label="backward and its messages, ${s.source}; the table below has the same numbers">
     <defs><pattern id="${ui.id}-bare" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="pl-fu-hatch" width="2.2" height="7"/></pattern></defs>
-    ${tail ? html`<rect class="pl-fu-tail" x="${round(tailX)}" y="${Y.back - 20}" width="${round(tailEnd - tailX)}" height="${Y.axis - Y.back + 20}"/>` : ""}
+    <g data-key="under">${tail ? html`<rect class="pl-fu-tail" x="${round(tailX)}" y="${Y.back - 20}" width="${round(tailEnd - tailX)}" height="${Y.axis - Y.back + 20}"/>` : ""}
     <text class="pl-fu-name" x="0" y="${Y.back + Y.backH / 2}">backward</text><text class="pl-fu-name" x="0" y="${Y.mark + Y.markH / 2}">buckets</text><text class="pl-fu-name" x="0" y="${Y.line + Y.lineH / 2}">messages</text>
     ${g.begin > 0 ? side("forward", LABEL, g.begin) : ""}${g.rest > 1e-9 ? side("update", g.right + 4, g.rest) : ""}
-    <rect class="pl-fu-lane" x="${g.left}" y="${Y.line}" width="${round(g.right - g.left)}" height="${Y.lineH}"/>
-    ${lanes.messages.map(ribbon)}${lanes.boxes.map(box)}
-    ${lanes.backward_s > (lanes.boxes.at(-1)?.end_s ?? 0) + 1e-9 ? html`<rect class="pl-fu-rest" x="${round(g.x(lanes.boxes.at(-1).end_s))}" y="${Y.back}" width="${round(Math.max(1, tailX - g.x(lanes.boxes.at(-1).end_s) - 1))}" height="${Y.backH}"/>` : ""}
-    ${inner.map(lead)}${runs.map(bracket)}${lanes.messages.map(message)}
-    <path class="pl-fu-end" d="M${round(tailX)} ${Y.back - 8}V${Y.axis}"/>
-    ${tail ? html`<text class="pl-fu-exposed" x="${round(roomy ? (tailX + tailEnd) / 2 : tailX - 6)}" y="${Y.back - 9}" text-anchor="${roomy ? "middle" : "end"}">${exposed}</text>` : html`<text class="pl-fu-fine" x="${round(tailX - 6)}" y="${Y.back - 9}" text-anchor="end">nothing exposed</text>`}
-    ${inner.map(tick)}${cuts.map(cut)}
-    <path class="pl-fu-axis" d="M${g.left} ${Y.axis}H${round(g.right)}"/>${axis.found.map(([t, text]) => html`<g class="pl-fu-tick"><path d="M${round(g.x(g.begin + t))} ${Y.axis}v4"/><text x="${round(g.x(g.begin + t))}" y="${Y.axis + 15}">${text}</text></g>`)}
-    <text class="pl-fu-unit" x="0" y="${Y.axis + 15}">${axis.unit} of backward</text>
+    <rect class="pl-fu-lane" x="${g.left}" y="${Y.line}" width="${round(g.right - g.left)}" height="${Y.lineH}"/></g>
+    <g data-key="ribbons">${lanes.messages.map(ribbon)}</g><g data-key="boxes">${lanes.boxes.map(box)}</g>
+    <g data-key="rest">${lanes.backward_s > (lanes.boxes.at(-1)?.end_s ?? 0) + 1e-9 ? html`<rect class="pl-fu-rest" x="${round(g.x(lanes.boxes.at(-1).end_s))}" y="${Y.back}" width="${round(Math.max(1, tailX - g.x(lanes.boxes.at(-1).end_s) - 1))}" height="${Y.backH}"/>` : ""}
+    ${inner.map(lead)}</g><g data-key="brackets">${runs.map(bracket)}</g><g data-key="messages">${lanes.messages.map(message)}</g>
+    <g data-key="end"><path class="pl-fu-end" d="M${round(tailX)} ${Y.back - 8}V${Y.axis}"/>
+    ${tail ? html`<text class="pl-fu-exposed" x="${round(roomy ? (tailX + tailEnd) / 2 : tailX - 6)}" y="${Y.back - 9}" text-anchor="${roomy ? "middle" : "end"}">${exposed}</text>` : html`<text class="pl-fu-fine" x="${round(tailX - 6)}" y="${Y.back - 9}" text-anchor="end">nothing exposed</text>`}</g>
+    <g data-key="adds">${inner.map(tick)}</g><g data-key="cuts">${cuts.map(cut)}</g>
+    <g data-key="axis"><path class="pl-fu-axis" d="M${g.left} ${Y.axis}H${round(g.right)}"/>${axis.found.map(([t, text]) => html`<g class="pl-fu-tick"><path d="M${round(g.x(g.begin + t))} ${Y.axis}v4"/><text x="${round(g.x(g.begin + t))}" y="${Y.axis + 15}">${text}</text></g>`)}
+    <text class="pl-fu-unit" x="0" y="${Y.axis + 15}">${axis.unit} of backward</text></g>
   </svg><figcaption class="pl-fu-key"><span>A colour and a number are a message.</span><span><svg width="22" height="11" aria-hidden="true"><rect class="pl-block pl-hue-0" width="22" height="11"/><rect width="22" height="11" fill="url(#${ui.id}-bare)"/></svg>exposed: backward is over, the rank only waits</span><span><svg width="22" height="11" aria-hidden="true"><path class="pl-fu-wait" d="M0 6H22"/></svg>ready, but the line is busy</span>${ui.live ? html`<span>Drag a cut, or move it with the arrow keys; Delete takes it away, a click between gradients makes one.</span>` : ""}</figcaption></figure>`;
 }
 

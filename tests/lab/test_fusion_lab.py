@@ -13,6 +13,7 @@ from parallel_lab.lab.fusion_lab import DEVICES, MODES, PARALLEL_MODES, FusionLa
 from parallel_lab.lab.fusion_lanes import event_lanes, plan_lanes
 from parallel_lab.lab.fusion_page import fusion_page
 from parallel_lab.lab.fusion_subjects import GOLF, SUBJECTS
+from parallel_lab.run.shm import close_all
 
 NETWORKS = [name for name, subject in SUBJECTS.items() if subject.job is not None]
 each_network = pytest.mark.parametrize("subject", NETWORKS)
@@ -213,7 +214,13 @@ def test_a_run_with_ids_is_compared_with_one_without_any():
     assert lab.wait(60) and lab.results["simulated"].equal and lab.results["simulated"].sent == 1
 
 
-def test_measured_steps_on_workers():
+@pytest.fixture
+def workers():
+    yield
+    close_all()
+
+
+def test_measured_steps_on_workers(workers):
     lab = FusionLab("dense", devices=2)
     lab.set_cuts([2])
     lab.run_measured(steps=3)

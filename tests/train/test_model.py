@@ -455,7 +455,7 @@ def test_prediction_in_semi_auto_mode_wants_inputs_in_full():
         ({"full_batch": True}, RuntimeError, "full_batch=True.*'stand_alone'.*semi_auto_parallel"),
         ({"full_batch": True, "parallel_mode": "data_parallel"}, RuntimeError, "full_batch=True.*'data_parallel'"),
         ({"full_batch": True, "parallel_mode": "hybrid_parallel"}, RuntimeError, "full_batch=True.*'hybrid_parallel'"),
-        ({"enable_parallel_optimizer": True}, NotBuiltYet, "enable_parallel_optimizer"),
+        ({"enable_parallel_optimizer": True}, RuntimeError, "enable_parallel_optimizer=True with parallel_mode='stand_alone'"),
         ({"pipeline_stages": 2}, NotBuiltYet, "pipeline_stages=2"),
     ],
 )

@@ -8,8 +8,11 @@
 In a class: exercise cells and test cells of the notebooks carry nbgrader's metadata (schema 3). A test cell holds
 `check("02.1", ring_reduce_scatter).assert_passed()`, which raises AssertionError unless everything passed; with
 `check("02.1", ring_reduce_scatter).points` in its place nbgrader gives the points of the parts that passed. The notebooks are the students' version
-as they are; so that `nbgrader generate_assignment` leaves the starts of the exercises in place, give it
-`--GenerateAssignment.preprocessors` without `ClearSolutions`.
+as they are. `nbgrader generate_assignment` leaves the starts of the exercises in place with these lines in nbgrader_config.py:
+
+    from nbgrader.converters import GenerateAssignment
+    from nbgrader.preprocessors import ClearSolutions
+    c.GenerateAssignment.preprocessors = [p for p in GenerateAssignment.preprocessors.default() if p is not ClearSolutions]
 
 A new exercise is an `Exercise` in `lesson_NN.py` (`book.py` says what it is made of); nothing has to be entered elsewhere.
 """

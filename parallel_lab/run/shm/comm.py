@@ -14,7 +14,6 @@ small value are remembered by the place in the program that calls them: the seco
 from __future__ import annotations
 
 import dataclasses
-import struct
 import sys
 import threading
 import time
@@ -44,7 +43,7 @@ __all__ = ["CONTROLS", "Communicator"]
 CONTROLS = ("run", "pause", "stop")
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
 NOTHING = (0, 0)
-_END = struct.Struct("<d")
+_NOTE = FLIGHT_HEAD.pack_into
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
 
@@ -92,6 +91,9 @@ class Communicator(CheckedCalls):
         self._lane = Lane(self._meeting, self._note_started_end)
         self._requests_word = arena.map.slot(rank) + REQUESTS
         self._records_at = [arena.flight_offset(rank, index) for index in range(FLIGHT_RECORDS)]
+        first, last = self._records_at[0], self._records_at[-1] + FLIGHT_HEAD.size
+        self._ends = arena.bytes[first:last].cast("d")
+        self._ends_at = [(at - first + _END_OFFSET) // 8 for at in self._records_at]
         self._begin_run()
 
     def __repr__(self) -> str:
@@ -143,11 +145,29 @@ class Communicator(CheckedCalls):
             plan = self._sites.get(key)
         except TypeError:
             key = plan = None
-        if plan is not None and not self.recording:
-            return self._barrier(plan[0])
-        self._ask("barrier", group, tag)
-        if key is not None:
-            self._remember(key, frame, tag)
+        if plan is None or self.recording:
+            self._ask("barrier", group, tag)
+            if key is not None:
+                self._remember(key, frame, tag)
+            return None
+        # from here on what `_answer` does, for a barrier that nobody has tagged
+        words = self._words
+        if words[ABORT]:
+            raise self._meeting.fault_error()
+        plan = plan[0]
+        members = plan.group
+        index = self._index
+        self._index = index + 1
+        slot = index % FLIGHT_RECORDS
+        _NOTE(self._bytes, self._records_at[slot], index, members.number, time.perf_counter(), 0.0, plan.slot)
+        words[self._requests_word] = index + 1
+        members.number += 1
+        if self._meeting.progress is not None:
+            self._move_on()
+        members.arrive(plan.check)
+        if members.row != members.expected:
+            self._meeting.wait(members.met)
+        self._ends[self._ends_at[slot]] = time.perf_counter()
         return None
 
     def _remember(self, key: tuple, frame: FrameType, tag: str) -> None:
@@ -161,42 +181,36 @@ class Communicator(CheckedCalls):
             self._sites.clear()
         self._sites[key] = (plan, code)
 
-    def _barrier(self, plan: Plan) -> None:
-        """A barrier whose members are known, and which nobody has tagged."""
-        if self._words[ABORT]:
-            raise self._meeting.fault_error()
-        group = plan.group
-        at = self._note_start(group, group.number, plan.slot)
-        group.number += 1
-        if self._meeting.progress is not None:
-            self._move_on()
-        group.arrive(plan.check)
-        if group.row != group.expected:
-            self._meeting.wait(group.met)
-        _END.pack_into(self._bytes, at + _END_OFFSET, time.perf_counter())
-
     def _small(self, plan: Plan, value: np.ndarray, out: np.ndarray | None) -> np.ndarray | None:
-        """An all_reduce or reduce in one meeting, with members that are known."""
-        if self._words[ABORT]:
+        """What `_answer` does, for an all_reduce in one meeting with members that are known."""
+        words = self._words
+        if words[ABORT]:
             raise self._meeting.fault_error()
-        group, small, collectives = plan.group, plan.small, self._collectives
-        at = self._note_start(group, group.number, plan.slot)
+        group, small = plan.group, plan.small
+        index = self._index
+        self._index = index + 1
+        slot = index % FLIGHT_RECORDS
+        _NOTE(self._bytes, self._records_at[slot], index, group.number, time.perf_counter(), 0.0, plan.slot)
+        words[self._requests_word] = index + 1
         group.number += 1
         if self._meeting.progress is not None:
             self._move_on()
-        if collectives.last is not group:
-            self._drive(collectives.switch_to(group))
-        small.write(group, value)
-        group.arrive(plan.check, ring=False)
+        if self._collectives.last is not group:
+            self._drive(self._collectives.switch_to(group))
+        small.mine[(group.seq + 1 + group.shift) & 1][...] = value
+        group.arrive(plan.check, False)
         if group.row == group.expected:
             small.add(group)
         else:
             small.waits.looks = 0
             self._meeting.wait(small.waits)
-        reply = small.reply(group, out, plan.wanted)
+        if out is None:
+            out = small.read(group).copy()
+        else:
+            out[...] = small.read(group)
         group.finish()
-        _END.pack_into(self._bytes, at + _END_OFFSET, time.perf_counter())
-        return reply
+        self._ends[self._ends_at[slot]] = time.perf_counter()
+        return out
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         value = request.value
@@ -209,7 +223,7 @@ class Communicator(CheckedCalls):
         kind, group = request.kind, plan.group
         number = group.number if request.number is None else request.number
         group.number = number + 1
-        start_s, index, at = time.perf_counter(), self._index, self._note_start(group, number, plan.slot)
+        start_s, index = time.perf_counter(), self._note_start(number, plan.slot)
         self._last_plan = None
         if self._meeting.progress is not None:
             self._move_on()
@@ -230,7 +244,7 @@ class Communicator(CheckedCalls):
             if plan.small is not None or kind == "barrier":
                 self._last_plan, self._last_origin = plan, request.origin
         end_s = time.perf_counter()
-        _END.pack_into(self._bytes, at + _END_OFFSET, end_s)
+        self._ends[self._ends_at[index % FLIGHT_RECORDS]] = end_s
         if self.recording and not quiet:
             self.records.append((index, kind, start_s, end_s, self._bytes_sent(request), plan.members, request.origin))
         return reply
@@ -261,8 +275,7 @@ class Communicator(CheckedCalls):
             group = plan.started = self._group(plan.members, started=True)
         number = group.number if request.number is None else request.number
         group.number = number + 1
-        index = self._index
-        self._note_start(group, number, plan.slot)
+        index = self._note_start(number, plan.slot)
         call = (index + 1, number, plan.slot)
         if plan.single:
             started = Started(self._lane, request, call, None, lambda: _at_once(request))
@@ -305,7 +318,7 @@ class Communicator(CheckedCalls):
         """Write when it was complete, if its record is still kept."""
         index, request = started.call[0] - 1, started.request
         if self._index - index <= FLIGHT_RECORDS:
-            _END.pack_into(self._bytes, self._records_at[index % FLIGHT_RECORDS] + _END_OFFSET, started.end_s)
+            self._ends[self._ends_at[index % FLIGHT_RECORDS]] = started.end_s
         if self.recording:
             sent = self._bytes_sent(request)
             self.records.append((index, request.kind, started.start_s, started.end_s, sent, request.group, request.origin))
@@ -341,18 +354,15 @@ class Communicator(CheckedCalls):
             self._meeting.raise_fault("CollectiveMismatch", text, ranks=[self.rank, source])
         return out
 
-    def _note_start(self, group: Group, number: int, slot: int) -> int:
-        """Write the flight record of a request that starts; returns where it lies."""
+    def _note_start(self, number: int, slot: int) -> int:
+        """Write the flight record of a request that starts; returns its index."""
         index = self._index
         self._index = index + 1
-        at = self._records_at[index % FLIGHT_RECORDS]
-        FLIGHT_HEAD.pack_into(self._bytes, at, index, number, time.perf_counter(), 0.0, slot)
+        _NOTE(self._bytes, self._records_at[index % FLIGHT_RECORDS], index, number, time.perf_counter(), 0.0, slot)
         if NEEDS_FENCE:
             fence()
         self._words[self._requests_word] = index + 1
-        if not group.started:
-            group.call = (index + 1, number, slot)
-        return at
+        return index
 
     # control
 

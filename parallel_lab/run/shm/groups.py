@@ -113,7 +113,7 @@ class Group:
         self.row, self.expected = None, None
         self.digest = int.from_bytes(hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest(), "little") or 1
         self.met, self.finished = Met(self), Finished(self)
-        self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the request under way
+        self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the started request under way
         self._views: dict[tuple, np.ndarray] = {}
 
     @property
@@ -144,7 +144,7 @@ class Group:
 
     # arriving
 
-    def arrive(self, check: Check, *, ring: bool = True) -> None:
+    def arrive(self, check: Check, ring: bool = True) -> None:
         """Come to the next meeting. What its other members are to read has been written.
 
         ring   wake those who sleep if this rank is the last
@@ -154,11 +154,10 @@ class Group:
         words = self.words
         seq = self.seq = self.seq + 1
         phase = seq & 3
-        parity = seq & 1
-        words[self.mine[parity]] = check.words[phase]
+        words[self.mine[seq & 1]] = check.words[phase]
         words[self.reached_by_me] = seq
-        row, expected = self.row, self.expected = self.rows[parity], check.rows[phase]
-        if ring and row == expected and words[self.asleep_word] >= seq:
+        self.row, self.expected = self.rows[seq & 1], check.rows[phase]
+        if ring and words[self.asleep_word] >= seq and self.row == self.expected:
             self.meeting.ring((self.bell_word, self.asleep_word, seq))
 
     def tell(self, value_at: int = -1, result_at: int = -1, loose: tuple[int, int] = (0, 0)) -> None:
@@ -231,6 +230,8 @@ class Group:
 
     def entry(self) -> FlightEntry | None:
         """The request of this rank that is under way here."""
+        if not self.started:
+            return self.arena.last_entry(self.rank)
         index, number, slot = self.call
         return self.arena.entry(self.rank, index - 1, number, slot)
 

@@ -1,0 +1,237 @@
+"""The Fusion Lab in a real browser: what is drawn, cuts moved with mouse and keyboard, nothing asked of the network, both themes.
+
+The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are the widget's own commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from itertools import pairwise
+
+import pytest
+
+from parallel_lab.lab.fusion_lab import FusionLab
+from parallel_lab.lab.fusion_page import fusion_front_end
+from parallel_lab.widgets import FusionLabWidget
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+
+LIVE = """<!doctype html><meta charset="utf-8"><title>live</title><style>body{{margin:0}}{style}</style><div id="lab"></div>
+<script type="module">
+{script}
+const listeners = {{}}, state = {state};
+const tell = (name, ...given) => (listeners[name] ?? []).forEach((f) => f(...given));
+render({{ el: document.getElementById("lab"), model: {{
+  get: (name) => state[name],
+  on: (name, f) => (listeners[name] ??= []).push(f),
+  off: () => {{}},
+  send: async (message) => {{
+    Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
+    tell("change:snapshot"); tell("change:last_error"); tell("msg:custom", {{ kind: "answered", number: message.number }});
+  }},
+}} }});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page_of(browser, tmp_path):
+    """page_of(html, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
+    asked, broken, contexts = [], [], []
+
+    def opened(html, scheme="light", width=1280, python=None):
+        file = tmp_path / f"page{len(contexts)}.html"
+        file.write_text(html, encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        if python is not None:
+            page.expose_function("python", python)
+        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
+        page.on("pageerror", lambda e: broken.append(str(e)))
+        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
+        page.goto(file.as_uri())
+        page.wait_for_selector(".pl-fu-message")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not asked and not broken
+
+
+@pytest.fixture
+def live(page_of):
+    """live(lab) -> (page, widget): the page of a kernel."""
+    widgets = []
+
+    def opened(lab, **options):
+        widget = FusionLabWidget(lab)
+        widgets.append(widget)
+
+        def shown() -> str:
+            return json.dumps({"snapshot": widget.snapshot, "last_error": widget.last_error})
+
+        def python(message: str) -> str:
+            given = json.loads(message)
+            widget.command(given["command"], *given["arguments"])
+            return shown()
+
+        script, style = fusion_front_end()
+        return page_of(LIVE.format(style=style, script=script, state=shown()), python=python, **options), widget
+
+    yield opened
+    for widget in widgets:
+        widget.close()
+
+
+def cuts(page) -> list[int]:
+    return [int(c.get_attribute("aria-valuenow")) for c in page.locator(".pl-fu-cut").all()]
+
+
+# ---- what is drawn ----
+
+
+def test_lanes_are_drawn_to_scale(page_of):
+    """Par of golf: backward ends at 10 of 22 ms, messages 1 to 4 take 3, 2.5, 3.5 and 12 ms."""
+    lab = FusionLab("golf")
+    lab.show_best()
+    page = page_of(lab.to_html())
+    boxes = [b.bounding_box() for b in page.locator(".pl-fu-box rect").all()]
+    sent = [m.bounding_box() for m in page.locator(".pl-fu-message > rect:not(.pl-fu-bare):not(.pl-fu-plate)").all()]
+    assert len(boxes) == 10 and len(sent) == 4
+    per_ms = boxes[1]["x"] - boxes[0]["x"]
+    zero = boxes[0]["x"]
+    assert [round((b["x"] - zero) / per_ms, 1) for b in sent] == [1, 4, 6.5, 10]
+    assert [round(b["width"] / per_ms, 1) for b in sent] == pytest.approx([3, 2.5, 3.5, 12], abs=0.1)
+    assert page.locator(".pl-fu-exposed").inner_html() == "exposed 12 ms"
+    assert page.locator(".pl-fu-bare").count() == 1
+
+
+def test_three_step_times_say_their_source_and_unit(page_of):
+    lab = FusionLab("dense", devices=2)
+    lab.run_simulated(steps=1)
+    lab.wait(60)
+    page = page_of(lab.to_html())
+    cards = page.locator(".pl-fu-time")
+    assert [cards.nth(i).locator(".pl-fu-source").inner_text() for i in range(3)] == ["predicted", "simulated", "measured"]
+    for i in range(2):
+        assert cards.nth(i).locator(".pl-fu-big").inner_text().split()[1] in ("µs", "ms", "s")
+    assert cards.nth(2).locator(".pl-fu-big").inner_text() == "–"
+    assert "equal bit for bit" in page.locator(".pl-verdict").inner_text()
+
+
+def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
+    lab = FusionLab("dense", devices=2)
+    lab.run_simulated(steps=1)
+    lab.wait(60)
+    page = page_of(lab.to_html())
+    page.get_by_role("radio", name="simulated").click()
+    expect(page.locator(".pl-messages h3 small")).to_contain_text("simulated")
+    assert page.locator(".pl-fu-figure > svg").get_attribute("aria-label").startswith("backward and its messages, simulated")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 848, 640])
+@pytest.mark.parametrize("subject", ["golf", "transformer", "convnet"])
+def test_nothing_is_cut_off(page_of, subject, width, scheme):
+    lab = FusionLab(subject, devices=8, parallel_mode="semi_auto_parallel")
+    lab.set_mode("each")
+    page = page_of(lab.to_html(), scheme=scheme, width=width)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    figure = page.locator(".pl-fu-figure > svg").bounding_box()
+    for text in page.locator(".pl-fu-figure > svg text").all():
+        box = text.bounding_box()
+        assert box is None or (box["x"] >= figure["x"] - 1 and box["x"] + box["width"] <= figure["x"] + figure["width"] + 1), text.inner_html()
+    places = [c.bounding_box()["x"] for c in page.locator(".pl-fu-knob").all()]
+    assert len(places) == len(lab.cuts) and all(b - a >= 6 for a, b in pairwise(places))
+
+
+# ---- with a kernel ----
+
+
+def test_a_cut_is_dragged_with_the_mouse(live):
+    lab = FusionLab("golf")
+    lab.set_cuts([2, 6])
+    page, widget = live(lab)
+    boxes = [b.bounding_box() for b in page.locator(".pl-fu-box rect").all()]
+    knob = page.locator(".pl-fu-cut").nth(0).locator(".pl-fu-knob").bounding_box()
+    page.mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(boxes[4]["x"] + 3, knob["y"] + 10, steps=6)  # where gradient 4 begins
+    expect(page.locator(".pl-fu-cut").nth(0)).to_have_attribute("aria-valuenow", "4")
+    page.mouse.up()
+    expect(page.locator(".pl-fu-config input")).to_have_value("[3, 5]")
+    assert lab.cuts == (4, 6) and cuts(page) == [4, 6] and widget.last_error is None
+
+
+def test_par_is_reached_with_the_keyboard_alone(live):
+    """From one bucket to [0, 3, 5]: Split three times, then arrow keys; the focus stays on the cut that moves."""
+    lab = FusionLab("golf")
+    page, widget = live(lab)
+    for number in (1, 2, 3):
+        page.get_by_role("button", name="Split").press("Enter")
+        expect(page.locator(".pl-fu-cut")).to_have_count(number)
+    for number, to in enumerate((1, 4, 6)):
+        slider = page.locator(".pl-fu-cut").nth(number)
+        slider.focus()
+        for _ in range(12):
+            at = int(slider.get_attribute("aria-valuenow"))
+            if at == to:
+                break
+            page.keyboard.press("ArrowRight" if at < to else "ArrowLeft")
+            expect(slider).to_have_attribute("aria-valuenow", str(at + (1 if at < to else -1)))
+            assert page.evaluate("document.activeElement.getAttribute('aria-valuenow')") == slider.get_attribute("aria-valuenow")
+    assert lab.cuts == (1, 4, 6) and lab.score.ratio == pytest.approx(1.0) and widget.last_error is None
+    expect(page.locator(".pl-status")).to_contain_text("which is par")
+    page.locator(".pl-fu-cut").nth(1).focus()
+    page.keyboard.press("Delete")
+    expect(page.locator(".pl-fu-cut")).to_have_count(2)
+    assert lab.cuts == (1, 6)
+
+
+def test_a_click_between_gradients_cuts_there(live):
+    lab = FusionLab("golf")
+    page, _ = live(lab)
+    page.locator('[data-add="7"] .pl-fu-reach').click()
+    expect(page.locator(".pl-fu-cut")).to_have_count(1)
+    assert lab.cuts == (7,)
+
+
+def test_modes_settings_and_refusals(live):
+    lab = FusionLab("golf")
+    page, widget = live(lab)
+    page.get_by_role("radio", name="size").click()
+    field = page.locator(".pl-fu-config input")
+    expect(field).to_have_value("8")
+    field.fill("a lot")
+    field.press("Enter")
+    expect(page.locator(".pl-notice")).to_contain_text("Whole numbers")
+    assert lab.comm_fusion["allreduce"] == {"mode": "size", "config": 8}
+    field.fill("16")
+    field.press("Enter")
+    expect(page.locator(".pl-notice")).to_have_count(0)
+    assert lab.comm_fusion["allreduce"]["config"] == 16 and widget.last_error is None
+    page.get_by_role("radio", name="size").press("ArrowRight")  # the next mode is index
+    expect(page.get_by_role("radio", name="index")).to_have_attribute("aria-checked", "true")
+    page.locator('[data-line="alpha"]').fill("0")
+    page.locator('[data-line="alpha"]').press("Enter")
+    expect(page.get_by_role("button", name="Reset")).to_be_enabled()
+    assert lab.snapshot()["line"]["given_alpha_s"] == 0
+    page.get_by_role("button", name="Show par").click()
+    expect(page.locator(".pl-status")).to_contain_text("which is par")
