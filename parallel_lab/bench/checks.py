@@ -2,8 +2,8 @@
 
 The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that every call does before and
 after the data (it finds the caller's line, looks at the abort word, checks the request and its descriptor, keeps the flight record) and has no data
-and nobody to wait for; the reference answer to such a request (`communicator.answer`), timed by itself, is taken off. All ranks do it at the same time,
-as in a collective, and share the cores there are. It holds the making of the request and the call too, so it is an upper limit.
+and nobody to wait for; the reference answer to such a request (`communicator.answer`), timed by itself, is taken off. All ranks do it at the same
+time, as in a collective, and share the cores there are. It holds the making of the request and the call too, so it is an upper limit.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ class FusionLab:
                 "cuts": list(self.cuts),
                 "times": self._times(),
                 "equality": [
-                    {"source": r.source, "equal": r.equal, "compared": r.compared, "differs": r.differs, "steps": r.steps}
+                    {"source": r.source, "equal": r.equal, "compared": r.compared, "differs": r.differs, "steps": r.taken}
                     for r in self._results.values()
                 ],
                 "golf": {

@@ -47,6 +47,11 @@ class RunResult:
     sent: int
     lanes: Lanes
 
+    @property
+    def taken(self) -> int:
+        """Steps that were taken before the comparison, warm-ups included."""
+        return self.steps + WARM_UPS
+
 
 def trained(source: str, job: Job, plan: Plan, unfused: Plan, cluster: Cluster, steps: int) -> RunResult:
     """Both plans trained from the same start on the same batches. cluster: for simulated times."""

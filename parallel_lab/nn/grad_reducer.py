@@ -78,10 +78,11 @@ def shared_messages(
     parameters; else all have the number `fusion_type`, and 0 is again alone. One message has one dtype. Modes "size" and "auto" cut what is left
     together where its bytes exceed the threshold (in MB).
 
-    >>> [(g.place, g.size_bytes) for g in (three := [Outgoing(i, 1, False, "float32", 600_000) for i in range(3)])]
-    [(0, 600000), (1, 600000), (2, 600000)]
-    >>> shared_messages(three, 3), shared_messages(three, 3, setting=("size", 1)), shared_messages(three, 3, setting=("index", (0,)))
-    (((0, 1, 2),), ((0, 1), (2,)), ((0,), (1, 2)))
+    >>> three = [Outgoing(place, 1, False, "float32", size_bytes=600_000) for place in range(3)]
+    >>> shared_messages(three, 3)
+    ((0, 1, 2),)
+    >>> shared_messages(three, 3, setting=("size", 1)), shared_messages(three, 3, setting=("index", (0,)))
+    (((0, 1), (2,)), ((0,), (1, 2)))
     """
     mode, config = setting or ("", None)
     chosen = len({g.fusion for g in gradients}) > 1 or (bool(gradients) and all(g.given for g in gradients) and gradients[0].fusion == 0)
@@ -169,7 +170,8 @@ class DistributedGradReducer(Cell):
             # operators, so that gradients go through; and in a trace, where they say that they cannot be there
             sums = [_summed(self.all_reduce, grads[i], wide) for i in sent]
             for i, total in zip(sent, sums, strict=True):
-                total = ops.cast(total, str(grads[i].dtype))
+                if str(total.dtype) != str(grads[i].dtype):
+                    total = ops.cast(total, str(grads[i].dtype))
                 found[i] = total if factor == 1 else ops.mul(total, factor)
         elif sent:
             self._send(found, sent, factor, wide)

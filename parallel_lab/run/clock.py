@@ -37,7 +37,8 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
                 group = instr.group(rank)
                 at_once = instr.kind != "start"
                 start = max(arrived[r] if at_once else max(arrived[r], free[r]) for r in group)
-                over = start + message_time_s(instr.message, handed_over, len(group), cluster.link_for(group), window=instr.attr("window"))
+                gamma = cluster.device.gamma_s_per_byte
+                over = start + message_time_s(instr.message, handed_over, len(group), cluster.link_for(group), gamma, window=instr.attr("window"))
                 if at_once:
                     # waiting for the others is part of the message here; the event log can tell them apart by the members' starts
                     end = over

@@ -108,7 +108,7 @@ function picture(s, ui) {
     <g data-key="adds">${inner.map(tick)}</g><g data-key="cuts">${cuts.map(cut)}</g>
     <g data-key="axis"><path class="pl-fu-axis" d="M${g.left} ${Y.axis}H${round(g.right)}"/>${axis.found.map(([t, text]) => html`<g class="pl-fu-tick"><path d="M${round(g.x(g.begin + t))} ${Y.axis}v4"/><text x="${round(g.x(g.begin + t))}" y="${Y.axis + 15}">${text}</text></g>`)}
     <text class="pl-fu-unit" x="0" y="${Y.axis + 15}">${axis.unit} of backward</text></g>
-  </svg><figcaption class="pl-fu-key"><span>A colour and a number are a message.</span><span><svg width="22" height="11" aria-hidden="true"><rect class="pl-block pl-hue-0" width="22" height="11"/><rect width="22" height="11" fill="url(#${ui.id}-bare)"/></svg>exposed: backward is over, the rank only waits</span><span><svg width="22" height="11" aria-hidden="true"><path class="pl-fu-wait" d="M0 6H22"/></svg>ready, but the line is busy</span>${ui.live ? html`<span>Drag a cut, or move it with the arrow keys; Delete takes it away, a click between gradients makes one.</span>` : ""}</figcaption></figure>`;
+  </svg><figcaption class="pl-fu-key"><span>A colour and a number are a message.</span><span><svg width="22" height="11" aria-hidden="true"><rect class="pl-block pl-hue-0" width="22" height="11"/><rect width="22" height="11" fill="url(#${ui.id}-bare)"/></svg>exposed: backward is over, the rank only waits</span><span><svg width="22" height="11" aria-hidden="true"><path class="pl-fu-wait" d="M0 6H22"/></svg>ready: being packed, or the line is busy</span>${ui.live ? html`<span>Drag a cut, or move it with the arrow keys; Delete takes it away, a click between gradients makes one.</span>` : ""}</figcaption></figure>`;
 }
 
 // ---- around it ----

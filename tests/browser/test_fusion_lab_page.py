@@ -146,8 +146,7 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     assert page.locator(".pl-fu-figure > svg").get_attribute("aria-label").startswith("backward and its messages, simulated")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 848, 640])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (848, "dark"), (640, "light")])
 @pytest.mark.parametrize("subject", ["golf", "transformer", "convnet"])
 def test_nothing_is_cut_off(page_of, subject, width, scheme):
     lab = FusionLab(subject, devices=8, parallel_mode="semi_auto_parallel")

@@ -19,6 +19,7 @@ from parallel_lab.errors import ContextConflictError, OptimizerParallelError
 from parallel_lab.graph.passes.optimizer_shard import choose_shards, shared_layout
 from parallel_lab.layout import TensorLayout
 from parallel_lab.plan import Plan
+from parallel_lab.strategy_file import load_strategy, plan_strategy, save_strategy
 from tests.graph.test_recorded_strategies import KINDS, RECORDED, ROWS, ranks, without_leading_ones
 from tests.recorded import nets
 
@@ -212,7 +213,7 @@ def test_the_message_says_why_it_is_there_and_stands_before_the_first_use():
     program = plan.stages[0].program("forward")
     at = next(n for n, i in enumerate(program) if i.kind == "all_gather")
     assert program[at].out in program[at + 1].ins and program[at + 1].op == "matmul"
-    assert "8 of the 8 ranks that would hold the same slice of 'w0' keep 1/8" in program[at].reason
+    assert "the 8 ranks that would hold the same slice of 'w0' keep 1/8" in program[at].reason
     assert program[at].origin.made_by == "optimizer_shard" and program[at].origin.line == program[at + 1].origin.line
     assert "instance name: parallel_optimizer, for: w0" in plan.text()
 
@@ -338,3 +339,18 @@ def test_what_is_used_in_half_precision_travels_so_and_is_summed_in_float32(uses
     assert sent(compile(Halved(uses), x, x, gradient_fp32_sync=False, **settings)) == [("all_gather", "float16"), ("reduce_scatter", "float16")]
     wide = compile(Halved(uses, also_wide=True), x, x, **settings)
     assert sent(wide) == [("all_gather", "float32"), ("reduce_scatter", "float32")]
+
+
+# ---- the strategy file ----
+
+
+def test_the_strategy_file_says_who_shares(tmp_path):
+    """opt_shard_size: how many share a slice; opt_shard_step: how far their ranks are apart. MindSpore's strategy file has both per parameter."""
+    weights = ((64, 64), ((2, 1), (1, 8))), ((64, 64), ((16, 1), (1, 1))), ((36, 64), ((16, 1), (1, 1)))
+    plan = planned(*weights, device_num=16, threshold=0, optimizer_weight_shard_size=4)
+    found = load_strategy(save_strategy(plan, tmp_path / "strategy.json")).by_name
+    assert [(found[n].opt_shard_size, found[n].opt_shard_step) for n in ("w0", "w1", "w2")] == [(2, 8), (4, 1), (4, 1)]
+    assert found["w0"].layout == plan.value("w0").layout and found["w0"].slice_shape == (32, 8)
+    fused = planned(*weights, device_num=16, threshold=0, comm_fusion={"allgather": {"mode": "auto", "config": None}})
+    shared = plan_strategy(fused).by_name
+    assert [(shared[n].opt_shard_size, shared[n].opt_shard_step) for n in ("w0", "w1", "w2")] == [(2, 8), (16, 1), (0, 0)]

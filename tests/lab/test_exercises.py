@@ -62,7 +62,7 @@ JUNK = [None, 3, -1.5, float("nan"), "text", b"", (), [None], {}, {"line": 3}, n
 def test_an_exercise_is_complete(number):
     exercise = get_exercise(number)
     assert len(exercise.hints) == 4 and all(exercise.hints) and exercise.hints[0].endswith("?")
-    assert not any(re.search(r"\bdef |\breturn \w|\byield ", text) for text in exercise.hints), "a hint is words, not code that could be pasted"
+    assert not any(re.search(r"\bdef |\byield |[\[\]]|==", text) for text in exercise.hints), "a hint is words, not code that could be pasted"
     names = [name for name, _ in exercise.parts]
     assert len(set(names)) == len(names) and all(points > 0 for _, points in exercise.parts)
     assert exercise.points == sum(points for _, points in exercise.parts)
@@ -84,7 +84,7 @@ def test_no_answer_makes_check_raise(number, answer):
 
 @pytest.mark.parametrize("number", ["02", "2.1", "99.1", "02.9", "../02.1", 2.1, None])
 def test_a_number_that_no_exercise_has_is_refused_with_those_there_are(number):
-    with pytest.raises(ArgumentError, match=r"02\.1"):
+    with pytest.raises(ArgumentError, match=r"such as 0\d\.\d"):
         check(number, None)
 
 
@@ -243,7 +243,15 @@ def stone_deaf():
             continue
 
 
-@pytest.mark.parametrize("function", [endless, asleep, deaf, stone_deaf], ids=lambda f: f.__name__)
+def stone_deaf_around_another():
+    while True:
+        try:
+            asleep()
+        except BaseException:
+            continue
+
+
+@pytest.mark.parametrize("function", [endless, asleep, deaf, stone_deaf, stone_deaf_around_another], ids=lambda f: f.__name__)
 def test_a_function_without_an_end_is_stopped(function):
     begin = time.monotonic()
     fault = attempt(function, seconds=SOON_S).fault
@@ -261,7 +269,7 @@ def test_it_is_stopped_in_another_thread_too(function):
 
 
 def test_a_deadline_leaves_signals_and_timers_as_they_were():
-    rang = []
+    rang, runner = [], signal.getitimer(signal.ITIMER_REAL)
     before = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))
     try:
         mine = signal.getsignal(signal.SIGALRM)
@@ -271,18 +279,18 @@ def test_a_deadline_leaves_signals_and_timers_as_they_were():
         left_s, _ = signal.getitimer(signal.ITIMER_REAL)
         assert signal.getsignal(signal.SIGALRM) is mine and 20 < left_s < 30 - SOON_S and not rang
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, *runner)
         signal.signal(signal.SIGALRM, before)
 
 
 def test_of_two_deadlines_the_first_that_is_over_ends_it():
-    begin = time.monotonic()
+    begin, runner_s = time.monotonic(), signal.getitimer(signal.ITIMER_REAL)[0]  # the test runner's own time limit, if it has one
     with pytest.raises(TimeUp), deadline(SOON_S), deadline(60):
         endless()
     with pytest.raises(TimeUp), deadline(60), deadline(SOON_S):
         endless()
     assert time.monotonic() - begin < 2 * PROMISED_S
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert bool(signal.getitimer(signal.ITIMER_REAL)[0]) == bool(runner_s)
 
 
 @pytest.mark.parametrize(("value", "number"), [(3, 3.0), (np.float32(0.5), 0.5), (np.array([2]), None), ("3", None), (True, None), (None, None)])
@@ -385,7 +393,9 @@ def test_a_program_without_an_end_is_stopped():
     assert fault.text.startswith("stopped") and fault.rank == 0 and time.monotonic() - begin < PROMISED_S
 
 
-@pytest.mark.parametrize("asked", [7, "send", Request("no such kind", (0, 1)), Request("send", (1, 0), np.ones(1)), Request("send", "01", np.ones(1))])
+@pytest.mark.parametrize(
+    "asked", [7, "send", Request("no such kind", (0, 1)), Request("send", (1, 0), np.ones(1)), Request("send", "01", np.ones(1))]
+)
 def test_what_is_no_request_is_a_fault(asked):
     def wrong(rank, ranks, value):
         yield asked

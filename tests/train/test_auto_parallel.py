@@ -41,7 +41,7 @@ def test_the_network_keeps_its_names(worlds):
     ("what", "kind", "words"),
     [
         ("pipeline", "NotBuiltYet", ("pipeline_stages=2",)),
-        ("hsdp", "NotBuiltYet", ("optimizer parallel",)),
+        ("hsdp", "OptimizerParallelError", ("optimizer_weight_shard_size=4 with 2 devices",)),
         ("search", "NotBuiltYet", ("recursive_programming", "sharding_propagation")),
         ("tuple", "ContextStrategyError", ("1 tuples", "2 inputs")),
         ("cuts", "ContextStrategyError", ("3 counts for input 0",)),

@@ -189,9 +189,10 @@ def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[s
     """The instruction that puts a parameter together for `reader`; notes its value."""
     label = fresh_name(f"{shard.name}.gathered", values)
     values[label] = Value(used.shape, values[source].dtype, used.layout)
+    who = f"the {shard.replicas} ranks" if shard.ways == shard.replicas else f"{shard.ways} of the {shard.replicas} ranks"
     reason = (
-        f"optimizer parallel: {shard.ways} of the {shard.replicas} ranks that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it "
-        "each, with its gradient and optimizer states; the network needs the whole slice"
+        f"optimizer parallel: {who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each, with its gradient and optimizer "
+        "states; the network needs the whole slice"
     )
     return Instr(
         "all_gather",

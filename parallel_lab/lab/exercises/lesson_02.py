@@ -137,11 +137,10 @@ def _half(given: Any, fit: Fit) -> Part:
         return Part(name, True, f"{number:.4g} bytes; {rule}")
     wrong = {
         "That is beta / alpha: right with MindSpore's letters, where alpha is the time per byte, and upside down here.": beta / alpha if alpha else 0,
-        "That is us divided by ns: a factor of 1000 is missing.": true / 1e3,
+        "A factor of 1000 is missing: us and ns, or kilobytes and bytes.": true / 1e3,
         "That is 1000 times as much: mind the units, us and ns.": true * 1e3,
         "That is alpha in us divided by beta in s, or the like: mind the units.": true * 1e6,
         "That is 1 / beta, the bandwidth.": 1 / beta,
-        "That is in KiB; bytes are asked for.": true / 1024,
     }
     note = next((text for text, value in wrong.items() if value and not _off(number, value)), "")
     return Part(name, False, f"{number:.4g}", f"within {CLOSE:.0%} of alpha / beta of the line through your times", note)

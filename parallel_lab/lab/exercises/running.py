@@ -5,7 +5,7 @@
     run.results, run.messages, run.steps
 
 A call is stopped after `seconds` wherever it is: by the system's alarm in the main thread of a notebook or script (it also ends a sleep), elsewhere
-by a trace function that looks at the clock at each line.
+by a trace function that looks at the clock at each line (which ends neither a sleep nor a loop around a bare `except:`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = ["SECONDS", "Called", "Fault", "Message", "ProgramRun", "TimeUp", "att
 SECONDS = 5.0  # of one call of a learner's function; right answers take milliseconds
 MOST_MESSAGES = 10_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
 AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
+MOST_LINES = 20  # of a loop around an `except:`
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -51,14 +52,32 @@ def deadline(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    armed, begin = True, time.monotonic()
+    armed, begin, rings, tracer = True, time.monotonic(), 0, sys.gettrace()
 
     def ring(signum: int, frame: Any) -> None:
-        while frame is not None and frame.f_code is not fault_of.__code__:  # the fault of the first ring is being written down
-            frame = frame.f_back
-        if armed and frame is None:
-            raise TimeUp
+        nonlocal rings
+        inner = frame
+        while inner is not None and inner.f_code is not fault_of.__code__:  # the fault of the first ring is being written down
+            inner = inner.f_back
+        if not armed or inner is not None:
+            return
+        rings += 1
+        if rings > 1:  # the last was caught, by a bare `except:`: raise it again some lines further on, until that is a line outside the try
+            left = rings % MOST_LINES
 
+            def further(frame: Any, event: str, arg: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if armed and left < 0:
+                    raise TimeUp  # which ends the tracing, too
+                return further
+
+            sys.settrace(further)
+            while frame is not None and frame.f_code is not here:
+                frame.f_trace, frame = further, frame.f_back
+        raise TimeUp
+
+    here = sys._getframe().f_code
     left_s, interval_s = signal.getitimer(signal.ITIMER_REAL)  # an outer deadline's, or a test runner's
     previous = signal.getsignal(signal.SIGALRM)
     if left_s and left_s <= seconds:
@@ -72,6 +91,8 @@ def _alarm(seconds: float) -> Iterator[None]:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+        if rings:
+            sys.settrace(tracer)
         if left_s:
             signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - begin), 1e-3), interval_s)
 

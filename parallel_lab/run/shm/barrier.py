@@ -46,7 +46,7 @@ STOLEN_S = 1e-3  # a yield that takes longer than this has given its core to ano
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0  # how long a rank does not try to yield after that
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
-BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-4, 1e-3, 1.0, 5e-3
+SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
 
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -205,13 +205,11 @@ class Meeting:
                     self._publish_behind()
                     if published is not None:
                         self.check_left(published)
-                limit_s = MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S
-                if more:
-                    limit_s = min(max(BUSY_SLEEP_S, waited / 16), limit_s)
-                if bell is not None and self.futex is not None:
-                    self.futex.wait(word, seen, limit_s)
+                # nobody rings for a fault, nor for what this rank has to do for others meanwhile
+                if bell is None or self.futex is None:
+                    time.sleep(min(max(waited / 8, SHORTEST_SLEEP_S), MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S))
                 else:
-                    time.sleep(min(max(waited / 8, 20e-6), limit_s))
+                    self.futex.wait(word, seen, min(max(waited / 8, BUSY_SLEEP_S if more else MAX_SLEEP_S), MAX_LONG_SLEEP_S))
         finally:
             if published is not None:
                 words[slot + WAIT_STAMP] = words[slot + LANE_STAMP] = 0

@@ -38,7 +38,7 @@ __all__ = ["Watch", "os_state"]
 CYCLE_AFTER_S = 0.1  # waits shorter than this are not looked at
 
 Node = tuple[int, bool]  # rank, whether its started collectives are meant
-Edge = tuple[int, int, int, int, Node]  # stamp, peer, index, value, the node it leads to
+Edge = tuple[int, int, int, int, bool, Node]  # stamp, peer, index, value, whether for a started collective, the node it leads to
 
 
 def os_state(pid: int) -> str:
@@ -88,7 +88,7 @@ class Watch:
         self.last_edges = edges
         circle = _circle(steady)
         if circle:
-            kind, text = self._circle_text(circle)
+            kind, text = self._circle_text(circle, steady)
             arena.write_fault(arena.map.world_size, kind, text, ranks=sorted({rank for rank, _ in circle}))
             return []
         waiting = [node for node in steady if not node[1]]
@@ -114,7 +114,7 @@ class Watch:
         started = stamp_word == LANE_STAMP or bool(words[slot + WAIT_LANE])
         if peer >= arena.map.world_size or index >= arena.map.words or words[slot + stamp_word] != stamp or words[index] >= value:
             return None
-        return stamp, peer, index, value, (peer, started and words[arena.map.slot(peer) + LANE_STAMP] != 0)
+        return stamp, peer, index, value, started, (peer, started and words[arena.map.slot(peer) + LANE_STAMP] != 0)
 
     def _entry(self, node: Node) -> FlightEntry | None:
         """The request that a node waits for."""
@@ -133,10 +133,11 @@ class Watch:
         first = self.arena.waiting_entry(kept[0]) if kept else None
         return f"{', '.join(parts)} keeps rank{'s' if len(kept) > 1 else ''} {', '.join(map(str, kept))} waiting in {first}"
 
-    def _circle_text(self, circle: list[Node]) -> tuple[str, str]:
+    def _circle_text(self, circle: list[Node], edges: dict[Node, Edge]) -> tuple[str, str]:
         """(kind of fault, its text)."""
         entries = [self._entry(node) for node in circle]
-        if len(circle) == 2 and not any(started for _, started in circle) and all(_is_common(entry, circle) for entry in entries):
+        # started ones meet apart from the others: a start and a call never were to be one
+        if len(circle) == 2 and not any(edges[node][4] for node in circle) and all(_is_common(entry, circle) for entry in entries):
             return "CollectiveMismatch", difference(*entries)
         after = [*circle[1:], circle[0]]
         parts = [f"rank {rank} waits for rank {peer} in {entry}" for (rank, _), (peer, _), entry in zip(circle, after, entries, strict=True)]
@@ -153,7 +154,7 @@ def _end_of(node: Node, edges: dict[Node, Edge]) -> Node:
     passed = set()
     while node in edges and node not in passed:  # a circle that is not yet old enough has no end
         passed.add(node)
-        node = edges[node][4]
+        node = edges[node][5]
     return node
 
 
@@ -164,7 +165,7 @@ def _circle(edges: dict[Node, Edge]) -> list[Node] | None:
         node = start
         while node in edges and node not in path:
             path.append(node)
-            node = edges[node][4]
+            node = edges[node][5]
         if node in path:
             return path[path.index(node) :]
     return None

@@ -146,7 +146,7 @@ def what_is_refused(here):
         found[name] = refused(lambda: wrapped(*tensors(*here.rows(*batch()))))
 
     asked("pipeline", lambda w: w.pipeline(2))
-    asked("hsdp", lambda w: w.hsdp())
+    asked("hsdp", lambda w: w.hsdp(shard_size=4))
     asked("search", lambda w: None, "recursive_programming")
     asked("tuple", lambda w: w.dataset_strategy(((2, 1),)))
     asked("cuts", lambda w: w.dataset_strategy(((2, 1, 1), (2, 1))))

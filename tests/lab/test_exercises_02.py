@@ -1,0 +1,269 @@
+"""Lesson 02's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what they are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from parallel_lab.cost.fit import fit_line
+from parallel_lab.lab.all_reduce_menu import AllReduceMenu
+from parallel_lab.lab.exercises import check
+from parallel_lab.run.algorithms import algorithm
+from parallel_lab.run.communicator import Request
+
+
+def failed(verdict) -> dict[str, object]:
+    return {part.name: part for part in verdict.parts if not part.passed}
+
+
+# ---- rings ----
+
+
+def ring_scatter(begin=1, *, back=1, rounds=None, whole=False, mean=False, receive_first=False):
+    """A ring reduce_scatter that begins with the chunk of rank - begin; with `back` -1 it turns the other way round."""
+
+    def program(rank, ranks, chunks):
+        to, source = (rank + back) % ranks, (rank - back) % ranks
+        for step in range(ranks - 1 if rounds is None else rounds(ranks)):
+            out, into = (rank - back * (begin + step)) % ranks, (rank - back * (begin + step + 1)) % ranks
+            got = yield from exchange(rank, to, source, np.stack(chunks) if whole else chunks[out], receive_first)
+            chunks[into] = chunks[into] + (got[into] if whole else got)
+        return chunks[rank] / (ranks if mean else 1)
+
+    return program
+
+
+def exchange(rank, to, source, array, receive_first=False):
+    """Send and receive in one step; returns what arrived."""
+    if receive_first:
+        got = yield Request("recv", (source, rank))
+        yield Request("send", (rank, to), array)
+        return got
+    yield Request("send", (rank, to), array)
+    return (yield Request("recv", (source, rank)))
+
+
+def shifted(rank, ranks, chunks):
+    """The complete sums, each on the wrong rank: the ring begins with a rank's own chunk."""
+    yield from ring_scatter(begin=0)(rank, ranks, chunks)
+    return chunks[(rank + 1) % ranks]
+
+
+def sum_of_everything(rank, ranks, chunks):
+    """Every step sends all chunks as they came, and adds them up."""
+    passing, total = np.stack(chunks), np.stack(chunks)
+    for _ in range(ranks - 1):
+        passing = yield from exchange(rank, (rank + 1) % ranks, (rank - 1) % ranks, passing)
+        total = total + passing
+    return total[rank]
+
+
+def by_name(kind, name):
+    """One of the lab's own lists of sends as an answer: written by another hand, checked by another program."""
+
+    def program(rank, ranks, value):
+        x = np.stack(value) if kind == "reduce_scatter" else value[None]
+        result = yield from algorithm(kind, name, ranks).program(rank, x)
+        return result[0] if kind == "reduce_scatter" else result
+
+    return program
+
+
+def ring_gather(missing=0, order=1):
+    def program(rank, ranks, chunk):
+        chunks = [np.zeros_like(chunk)] * ranks
+        chunks[rank] = passing = chunk
+        for step in range(ranks - 1 - missing):
+            passing = yield from exchange(rank, (rank + 1) % ranks, (rank - 1) % ranks, passing)
+            chunks[(rank - order * (1 + step)) % ranks] = passing
+        return chunks
+
+    return program
+
+
+@pytest.mark.parametrize("answer", [ring_scatter(), ring_scatter(back=-1), by_name("reduce_scatter", "ring")])
+def test_a_ring_reduce_scatter_passes_in_either_direction(answer):
+    verdict = check("02.1", answer)
+    assert verdict.passed and verdict.points == 5, str(verdict)
+
+
+@pytest.mark.parametrize("answer", [ring_gather(), by_name("all_gather", "ring")])
+def test_a_ring_all_gather_passes(answer):
+    verdict = check("02.2", answer)
+    assert verdict.passed and verdict.points == 5, str(verdict)
+
+
+def test_what_a_program_writes_into_its_chunks_is_its_own():
+    def in_place(rank, ranks, chunks):
+        for step in range(ranks - 1):
+            got = yield from exchange(rank, (rank + 1) % ranks, (rank - 1) % ranks, chunks[(rank - 1 - step) % ranks])
+            chunks[(rank - 2 - step) % ranks] += got
+        return chunks[rank]
+
+    assert check("02.1", in_place).passed
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "words", "rank"),
+    [
+        (lambda rank, ranks, chunks: chunks[rank], "values", "No message was sent: every rank has only its own addend", 0),
+        (shifted, "values", "rank r has chunk r + 1. Let the ring begin one chunk further", 0),
+        (ring_scatter(mean=True), "values", "That is the mean", 0),
+        (ring_scatter(rounds=lambda n: n - 2), "steps", "3: p - 1", None),
+        (ring_scatter(rounds=lambda n: n - 2), "bytes", "(p - 1)/p n", 0),
+        (sum_of_everything, "bytes", "everything is sent in every step", 0),
+        (by_name("reduce_scatter", "direct"), "neighbours", "0 sends to 2", 0),
+        (lambda rank, ranks, chunks: None, "values", "Nothing is returned yet", 0),
+        (ring_scatter(receive_first=True), "values", "first send, then recv", None),
+    ],
+)
+def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
+    found = failed(check("02.1", answer))[part]
+    assert words in f"{found.found} {found.expected} {found.note}" and found.rank == rank
+
+
+def test_the_bytes_of_a_whole_vector_ring_and_of_the_right_one_are_counted():
+    """(p - 1) n against (p - 1)/p n, with p = 4 ranks and n = 4 chunks of 6 float64."""
+    part = failed(check("02.1", sum_of_everything))["bytes"]
+    n = 4 * 6 * 8
+    assert part.found == f"{3 * n} bytes sent by rank 0" and part.expected.startswith(f"{3 * n // 4} on 4 ranks")
+    assert "send 0 -> 1 at test_exercises_02.py:" in part.op
+
+
+def test_a_wrong_sum_says_whose_addends_are_missing():
+    """After p - 2 of p - 1 steps chunk r has come past p - 1 ranks; on 4 ranks the one that is missing on rank 0 is that of its right neighbour."""
+    part = failed(check("02.1", ring_scatter(rounds=lambda n: n - 2)))["values"]
+    assert part.found.startswith("on 4 ranks: chunk 0") and part.rank == 0 and "missing" in part.found
+
+
+def test_the_collective_itself_is_no_answer():
+    def asks(rank, ranks, chunks):
+        return (yield Request("reduce_scatter", tuple(range(ranks)), np.concatenate(chunks)))
+
+    part = check("02.1", asks).first_failure
+    assert "Sends and recvs only" in part.expected and part.rank == 0 and "reduce_scatter at test_exercises_02.py:" in part.op
+
+
+def test_an_answer_for_four_ranks_only_does_not_pass():
+    def four(rank, ranks, chunks):
+        return (yield from ring_scatter(rounds=lambda n: 3)(rank, ranks, chunks))
+
+    assert set(failed(check("02.1", four))) == {"values", "steps", "bytes"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (ring_gather(missing=1), "nothing has arrived there"),
+        (ring_gather(order=-1), "which rank's chunk arrives in step s?"),
+        (lambda rank, ranks, chunk: [chunk] * ranks, "at place 1 the chunk of rank 0"),
+        (lambda rank, ranks, chunk: chunk, "4 chunks"),
+    ],
+)
+def test_a_wrong_all_gather_is_told_what_it_is(answer, words):
+    found = failed(check("02.2", answer))["values"]
+    assert words in f"{found.found} {found.expected} {found.note}" and found.rank == 0
+
+
+# ---- alpha and beta ----
+
+ALPHA_S, BETA_S_PER_BYTE = 7e-6, 3e-10
+SIZES = [1 << power for power in range(6, 23)]
+FIT = fit_line(SIZES, [[(ALPHA_S + BETA_S_PER_BYTE * m) * (1 + 0.02 * (-1) ** i)] for i, m in enumerate(SIZES)])
+HALF = ALPHA_S / BETA_S_PER_BYTE
+
+
+def usual(sizes, times):
+    beta, alpha = np.polyfit(sizes, times, 1)
+    return alpha, beta
+
+
+def relative(sizes, times):
+    rows = np.stack((1 / times, sizes / times), axis=1)
+    return tuple(np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)[0])
+
+
+def answered(line, half, fit=FIT):
+    return check("02.3", {"line": line, "half_size_bytes": half}, fit=fit)
+
+
+def test_the_relative_line_and_its_half_size_pass():
+    assert answered(relative, HALF).passed
+    assert answered(relative, np.float32(HALF * 1.1)).passed
+
+
+def test_the_usual_line_is_told_why_its_alpha_means_nothing():
+    wrong = failed(answered(usual, HALF))
+    assert list(wrong) == ["noisy times"] or set(wrong) == {"noisy times", "your machine"}
+    assert "the usual least squares" in wrong["noisy times"].note and wrong["noisy times"].op == "alpha"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (lambda m, t: relative(m, t)[::-1], "Swapped"),
+        (lambda m, t: (relative(m, t)[0], 1 / relative(m, t)[1]), "beta is 1 / bandwidth"),
+        (lambda m, t: None, "a pair of numbers"),
+        (lambda m, t: (float("nan"), 1), "returned (nan"),
+        (lambda m, t: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_line_is_told_what_it_is(line, words):
+    part = failed(answered(line, HALF))["exact times"]
+    assert words in f"{part.found} {part.note}"
+
+
+@pytest.mark.parametrize(
+    ("half", "words"),
+    [
+        (1 / HALF, "beta / alpha: right with MindSpore's letters"),
+        (HALF / 1e3, "a factor of 1000"),
+        (HALF * 1e3, "mind the units, us and ns"),
+        (HALF / 1024, "kilobytes"),
+        (1 / BETA_S_PER_BYTE, "the bandwidth"),
+        (None, "no number yet"),
+        (HALF * 1.3, ""),
+    ],
+)
+def test_a_wrong_half_size_is_told_what_it_is(half, words):
+    wrong = failed(answered(relative, half))
+    assert list(wrong) == ["half_size_bytes"]
+    assert words in f"{wrong['half_size_bytes'].found} {wrong['half_size_bytes'].note}"
+
+
+def test_the_line_of_a_fit_is_computed_again_from_its_times():
+    import dataclasses
+
+    forged = dataclasses.replace(FIT, alpha_s=1.0, beta_s_per_byte=1.0)
+    assert answered(relative, HALF, forged).passed
+    assert set(failed(answered(relative, 1.0, forged))) == {"half_size_bytes"}
+
+
+@pytest.mark.parametrize("fit", [None, 3, "fit"])
+def test_without_a_fit_it_is_asked_for(fit):
+    assert "fit=fit" in failed(answered(relative, HALF, fit))["your machine"].expected
+
+
+# ---- the menu ----
+
+
+def test_the_menu_is_passed_by_every_choice_at_par_and_by_no_other():
+    menu = AllReduceMenu()
+    par = min(sum(o.count * p[n] for o, p, n in zip(menu.orders, menu.prices_s, c, strict=True)) for c in itertools.product(menu.names, repeat=4))
+    for names in itertools.product(("ring", "recursive_doubling", "halving_doubling_near_first"), repeat=4):
+        total = sum(o.count * p[n] for o, p, n in zip(menu.orders, menu.prices_s, names, strict=True))
+        assert check("02.4", names).passed == (total <= par)
+    assert par == pytest.approx(26_490e-6, rel=1e-3)  # P1 of the puzzles: the recorded par
+
+
+def test_a_ring_for_everything_is_told_what_it_costs():
+    verdict = check("02.4", dict.fromkeys((1_000, 64_000, 1_000_000, 64_000_000), "ring"))
+    assert [part.passed for part in verdict.parts] == [False, False, True, True, False]
+    assert "A ring is not always best" in verdict.parts[-1].note and "56928 us" in verdict.parts[-1].found
+
+
+def test_a_name_that_is_not_on_the_menu_is_refused_with_those_that_are():
+    part = check("02.4", {1_000: "rings"}).parts[0]
+    assert not part.passed and "'rings'" in part.found and "recursive_doubling" in part.expected

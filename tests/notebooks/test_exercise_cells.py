@@ -1,0 +1,80 @@
+"""Exercise cells of the notebooks: their nbgrader metadata is valid, points are the exercise's, and each has a start, a check and a test cell.
+
+The rules are those of nbgrader's schema 3 (`nbgraderformat/v3.json` and `v3.py` of nbgrader 0.9.6), written down here because a lesson must not need
+nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks 02 and 03: all points for right answers, none for the
+starts as they are shipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from parallel_lab.lab.exercises import all_exercises, get_exercise
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = {path.name: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+CELLS = [(name, cell) for name, path in NOTEBOOKS.items() for cell in nbformat.read(path, as_version=4).cells if "nbgrader" in cell.metadata]
+REQUIRED = {"schema_version": int, "grade": bool, "solution": bool, "locked": bool, "task": bool, "grade_id": str}
+ALLOWED = {*REQUIRED, "points", "checksum", "cell_type"}
+each_cell = pytest.mark.parametrize(("name", "cell"), CELLS, ids=[f"{n[:2]}-{c.metadata.nbgrader.get('grade_id')}" for n, c in CELLS])
+each_exercise = pytest.mark.parametrize("exercise", all_exercises(), ids=lambda e: e.number)
+
+
+def of(number: str, kind: str) -> list:
+    """The cells of an exercise: kind "exercise" or "test"."""
+    return [(name, cell) for name, cell in CELLS if cell.metadata.nbgrader.grade_id == f"{kind}-{number.replace('.', '-')}"]
+
+
+def test_there_are_exercise_cells():
+    assert {name for name, _ in CELLS} >= {"02_collectives.ipynb", "03_data_parallel.ipynb"}
+
+
+@each_cell
+def test_the_metadata_is_nbgraders_schema_3(name, cell):
+    meta = cell.metadata.nbgrader
+    assert {key: type(meta[key]) for key in REQUIRED} == REQUIRED
+    assert meta.schema_version == 3 and meta.keys() <= ALLOWED
+    assert re.fullmatch(r"[a-zA-Z0-9_\-]+", meta.grade_id)
+    assert meta.get("cell_type", cell.cell_type) == cell.cell_type == "code" and not meta.task
+    assert meta.grade == ("points" in meta) and meta.grade != meta.solution  # a cell is for the answer, or for its grade
+    assert meta.locked == meta.grade
+    assert type(meta.get("points", 0)) is int and meta.get("points", 1) > 0
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_grade_ids_are_unique_in_their_notebook(name):
+    ids = Counter(cell.metadata.nbgrader.grade_id for notebook, cell in CELLS if notebook == name)
+    assert [i for i, count in ids.items() if count > 1] == []
+
+
+@each_cell
+def test_a_cell_belongs_to_an_exercise_of_its_lesson(name, cell):
+    kind, lesson, place = re.fullmatch(r"(exercise|test)-(\d\d)-(\d+)", cell.metadata.nbgrader.grade_id).groups()
+    exercise = get_exercise(f"{lesson}.{place}")
+    assert name.startswith(lesson)
+    assert f'check("{exercise.number}", ' in cell.source
+    assert (kind == "test") == cell.metadata.nbgrader.grade == cell.source.endswith(".assert_passed()")
+    if kind == "test":
+        assert cell.metadata.nbgrader.points == exercise.points
+        assert "raises-exception" in cell.metadata.tags  # as shipped it is not solved, and Run All goes on
+
+
+@each_exercise
+def test_an_exercise_has_one_cell_for_the_answer_and_one_for_the_grade(exercise):
+    answers, tests = of(exercise.number, "exercise"), of(exercise.number, "test")
+    assert len(answers) == len(tests) == 1 and answers[0][0] == tests[0][0]
+    # both hand the same thing to check
+    given = [re.search(r"(?m)^(check\(.*?\))(?:\.assert_passed\(\))?$", cell.source)[1] for _, cell in (*answers, *tests)]
+    assert given[0] == given[1]
+
+
+@each_exercise
+def test_the_exercise_is_announced_in_a_heading(exercise):
+    (name, _), *_ = of(exercise.number, "exercise")
+    text = "\n".join(c.source for c in nbformat.read(NOTEBOOKS[name], as_version=4).cells if c.cell_type == "markdown")
+    assert re.search(rf"(?m)^### Exercise {re.escape(exercise.number)}: \w", text)
