@@ -61,7 +61,8 @@ def compile_network(
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks that hold the same slice; True:
                       their mean), loss_repeated_mean, enable_alltoall, parallel_mode; with
                       parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network carries; with "data_parallel" every
-                      rank runs the whole network on its own rows (see `graph.passes.replicate`)
+                      rank runs the whole network on its own rows (see `graph.passes.replicate`); enable_parallel_optimizer and what goes with it (see
+                      `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
 
     Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything runs.
     """

@@ -24,7 +24,7 @@ from ..graph.ir import Instr
 from ..plan import Plan
 from .time import is_view, single_stage
 
-__all__ = ["MEMORY_KINDS", "MemoryPoint", "MemoryReport", "predict_memory"]
+__all__ = ["MEMORY_KINDS", "MemoryPoint", "MemoryReport", "predict_memory", "value_kinds"]
 
 MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "grads", "workspace")
 
@@ -124,6 +124,13 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
         timeline=tuple(timeline),
         gathered_bytes=max((p.by_kind["gathered"] for p in timeline), default=0),
     )
+
+
+def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
+    """{value: its kind out of MEMORY_KINDS} of everything that `rank` ever holds: what arrays that are counted on a rank are called."""
+    single_stage(plan)
+    memory = _Memory(plan, rank)
+    return {name: memory.kinds[block] for name, block in memory.block.items()}
 
 
 class _Memory:

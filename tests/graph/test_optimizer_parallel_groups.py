@@ -295,3 +295,16 @@ def test_one_device_to_compare_with_is_compiled_whatever_the_context_says(contex
     net, x = Stack(), np.zeros((2, 6))
     plan = compile(net, x, x, loss=nn.MSELoss(), optimizer=nn.Lamb(net.trainable_params(), 0.1), parallel_mode="stand_alone")
     assert plan.owners == () and plan.device_num == 1
+
+
+def test_recorded_events_show_each_rank_its_own_updates_and_all_broadcasts():
+    plan, net, optimizer = planned(OPTIMIZERS["adam-weight-decay"], 2, 4, **ON)
+    with Session(plan, net, optimizer) as session:
+        session.train(batches(2), 2, record=1)
+        for rank in range(2):
+            mine = [e for e in session.events if e.rank == rank and e.phase == "update"]
+            assert {e.name.split(".")[0] for e in mine if e.kind == "compute"} == {f"p{n}" for n in (rank, rank + 2)}
+            sent = {e.name.split(".")[0]: e.bytes for e in mine if e.op == "broadcast"}
+            assert sent == {f"p{n}": (6 * 8 if n % 2 == rank else 0) for n in range(4)}
+        ends = [[e.end_s for e in session.events if e.rank == rank and e.op == "broadcast"] for rank in range(2)]
+        assert ends[0] == ends[1]

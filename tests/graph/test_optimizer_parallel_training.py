@@ -334,3 +334,23 @@ def test_eager_tensors_are_untouched():
     net, data = net_and_data(LAYOUTS["data parallel"])
     planned(net, data, None, **ON)
     assert net(Tensor(data[0][0])).shape == (16, 16) and all(p.layout is None for p in net.get_parameters())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
+    fusion = {"comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}} if fused else {}
+    found = []
+    for settings in ({}, {**ON, **fusion, "optimizer_level": level, "gradient_accumulation_shard": shard}):
+        net, _ = net_and_data(LAYOUTS["data parallel"])
+        rng = np.random.default_rng(3)
+        x, y = rng.normal(size=(32, 32)), rng.normal(size=(32, 16))
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        how = {"device_num": 8, "dataset_strategy": "full_batch", "grad_accumulation_step": 4}
+        plan = compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **how, **settings)
+        with Session(plan, net, optimizer) as session:
+            found.append((session.train([(x, y)], 20), session.parameters()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-10)
+    for name, value in found[0][1].items():
+        np.testing.assert_allclose(found[1][1][name], value, rtol=1e-9, atol=1e-12, err_msg=name)

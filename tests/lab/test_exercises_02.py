@@ -111,8 +111,8 @@ def test_what_a_program_writes_into_its_chunks_is_its_own():
         (lambda rank, ranks, chunks: chunks[rank], "values", "No message was sent: every rank has only its own addend", 0),
         (shifted, "values", "rank r has chunk r + 1. Let the ring begin one chunk further", 0),
         (ring_scatter(mean=True), "values", "That is the mean", 0),
-        (ring_scatter(rounds=lambda n: n - 2), "steps", "3: p - 1", None),
-        (ring_scatter(rounds=lambda n: n - 2), "bytes", "(p - 1)/p n", 0),
+        (ring_scatter(rounds=lambda n: n - 2), "steps", "3: n - 1", None),
+        (ring_scatter(rounds=lambda n: n - 2), "bytes", "(n - 1)/n S", 0),
         (sum_of_everything, "bytes", "everything is sent in every step", 0),
         (by_name("reduce_scatter", "direct"), "neighbours", "0 sends to 2", 0),
         (lambda rank, ranks, chunks: None, "values", "Nothing is returned yet", 0),
@@ -125,15 +125,15 @@ def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
 
 
 def test_the_bytes_of_a_whole_vector_ring_and_of_the_right_one_are_counted():
-    """(p - 1) n against (p - 1)/p n, with p = 4 ranks and n = 4 chunks of 6 float64."""
+    """(n - 1) S against (n - 1)/n S, with n = 4 ranks and S = 4 chunks of 6 float64."""
     part = failed(check("02.1", sum_of_everything))["bytes"]
-    n = 4 * 6 * 8
-    assert part.found == f"{3 * n} bytes sent by rank 0" and part.expected.startswith(f"{3 * n // 4} on 4 ranks")
+    size_bytes = 4 * 6 * 8
+    assert part.found == f"{3 * size_bytes} bytes sent by rank 0" and part.expected.startswith(f"{3 * size_bytes // 4} on 4 ranks")
     assert "send 0 -> 1 at test_exercises_02.py:" in part.op
 
 
 def test_a_wrong_sum_says_whose_addends_are_missing():
-    """After p - 2 of p - 1 steps chunk r has come past p - 1 ranks; on 4 ranks the one that is missing on rank 0 is that of its right neighbour."""
+    """After n - 2 of n - 1 steps chunk r has come past n - 1 ranks; on 4 ranks the one that is missing on rank 0 is that of its right neighbour."""
     part = failed(check("02.1", ring_scatter(rounds=lambda n: n - 2)))["values"]
     assert part.found.startswith("on 4 ranks: chunk 0") and part.rank == 0 and "missing" in part.found
 
@@ -219,7 +219,7 @@ def test_a_wrong_line_is_told_what_it_is(line, words):
     ("half", "words"),
     [
         (1 / HALF, "beta / alpha: right with MindSpore's letters"),
-        (HALF / 1e3, "a factor of 1000"),
+        (HALF / 1e3, "factor of 1000"),
         (HALF * 1e3, "mind the units, us and ns"),
         (HALF / 1024, "kilobytes"),
         (1 / BETA_S_PER_BYTE, "the bandwidth"),

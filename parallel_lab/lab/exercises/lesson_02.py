@@ -149,10 +149,10 @@ def _half(given: Any, fit: Fit) -> Part:
 # ---- 02.4: the all-reduce menu ----
 
 MENU_NOTES = {
-    "ring": "The ring sends the fewest bytes, and pays for it with 2 (p - 1) = 14 start-ups of 5 us each.",
-    "recursive_doubling": "Recursive doubling sends the whole message log2 p times: for large ones the bytes decide.",
-    "tree": "One rank has everything added up at the root, then handed out: whole messages, log2 p times, twice.",
-    "direct": "Every rank sends to every other: p - 1 start-ups, and far neighbours are far.",
+    "ring": "The ring sends the fewest bytes, and pays for it with 2 (n - 1) = 14 start-ups of 5 us each.",
+    "recursive_doubling": "Recursive doubling sends the whole message log2 n times: for large ones the bytes decide.",
+    "tree": "One rank has everything added up at the root, then handed out: whole messages, log2 n times, twice.",
+    "direct": "Every rank sends to every other: n - 1 start-ups, and far neighbours are far.",
 }
 
 
@@ -193,9 +193,10 @@ EXERCISES = (
         (
             "In the last step rank r must add its own addend to a chunk r that holds all the others. Where was that sum one step earlier?",
             "Step through reduce_scatter by ring in the stepper above and write down which chunk rank 0 sends in steps 1, 2 and 3.",
-            "In each of the p - 1 steps a rank sends one chunk to rank + 1 and receives another one from rank - 1, to which it adds its own addend.",
+            "In each of the n - 1 steps a rank sends one chunk to rank + 1 and receives another one from rank - 1, to which it adds its own addend.",
             "Begin with the chunk of your left neighbour, rank - 1. In step s = 0, 1, ... send chunk rank - 1 - s, then receive chunk rank - 2 - s "
-            "from the left and add it to your own; all numbers modulo p. After p - 1 steps the chunk you added last is chunk rank: return it.",
+            "from the left and add it to your own; all numbers modulo the number of ranks. After n - 1 steps the chunk you added last is chunk rank: "
+            "return it.",
         ),
         lambda answer: ring_parts(answer, "reduce_scatter"),
     ),
@@ -207,8 +208,8 @@ EXERCISES = (
             "After the first step you have two chunks. Which of them does your right neighbour not have yet?",
             "Step through all_gather by ring in the stepper: compare what a rank receives in one step with what it sends in the next.",
             "Send your own chunk first; from then on pass on what you received last.",
-            "In step s = 0, 1, ... send chunk rank - s to rank + 1 and receive chunk rank - 1 - s from rank - 1, modulo p; put it into its place. "
-            "After p - 1 steps all places are filled: return them in order.",
+            "In step s = 0, 1, ... send chunk rank - s to rank + 1 and receive chunk rank - 1 - s from rank - 1, modulo the number of "
+            "ranks; put it into its place. After n - 1 steps all places are filled: return them in order.",
         ),
         lambda answer: ring_parts(answer, "all_gather"),
     ),

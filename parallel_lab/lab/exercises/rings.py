@@ -183,41 +183,41 @@ def _neighbours(runs: list[ProgramRun]) -> Part:
 
 
 def _steps(runs: list[ProgramRun]) -> Part:
-    rule = "p - 1 steps on p ranks"
+    rule = "n - 1 steps on n ranks"
     for run in runs:
-        p, found = run.ranks, run.steps
-        if found == p - 1:
+        n, found = run.ranks, run.steps
+        if found == n - 1:
             continue
         notes = {
-            p: "One step too many: the last one brings to everybody what it has already.",
-            2 * (p - 1): "2 (p - 1) is a whole all_reduce: reduce_scatter, then all_gather.",
+            n: "One step too many: the last one brings to everybody what it has already.",
+            2 * (n - 1): "2 (n - 1) is a whole all_reduce: reduce_scatter, then all_gather.",
             0: "No message was sent.",
         }
         note = notes.get(found, "")
-        if found == p * (p - 1) // 2 and p > 3:
+        if found == n * (n - 1) // 2 and n > 3:
             note = "The ranks wait for each other in turn: let every rank send before it receives."
-        return Part("steps", False, f"{found} on {p} ranks", f"{p - 1}: {rule}", note, None, max(run.messages, key=lambda m: m.step).op)
-    return Part("steps", True, f"p - 1 on {_numbers(RANKS)} ranks")
+        return Part("steps", False, f"{found} on {n} ranks", f"{n - 1}: {rule}", note, None, max(run.messages, key=lambda m: m.step).op)
+    return Part("steps", True, f"n - 1 on {_numbers(RANKS)} ranks")
 
 
 def _bytes(runs: list[ProgramRun], kind: str) -> Part:
     what = "what one rank hands over" if kind == "reduce_scatter" else "the gathered result"
-    rule = f"(p - 1)/p n, n = bytes of {what}"
+    rule = f"(n - 1)/n S on n ranks, S = bytes of {what}"
     for run in runs:
-        p, n = run.ranks, run.ranks * WIDTH * 8
-        for rank in range(p):
+        n, size_bytes = run.ranks, run.ranks * WIDTH * 8
+        for rank in range(n):
             found = run.sent_bytes(rank)
-            if found * p == (p - 1) * n:
+            if found * n == (n - 1) * size_bytes:
                 continue
             notes = {
-                (p - 1) * n: "(p - 1) n: everything is sent in every step. One chunk is enough.",
-                2 * (p - 1) * n // p: "2 (p - 1)/p n is a whole all_reduce.",
-                n: "n: one chunk too many.",
-                p * n: "p n: everything is sent in every step, once too often.",
+                (n - 1) * size_bytes: "(n - 1) S: everything is sent in every step. One chunk is enough.",
+                2 * (n - 1) * size_bytes // n: "2 (n - 1)/n S is a whole all_reduce.",
+                size_bytes: "S: one chunk too many.",
+                n * size_bytes: "n S: everything is sent in every step, once too often.",
             }
             sent = run.sent_by(rank)
             large = max(sent, key=lambda m: m.size_bytes).op if sent else ""
-            expected = f"{(p - 1) * n // p} on {p} ranks: {rule} = {p - 1}/{p} x {n}"
+            expected = f"{(n - 1) * size_bytes // n} on {n} ranks: {rule}; here {n - 1}/{n} x {size_bytes}"
             return Part("bytes", False, f"{found} bytes sent by rank {rank}", expected, notes.get(found, ""), rank, large)
     return Part("bytes", True, f"exactly {rule}, on every rank")
 

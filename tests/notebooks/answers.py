@@ -1,0 +1,50 @@
+"""A right answer to each exercise of the notebooks, as a learner would write it into its cell (without the check)."""
+
+ANSWERS = {
+    "02.1": """
+def ring_reduce_scatter(rank, ranks, chunks):
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    for step in range(ranks - 1):
+        yield Request("send", (rank, right), chunks[(rank - 1 - step) % ranks])
+        at = (rank - 2 - step) % ranks
+        chunks[at] = chunks[at] + (yield Request("recv", (left, rank)))
+    return chunks[rank]
+""",
+    "02.2": """
+def ring_all_gather(rank, ranks, chunk):
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    chunks = {rank: chunk}
+    for step in range(ranks - 1):
+        yield Request("send", (rank, right), chunks[(rank - step) % ranks])
+        chunks[(rank - 1 - step) % ranks] = yield Request("recv", (left, rank))
+    return [chunks[r] for r in range(ranks)]
+""",
+    "02.3": """
+def my_line(sizes_bytes, times_s):
+    m, t = np.asarray(sizes_bytes, float), np.asarray(times_s)
+    return tuple(np.linalg.lstsq(np.stack((1 / t, m / t), axis=1), np.ones(len(t)), rcond=None)[0])
+
+
+alpha_s, beta_s_per_byte = my_line(fit.sizes_bytes, fit.median_s)
+half_size_bytes = alpha_s / beta_s_per_byte
+""",
+    "02.4": 'choices = {1_000: "recursive_doubling", 64_000: "halving_doubling_near_first", 1_000_000: "ring", 64_000_000: "ring"}',
+    "03.1": """
+settings = {
+    "sgd": {"gradients_mean": False, "learning_rate": 0.1 / 4},
+    "momentum": {"gradients_mean": True, "learning_rate": 0.1},
+    "adam": {"gradients_mean": False, "learning_rate": 0.01},
+}
+""",
+    "03.2": """
+def weights_for(rows):
+    return [n / sum(rows) for n in rows]
+""",
+    "03.3": """
+def blow_up_step(rate, ranks):
+    growth, loss, step = (1 - ranks * rate) ** 2, 1.0, 1
+    while growth > 1 and loss <= 1e6:
+        loss, step = loss * growth, step + 1
+    return step if growth > 1 else None
+""",
+}
