@@ -22,12 +22,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from .bench.cases import OPS
 from .files import check_writable, write_whole
 
 __all__ = ["add_parser", "measure_training", "training_text"]
 
-CASES = ("mlp", "transformer", "conv", "tiny")
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+CASES = ("mlp", "transformer", "conv", "tiny")  # those of bench/training.py, which a command that only prints its help does not import
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20}
 
 
@@ -184,6 +184,8 @@ def measure_training(cases: list[str], rounds: int, threads: int) -> list[dict[s
 
 def training_text(results: list[dict[str, Any]]) -> str:
     """The results as a table with its legend."""
+    from .bench.tables import aligned
+
     head = ("case", "ours", "PyTorch", "ratio", "at most", "difference", "peak memory", "over needed", "at most")
     rows = [head]
     for r in results:
@@ -204,9 +206,8 @@ def training_text(results: list[dict[str, Any]]) -> str:
                 "" if r["memory_limit"] is None else f"{r['memory_limit']}",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += [
+    lines = [
+        aligned(rows, left=len(head)),
         "",
         f"measured: medians of {len(results[0]['seconds']['ours'])} rounds in turns, {results[0]['threads']} thread(s) each, float32, one device",
         "difference: largest of loss and gradients against PyTorch with the same weights, relative to each tensor's largest element",
@@ -228,7 +229,7 @@ def _training(args: argparse.Namespace) -> int:
         quick = {"rounds": 1, "batch_s": 0.01} if args.quick else {"rounds": args.rounds}
         found = measure_data_parallel(args.ranks or ((2,) if args.quick else (2, 4)), peers=not args.alone, **quick)
         print(data_parallel_text(found))
-        _write_json(args, "training", machine, {"data_parallel": found, "goals": _goals(data_parallel_goals(found))})
+        _write_json(args, "training", machine, {"data_parallel": found, "goals": [goal.to_dict() for goal in data_parallel_goals(found)]})
         return 0
     results = measure_training(args.cases or list(("tiny",) if args.quick else CASES), 1 if args.quick else args.rounds, args.threads)
     print(training_text(results))
@@ -266,15 +267,15 @@ def _startup(args: argparse.Namespace) -> int:
     options = {"rounds": 1, "idle_s": 0.2} if args.quick else {"rounds": args.rounds}
     found = measure_startup(args.ranks, peers=not args.alone, tell=_tell, **options)
     print(startup_text(found))
-    _write_json(args, "startup", machine, {"startup": found, "goals": _goals(startup_goals(found))})
+    _write_json(args, "startup", machine, {"startup": found, "goals": [goal.to_dict() for goal in startup_goals(found)]})
     return 0
 
 
 def _link(args: argparse.Namespace) -> int:
     import dataclasses
 
-    from .bench.collectives_text import bench_page
     from .bench.machine import machine_facts
+    from .bench.page import bench_page
     from .cost.fit import fit_link
 
     _check_files(args)
@@ -300,12 +301,6 @@ def _write_json(args: argparse.Namespace, kind: str, machine: Mapping[str, Any],
         from .bench.machine import results_json
 
         write_whole(Path(args.json), results_json(kind, machine, results))
-
-
-def _goals(goals: Any) -> list[dict[str, Any]]:
-    import dataclasses
-
-    return [{**dataclasses.asdict(goal), "met": goal.met} for goal in goals]
 
 
 def _tell(text: str) -> None:

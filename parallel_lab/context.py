@@ -36,6 +36,7 @@ __all__ = [
     "current_step",
     "current_tracer",
     "current_world",
+    "default_settings",
     "frozen",
     "frozen_for_run",
     "get_algo_parameters",
@@ -361,6 +362,19 @@ def frozen_for_run(**overrides: Any) -> ParallelConfig:
     return frozen(**{**overrides, "device_num": world.world_size, "global_rank": rank})
 
 
+@contextmanager
+def default_settings() -> Iterator[None]:
+    """Inside, the settings of parallel training, of strategy searches and of the cost model are their defaults: a lab shows what its own controls say,
+    whatever the notebook has set beside it. What is set inside is forgotten at the end."""
+    global _parallel, _algorithm, _cost_model
+    before = _parallel, _algorithm, _cost_model
+    _parallel, _algorithm, _cost_model = {}, {}, {}
+    try:
+        yield
+    finally:
+        _parallel, _algorithm, _cost_model = before
+
+
 # ---- set_algo_parameters ----
 
 
@@ -420,6 +434,9 @@ def get_cost_model_context(attr_key: str) -> Any:
     return _cost_model.get(key, COST_MODEL[key][0])
 
 
+_FUSION_KEYS = "costmodel_allreduce_fusion_"  # what the keys of the cost model's fusion begin with
+
+
 def _cost_model_fusion() -> tuple[Any, ...] | None:
     """`ParallelConfig.cost_model_fusion` of the keys costmodel_allreduce_fusion_*; None where MindSpore passes the fusion by: algorithm 0, fewer than
     two times, a time of 0, a tail that is not above what every message takes."""
@@ -430,9 +447,6 @@ def _cost_model_fusion() -> tuple[Any, ...] | None:
     if now["algorithm"] == 2 and min(hiding) > 0 and hiding[0] > hiding[1]:
         return "hiding", *hiding
     return None
-
-
-_FUSION_KEYS = "costmodel_allreduce_fusion_"
 
 
 def reset_cost_model_context() -> None:

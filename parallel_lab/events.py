@@ -15,14 +15,14 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from .errors import ArgumentError, ArgumentTypeError, message, shorten
 from .files import write_whole
 
-__all__ = ["SOURCES", "Event", "EventLog", "MessageTotal", "chrome_trace", "from_dicts", "save_chrome_trace", "to_dicts"]
+__all__ = ["SOURCES", "Event", "EventLog", "MessageTotal", "chrome_trace", "from_dicts", "one_after_the_other", "save_chrome_trace", "to_dicts"]
 
 SOURCES = ("predicted", "simulated", "measured")
 
@@ -144,6 +144,14 @@ class EventLog:
         """Sum of the durations of the events that `filter(**wanted)` finds."""
         return math.fsum(e.duration_s for e in self.filter(**wanted))
 
+    def step_times_s(self) -> dict[int, float]:
+        """{step: seconds from the first start on any rank to the last end on any}, steps ascending."""
+        bounds: dict[int, tuple[float, float]] = {}
+        for e in self.events:
+            first, last = bounds.get(e.step, (e.start_s, e.end_s))
+            bounds[e.step] = (min(first, e.start_s), max(last, e.end_s))
+        return {step: last - first for step, (first, last) in sorted(bounds.items())}
+
     def lanes(self) -> dict[int, tuple[Event, ...]]:
         """The events of each rank in order of time; ranks ascending."""
         found: dict[int, list[Event]] = {rank: [] for rank in self.ranks}
@@ -211,10 +219,11 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
     """The events in Chrome's trace-event format: one process per source, one thread per rank (and one for its overlapped messages, if there are
     any), complete events ("ph": "X") in microseconds.
 
+    A message that was started is drawn from when the one before it was complete: they travel one after the other, as in the predicted timeline.
     The clocks of two sources have nothing in common, so each source starts at 0. Times are rounded to nanoseconds, the start and the end of a bar
     each for itself: bars that touch still touch. Format: "Trace Event Format", Google, sections on complete and metadata events.
     """
-    events = tuple(events)
+    events = one_after_the_other(events)
     origin = {source: EventLog(tuple(e for e in events if e.source == source)).start_s for source in SOURCES}
     bars = [_bar(e, origin[e.source]) for e in events]
     # of two bars of a rank that start together one has no length and comes first
@@ -232,6 +241,22 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
             names.append(_metadata("thread_name", pid, _MESSAGES + rank, name=f"rank {rank}: messages meanwhile"))
             names.append(_metadata("thread_sort_index", pid, _MESSAGES + rank, sort_index=rank))
     return {"traceEvents": names + bars, "displayTimeUnit": "ms"}
+
+
+def one_after_the_other(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The events as they are drawn: those of messages that were started begin when the rank's message before is over.
+
+    Their own start is when they were handed over; behind others they then wait for the line.
+    """
+    found = list(events)
+    free: dict[tuple[str, int], float] = {}  # when the line of a rank is
+    for place in sorted((n for n, e in enumerate(found) if e.overlapped), key=lambda n: found[n].start_s):  # stable: as they were started
+        event = found[place]
+        line = event.source, event.rank
+        start_s = min(max(event.start_s, free.get(line, event.start_s)), max(event.end_s, event.start_s))
+        found[place] = replace(event, start_s=start_s)
+        free[line] = max(event.end_s, free.get(line, event.end_s))
+    return tuple(found)
 
 
 def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def size_groups_by_elements(sizes_elements: Sequence[int], threshold_mb: int) ->
 
     Raises ContextConflictError (also a RuntimeError) for a threshold that is not positive, ContextError for a size that is none.
     """
-    _check_sizes(sizes_elements, "elements")
+    _check_sizes(sizes_elements, "elements", "size_groups_by_elements")
     if threshold_mb <= 0:
         what = f"comm_fusion by size with a threshold of {shorten(threshold_mb)} MB"
         raise ContextConflictError(message(what, where="compile", allowed="In semi_auto_parallel and auto_parallel: above 0"))
@@ -150,7 +150,7 @@ def size_groups_by_bytes(sizes_bytes: Sequence[int], threshold_mb: int) -> Group
 
     Raises ContextError for a negative threshold, or a size that is none.
     """
-    _check_sizes(sizes_bytes, "bytes")
+    _check_sizes(sizes_bytes, "bytes", "size_groups_by_bytes")
     if threshold_mb < 0:
         raise ContextError(message(f"a threshold of {shorten(threshold_mb)} MB", where="size_groups_by_bytes", allowed="At least 0"))
     if threshold_mb == 0:
@@ -247,7 +247,7 @@ def cost_model_groups_by_hiding(
     """
     where = "cost_model_groups_by_hiding"
     _check_distances(distances, where)
-    _check_sizes(sizes_elements, "elements")
+    _check_sizes(sizes_elements, "elements", where)
     if len(distances) != len(sizes_elements):
         what = f"{len(distances)} distances and {len(sizes_elements)} sizes"
         raise ContextError(message(what, where=where, allowed="One of each per message"))
@@ -303,10 +303,10 @@ def _check_count(count: int) -> None:
         raise ContextError(message(f"{shorten(count)} messages", where="index_groups", allowed="At least 0"))
 
 
-def _check_sizes(sizes: Sequence[int], unit: str) -> None:
+def _check_sizes(sizes: Sequence[int], unit: str, where: str) -> None:
     for number, size in enumerate(sizes):
         if size < 0:
-            raise ContextError(message(f"message {number} has {shorten(size)} {unit}", where="fusion by size", allowed="At least 0"))
+            raise ContextError(message(f"message {number} has {shorten(size)} {unit}", where=where, allowed="At least 0"))
 
 
 def _check_distances(distances: Sequence[float], where: str) -> None:

@@ -81,12 +81,16 @@ def program_text(plan: Plan, rank: int, phases: tuple[str, ...]) -> str:
     held = {i.name: plan.value(i.name) for i in plan.graph.inputs if i.name in plan.value_table}
     labels, lines = _inputs(plan, {name: (v.slice_shape, v.dtype) for name, v in held.items()})
     for state in plan.states if "update" in phases else ():
+        if not plan.held_by(state.name, rank):
+            continue
         labels[state.name] = f"%para{len(labels) + 1}_{state.name}"
         value = plan.value(state.name)
         lines.insert(-1, f"{labels[state.name]} : <Ref[{_type(value.dtype)}], {value.slice_shape}>, ref_key=:{state.name}")
     number = 0
     for phase in phases:
         for instr in plan.stage_of(rank).program(phase):
+            if not instr.runs_on(rank):
+                continue
             number += 1
             labels[instr.out] = f"%{number}(equivout)"
             ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
@@ -101,12 +105,16 @@ def _instruction(plan: Plan, instr: Instr, rank: int, labels: dict[str, str], in
     given, gives = [v.slice_shape for v in ins], out.slice_shape
     attributes, strategy, after = "{}", "", ""
     if instr.is_communication:
-        name, instance = CLASS_NAMES.get(instr.message, instr.message), f"forward_op_{instr.out}" if instr.message == "all_reduce" else instr.out
+        name, instance = CLASS_NAMES.get(instr.message, instr.message), _message_instance(instr)
+        if instr.attr("root") is not None and instr.ins[0] not in labels:
+            operands = [_label(labels, instr.name)]  # who has nothing to send hands over the parameter that is to change
         group = instr.group(rank)
         joined = "-".join(map(str, group))
         facts = {"group_ranks": joined, "rank_list": group, "fusion": instr.attr("fusion", 0)}
         if instr.attr("reduce") is not None:
             facts = {"op": instr.attr("reduce"), **facts}
+        if instr.attr("root") is not None:
+            facts = {"root_rank": instr.attr("root"), **facts}
         attributes = _pairs(facts)
         before, gives = message_shapes(instr, ins[0], out)
         given = [before]
@@ -168,6 +176,15 @@ def _label(labels: dict[str, str], name: str) -> str:
 
 def _instance(node: Node | None) -> str:
     return node.name.rpartition(".")[2] if node is not None else ""
+
+
+def _message_instance(instr: Instr) -> str:
+    """A message's name: MindSpore begins that of a gradient's otherwise than that of an operator's."""
+    if instr.carried:
+        return f"{'mirror' if instr.message == 'all_reduce' else 'parallel_optimizer'}_{instr.out}"
+    if instr.attr("root") is not None:
+        return f"parallel_optimizer_{instr.out}"
+    return f"forward_op_{instr.out}" if instr.message == "all_reduce" else instr.out
 
 
 def _facts(node: Node) -> str:

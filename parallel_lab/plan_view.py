@@ -331,8 +331,8 @@ def _move_lines(plan, instr: Instr, rank: int, number: str, operand: str, source
         head = f"{number}({instr.out}) = {name}({operand}, {instr.attr('start')}, {instr.attr('stop')}) {{for: {instr.name}}}"
     else:
         ranks = "-".join(map(str, instr.group(rank)))
-        carries = instr.attr("members") is not None or instr.attr("parameter") is not None
-        sharded = carries and (instr.message or instr.attr("message")) != "all_reduce"
+        carries = bool(instr.carried)
+        sharded = (carries and instr.message != "all_reduce") or instr.attr("root") is not None
         kind = "forward_op" if instr.kind in ("all_reduce", *HALOS) else "redistribution_op"
         kind = "parallel_optimizer" if sharded else "mirror" if carries else kind
         reduce = f", op: {instr.attr('reduce')}" if instr.attr("reduce") else ""

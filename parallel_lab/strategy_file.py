@@ -153,8 +153,7 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
 def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
     """(ranks that share a slice of a parameter, distance from one of them to the next) in the optimizer parallel; (0, 0): it is not cut."""
     for _, instr in plan.instructions("forward"):
-        carries = instr.attr("parameter") == name or name in (instr.attr("members") or ())
-        if carries and instr.message == "all_gather":
+        if name in instr.carried and instr.message == "all_gather":
             group = instr.group(0)
             return len(group), (group[-1] - group[0]) // (len(group) - 1)
     return 0, 0

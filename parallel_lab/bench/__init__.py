@@ -1,1 +1,1 @@
-"""Benchmarks that a user can run: `parallel-lab bench training`. Ratios of medians taken in one run, with an equality check beside every speed."""
+"""Benchmarks that a user can run: `parallel-lab bench`. Ratios of medians of one run, in turns, with a check of the values beside every speed."""

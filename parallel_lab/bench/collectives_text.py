@@ -6,37 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..cost.log_chart import Series, log_chart, size_label
+from ..cost.log_chart import Series, log_chart
 from ..errors import escape
-from ..lab.report_style import STYLE
+from ..units import bytes_text, time_text
 from .collectives import ARENA, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
 from .goals import Goal, collective_goals
-from .machine import machine_text
-from .tables import aligned, html_table, ratio_text, seconds_text
+from .page import bench_page
+from .tables import aligned, html_table, quotient, ratio_text
 
-__all__ = ["bench_page", "collectives_dict", "collectives_page", "collectives_text", "goal_rows"]
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>{style}
-caption {{ text-align: left; color: var(--muted); padding: 4px 0; }}
-.charts {{ display: flex; flex-wrap: wrap; gap: 18px 28px; }}
-</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p class="muted">{machine}</p>
-{body}
-</main>
-</body>
-</html>
-"""
+__all__ = ["collectives_dict", "collectives_page", "collectives_text", "goal_rows"]
 
 
 def collectives_text(report: CollectivesReport) -> str:
@@ -58,15 +36,10 @@ def collectives_page(report: CollectivesReport, machine: Mapping[str, Any]) -> s
     return bench_page(f"Collectives of {report.ranks} ranks", machine, body)
 
 
-def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
-    """A page of this package's benchmarks around `body` (HTML)."""
-    return PAGE.format(title=escape(title), machine=escape(machine_text(machine)), style=STYLE, body=body)
-
-
 def collectives_dict(report: CollectivesReport) -> dict[str, Any]:
     """Plain values for JSON: the report, its goals with their verdicts, and the bound of each all_reduce."""
     found = dataclasses.asdict(report)
-    found["goals"] = [{**dataclasses.asdict(goal), "met": goal.met} for goal in collective_goals(report)]
+    found["goals"] = [goal.to_dict() for goal in collective_goals(report)]
     for shown, timing in zip(found["timings"], report.timings, strict=True):
         shown["median_s"] = {name: timing.median_s(name) for name, _ in timing.seconds}
         shown["bound_s"] = timing.bound_s(report.ranks)
@@ -89,10 +62,10 @@ def _time_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
     rows = [head]
     for t in report.timings:
         ours, out, arena, mpi, gloo, bound = (*(t.median_s(n) for n in (OURS, OUT, ARENA)), t.mpi_s(), t.median_s(GLOO), t.bound_s(report.ranks))
-        times = tuple(map(seconds_text, (ours, out, arena, mpi, gloo)))
-        ratios = tuple(ratio_text(_over(a, b)) for a, b in ((out, mpi), (arena, mpi), (out, gloo)))
-        rows.append((t.op, size_label(t.size_bytes), *times, *ratios, seconds_text(bound), ratio_text(_over(arena, bound))))
-    rows += [(op, size_label(size), "left out", *[""] * 9) for op, size, _ in report.skipped]
+        times = tuple(map(time_text, (ours, out, arena, mpi, gloo)))
+        ratios = tuple(ratio_text(quotient(a, b)) for a, b in ((out, mpi), (arena, mpi), (out, gloo)))
+        rows.append((t.op, bytes_text(t.size_bytes), *times, *ratios, time_text(bound), ratio_text(quotient(arena, bound))))
+    rows += [(op, bytes_text(size), "left out", *[""] * 9) for op, size, _ in report.skipped]
     return rows
 
 
@@ -103,12 +76,8 @@ def _barrier_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
     for name, t in named:
         if t is not None:
             ours, mpi, gloo, futex = t.median_s(OURS), t.mpi_s(), t.median_s(GLOO), t.median_s(FUTEX)
-            rows.append((name, *map(seconds_text, (ours, mpi, gloo, futex)), ratio_text(_over(ours, mpi)), ratio_text(_over(ours, futex))))
+            rows.append((name, *map(time_text, (ours, mpi, gloo, futex)), ratio_text(quotient(ours, mpi)), ratio_text(quotient(ours, futex))))
     return rows
-
-
-def _over(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a / b
 
 
 def _notes(report: CollectivesReport) -> list[str]:
@@ -120,12 +89,12 @@ def _notes(report: CollectivesReport) -> list[str]:
         "every competitor's results were compared with a formula once per case before it was timed",
         *(f"{name}: {what}" for name, what in report.competitors),
         *(f"{name} is missing: {why}" for name, why in report.missing),
-        *(f"{op} of {size_label(size)} was left out: {why}" for op, size, why in report.skipped),
+        *(f"{op} of {bytes_text(size)} was left out: {why}" for op, size, why in report.skipped),
     ]
     timings = [*report.timings, report.barrier_quiet, *([report.barrier_busy] if report.barrier_busy else [])]
-    lines += dict.fromkeys(f"{name} failed in {t.op} {size_label(t.size_bytes)}: {words}" for t in timings for name, words in t.failed)
+    lines += dict.fromkeys(f"{name} failed in {t.op} {bytes_text(t.size_bytes)}: {words}" for t in timings for name, words in t.failed)
     if report.checks is not None:
-        alone, whole = seconds_text(report.checks.checks_s), seconds_text(report.checks.call_s)
+        alone, whole = time_text(report.checks.checks_s), time_text(report.checks.call_s)
         lines.append(f"checks: {alone} of {whole} in an all_reduce of 256 KiB (checks, record and the call itself, on all ranks at once)")
     return lines
 

@@ -26,10 +26,11 @@ from ..cost.measure import cores, load
 from ..errors import ArgumentError, ParallelLabError, message
 from ..run.session import Session
 from ..run.shm import WorkerPool
+from ..units import time_text
 from .goals import Goal
 from .groups import Competing, RankGroup, connect_rank, interleaved_batches, medians, serve_rank
 from .machine import installed_version
-from .tables import aligned, ratio_text, seconds_text
+from .tables import aligned, quotient, ratio_text
 from .training import LEARNING_RATE, network
 from .workers import SHORTEST_S, BenchError, first_line
 
@@ -169,10 +170,10 @@ def data_parallel_text(results: Sequence[Mapping[str, Any]]) -> str:
     goals = {goal.what: goal for goal in data_parallel_goals(results)}
     for r in results:
         times = tuple(r["median_s"].get(name) for name in (OURS, FUSED, DDP))
-        ratios = tuple(None if t is None or times[2] is None else t / times[2] for t in times[:2])
+        ratios = tuple(quotient(t, times[2]) for t in times[:2])
         limit = "" if r["limit"] is None else ratio_text(r["limit"])
         verdict = goals[_what(r)].verdict if _what(r) in goals else ""
-        rows.append((str(r["ranks"]), *map(seconds_text, times), *map(ratio_text, ratios), limit, verdict))
+        rows.append((str(r["ranks"]), *map(time_text, times), *map(ratio_text, ratios), limit, verdict))
     parts = [aligned(rows), ""]
     compared = [(r, name, found) for r in results for name, found in r["differences"].items()]
     if compared:
@@ -200,9 +201,7 @@ def data_parallel_goals(results: Sequence[Mapping[str, Any]]) -> tuple[Goal, ...
     for r in results:
         if r["limit"] is not None:
             ours, plain, theirs = (r["median_s"].get(name) for name in (FUSED, OURS, DDP))
-            reached = None if ours is None or theirs is None else ours / theirs
-            beside = None if plain is None or theirs is None else plain / theirs
-            found.append(Goal(_what(r), DDP, r["limit"], reached, "beside: without fusion", beside))
+            found.append(Goal(_what(r), DDP, r["limit"], quotient(ours, theirs), "beside: without fusion", quotient(plain, theirs)))
     return tuple(found)
 
 

@@ -5,11 +5,14 @@ A goal that could not be measured says why; none is met in silence.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from ..cost.log_chart import size_label
+from ..units import bytes_text
 from .collectives import ARENA, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
+from .tables import quotient
 
 __all__ = ["Goal", "collective_goals"]
 
@@ -45,19 +48,23 @@ class Goal:
         """The same in words."""
         return {True: "met", False: "NOT MET", None: "not measured"}[self.met]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The line as plain values for JSON, whether it is met among them."""
+        return {**dataclasses.asdict(self), "met": self.met}
+
 
 def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
     """The goals that a run of `bench collectives` can judge. They were set for 8 ranks on 2 cores; other runs are judged by them too."""
     found = [*_barriers(report)]
     for size, mpi_limit, gloo_limit in ALL_REDUCE:
         timing = report.timing("all_reduce", size)
-        found += [_ratio(f"all_reduce {size_label(size)}", "MPI", mpi_limit, timing, OUT, "mpi", beside=OURS)]
-        found += [_ratio(f"all_reduce {size_label(size)}", "gloo", gloo_limit, timing, OUT, GLOO, beside=OURS)]
+        found += [_ratio(f"all_reduce {bytes_text(size)}", "MPI", mpi_limit, timing, OUT, "mpi", beside=OURS)]
+        found += [_ratio(f"all_reduce {bytes_text(size)}", "gloo", gloo_limit, timing, OUT, GLOO, beside=OURS)]
     for size in (16 * _MIB, 64 * _MIB):
         timing = report.timing("all_reduce", size)
         bound = None if timing is None else timing.bound_s(report.ranks)
-        reached = _quotient(None if timing is None else timing.median_s(ARENA), bound)
-        found.append(Goal(f"all_reduce {size_label(size)}, arena", "memory bound p N / copy bandwidth", BOUND_LIMIT, reached))
+        reached = quotient(None if timing is None else timing.median_s(ARENA), bound)
+        found.append(Goal(f"all_reduce {bytes_text(size)}, arena", "memory bound p N / copy bandwidth", BOUND_LIMIT, reached))
     for op, (limit, arena_limit) in OTHERS.items():
         timings = [t for t in report.timings if t.op == op and t.size_bytes >= _MIB]
         found.append(_worst(f"{op} from 1 MiB", limit, timings, OUT))
@@ -70,8 +77,8 @@ def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
 
 def _barriers(report: CollectivesReport) -> Iterable[Goal]:
     quiet, busy = report.barrier_quiet, report.barrier_busy
-    yield Goal("barrier, quiet", "MPI", BARRIER_LIMIT, _quotient(quiet.median_s(OURS), quiet.mpi_s()))
-    reached = None if busy is None else _quotient(busy.median_s(OURS), busy.median_s(FUTEX))
+    yield Goal("barrier, quiet", "MPI", BARRIER_LIMIT, quotient(quiet.median_s(OURS), quiet.mpi_s()))
+    reached = None if busy is None else quotient(busy.median_s(OURS), busy.median_s(FUTEX))
     yield Goal(f"barrier, {report.busy or 2} foreign busy processes", "a plain futex barrier", BUSY_LIMIT, reached, "open goal")
 
 
@@ -79,18 +86,14 @@ def _ratio(what: str, against: str, limit: float, timing: Timing | None, ours: s
     if timing is None:
         return Goal(what, against, limit, None)
     theirs = timing.mpi_s() if other == "mpi" else timing.median_s(other)
-    return Goal(what, against, limit, _quotient(timing.median_s(ours), theirs), beside=_quotient(timing.median_s(beside), theirs))
+    return Goal(what, against, limit, quotient(timing.median_s(ours), theirs), beside=quotient(timing.median_s(beside), theirs))
 
 
 def _worst(what: str, limit: float, timings: list[Timing], ours: str) -> Goal:
     """Of several sizes the one with the largest ratio."""
-    ratios = [(r, t) for t in timings if (r := _quotient(t.median_s(ours), t.mpi_s())) is not None]
+    ratios = [(r, t) for t in timings if (r := quotient(t.median_s(ours), t.mpi_s())) is not None]
     if not ratios:
         return Goal(what, "MPI", limit, None)
     ratio, timing = max(ratios, key=lambda pair: pair[0])
-    beside = _quotient(timing.median_s(OURS), timing.mpi_s()) if ours == OUT else None
-    return Goal(what, "MPI", limit, ratio, f"at {size_label(timing.size_bytes)}, the worst of {len(ratios)}", beside)
-
-
-def _quotient(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a / b
+    beside = quotient(timing.median_s(OURS), timing.mpi_s()) if ours == OUT else None
+    return Goal(what, "MPI", limit, ratio, f"at {bytes_text(timing.size_bytes)}, the worst of {len(ratios)}", beside)

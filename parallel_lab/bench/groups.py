@@ -64,10 +64,9 @@ def own_environment() -> dict[str, str]:
 class RankGroup:
     """`ranks` processes that run `module`, whose main calls `serve_rank`.
 
-    name         as the tables show it
-    arguments    what the module is given, before --rank and --ranks
-    over_mpi     None: processes of our own; a mapping: mpirun starts them, and this is added to its environment
-    environment  added to every rank's environment
+    name       as the tables show it
+    arguments  what the module is given, before --rank and --ranks
+    over_mpi   None: processes of our own; a mapping: mpirun starts them, and this is added to its environment
 
     Raises BenchError with the last words of a group that did not start, MissingPackage without mpirun or mpi4py.
     """
@@ -80,7 +79,6 @@ class RankGroup:
         arguments: Sequence[str] = (),
         *,
         over_mpi: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.ranks = name, ranks
         self.folder = Path(tempfile.mkdtemp(prefix="parallel-lab-bench-"))
@@ -89,7 +87,7 @@ class RankGroup:
         self._closed = False
         start = time.perf_counter()
         try:
-            self._start([module, *arguments], over_mpi, dict(environment or {}))
+            self._start([module, *arguments], over_mpi)
         except BaseException:
             self.close()
             raise
@@ -97,12 +95,12 @@ class RankGroup:
 
     # start and end
 
-    def _start(self, arguments: list[str], over_mpi: Mapping[str, str] | None, extra: dict[str, str]) -> None:
+    def _start(self, arguments: list[str], over_mpi: Mapping[str, str] | None) -> None:
         key = secrets.token_hex(32)
         # an abstract address on Linux: paths of sockets are limited to 108 characters, and the folder for temporary files may lie deep
         address = f"\0{self.folder.name}-{secrets.token_hex(4)}" if sys.platform == "linux" else str(self.folder / "ranks")
         told = json.dumps({"address": address.replace("\0", "@"), "key": key, "folder": str(self.folder)})
-        environment = {**own_environment(), **extra, VARIABLE: told}
+        environment = {**own_environment(), VARIABLE: told}
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen(self.ranks)

@@ -32,10 +32,11 @@ import numpy as np
 
 from ..cost.measure import cores, load
 from ..errors import ArgumentError, MissingPackage, message
+from ..units import time_text
 from .goals import Goal
 from .groups import own_environment
 from .machine import installed_version
-from .tables import aligned, ratio_text, seconds_text
+from .tables import aligned, quotient, ratio_text
 from .workers import BenchError, first_line
 
 __all__ = ["COLD", "IDLE_S", "MPIRUN", "TORCH_FORK", "TORCH_SPAWN", "WARM", "cpu_seconds", "measure_startup", "startup_goals", "startup_text"]
@@ -110,9 +111,9 @@ def startup_goals(results: Mapping[str, Any]) -> tuple[Goal, ...]:
     """Eight workers in an eighth of torch's spawn; idle ones take no processor time."""
     ours, theirs = (results["median_s"].get(name) for name in (COLD, TORCH_SPAWN))
     idle = results["idle"]
-    share = None if idle.get("workers_s") is None else idle["workers_s"] / idle["watched_s"]
+    share = quotient(idle.get("workers_s"), idle.get("watched_s"))
     return (
-        Goal(f"{results['ranks']} workers ready, cold", TORCH_SPAWN, LIMIT, None if ours is None or theirs is None else ours / theirs),
+        Goal(f"{results['ranks']} workers ready, cold", TORCH_SPAWN, LIMIT, quotient(ours, theirs)),
         Goal("idle workers, all together", "one core", IDLE_LIMIT, share, "blocked in a read"),
     )
 
@@ -125,8 +126,8 @@ def startup_text(results: Mapping[str, Any]) -> str:
     for name in names:
         times, total = results["seconds"][name], results["whole"].get(name)
         ratio = "" if spawn is None else ratio_text(results["median_s"][name] / spawn)
-        span = f"{seconds_text(min(times))} to {seconds_text(max(times))}"
-        rows.append((name, seconds_text(results["median_s"][name]), span, "" if not total else seconds_text(statistics.median(total)), ratio))
+        span = f"{time_text(min(times))} to {time_text(max(times))}"
+        rows.append((name, time_text(results["median_s"][name]), span, "" if not total else time_text(statistics.median(total)), ratio))
     goals = [("goal", "at most", "reached", "")]
     for goal in startup_goals(results):
         percent = goal.against == "one core"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import escape
 
-__all__ = ["aligned", "html_table", "ratio_text", "seconds_text"]
+__all__ = ["aligned", "html_table", "quotient", "ratio_text"]
 
 Row = Sequence[str]
 
@@ -25,7 +25,7 @@ def aligned(rows: Sequence[Row], *, left: int = 1) -> str:
     )
 
 
-def html_table(rows: Sequence[Row], *, left: int = 1, caption: str = "") -> str:
+def html_table(rows: Sequence[Row], *, left: int = 1) -> str:
     """The same as an HTML table, the first row its head. Texts are escaped."""
 
     def cells(row: Row, tag: str) -> str:
@@ -33,23 +33,13 @@ def html_table(rows: Sequence[Row], *, left: int = 1, caption: str = "") -> str:
         return "".join(f"<{tag}{scope}{number if i >= left else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row))
 
     head, *body = rows
-    named = f"<caption>{escape(caption)}</caption>" if caption else ""
     lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in body)
-    return f'<div class="scroll"><table>{named}<thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
-def seconds_text(time_s: float | None) -> str:
-    """A duration with three digits and its unit; "-" where there is none.
-
-    >>> seconds_text(12.345e-6), seconds_text(0.5), seconds_text(None)
-    ('12.3 us', '500 ms', '-')
-    """
-    if time_s is None:
-        return "-"
-    for scale, unit in ((1e6, "us"), (1e3, "ms")):
-        if time_s * scale < 999.5:
-            return f"{time_s * scale:.3g} {unit}"
-    return f"{time_s:.3g} s"
+def quotient(a: float | None, b: float | None) -> float | None:
+    """a / b; None where one of them was not measured."""
+    return None if a is None or b is None else a / b
 
 
 def ratio_text(ratio: float | None) -> str:

@@ -1,10 +1,13 @@
 """What a plan costs: seconds, bytes and a timeline, from shapes alone; no arrays, any number of devices.
 
-cluster = get_cluster("laptop")
-step_time_s(plan, cluster).total_s
-predict_memory(plan).peak_bytes
-predict_timeline(plan, cluster, ranks=(0, 1)).log
-measured_cluster(fit_link(8, "all_reduce"), device=measure_device(8))     # this machine's own profile
+    cluster = get_cluster("laptop")
+    step_time_s(plan, cluster).total_s
+    predict_memory(plan).peak_bytes
+    predict_timeline(plan, cluster, ranks=(0, 1)).log
+
+Only what measures a machine for these formulas runs something, on workers (`fit.py`, `measure.py`):
+
+    measured_cluster(fit_link(8, "all_reduce"), device=measure_device(8))     # this machine's own profile
 """
 
 from ..cluster import CLUSTERS, Cluster, Device, Link, get_cluster

@@ -30,7 +30,8 @@ import numpy as np
 
 from ..cluster import Cluster, Device, Link, get_cluster
 from ..errors import ArgumentError, escape, message, shorten
-from .log_chart import Series, log_chart, size_label, time_label
+from ..units import bytes_text, time_text
+from .log_chart import Series, log_chart
 
 __all__ = ["FIT_KINDS", "Fit", "fit_figure", "fit_line", "fit_link", "measured_cluster"]
 
@@ -149,8 +150,8 @@ class Fit:
         lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, (26, 16, 28), strict=False)).rstrip() for row in self._parameters()]
         lines += ["", f"{'size':>9}  {'measured':>10}  {'25 to 75 %':>21}  {'fitted':>10}  {'fitted - measured':>17}"]
         for m, t, low, high, residual in zip(self.sizes_bytes, self.median_s, self.low_s, self.high_s, self.residuals, strict=True):
-            spread = f"{_us(low)} to {_us(high)}"
-            lines.append(f"{size_label(m):>9}  {_us(t):>10}  {spread:>21}  {_us(self.time_s(m)):>10}  {residual:>+16.0%}")
+            spread = f"{time_text(low)} to {time_text(high)}"
+            lines.append(f"{bytes_text(m):>9}  {time_text(t):>10}  {spread:>21}  {time_text(self.time_s(m)):>10}  {residual:>+16.0%}")
         return "\n".join([*lines, "", *self._notes()])
 
     def _headline(self) -> str:
@@ -160,7 +161,7 @@ class Fit:
     def _parameters(self) -> list[tuple[str, str, str]]:
         a, b = self.alpha_interval_s, self.beta_interval_s_per_byte
         speed = f"1/beta = {self.bandwidth_bytes_per_s / 1e9:.3g} GB/s" if self.beta_s_per_byte else "bytes cost nothing here"
-        half = _size(self.half_size_bytes) if math.isfinite(self.half_size_bytes) else "-"
+        half = bytes_text(self.half_size_bytes) if math.isfinite(self.half_size_bytes) else "-"
         return [
             ("alpha [us per message]", f"{self.alpha_s * 1e6:.3g}", f"95 %: {a[0] * 1e6:.3g} to {a[1] * 1e6:.3g}"),
             ("beta [ns per byte]", f"{self.beta_s_per_byte * 1e9:.3g}", f"95 %: {b[0] * 1e9:.3g} to {b[1] * 1e9:.3g};  {speed}"),
@@ -177,7 +178,7 @@ class Fit:
         lines = ["MindSpore's cost model writes t = alpha m + beta: its alpha is the time per byte, its beta the start-up."]
         if not self.accepted and self.pieces:
             small, large = (f"alpha {a * 1e6:.3g} us, beta {b * 1e9:.3g} ns per byte" for _, _, a, b in self.pieces)
-            lines.append(f"Two lines: up to {size_label(self.pieces[0][1])} {small}; from {size_label(self.pieces[1][0])} {large}.")
+            lines.append(f"Two lines: up to {bytes_text(self.pieces[0][1])} {small}; from {bytes_text(self.pieces[1][0])} {large}.")
         if self.oversubscribed:
             lines.append(
                 f"{self.world_size} ranks share {self.cores} cores: alpha holds waiting for a core. Do not carry it over to other numbers of ranks."
@@ -298,19 +299,10 @@ def fit_figure(fit: Fit) -> str:
     beyond = [(m, fit.beta_s_per_byte * m) for m in steps if fit.beta_s_per_byte * m > lowest]
     if len(beyond) > 1:
         series.append(Series("beta m", tuple(beyond), marks=False, dashed=True))
-    half = f", n_1/2 {_size(fit.half_size_bytes)}" if math.isfinite(fit.half_size_bytes) else ""
+    half = f", n_1/2 {bytes_text(fit.half_size_bytes)}" if math.isfinite(fit.half_size_bytes) else ""
     title = f"{fit.kind}, {fit.world_size} ranks on {fit.cores} cores: alpha {fit.alpha_s * 1e6:.3g} us, beta {fit.beta_s_per_byte * 1e9:.3g} ns/B"
     alt = (
-        f"{title}{half}. Measured from {time_label(float(f'{fit.median_s[0]:.3g}'))} at {size_label(fit.sizes_bytes[0])} "
-        f"to {time_label(float(f'{fit.median_s[-1]:.3g}'))} at {size_label(last)}; largest residual {fit.max_residual:.0%}."
+        f"{title}{half}. Measured from {time_text(fit.median_s[0])} at {bytes_text(fit.sizes_bytes[0])} "
+        f"to {time_text(fit.median_s[-1])} at {bytes_text(last)}; largest residual {fit.max_residual:.0%}."
     )
     return log_chart(title, series, x_name="message", alt=alt, width=560, height=330)
-
-
-def _size(size_bytes: float) -> str:
-    """Three digits and a unit."""
-    return f"{size_bytes:.3g} B" if size_bytes < 1024 else f"{size_bytes / 1024:.3g} KiB" if size_bytes < 1 << 20 else f"{size_bytes / 2**20:.3g} MiB"
-
-
-def _us(time_s: float) -> str:
-    return f"{time_s * 1e6:.3g} us" if time_s < 1e-3 else f"{time_s * 1e3:.3g} ms"

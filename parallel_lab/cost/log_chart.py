@@ -1,6 +1,6 @@
-"""A log-log chart as one SVG element: points, bands and lines over bytes, seconds or the like. A pure function of its numbers.
+"""A log-log chart of times over sizes as one SVG element: points, bands and lines. A pure function of its numbers.
 
-    log_chart("all_reduce", [Series("ours", ((4096, 12e-6), (65536, 40e-6)))], x_unit="bytes", y_unit="s", alt="...")
+    log_chart("all_reduce", [Series("ours", ((4096, 12e-6), (65536, 40e-6)))], alt="...")
 
 No script, no style sheet: the text takes the page's colour (`currentColor`), a series is told by its mark and its name as well as by its colour.
 """
@@ -8,12 +8,13 @@ No script, no style sheet: the text takes the page's colour (`currentColor`), a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ArgumentError, escape, message
+from ..units import bytes_text, time_text
 
-__all__ = ["COLOURS", "Series", "log_chart", "size_label", "time_label"]
+__all__ = ["COLOURS", "Series", "log_chart"]
 
 # of similar lightness, readable on white and on near-black
 COLOURS = ("#3f7fd6", "#d0752a", "#2fa37c", "#a06fd8", "#a88a12", "#c65384", "#5f8f2e", "#2497b8")
@@ -39,46 +40,20 @@ class Series:
     dashed: bool = False
 
 
-def size_label(size_bytes: float) -> str:
-    """A number of bytes for an axis.
-
-    >>> size_label(64), size_label(4096), size_label(1 << 24)
-    ('64 B', '4 KiB', '16 MiB')
-    """
-    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= step:
-            return f"{size_bytes / step:g} {unit}"
-    return f"{size_bytes:g} B"
-
-
-def time_label(time_s: float) -> str:
-    """A duration for an axis.
-
-    >>> time_label(1e-6), time_label(0.01), time_label(1)
-    ('1 us', '10 ms', '1 s')
-    """
-    if time_s < 1e-6:
-        return f"{time_s * 1e9:g} ns"
-    return f"{time_s * 1e6:g} us" if time_s < 1e-3 else f"{time_s * 1e3:g} ms" if time_s < 1 else f"{time_s:g} s"
-
-
 def log_chart(
     title: str,
     series: Sequence[Series],
     *,
     x_name: str = "size",
-    y_name: str = "time",
-    x_label: Callable[[float], str] = size_label,
-    y_label: Callable[[float], str] = time_label,
     alt: str = "",
     width: int = 460,
     height: int = 300,
 ) -> str:
-    """The chart as `<svg ...>...</svg>`.
+    """The chart of times over sizes as `<svg ...>...</svg>`.
 
-    x_name, y_name     what the axes show, written beside them
-    x_label, y_label   from a number to the text of a tick, with its unit
-    alt                what the picture says, for those who do not see it; default: title and names
+    series   x in bytes, y in seconds
+    x_name   what the sizes are of
+    alt      what the picture says, for those who do not see it; default: title and names
 
     x ticks lie at powers of 4, y ticks at powers of 10. Raises ArgumentError without a point, or for one that is not finite and above 0.
     """
@@ -101,13 +76,13 @@ def log_chart(
     parts = [f'<text x="{_LEFT}" y="16" font-weight="600" font-size="13">{escape(title)}</text>']
     for y in _ticks(y_low, y_high, 10):
         parts.append(f'<path d="M{_LEFT} {at_y(y)}H{right}" stroke="currentColor" stroke-opacity=".18"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{at_y(y) + 4}" text-anchor="end">{escape(y_label(y))}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{at_y(y) + 4}" text-anchor="end">{escape(time_text(y))}</text>')
     ticks = _ticks(x_low, x_high, 4)
     for x in ticks[:: -(-len(ticks) // 7)]:  # seven labels fit beside each other
         parts.append(f'<path d="M{at_x(x)} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".1"/>')
-        parts.append(f'<text x="{at_x(x)}" y="{bottom + 16}" text-anchor="middle">{escape(x_label(x))}</text>')
+        parts.append(f'<text x="{at_x(x)}" y="{bottom + 16}" text-anchor="middle">{escape(bytes_text(x))}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 31}" text-anchor="end" fill-opacity=".75">{escape(x_name)}</text>')
-    parts.append(f'<text x="{_LEFT - 6}" y="{_TOP - 10}" text-anchor="end" fill-opacity=".75">{escape(y_name)}</text>')
+    parts.append(f'<text x="{_LEFT - 6}" y="{_TOP - 10}" text-anchor="end" fill-opacity=".75">time</text>')
     for number, one in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
         dash = ' stroke-dasharray="5 4"' if one.dashed else ""
@@ -125,7 +100,7 @@ def log_chart(
         if one.marks:
             parts.append(_mark(number, lx + 9, ly - 4, colour))
         parts.append(f'<text x="{lx + 24}" y="{ly}">{escape(one.name)}</text>')
-    told = alt or f"{title}: {y_name} over {x_name} for {', '.join(s.name for s in series)}"
+    told = alt or f"{title}: time over {x_name} for {', '.join(s.name for s in series)}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="{escape(told)}" font-family="system-ui, sans-serif" font-size="11" fill="currentColor" style="max-width:100%;height:auto">'

@@ -193,5 +193,4 @@ class _Memory:
 
 def _puts_together(instr: Instr) -> bool:
     """Whether an instruction brings parameters that the optimizer parallel keeps cut, one of them or a bucket."""
-    carries = instr.attr("parameter") is not None or instr.attr("members") is not None
-    return carries and (instr.message or instr.attr("message")) == "all_gather"
+    return bool(instr.carried) and (instr.message or instr.attr("message")) == "all_gather"

@@ -41,8 +41,7 @@ class ZeroMemory:
         return self.params_bytes + self.grads_bytes + self.optimizer_bytes
 
 
-def _checked(degree: int, stage: int, **amounts: float) -> None:
-    where = "zero_memory"
+def _check(where: str, degree: int, stage: int, **amounts: float) -> None:
     if stage not in STAGES or isinstance(stage, bool):
         raise ArgumentError(message(f"stage={shorten(stage)}", where=where, allowed=", ".join(f"{n}: {what}" for n, what in STAGES.items())))
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
@@ -62,7 +61,7 @@ def zero_memory(
 
     Raises ArgumentError for a stage or a degree that is none, and for negative amounts.
     """
-    _checked(degree, stage, parameters=parameters, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes)
+    _check("zero_memory", degree, stage, parameters=parameters, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes)
     cut = [1 if stage < first else degree for first in (3, 2, 1)]
     return ZeroMemory(*(parameters * each / ways for each, ways in zip((param_bytes, grad_bytes, optimizer_bytes), cut, strict=True)))
 
@@ -82,7 +81,7 @@ def zero_max_parameters(
     >>> round(zero_max_parameters(32e9, 64, 1) / 1e9, 1), zero_max_parameters(32e9, 64, 3, model_parallel=16) / 1e12
     (7.6, 2.048)
     """
-    _checked(degree, stage, memory_bytes=memory_bytes, model_parallel=model_parallel)
+    _check("zero_max_parameters", degree, stage, memory_bytes=memory_bytes, model_parallel=model_parallel)
     each = zero_memory(1, degree, stage, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes).total_bytes
     if not each:
         raise ArgumentError(message("a parameter takes no bytes", where="zero_max_parameters", allowed="At least one number of bytes above 0"))
@@ -102,5 +101,5 @@ def zero_traffic(parameters: float, degree: int, stage: int) -> float:
     >>> zero_traffic(1024, 4, 2), zero_traffic(1024, 4, 3)
     (1536.0, 2304.0)
     """
-    _checked(degree, stage, parameters=parameters)
+    _check("zero_traffic", degree, stage, parameters=parameters)
     return (3 if stage == 3 else 2) * (degree - 1) / degree * parameters

@@ -269,6 +269,12 @@ class Instr:
         return self.kind if self.kind in COMMUNICATION else ""
 
     @property
+    def carried(self) -> tuple[str, ...]:
+        """The parameters whose gradients or slices a message brings, of a wait too; () of others."""
+        alone = self.attr("parameter")
+        return self.attr("members") or (() if alone is None else (alone,))
+
+    @property
     def in_place(self) -> bool:
         """Whether what a start sends is replaced by what comes back: a bucket, which nothing else reads, by its sum."""
         return self.attr("message") == "all_reduce" and self.attr("members") is not None

@@ -18,7 +18,7 @@ from functools import cached_property
 from ..cluster import Link
 from ..errors import ArgumentError, message, shorten
 from ..run.algorithms import algorithm, algorithm_names
-from .words import time_text
+from ..units import time_text
 
 __all__ = ["AllReduceMenu", "MenuScore", "Order"]
 

@@ -11,23 +11,21 @@ changes nothing. What is counted comes from the list of sends, the formula besid
 
 from __future__ import annotations
 
-import json
 import math
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from ..cluster import CLUSTERS, get_cluster
-from ..errors import ArgumentError, ArgumentTypeError, escape, message, shorten
+from ..errors import ArgumentError, ArgumentTypeError, message, shorten
 from ..run.algorithm_table import text_for
 from ..run.algorithm_walk import goal
 from ..run.algorithms import CONTENTION, Algorithm, Counts, algorithm, algorithm_names
-from ..run.schedules import KINDS, REDUCING
-from .collective_words import cell_text, chunk_label, goal_text, round_text, start_text, to_text
-from .static_page import FRONT_END, PAGE
-from .words import bytes_text, time_text
+from ..run.schedules import KINDS, REDUCING, ROOTED
+from ..units import bytes_text, time_text
+from .collective_words import cell_text, chunk_label, chunk_unit, goal_text, round_text, start_text, to_text
+from .listening import Listened
+from .static_page import lab_page, read_front_end
 
 __all__ = ["RANKS", "SIZES", "CollectiveStepper", "front_end", "static_page"]
 
@@ -39,7 +37,7 @@ STYLES = ("strategy_lab.css", "collective_stepper.css")  # colours, patterns and
 CONTENTION_WORDS = {"none": "a link for every pair", "hops": "a ring of links: hops cost"}
 
 
-class CollectiveStepper:
+class CollectiveStepper(Listened):
     """One algorithm and a place in it.
 
     kind       one of KINDS;  algorithm: one of `algorithm_names(kind)`, or an `Algorithm`;  ranks: one of RANKS
@@ -59,8 +57,8 @@ class CollectiveStepper:
         cluster: str = "laptop",
         contention: str = "none",
     ) -> None:
+        super().__init__()
         self._lock = threading.RLock()
-        self._listeners: list[Callable[[], None]] = []
         self._elements, self._cluster, self._contention = _checked_elements(elements), get_cluster(cluster), _checked_contention(contention)
         self._own: Algorithm | None = None
         self._follow: int | None = None
@@ -70,24 +68,6 @@ class CollectiveStepper:
             self._own = self._shown = algorithm
         else:
             self._shown = _named(kind, algorithm, ranks)
-
-    # ---- listening ----
-
-    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback()` after every change; returns a function that ends it."""
-        self._listeners.append(callback)
-
-        def unsubscribe() -> None:
-            with suppress(ValueError):
-                self._listeners.remove(callback)
-
-        return unsubscribe
-
-    def _changed(self, *, story: bool = False) -> None:
-        if story:
-            self._story = None
-        for callback in list(self._listeners):
-            callback()
 
     # ---- where it stands ----
 
@@ -148,14 +128,14 @@ class CollectiveStepper:
         with self._lock:
             names = algorithm_names(kind, self._shown.ranks)
             self._take(_named(kind, self._shown.name if self._shown.name in names else names[0], self._shown.ranks))
-        self._changed(story=True)
+        self._changed_story()
 
     def choose_algorithm(self, name: str) -> None:
         """Another algorithm for the same collective; the name of your own shows it again."""
         with self._lock:
             own = self._own if self._own is not None and self._own.name == name else None
             self._take(own or _named(self._shown.kind, name, self._shown.ranks), keep_own=True)
-        self._changed(story=True)
+        self._changed_story()
 
     def choose_ranks(self, ranks: int) -> None:
         """Another number of ranks; an algorithm that cannot take it gives way to the first that can."""
@@ -163,25 +143,25 @@ class CollectiveStepper:
             _checked_ranks(ranks)
             names = algorithm_names(self._shown.kind, ranks)
             self._take(_named(self._shown.kind, self._shown.name if self._shown.name in names else names[0], ranks))
-        self._changed(story=True)
+        self._changed_story()
 
     def choose_elements(self, elements: int) -> None:
         """Another size of S. The place in the algorithm stays."""
         with self._lock:
             self._elements = _checked_elements(elements)
-        self._changed(story=True)
+        self._changed_story()
 
     def choose_cluster(self, name: str) -> None:
         """Other links and devices, for the predicted times: "laptop", "gpu_node" or "two_nodes" (its links between nodes)."""
         with self._lock:
             self._cluster = get_cluster(name)
-        self._changed(story=True)
+        self._changed_story()
 
     def choose_contention(self, contention: str) -> None:
         """ "none": a link for every pair; "hops": ranks in a ring, bytes cost as many times as they make hops."""
         with self._lock:
             self._contention = _checked_contention(contention)
-        self._changed(story=True)
+        self._changed_story()
 
     def follow(self, chunk: int | None) -> None:
         """Look at one chunk; None: at all."""
@@ -200,7 +180,12 @@ class CollectiveStepper:
         with self._lock:
             self._take(chosen)
             self._own = chosen if chosen.formula is None else None
-        self._changed(story=True)
+        self._changed_story()
+
+    def _changed_story(self) -> None:
+        """Something else is chosen: the rounds have to be told anew."""
+        self._story = None
+        self._changed()
 
     def _take(self, chosen: Algorithm, *, keep_own: bool = False) -> None:
         self._shown, self._at, self._follow = chosen, 0, None
@@ -253,7 +238,7 @@ class CollectiveStepper:
             "machine": self._machine(),
             "size_bytes": self.size_bytes,
             "chunk_bytes": self.size_bytes // a.chunks,
-            "root": a.root if a.kind in ("broadcast", "scatter", "reduce", "gather") else None,
+            "root": a.root if a.kind in ROOTED else None,
             "reducing": a.kind in REDUCING,
             "rounds": self.rounds,
             "phases": [{"name": p.name, "rounds": len(p.rounds)} for p in a.phases],
@@ -314,8 +299,9 @@ class CollectiveStepper:
                         "add": bool(came and came[0].add),
                     }
                 )
-            unit = "chunk" if a.kind in ("all_reduce", "reduce", "broadcast") else "piece"
-            texts = [f"{unit} {chunk_label(a.kind, c, a.ranks)} {cell_text(a.kind, cell, a.ranks)}" for c, cell in enumerate(cells) if cell]
+            texts = [
+                f"{chunk_unit(a.kind)} {chunk_label(a.kind, c, a.ranks)} {cell_text(a.kind, cell, a.ranks)}" for c, cell in enumerate(cells) if cell
+            ]
             cards.append({"rank": rank, "cells": cells, "text": "; ".join(texts) or "nothing yet"})
         counts = a.counts(at)
         return {
@@ -400,18 +386,14 @@ class CollectiveStepper:
 
 
 def front_end() -> tuple[str, str]:
-    """The script (an ES module with `default.render` and `mountPage`) and the style sheet of the Collective Stepper."""
-    return tuple("\n".join((Path(FRONT_END) / name).read_text(encoding="utf-8") for name in names) for names in (SCRIPTS, STYLES))
+    """Script and style sheet of the Collective Stepper."""
+    return read_front_end(SCRIPTS, STYLES)
 
 
 def static_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:
     """A `page_snapshot()` as one HTML page that needs no kernel and no network; `title` replaces the snapshot's own."""
     shown = dict(snapshot) if title is None else {**snapshot, "title": title}
-    data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for sign in "<>&\u2028\u2029":  # they stand inside strings only; there the escape means the same, and cannot end the script element
-        data = data.replace(sign, f"\\u{ord(sign):04x}")
-    script, style = front_end()
-    return PAGE.format(title=escape(shown["title"]), style=style, words=escape(to_text(shown)), snapshot=data, script=script)
+    return lab_page(shown, to_text(shown), *front_end())
 
 
 # ---- checks ----

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..run.algorithms import Algorithm
 from ..run.schedules import REDUCING, Send
-from .words import bytes_text, time_text
+from ..units import bytes_text, time_text
 
-__all__ = ["cell_text", "chunk_label", "goal_text", "round_text", "start_text", "to_text"]
+__all__ = ["cell_text", "chunk_label", "chunk_unit", "goal_text", "round_text", "start_text", "to_text"]
 
 LISTED = 8  # messages of a round that are named one by one
 
@@ -55,6 +55,11 @@ def chunk_label(kind: str, chunk: int, ranks: int) -> str:
     return f"{chunk // ranks}→{chunk % ranks}" if kind == "all_to_all" else str(chunk)
 
 
+def chunk_unit(kind: str) -> str:
+    """What a chunk is to a reader: a piece where each rank owns one."""
+    return "chunk" if kind in ("all_reduce", "reduce", "broadcast") else "piece"
+
+
 def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
     """What happens in round `number`, counted from 1, in a sentence.
 
@@ -71,7 +76,7 @@ def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
         few, many = counts[0], counts[-1]
         of = f"{few}" if few == many else f"{few} to {many}"
         size = bytes_text(few * chunk_bytes) if few == many else f"{bytes_text(few * chunk_bytes)} to {bytes_text(many * chunk_bytes)}"
-        amount = f"{of} {_unit(algorithm.kind)}{'' if many == 1 else 's'} ({size})"
+        amount = f"{of} {chunk_unit(algorithm.kind)}{'' if many == 1 else 's'} ({size})"
     adds = {s.add for s in sends}
     it = "it" if counts == [1] else "them"
     ending = f", which adds {it}" if adds == {True} else ""
@@ -91,10 +96,6 @@ def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
     if len(sends) > 2 and len(destinations) == 1:
         return f"rank {sends[0].destination} receives {amount} from each other rank{' and adds' if adds == {True} else ''}"
     return f"{_pairs(sends)}: {amount}{' each' if len(sends) > 1 else ''}{', added' if adds == {True} else ''}"
-
-
-def _unit(kind: str) -> str:
-    return "chunk" if kind in ("all_reduce", "reduce", "broadcast") else "piece"
 
 
 def _neighbour(shift: int, n: int) -> str:

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -29,12 +28,13 @@ from ..fusion import indices_of
 from ..parallel_config import FUSION_THRESHOLD_MB
 from ..plan import Plan
 from ..settings import FUSION_WORDINGS, check_fusion_indices, integer
+from ..units import time_text
 from .fusion_case import MODES, Case, Score, Settings, network_case, paper_case
 from .fusion_lanes import Lanes, overlap_lanes, plan_lanes
 from .fusion_run import RunResult, trained
 from .fusion_subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
 from .fusion_words import export_line, fusion_text, status_text
-from .words import time_text
+from .listening import Listened
 
 __all__ = ["DEVICES", "MODES", "PARALLEL_MODES", "FusionLab", "RunResult", "Score"]
 
@@ -47,7 +47,7 @@ LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 _Key = tuple[Any, ...]
 
 
-class FusionLab:
+class FusionLab(Listened):
     """The gradients of one training step, and the messages they travel in.
 
     subject        one of SUBJECTS: "golf" (the puzzle, on paper), "chain", "dense", "convnet", "transformer"
@@ -55,12 +55,12 @@ class FusionLab:
     parallel_mode  "data_parallel" or "semi_auto_parallel": they count sizes and positions differently
     cluster        profile for predicted and simulated times: a name, or a Cluster such as `cost.measured_cluster(fit)` (then this machine's own)
 
-    `close()` forgets all listeners.
+    Listeners (`on_change`) are told "picture" or "run". `close()` forgets all listeners.
     """
 
     def __init__(self, subject: str = "golf", devices: int = 4, parallel_mode: str = "data_parallel", cluster: str | Cluster | None = None) -> None:
+        super().__init__()
         self._lock = threading.RLock()
-        self._listeners: list[Callable[[str], None]] = []
         self._subject = get_subject(subject)
         self._devices = _one_of(devices, DEVICES, "devices")
         self._parallel_mode = _one_of(parallel_mode, PARALLEL_MODES, "parallel_mode")
@@ -76,22 +76,6 @@ class FusionLab:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._update()
-
-    # ---- listening ----
-
-    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call `callback("picture" | "run")` after every change; returns a function that ends it. Calls may come from a helper thread."""
-        self._listeners.append(callback)
-
-        def unsubscribe() -> None:
-            with suppress(ValueError):
-                self._listeners.remove(callback)
-
-        return unsubscribe
-
-    def _changed(self, kind: str) -> None:
-        for callback in list(self._listeners):
-            callback(kind)
 
     # ---- choosing what is looked at ----
 

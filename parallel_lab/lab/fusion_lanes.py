@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from ..cluster import Cluster
 from ..cost.overlap import Gradient, Overlap
-from ..cost.time import instr_time_s, single_stage
+from ..cost.time import single_stage
+from ..cost.timeline import predict_timeline
 from ..errors import ArgumentError, message
 from ..events import Event
 from ..graph.ir import Instr
@@ -89,29 +90,12 @@ def overlap_lanes(found: Overlap) -> Lanes:
 
 
 def plan_lanes(plan: Plan, cluster: Cluster) -> Lanes:
-    """The predicted step of rank 0, as `predict_timeline` has it while no rank differs from another."""
-    cluster.check_device_num(plan.device_num)
-    clock = line = 0.0
-    due: dict[str, float] = {}
-    timed: list[Timed] = []
-    stage = single_stage(plan)
-    for action in stage.actions:
-        for _, instr in stage.part(action):
-            if instr.kind == "start":
-                start = max(clock, line)
-                line = due[instr.out] = start + instr_time_s(plan, instr, cluster)
-                timed.append((action.program, instr, start, line))
-                continue
-            if instr.kind == "wait":
-                start, clock = clock, max(clock, due.pop(instr.ins[0]))
-            else:
-                start, clock = clock, clock + instr_time_s(plan, instr, cluster)
-            timed.append((action.program, instr, start, clock))
-    return _lanes(plan, timed)
+    """The step of rank 0 as `predict_timeline` has it."""
+    return event_lanes(plan, predict_timeline(plan, cluster, ranks=(0,)).log)
 
 
 def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) -> Lanes:
-    """The lanes of rank 0 in a step of `events` (default: the last), simulated or measured. Raises ArgumentError if rank 0 recorded nothing of it."""
+    """The lanes of rank 0 in a step of `events` (default: the last). Raises ArgumentError if rank 0 recorded nothing of it."""
     own = [e for e in events if e.rank == 0 and step in (None, e.step)]
     if not own:
         raise ArgumentError(message("no events of rank 0", where="event_lanes", hint="Train with record=1"))
@@ -160,19 +144,18 @@ def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
     for phase, instr, start_s, end_s in timed:
         if phase != "backward":
             continue
-        carried = instr.attr("members") or tuple(filter(None, (instr.attr("parameter"),)))
         if any(name in behind for name in instr.ins):
             owners = tuple(dict.fromkeys(owner for name in instr.ins for owner in behind.get(name, ())))
             behind[instr.out] = (owners[instr.attr("member")],) if instr.kind == "split" else owners
             if instr.kind == "compute" and len(owners) == 1:
                 after[owners[0]] = after.get(owners[0], 0.0) + end_s - start_s
-        elif carried and instr.message == "all_reduce":
-            behind[instr.out] = tuple(carried)
+        elif instr.carried and instr.message == "all_reduce":
+            behind[instr.out] = instr.carried
             sources = packed[instr.ins[0]].ins if instr.ins[0] in packed else instr.ins
-            for name, source in zip(carried, sources, strict=True):
+            for name, source in zip(instr.carried, sources, strict=True):
                 ready.append((made.get(source, forward_s), len(ready), name, plan.value(source).slice_bytes))
             size = sum(plan.value(source).slice_bytes for source in sources)
-            messages.append(Sent(tuple(carried), size, max(made.get(source, forward_s) for source in sources), start_s, end_s))
+            messages.append(Sent(instr.carried, size, max(made.get(source, forward_s) for source in sources), start_s, end_s))
         else:
             backward_s = max(backward_s, end_s)
     boxes, before = [], forward_s

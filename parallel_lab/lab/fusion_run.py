@@ -7,21 +7,20 @@ result.step_s, result.unfused_s, result.equal
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..cluster import Cluster
-from ..events import Event
+from ..events import EventLog
 from ..plan import Plan
 from ..run.session import Session
 from .fusion_lanes import Lanes, event_lanes
 from .fusion_subjects import Job
+from .step_times import WARM_UPS
 
 __all__ = ["RunResult", "trained"]
 
-WARM_UPS = 2  # steps before the first that counts: the first touches memory for the first time
 EXECUTORS = {"simulated": "simulator", "measured": "processes"}
 
 
@@ -61,19 +60,10 @@ def trained(source: str, job: Job, plan: Plan, unfused: Plan, cluster: Cluster, 
         with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options) as session:
             losses = session.train(job.batches, WARM_UPS)
             losses += session.train(job.batches, steps, record=steps)
-            durations = _durations(session.events)
+            durations = EventLog(session.events).step_times_s()
             usual = statistics.median_low(durations.values())
             times.append(usual)
             lanes.append(event_lanes(one, session.events, next(step for step, time_s in durations.items() if time_s == usual)))
             tensors.append({"losses": np.array(losses), **session.parameters()})
     differs = next((name for name, value in tensors[0].items() if value.tobytes() != tensors[1][name].tobytes()), "")
     return RunResult(source, times[0], times[1], steps, not differs, len(tensors[0]), differs, len(lanes[0].messages), lanes[0])
-
-
-def _durations(events: Sequence[Event]) -> dict[int, float]:
-    """{step: seconds from the first start on any rank to the last end on any}."""
-    bounds: dict[int, tuple[float, float]] = {}
-    for event in events:
-        first, last = bounds.get(event.step, (event.start_s, event.end_s))
-        bounds[event.step] = (min(first, event.start_s), max(last, event.end_s))
-    return {step: last - first for step, (first, last) in sorted(bounds.items())}

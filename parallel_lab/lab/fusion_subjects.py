@@ -19,6 +19,7 @@ import numpy as np
 from .. import nn
 from ..cluster import Link
 from ..compiler import compile_network
+from ..context import default_settings
 from ..cost.overlap import Gradient
 from ..errors import ArgumentError, message, shorten
 from ..plan import Plan
@@ -78,7 +79,8 @@ class Job:
         inputs = tuple(part[:rows] for part in self.batches[0]) if local else self.batches[0]
         how = {"gradients_mean": True} if local else {"dataset_strategy": "full_batch"}
         how |= {"device_num": devices, "parallel_mode": parallel_mode, "comm_fusion": dict(comm_fusion), **settings}
-        return compile_network(self.net, *inputs, loss=self.loss, optimizer=self.optimizer, **how)
+        with default_settings():
+            return compile_network(self.net, *inputs, loss=self.loss, optimizer=self.optimizer, **how)
 
     def positions(self, sent: tuple[str, ...], parallel_mode: str) -> tuple[str, ...]:
         """The parameters in the order in which index counts: of the optimizer, or in the automatic modes of the messages that are `sent`."""
@@ -105,15 +107,17 @@ def _chain() -> Job:
     draw = np.random.default_rng(7)
     x = draw.normal(size=(CHAIN_ROWS, CHAIN_WIDTHS[0])).astype(np.float32)
     y = draw.normal(size=(CHAIN_ROWS, CHAIN_WIDTHS[-1])).astype(np.float32)
-    net = ChainNet(CHAIN_WIDTHS)
-    return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+    with default_settings():
+        net = ChainNet(CHAIN_WIDTHS)
+        return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
 
 
 def _network(network: str, data: str) -> Callable[[], Job]:
     def job() -> Job:
         problem = get_problem(data)
-        net = NETWORKS[network].factory(problem)
-        return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
+        with default_settings():
+            net = NETWORKS[network].factory(problem)
+            return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
 
     return job
 

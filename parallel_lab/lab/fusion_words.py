@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .words import bytes_text, time_text
+from ..units import bytes_text, time_text
 
 __all__ = ["export_line", "fusion_text", "status_text", "verdict_text"]
 

@@ -33,7 +33,7 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
 
     def edge(source: str, target: str) -> None:
         shown = next((n for n in (f"{source}.partial", source) if n in entries), source)
-        numbers = [m["number"] for m in messages if m["source"] == source and _on_edge(m, source, target)]
+        numbers = [m["number"] for m in messages if source in m["carries"] or (m["source"] == source and _on_edge(m, source, target))]
         edges.append({"from": source, "to": target, "tensor": shown, "messages": numbers})
 
     roles = {i.name: i.role for i in plan.graph.inputs}

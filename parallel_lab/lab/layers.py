@@ -108,7 +108,11 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
 
     def sent(name: str) -> list[int]:
         """Numbers of the messages that a layer's operators, and the gradients of its parameters, need."""
-        return [m["number"] for m in messages if (of_parameter.get(m["operator"]) or _layer_of_message(m["operator"], place, layers)) == name]
+        return [
+            m["number"]
+            for m in messages
+            if name in {of_parameter.get(o) or _layer_of_message(o, place, layers) for o in m["carries"] or (m["operator"],)}
+        ]
 
     nodes = []
     for name, at in column.items():

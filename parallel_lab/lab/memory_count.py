@@ -24,7 +24,6 @@ from ..plan import Plan
 from ..run.communicator import payload_bytes
 from ..run.interpreter import Env, computing, slice_value, step_inputs
 from ..run.session import step_on
-from ..run.shm import get_pool
 from ..run.simulator import Simulator
 
 __all__ = ["MOMENTS", "PURPOSES", "Count", "measured_ranks", "predicted_ranks", "purpose_of", "simulated_ranks"]
@@ -140,6 +139,8 @@ def simulated_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequenc
 
 def measured_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequence[Any]) -> tuple[Count, ...]:
     """The first step on worker processes, one per rank, each counting its own arrays."""
+    from ..run.shm import get_pool  # looking at a plan needs no processes
+
     ranks = range(plan.device_num)
     envs = [{n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)} for r in ranks]
     given = [(plan, env, step_inputs(plan, rank, batch)) for rank, env in zip(ranks, envs, strict=True)]

@@ -2,7 +2,7 @@
 
     facts = parameter_facts(plan, off)          `off`: the plan of the same settings without optimizer parallel
     facts[0].ways, facts[0].why                 8, ""
-    formulas(plan, off, facts, rank=0)          {("gradients", "reduce_scatter"): Formula("7/8 x 2 MiB", 1835008.0), ...}
+    formulas(plan, facts, rank=0)               {("gradients", "reduce_scatter"): Formula("7/8 x 2 MiB", 1835008.0), ...}
 
 The formulas know the parameters and the rules, and not the messages of the plan; the lab shows both beside each other.
 """

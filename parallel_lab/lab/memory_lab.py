@@ -25,7 +25,7 @@ from .memory_count import MOMENTS, Count, predicted_ranks
 from .memory_facts import ParameterFact, parameter_facts
 from .memory_puzzle import ACCUMULATIONS, Par, Score, find_par, fullest
 from .memory_run import RunResult, counted
-from .memory_subjects import LEVELS, OPTIMIZERS, WIDTHS, Job, Settings, Subject, get_subject
+from .memory_subjects import LEVELS, OPTIMIZERS, WIDTHS, Job, Settings, get_subject
 from .memory_views import lab_snapshot
 from .memory_words import memory_text
 from .memory_zero import parse_count, zero_table
@@ -132,7 +132,7 @@ class MemoryLab:
         self._set(optimizer=_one_of(name, OPTIMIZERS, "optimizer"))
 
     def set_level(self, level: str) -> None:
-        """A level of the optimizer parallel that the mode has. Raises what compiling raises where it cannot work, such as weight grouping with Adam."""
+        """A level of the optimizer parallel that the mode has. Raises what compiling raises where it cannot work (weight grouping with Adam)."""
         self._set(level=_one_of(level, LEVELS[self._settings.parallel_mode], "level"))
 
     def set_threshold(self, threshold_kb: int) -> None:
@@ -335,8 +335,10 @@ class MemoryLab:
         finally:
             with self._lock:
                 self._run = done
-            self._ended.set()
-            self._changed("run")
+            try:
+                self._changed("run")
+            finally:
+                self._ended.set()  # after the listeners: who waits finds views that show it
 
     # ---- forms ----
 
@@ -427,9 +429,7 @@ class MemoryLab:
 def _off(settings: Settings) -> Settings:
     """The same without optimizer parallel; what only matters with it as it is by default."""
     plain = Settings()
-    return replace(
-        settings, level="off", threshold_kb=plain.threshold_kb, shard_size=plain.shard_size, accumulation_shard=plain.accumulation_shard
-    )
+    return replace(settings, level="off", threshold_kb=plain.threshold_kb, shard_size=plain.shard_size, accumulation_shard=plain.accumulation_shard)
 
 
 def _one_of(value: Any, known: Any, what: str) -> Any:

@@ -10,13 +10,14 @@ the byte. The others are the networks of the other labs, whose small and odd par
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from .. import nn
 from ..compiler import compile_network
+from ..context import ParallelConfig, get_auto_parallel_context, set_auto_parallel_context
 from ..errors import ArgumentError, message, shorten
 from ..plan import Plan
 from ..tensor import Parameter
@@ -69,9 +70,9 @@ class Settings:
     accumulation_shard: bool = True
 
     def config(self) -> dict[str, Any]:
-        """The fields of ParallelConfig, all that matter: nothing is left to the context of the notebook."""
+        """Every field of ParallelConfig: nothing is left to the context of the notebook."""
         cuts = self.parallel_mode == "semi_auto_parallel"
-        return {
+        return {f.name: f.default for f in fields(ParallelConfig)} | {
             "device_num": self.devices,
             "parallel_mode": self.parallel_mode,
             "dataset_strategy": "data_parallel",
@@ -99,7 +100,7 @@ class Job:
     def optimizer(self, name: str) -> nn.Optimizer:
         """The optimizer of that name, always the same one."""
         if name not in self._optimizers:
-            self._optimizers[name] = OPTIMIZERS[name](self.net.trainable_params())
+            self._optimizers[name] = _whatever_the_context(lambda: OPTIMIZERS[name](self.net.trainable_params()))
         return self._optimizers[name]
 
     def compile(self, settings: Settings) -> Plan:
@@ -132,6 +133,18 @@ class Subject:
     capacity_bytes: int = 0
 
 
+def _whatever_the_context(make: Callable[[], nn.Optimizer]) -> nn.Optimizer:
+    """What `make` makes. Optimizers ask the context whether they go with it; a lab is looked at beside whatever the notebook has set there."""
+    key = "enable_parallel_optimizer"
+    if not get_auto_parallel_context(key):
+        return make()
+    set_auto_parallel_context(**{key: False})
+    try:
+        return make()
+    finally:
+        set_auto_parallel_context(**{key: True})
+
+
 def _stack(width: int) -> Job:
     draw = np.random.default_rng(11)
     x, y = (draw.normal(size=(STACK_ROWS, width)).astype(np.float32) for _ in range(2))
@@ -150,7 +163,7 @@ SUBJECTS: dict[str, Subject] = {
     s.name: s
     for s in (
         Subject("stack", "eight equal layers", "eight Dense layers without bias, tanh between them, 512 rows", _stack, 256, 4 * 1024 * 1024),
-        Subject("dense", "Dense layers", "two Dense layers on handwritten digits; 10 classes cannot be shared by 4 or 8", _network("dense", "digits")),
+        Subject("dense", "Dense layers", "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes", _network("dense", "digits")),
         Subject("convnet", "convolutions", "two convolutions with batch norm on colour digits: small weights", _network("convnet", "pictures")),
         Subject("transformer", "GPT, one block", "a GPT of one block that counts in words: many small parameters", _network("transformer", "text")),
         Subject("embedding", "Wide & Deep", "tables of features and two dense layers", _network("embedding", "clicks")),

@@ -240,5 +240,3 @@ def _puzzle(lab: MemoryLab) -> dict[str, Any]:
         "ratio": score.ratio,
         "par": None if par is None else {"parameters": par.parameters, "width": par.width, "peak_bytes": par.peak_bytes, "tried": par.tried},
     }
-
-

@@ -50,7 +50,7 @@ def changed_text(c: Mapping[str, Any]) -> str:
     stays = _difference("kept between steps", -kept, c["off_resident_bytes"])
     traffic = _difference("traffic", added, c["off_sent_bytes"])
     more = c["messages"] - c["off_messages"]
-    count = f"{abs(more)} {'more' if more > 0 else 'fewer'} messages" if more else "as many messages"
+    count = f"{abs(more)} {'more' if more > 0 else 'fewer'} message{'s' if abs(more) != 1 else ''}" if more else "as many messages"
     return f"{memory}; {stays}; {traffic}, {count}"
 
 
@@ -135,7 +135,8 @@ def _table(s: Snapshot) -> Iterable[str]:
         yield f"  Rank {s['rank']} is there in {where}."
     grown = [r["grown_bytes"] for r in s["ranks_of"][source] if r["grown_bytes"] is not None]
     if grown:
-        yield f"  The processes of the workers grew by {bytes_text(min(grown))} to {bytes_text(max(grown))} (resident set; memory freed before is used again)."
+        span = f"{bytes_text(min(grown))} to {bytes_text(max(grown))}"
+        yield f"  The processes of the workers grew by {span} (resident set; what they had freed before is used again)."
 
 
 def _traffic(s: Snapshot) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """The table of the ZeRO paper for a model of any size: what one of N ranks holds of parameters, gradients and optimizer states (`cost/zero.py`).
 
-    zero_table(parse_count("7.5B"), 64, 12)        a plain dict, for views
+zero_table(parse_count("7.5B"), 64, 12)        a plain dict, for views
 """
 
 from __future__ import annotations

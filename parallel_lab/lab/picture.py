@@ -10,7 +10,7 @@ Colour is the slice, position is the rank: a card names the block its rank holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..cluster import get_cluster
 from ..cost.memory import predict_memory
 from ..cost.time import instr_time_s, message_bytes
 from ..cost.timeline import predict_timeline
-from ..events import Event
+from ..events import Event, one_after_the_other
 from ..graph.ir import Instr, Node, Value
 from ..halo import HALOS
 from ..layout import TensorLayout, slice_text
@@ -229,16 +229,19 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
     """Messages of one step as `rank` sees them, and the slices the compiler inserted, in the order in which they run.
 
     events  what was measured: bytes and times of this rank's instructions are taken from it where it has them
+
+    `source` is the graph value that is moved. A bucket moves several: `carries` names the parameters whose gradients, or slices, are in it.
     """
     profile = get_cluster(cluster)
-    measured = {(e.phase, e.name): e for e in events if e.rank == rank}
+    measured = {(e.phase, e.name): e for e in events if e.rank == rank and e.kind != "wait"}  # waiting for a message bears its name
     entries = {e.value for e in tensor_entries(plan)}
     found = []
     for phase, instr in plan.instructions():
         if not (instr.is_communication or instr.kind == "slice"):
             continue
         event = measured.get((phase, instr.out))
-        source = _forward_source(plan, instr)
+        carries = instr.attr("members") or ()
+        source = carries[0] if carries else _forward_source(plan, instr)
         read = (instr.out.split(".grad")[0],) if instr.kind in HALOS else ()  # of a halo: what the operator reads
         tensor = next((n for n in (*read, instr.ins[0], source, f"{source}.partial") if n in entries), None)
         found.append(
@@ -257,6 +260,7 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
                 "origin": instr.origin.place,
                 "tensor": tensor,
                 "source": source,
+                "carries": list(carries),
             }
         )
     return found
@@ -317,10 +321,9 @@ def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
     found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
     for phase, instr in plan.instructions():
         if instr.is_communication:
-            carried = instr.attr("members") or tuple(filter(None, (instr.attr("parameter"),)))
-            when = "gradients" if phase == "backward" and carried else phase
+            when = "gradients" if phase == "backward" and instr.carried else phase
             names = found.setdefault(instr.group(rank), {}).setdefault(CLASS_NAMES[instr.message], {}).setdefault(when, [])
-            names += [name for name in carried or (instr.name,) if name not in names]
+            names += [name for name in instr.carried or (instr.name,) if name not in names]
     return [
         {
             "label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks",
@@ -348,7 +351,7 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "lap
     events = list(events)
     if events:
         last = max(e.step for e in events)
-        events = [part for e in _arrivals([e for e in events if e.step == last]) for part in e]
+        events = [part for e in _arrivals(one_after_the_other(e for e in events if e.step == last)) for part in e]
     else:
         events = list(predict_timeline(plan, get_cluster(cluster)).log)
     start, end = min(e.start_s for e in events), max(e.end_s for e in events)  # all ranks' clocks are the machine's own
@@ -388,7 +391,7 @@ def _joined(events: list[Event], thin_s: float) -> Iterable[list[Event]]:
         yield run
 
 
-def _arrivals(events: list[Event]) -> Iterable[tuple[Event, ...]]:
+def _arrivals(events: Sequence[Event]) -> Iterable[tuple[Event, ...]]:
     """Each event; one of a message split into (wait, communication) where this rank was not the last to arrive."""
     complete: dict[tuple[Any, ...], float] = {}
     for e in events:

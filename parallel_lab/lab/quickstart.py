@@ -26,6 +26,7 @@ import numpy as np
 
 from ..cluster import get_cluster
 from ..compiler import compile_network
+from ..context import default_settings
 from ..errors import ArgumentError, message, shorten
 from ..events import Event
 from ..layout import slice_text
@@ -33,10 +34,10 @@ from ..ops.registry import Strategy
 from ..ops.sharding import default_strategy
 from ..plan import Plan
 from ..run.session import Session
+from ..units import bytes_text, time_text
 from .equality import Equality, EqualityRow, additions_behind, nudge, rounding_bound
 from .networks import NETWORKS, PROBLEMS, Network, Problem, apply_strategies, get_problem, operator_primitives, problems_of
 from .picture import LOSS, message_table
-from .words import bytes_text, time_text
 
 __all__ = ["DEFAULT_EPOCHS", "Message", "Quickstart", "QuickstartResult", "parse_strategy"]
 
@@ -302,9 +303,10 @@ class Quickstart:
         self, devices: int, strategies: Mapping[str, Strategy], examples: Mapping[str, Strategy] | None = None
     ) -> tuple[Plan, tuple[Any, Any]]:
         loss = self.problem.loss()
-        net = apply_strategies(self.network.factory(self.problem), strategies, loss=loss, examples=examples)
-        optimizer = self.problem.optimizer(net.trainable_params())
-        plan = compile_network(net, *self.problem.batches[0], loss=loss, optimizer=optimizer, device_num=devices, dataset_strategy="full_batch")
+        with default_settings():
+            net = apply_strategies(self.network.factory(self.problem), strategies, loss=loss, examples=examples)
+            optimizer = self.problem.optimizer(net.trainable_params())
+            plan = compile_network(net, *self.problem.batches[0], loss=loss, optimizer=optimizer, device_num=devices, dataset_strategy="full_batch")
         return plan, (net, optimizer)
 
     @property
@@ -404,6 +406,8 @@ def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
     events = tuple(events)
     times: dict[tuple[str, str], list[float]] = {}
     for event in events:
+        if event.kind == "wait":  # for a message that bears the same name
+            continue
         times.setdefault((event.phase, event.name), []).append(event.duration_s)
     moves = [(phase, i) for phase, i in plan.instructions() if i.is_communication or i.kind == "slice"]
     found = []

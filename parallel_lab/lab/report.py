@@ -19,10 +19,10 @@ from ..cost.memory import predict_memory
 from ..errors import escape
 from ..files import write_whole
 from ..plan import Plan
+from ..units import bytes_text, time_text
 from .picture import tensor_entries, tensor_picture, timeline_lanes
 from .quickstart import QuickstartResult, groups_text, ranks_text
 from .report_style import STYLE
-from .words import bytes_text, time_text
 
 __all__ = ["report_page", "write_report"]
 

@@ -15,18 +15,19 @@ The same content in words (`to_text`) is below the picture, and is all there is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import escape
 from .words import to_text
 
-__all__ = ["front_end", "lab_page", "static_page"]
+__all__ = ["front_end", "lab_page", "read_front_end", "static_page"]
 
 # Read as data files: this floor does not import the widgets' floor.
 FRONT_END = Path(__file__).resolve().parent.parent / "widgets"
 SCRIPTS = ("page.js", "graph.js", "strategy_lab.js")  # one module: a page without a network can import nothing
+STYLES = ("strategy_lab.css",)
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -59,10 +60,15 @@ mountPage(document.getElementById("lab"), JSON.parse(document.getElementById("sn
 """
 
 
+def read_front_end(scripts: Iterable[str], styles: Iterable[str]) -> tuple[str, str]:
+    """A lab's script (an ES module with `default.render` and `mountPage`) and its style sheet, both put together from files in widgets/."""
+    script, style = ("\n".join((FRONT_END / name).read_text(encoding="utf-8") for name in names) for names in (scripts, styles))
+    return script, style
+
+
 def front_end() -> tuple[str, str]:
-    """The script (an ES module with `default.render` and `mountPage`) and the style sheet of the Strategy Lab."""
-    script = "\n".join((FRONT_END / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return script, (FRONT_END / "strategy_lab.css").read_text(encoding="utf-8")
+    """Script and style sheet of the Strategy Lab."""
+    return read_front_end(SCRIPTS, STYLES)
 
 
 def lab_page(snapshot: Mapping[str, Any], words: str, script: str, style: str) -> str:

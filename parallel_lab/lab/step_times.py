@@ -11,7 +11,6 @@ measured    one worker process per rank; ranks share the cores that there are
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from typing import Any
 from ..cluster import Cluster
 from ..cost import predict_timeline
 from ..errors import ArgumentError, message
-from ..events import Event
+from ..events import EventLog
 from ..plan import Plan
 from ..run.session import Session
-from .words import time_text
+from ..units import time_text
 
-__all__ = ["StepTimes", "step_times"]
+__all__ = ["WARM_UPS", "StepTimes", "step_times"]
 
 WARM_UPS = 2  # steps before the first that counts: the first touches memory for the first time
 
@@ -100,7 +99,7 @@ def step_times(
         with Session(plan, net, optimizer, executor=executor, **options) as session:
             session.train(batches, WARM_UPS)
             session.train(batches, steps, record=steps)
-            times[executor] = _durations(session.events)
+            times[executor] = list(EventLog(session.events).step_times_s().values())
     simulated, measured = times["simulator"], times["processes"]
     return StepTimes(
         predicted_s=predicted_s,
@@ -113,12 +112,3 @@ def step_times(
         cores=cores(),
         cluster=cluster,
     )
-
-
-def _durations(events: Sequence[Event]) -> list[float]:
-    """Seconds of each step: from the first start on any rank to the last end on any."""
-    bounds: dict[int, tuple[float, float]] = {}
-    for event in events:
-        first, last = bounds.get(event.step, (math.inf, -math.inf))
-        bounds[event.step] = (min(first, event.start_s), max(last, event.end_s))
-    return [last - first for _, (first, last) in sorted(bounds.items())]

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler import compile_network
+from ..context import default_settings
 from ..errors import ArgumentError, ParallelLabError, message, shorten
 from ..events import Event
 from ..ops.registry import OpDef
@@ -34,6 +35,7 @@ from ..run.session import Run, Session
 from .equality import nudge, rounding_bound
 from .graph_strip import graph_strip
 from .layers import flow_graph, operator_of, parameter_layers, plan_layers
+from .listening import Listened
 from .networks import NETWORKS, PROBLEMS, apply_strategies, get_problem, operator_layers, operator_primitives, problems_of
 from .picture import TensorEntry, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
 from .words import to_text
@@ -67,7 +69,7 @@ class _Training:
     since: tuple[float, int] = (0.0, 0)  # (seconds, steps) where the clock of seconds_per_step began: at the start, or at the last resume
 
 
-class StrategyLab:
+class StrategyLab(Listened):
     """A small network, its strategies, and a training run to watch.
 
     net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"
@@ -75,12 +77,12 @@ class StrategyLab:
     data     one of PROBLEMS that the network takes, such as "seed" (the fixed batch of the quickstart) or "digits"; default: its first
     steps    training steps of one run
 
-    `close()` ends a running training and forgets all listeners.
+    Listeners (`on_change`) are told "picture", "run" or "loss". `close()` ends a running training and forgets all listeners.
     """
 
     def __init__(self, net: str = "quickstart", devices: int = 8, data: str | None = None, steps: int = 100) -> None:
+        super().__init__()
         self._lock = threading.RLock()
-        self._listeners: list[Callable[[str], None]] = []
         self._net, self._devices, self._steps = self._checked_net(net), self._checked_devices(devices), steps
         self._data = self._checked_data(self._usual_data(net) if data is None else data, net)
         self._training = _Training(steps)
@@ -90,22 +92,6 @@ class StrategyLab:
         self._rank = min(5, devices - 1)
         self._take_preset(self._first_preset())
         self._tensor = self._first_tensor()
-
-    # ---- listening ----
-
-    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call `callback("picture" | "run" | "loss")` after every change; returns a function that ends it. Calls may come from a helper thread."""
-        self._listeners.append(callback)
-
-        def unsubscribe() -> None:
-            with suppress(ValueError):
-                self._listeners.remove(callback)
-
-        return unsubscribe
-
-    def _changed(self, kind: str) -> None:
-        for callback in list(self._listeners):
-            callback(kind)
 
     # ---- choosing ----
 
@@ -349,16 +335,18 @@ class StrategyLab:
 
     def _job(self, strategies: dict[str, Any] | None = None) -> tuple[Any, Any, list]:
         problem = get_problem(self._data)
-        net = NETWORKS[self._net].factory(problem)
-        apply_strategies(net, self._strategies if strategies is None else strategies)
-        return net, problem.optimizer(net.trainable_params()), list(problem.batches)
+        with default_settings():
+            net = NETWORKS[self._net].factory(problem)
+            apply_strategies(net, self._strategies if strategies is None else strategies)
+            return net, problem.optimizer(net.trainable_params()), list(problem.batches)
 
     def _compile(self, strategies: dict[str, Any], devices: int | None = None) -> tuple[Plan, Any]:
         """The plan, and the network it was made of."""
         problem = get_problem(self._data)
         net, optimizer, batches = self._job(strategies)
         how = {"device_num": devices or self._devices, "dataset_strategy": "full_batch"}
-        return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
+        with default_settings():
+            return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
 
     def _first_preset(self) -> str:
         return next(iter(NETWORKS[self._net].presets))

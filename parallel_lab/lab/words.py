@@ -11,37 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..units import bytes_text, time_text
+
 __all__ = ["bytes_text", "time_text", "to_text"]
 
 Snapshot = Mapping[str, Any]
-
-
-def bytes_text(size_bytes: int | None) -> str:
-    """A size with its unit; `-` where there is none yet.
-
-    >>> bytes_text(512), bytes_text(1536), bytes_text(None)
-    ('512 B', '1.5 KiB', '-')
-    """
-    if size_bytes is None:
-        return "-"
-    size, unit = float(size_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:g} {unit}" if size == int(size) else f"{size:.1f} {unit}"
-
-
-def time_text(time_s: float | None) -> str:
-    """A duration in the unit that suits it; `-` where there is none yet.
-
-    >>> time_text(1e-5), time_text(0.0123), time_text(21.0), time_text(None)
-    ('10 us', '12.3 ms', '21 s', '-')
-    """
-    if time_s is None:
-        return "-"
-    scale, unit = (1e6, "us") if 0 < time_s < 1e-3 else (1e3, "ms") if 0 < time_s < 1 else (1, "s")
-    return f"{time_s * scale:.3g} {unit}"
 
 
 def to_text(snapshot: Snapshot) -> str:

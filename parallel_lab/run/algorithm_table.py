@@ -410,7 +410,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
             "The root deals out pieces by a tree, and a ring all_gather completes them everywhere: for large values",
         ),
         "direct": Recipe(
-            lambda n, root, k: [phase("broadcast", [[Send(root, r, tuple(range(n))) for r in [r for r in range(n) if r != root]]])],
+            lambda n, root, k: [phase("broadcast", [[Send(root, r, tuple(range(n))) for r in range(n) if r != root]])],
             _per_rank,
             _direct((_n(lambda n: n - 1), "(n-1)·S"), (_n(lambda n: n - 1), _zero, "(n-1)·(α + S·β)")),
             "The root sends to one rank after the other; in shared memory all read it at once",
@@ -430,7 +430,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
             "Segments follow each other down a chain of ranks to the root, growing by an addend at each",
         ),
         "direct": Recipe(
-            lambda n, root, k: [phase("reduce", [[Send(r, root, tuple(range(n)), True) for r in [r for r in range(n) if r != root]]])],
+            lambda n, root, k: [phase("reduce", [[Send(r, root, tuple(range(n)), True) for r in range(n) if r != root]])],
             _per_rank,
             _direct((_n(lambda n: min(n - 1, 1)), "S"), (_n(lambda n: n - 1), _n(lambda n: n - 1), "(n-1)·(α + S·β + S·γ)"), messages=_one),
             "The root reads everybody's value and adds in rank order, as in shared memory",
@@ -450,7 +450,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
             "Pieces follow each other down a chain of ranks, the one with the longest way first",
         ),
         "direct": Recipe(
-            lambda n, root, k: [phase("scatter", [[Send(root, r, (r,)) for r in [r for r in range(n) if r != root]]])],
+            lambda n, root, k: [phase("scatter", [[Send(root, r, (r,)) for r in range(n) if r != root]])],
             _per_rank,
             _direct(_share_sent, (_share, _zero, "(n-1)·α + (n-1)/n·S·β")),
             "The root sends every rank its piece; in shared memory each takes it",
@@ -475,7 +475,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
             "Pieces follow each other down a chain of ranks to the root",
         ),
         "direct": Recipe(
-            lambda n, root, k: [phase("gather", [[Send(r, root, (r,)) for r in [r for r in range(n) if r != root]]])],
+            lambda n, root, k: [phase("gather", [[Send(r, root, (r,)) for r in range(n) if r != root]])],
             _per_rank,
             _direct((_n(lambda n: Fraction(min(n - 1, 1), n)), "S/n"), (_share, _zero, "(n-1)·α + (n-1)/n·S·β"), messages=_one),
             "Every rank sends its piece to the root; in shared memory the root reads it",

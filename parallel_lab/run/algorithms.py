@@ -64,10 +64,6 @@ class Counts:
         """Bytes sent when S has `size_bytes` and is cut evenly."""
         return self.sent * size_bytes
 
-    def received_bytes(self, size_bytes: int) -> Fraction:
-        """Bytes received."""
-        return self.received * size_bytes
-
 
 @dataclass(frozen=True)
 class Algorithm:

@@ -59,7 +59,8 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster) -> list[list[R
             start = max(arrived[r] if at_once else max(arrived[r], free[r]) for r in group)
             # of a broadcast the root alone has something to hand over
             size_bytes = max(asked[r][4] for r in group)
-            over = start + message_time_s(instr.message, size_bytes, len(group), cluster.link_for(group), window=instr.attr("window"))
+            link, gamma = cluster.link_for(group), cluster.device.gamma_s_per_byte
+            over = start + message_time_s(instr.message, size_bytes, len(group), link, gamma, instr.attr("window"))
             if at_once:
                 # waiting for the others is part of the message here; the event log can tell them apart by the members' starts
                 now[rank] = end = over

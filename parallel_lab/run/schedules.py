@@ -111,9 +111,9 @@ def phase(name: str, rounds: Rounds) -> Phase:
     return Phase(name, tuple(tuple(sends) for sends in rounds if sends))
 
 
-def mirrored(rounds: Rounds, *, add: bool = False) -> Rounds:
+def mirrored(rounds: Rounds) -> Rounds:
     """The rounds backwards, every message the other way: a reduce becomes a broadcast, a reduce_scatter an all_gather."""
-    return [[Send(s.destination, s.source, s.chunks, add) for s in sends] for sends in reversed(rounds)]
+    return [[Send(s.destination, s.source, s.chunks) for s in sends] for sends in reversed(rounds)]
 
 
 def ring_scatter(n: int) -> Rounds:

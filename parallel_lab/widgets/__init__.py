@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CollectiveStepperWidget", "FusionLabWidget", "StrategyLabWidget"]
+__all__ = ["CollectiveStepperWidget", "FusionLabWidget", "MemoryLabWidget", "StrategyLabWidget"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from .fusion_lab import FusionLabWidget
 
         return FusionLabWidget
+    if name == "MemoryLabWidget":
+        from .memory_lab import MemoryLabWidget
+
+        return MemoryLabWidget
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,31 +4,18 @@
     widget                              # last line of a cell
 
 What goes to the page: the trait `snapshot`. What comes back: messages {"command": "move_cut", "arguments": [4, 6], "number": 7}, each answered by
-{"kind": "answered", "number": 7}. The model may report changes from any thread.
+{"kind": "answered", "number": 7, "refused": False} (`lab_view.py`).
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from ..errors import ParallelLabError, escape, message
-from ..lab.fusion_page import fusion_front_end, fusion_page
-from ..lab.fusion_words import fusion_text
-
-try:
-    import anywidget
-    import traitlets
-except ImportError as error:  # pragma: no cover - the environment file lists it
-    from ..errors import MissingPackage
-
-    raise MissingPackage(f"The Fusion Lab's widget needs {error.name}, which is not installed. Install the packages of environment.yml.") from error
+from ..lab.fusion_page import fusion_front_end
+from .lab_view import Commands, LabView, traitlets
 
 __all__ = ["COMMANDS", "FusionLabWidget"]
 
 # What the page may ask of the model, and the types of the arguments.
-COMMANDS: dict[str, tuple[tuple[type, ...], ...]] = {
+COMMANDS: Commands = {
     "set_subject": ((str,),),
     "set_devices": ((int,),),
     "set_parallel_mode": ((str,),),
@@ -48,97 +35,16 @@ COMMANDS: dict[str, tuple[tuple[type, ...], ...]] = {
 }
 
 
-class FusionLabWidget(anywidget.AnyWidget):
+class FusionLabWidget(LabView):
     """A view of `lab`, the headless Fusion Lab.
 
-    snapshot     what is shown; the page's copy
-    last_error   text of the last command that was refused, or None; cleared by the next command that succeeds
-
-    `close()` ends the subscription; the lab lives on.
+    snapshot   what is shown; the page's copy
     """
 
     _esm, _css = fusion_front_end()
+    commands = COMMANDS
 
     snapshot = traitlets.Dict().tag(sync=True)
-    last_error = traitlets.Unicode(None, allow_none=True).tag(sync=True)
 
-    def __init__(self, lab: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._lab = lab
-        self._turn = threading.Lock()  # one publication after the other, so that the last one shown is the newest
-        self._closed = False
-        self.on_msg(self._on_message)
-        self._unsubscribe: Callable[[], Any] | None = lab.on_change(lambda _kind: self._publish())
-        self._publish()
-
-    @property
-    def lab(self) -> Any:
-        """The model behind this view."""
-        return self._lab
-
-    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if not isinstance(content, Mapping):
-            return
-        try:
-            self.command(content.get("command"), *content.get("arguments") or ())
-        finally:
-            if not self._closed:
-                self.send({"kind": "answered", "number": content.get("number")})
-
-    def command(self, name: Any, *arguments: Any) -> bool:
-        """Apply one command to the model, as a control does; returns whether it succeeded. A ParallelLabError is put in `last_error`.
-
-        Any other exception is a defect: it is put there too, and raised.
-        """
-        try:
-            self._check(name, arguments)
-            getattr(self._lab, name)(*arguments)
-        except ParallelLabError as error:
-            self.last_error = str(error)
-            return False
-        except Exception as error:
-            self.last_error = f"{name}: {type(error).__name__}: {error}"
-            raise
-        self.last_error = None
-        return True
-
-    @staticmethod
-    def _check(name: Any, arguments: tuple[Any, ...]) -> None:
-        if not isinstance(name, str) or name not in COMMANDS:
-            raise ParallelLabError(message(f"unknown command {name!r}", where="FusionLabWidget", allowed=f"One of {', '.join(COMMANDS)}"))
-        wanted = COMMANDS[name]
-        fits = len(arguments) == len(wanted) and all(
-            isinstance(given, types) and not isinstance(given, bool) for given, types in zip(arguments, wanted, strict=True)
-        )
-        if not fits:
-            kinds = ", ".join(" or ".join(t.__name__ for t in types) for types in wanted) or "no arguments"
-            raise ParallelLabError(message(f"arguments {arguments!r}", where=f"FusionLabWidget, {name}", allowed=f"Expected {kinds}"))
-
-    def _publish(self) -> None:
-        with self._turn:
-            if not self._closed:
-                self.snapshot = self._lab.snapshot()
-
-    # ---- other forms ----
-
-    def to_text(self) -> str:
-        """Everything shown, in words."""
-        return fusion_text(self._lab.snapshot())
-
-    def to_html(self, title: str | None = None) -> str:
-        """Everything shown, as a page of its own that needs no kernel and no network."""
-        return fusion_page(self._lab.snapshot(), title)
-
-    def _repr_html_(self) -> str:
-        """The page of its own in a frame, for front-ends that show no widgets."""
-        title, page = escape(self.snapshot["title"]), escape(self.to_html())
-        return f'<iframe title="{title}" srcdoc="{page}" style="width:100%;height:900px;border:0"></iframe>'
-
-    def close(self) -> None:
-        """End the subscription and the view; closing twice is fine."""
-        self._closed = True
-        unsubscribe, self._unsubscribe = self._unsubscribe, None
-        if unsubscribe is not None:
-            unsubscribe()
-        super().close()
-        self.layout.close()  # ipywidgets makes one per widget and leaves it
+    def _show(self) -> None:
+        self.snapshot = self._lab.snapshot()

@@ -20,17 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ParallelLabError, escape, message
+from ..errors import ParallelLabError, escape
 from ..lab.static_page import front_end, static_page
 from ..lab.words import to_text
-
-try:
-    import anywidget
-    import traitlets
-except ImportError as error:  # pragma: no cover - the environment file lists it
-    from ..errors import MissingPackage
-
-    raise MissingPackage(f"The Strategy Lab's widget needs {error.name}, which is not installed. Install the packages of environment.yml.") from error
+from .lab_view import Commands, anywidget, check_command, traitlets
 
 __all__ = ["COMMANDS", "StrategyLabWidget"]
 
@@ -40,7 +33,7 @@ CURVES = ("parallel", "single")
 ACTIVE = ("starting", "running", "paused", "stopping")
 
 # What the page may ask of the model, and the types of the arguments.
-COMMANDS: dict[str, tuple[tuple[type, ...], ...]] = {
+COMMANDS: Commands = {
     "set_net": ((str,),),
     "set_devices": ((int,),),
     "set_data": ((str,),),
@@ -114,7 +107,7 @@ class StrategyLabWidget(anywidget.AnyWidget):
         Any other exception is a defect: it is put there too, and raised.
         """
         try:
-            self._check(name, arguments)
+            check_command(COMMANDS, name, arguments, "StrategyLabWidget")
             with self._command_lock:
                 self._commanding = True
                 try:
@@ -130,18 +123,6 @@ class StrategyLabWidget(anywidget.AnyWidget):
         self.last_error = None
         self._publish(whole=True)
         return True
-
-    @staticmethod
-    def _check(name: Any, arguments: tuple[Any, ...]) -> None:
-        if not isinstance(name, str) or name not in COMMANDS:
-            raise ParallelLabError(message(f"unknown command {name!r}", where="StrategyLabWidget", allowed=f"One of {', '.join(COMMANDS)}"))
-        wanted = COMMANDS[name]
-        fits = len(arguments) == len(wanted) and all(
-            isinstance(given, types) and not isinstance(given, bool) for given, types in zip(arguments, wanted, strict=True)
-        )
-        if not fits:
-            kinds = ", ".join(" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted) or "no arguments"
-            raise ParallelLabError(message(f"arguments {arguments!r}", where=f"StrategyLabWidget, {name}", allowed=f"Expected {kinds}"))
 
     def _refuse(self, text: str) -> None:
         self.last_error = text

@@ -73,16 +73,61 @@ def test_execute_file_shows_the_slices_of_its_rank(steps, tmp_path, rank, group,
     assert entry(text, "matmul2")[1] == ": (<Tensor[Float32], (8, 4)>, <Tensor[Float32], (4, 16)>) -> (<Tensor[Float32], (8, 16)>)"
 
 
+def check_operands(text):
+    """Every operand is a value that a line above has made; none is left as the name of a value."""
+    known = set()
+    for line in text.splitlines():
+        if not line.startswith("%"):
+            continue
+        made, _, rest = line.partition(" ")
+        operands = rest.partition("(")[2].partition("{instance")[0] if "{instance" in rest else ""
+        assert set(re.findall(r"%[\w.:]+", operands)) <= known, line
+        assert not re.search(r"(?<![%\w.])[A-Za-z_]\w*\.[a-z]", operands), line
+        known.add(made.partition("(")[0])
+
+
 def test_every_operand_of_a_file_is_made_above_it(steps, tmp_path):
     for path in write_graph_files(steps, str(tmp_path), 3):
-        known = set()
-        for line in path.read_text().splitlines():
-            if not line.startswith("%"):
-                continue
-            made, _, rest = line.partition(" ")
-            used = re.findall(r"%[\w.:]+", rest.partition("{instance")[0])
-            assert set(used) <= known, line
-            known.add(made.partition("(")[0])
+        check_operands(path.read_text())
+
+
+FUSED = {"comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}}
+SHARED = {
+    "fused": FUSED,
+    "optimizer parallel": {**FUSED, "enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0},
+    "weight grouping": {**FUSED, "enable_parallel_optimizer": True, "parallel_mode": "data_parallel", "dataset_strategy": "data_parallel"},
+}
+
+
+def shared_steps(settings):
+    """The steps of a network with two weights on 2 ranks."""
+    net = Net()
+    net.matmul.shard(((2, 1), (1, 1)))
+    optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.1)
+    options = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 2, "dataset_strategy": "full_batch"}
+    return compile_steps(net, np.ones((4, 32), np.float32), np.ones((4, 16), np.float32), **{**options, **settings})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", SHARED)
+def test_files_of_shared_optimizers_and_buckets_name_nothing_that_the_rank_does_not_have(name, rank, tmp_path):
+    for path in write_graph_files(shared_steps(SHARED[name]), str(tmp_path), rank):
+        check_operands(path.read_text())
+
+
+def test_messages_of_gradients_are_not_named_like_those_of_operators(tmp_path):
+    text = write_graph_files(shared_steps(FUSED), str(tmp_path), 0)[-1].read_text()
+    sent = [line for line in text.splitlines() if "= AllReduce(" in line]
+    assert len(sent) == 2 and "instance name: forward_op_" in sent[0] and "instance name: mirror_bucket1" in sent[1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_in_weight_grouping_a_file_shows_its_own_states_and_both_broadcasts(rank, tmp_path):
+    """Two parameters, w of rank 0 and w2 of rank 1. (The files once showed the updates of all ranks on every rank.)"""
+    text = write_graph_files(shared_steps(SHARED["weight grouping"]), str(tmp_path), rank)[-1].read_text()
+    mine, other = ("w", "w2") if rank == 0 else ("w2", "w")
+    assert f"ref_key=:adam_m.{mine}\n" in text and f"adam_m.{other}\n" not in text and f"instance name: {other}.update" not in text
+    assert [line.partition("root_rank: ")[2][0] for line in text.splitlines() if "= Broadcast(" in line] == ["0", "1"]
 
 
 def test_a_second_program_gets_higher_numbers(steps, tmp_path):

@@ -32,6 +32,7 @@ FLOORS = {
         "parallel_config",
         "settings",
         "fusion",
+        "units",
     ),
     1: ("ops",),
     2: ("arithmetic", "tensor", "autograd", "functional", "nn", "dataset", "models"),

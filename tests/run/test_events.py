@@ -68,6 +68,11 @@ def test_filter_refuses_fields_that_events_do_not_have():
         LOG.filter(ranks=0)
 
 
+def test_a_step_lasts_from_its_first_start_on_any_rank_to_its_last_end_on_any():
+    late = Event(1, 3, "forward", "compute", "late", "ReLU", 2.0, 2.75)
+    assert EventLog((late, *LOG)).step_times_s() == {3: 2.75 - 1.0, 4: 0.125}
+
+
 def test_lanes_are_in_order_of_time():
     lanes = LOG.lanes()
     assert list(lanes) == [0, 1]
@@ -145,6 +150,19 @@ def test_bars_of_one_rank_do_not_overlap_in_the_trace():
         lane = [e for e in bars if e["tid"] == tid]
         # times are whole nanoseconds, so half of one is what adding two decimal fractions may be off
         assert all(a["ts"] + a["dur"] <= b["ts"] + 0.0005 for a, b in pairwise(lane))
+
+
+def test_messages_that_were_started_are_drawn_one_after_the_other():
+    """The second is handed over while the first travels; on one thread the two bars once overlapped."""
+    sent = {"rank": 0, "step": 0, "phase": "backward", "kind": "communication", "op": "all_reduce", "group": (0, 1), "bytes": 8, "overlapped": True}
+    events = [
+        Event(name="first", start_s=0.0, end_s=3.0, **sent),
+        Event(name="second", start_s=1.0, end_s=5.0, **sent),
+        Event(name="third", start_s=6.0, end_s=7.0, **sent),
+        Event(name="other rank", start_s=1.0, end_s=2.0, **{**sent, "rank": 1}),
+    ]
+    bars = {e["name"]: (e["ts"], e["dur"]) for e in chrome_trace(events)["traceEvents"] if e["ph"] == "X"}
+    assert bars == {"first": (0, 3e6), "second": (3e6, 2e6), "third": (6e6, 1e6), "other rank": (1e6, 1e6)}
 
 
 def test_times_are_microseconds_from_the_start_of_the_source():

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import PlanError, RankDied, Session, ShapeError, compile, nn
+from parallel_lab.cluster import cluster_for
+from parallel_lab.cost import instr_time_s
 from parallel_lab.errors import RankRaised, WorkersClosed
 from parallel_lab.events import EventLog, save_chrome_trace
 from parallel_lab.ops.registry import OPS
@@ -506,6 +508,20 @@ def test_simulated_messages_end_together_and_start_with_the_last_arrival(ready):
         assert len(members) == len(group)
         assert len({e.end_s for e in members}) == 1
         assert min(e.end_s for e in members) > max(e.start_s for e in members)
+
+
+def test_simulated_messages_take_what_the_cost_model_says(ready):
+    """Guards against a clock that forgot gamma, the adding: an all_reduce was quicker simulated than predicted."""
+    make, data = ready
+    session = make("simulator")
+    session.train(data, steps=1, record=1)
+    cluster, log = cluster_for(8), EventLog(tuple(session.events))
+    for phase, instr in session.plan.instructions():
+        if instr.is_communication:
+            for rank in range(8):
+                members = log.filter(phase=phase, name=instr.out, rank=list(instr.group(rank)))
+                taken_s = max(e.end_s for e in members) - max(e.start_s for e in members)
+                assert taken_s == pytest.approx(instr_time_s(session.plan, instr, cluster, rank=rank), rel=1e-6)
 
 
 @pytest.mark.parametrize("executor", ["processes", "simulator"])

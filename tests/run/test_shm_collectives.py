@@ -168,12 +168,12 @@ def test_only_border_strips_of_a_halo_pass_through_the_arena(small_pool):
         from parallel_lab.run.shm.groups import Group
 
         meetings = []
-        arrive = Group.arrive
-        Group.arrive = lambda *given, **options: (meetings.append(1), arrive(*given, **options))[1]
+        come = Group.come
+        Group.come = lambda *given, **options: (meetings.append(1), come(*given, **options))[1]
         try:
             reply = comm.answer(request)
         finally:
-            Group.arrive = arrive
+            Group.come = come
         return reply, len(meetings)
 
     for (reply, meetings), want in zip(small_pool.run_each(program, [(r,) for r in requests]), answer(requests), strict=True):

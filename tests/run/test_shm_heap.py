@@ -268,12 +268,12 @@ def test_nothing_is_copied_in_for_values_on_the_heap(small_pool):
         x = (comm.empty if near else np.empty)(1_000_000, "f4")
         x[:] = comm.rank
         comm.barrier()
-        meetings, arrive = [], Group.arrive
-        Group.arrive = lambda *given: (meetings.append(1), arrive(*given))[1]
+        meetings, come = [], Group.come
+        Group.come = lambda *given: (meetings.append(1), come(*given))[1]
         try:
             comm.all_reduce(x, out=x)
         finally:
-            Group.arrive = arrive
+            Group.come = come
         return len(meetings), float(x[0]), float(x[-1])
 
     assert small_pool.run(program, True) == [(2, 3.0, 3.0)] * 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from parallel_lab.errors import ParallelLabError
 from parallel_lab.lab.fusion_lab import FusionLab
 from parallel_lab.widgets import FusionLabWidget
 from parallel_lab.widgets.fusion_lab import COMMANDS
@@ -45,7 +44,7 @@ def test_a_control_is_one_command_of_the_model(widget, command, arguments, seen)
     tell(widget, command, *arguments)
     assert widget.last_error is None
     assert seen(widget.snapshot) and widget.snapshot == widget.lab.snapshot()
-    assert widget.sent[-1] == {"kind": "answered", "number": 1}
+    assert widget.sent[-1] == {"kind": "answered", "number": 1, "refused": False}
 
 
 def test_cuts_are_moved_and_removed(widget):
@@ -83,7 +82,7 @@ def test_what_is_refused_is_told_and_changes_nothing(widget, command, arguments)
     before = widget.snapshot
     tell(widget, command, *arguments)
     assert widget.last_error and widget.snapshot == before
-    assert widget.sent[-1]["kind"] == "answered"
+    assert widget.sent[-1] == {"kind": "answered", "number": 1, "refused": True}
     tell(widget, "set_mode", "each")
     assert widget.last_error is None
 
@@ -132,5 +131,3 @@ def test_closing_leaves_nothing(widget):
 def test_other_forms(widget):
     assert widget.to_text() == widget.lab.to_text()
     assert widget._repr_html_().startswith("<iframe title=") and "&lt;script" in widget._repr_html_()
-    with pytest.raises(ParallelLabError):
-        widget._check("nonsense", ())

@@ -13,6 +13,7 @@ nn.DistributedGradReducer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,10 +21,9 @@ from ...fusion import cost_model_groups, distances_from_loss, index_groups, size
 from ...layout import canonical_axes
 from ..ir import LOCAL_MODES, Draft, GraphInput, Instr, Value
 
-__all__ = ["PARAMETER", "Member", "fused_kind", "members_of", "shared_buckets"]
+__all__ = ["Member", "members_of", "shared_buckets"]
 
-PARAMETER = "parameter"  # the attribute of a message that carries one parameter's gradient, or slice
-_FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
+_FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}  # what comm_fusion calls them
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,14 @@ class Member:
 
     @property
     def elements(self) -> int:
-        return _elements(self.value)
-
-
-def _elements(value: Value) -> int:
-    count = 1
-    for size in value.slice_shape:
-        count *= size
-    return count
-
-
-def fused_kind(kind: str) -> str:
-    """What `comm_fusion` calls a kind of message."""
-    return _FUSED[kind]
+        """Of what a rank hands over."""
+        return math.prod(self.value.slice_shape)
 
 
 def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value]) -> list[Member]:
     """The messages of a program that carry a parameter's gradient or slice, in the order they are sent."""
-    found = [i for i in program if i.kind in _FUSED and i.attr(PARAMETER) is not None]
-    return [Member(i, draft.graph.input(i.attr(PARAMETER)), values[i.ins[0]], n) for n, i in enumerate(found)]
+    found = [i for i in program if i.kind in _FUSED and i.carried]
+    return [Member(i, draft.graph.input(i.attr("parameter")), values[i.ins[0]], n) for n, i in enumerate(found)]
 
 
 def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:
@@ -86,7 +75,7 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
 def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
     """What members of one bucket have in common beside their key; None: nobody asked for fusion."""
     config = draft.config
-    mode, setting = next(((m, c) for kind, m, c in config.comm_fusion if kind == fused_kind(members[0].instr.kind)), ("", 0))
+    mode, setting = next(((m, c) for kind, m, c in config.comm_fusion if kind == _FUSED[members[0].instr.kind]), ("", 0))
     ids = [m.given.comm_fusion for m in members]
     given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
     local = config.parallel_mode in LOCAL_MODES

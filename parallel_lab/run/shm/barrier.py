@@ -2,9 +2,9 @@
 
 Waiting is adaptive. While the machine is quiet a rank looks, lets others run (sched_yield: another rank on the same core may be the one that is
 missing) and looks again; a meeting of 8 ranks on 2 cores then takes about 10 us. After SPIN_S it sleeps until it is woken (a futex, where there is
-one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that lost one sleeps at once in all
-waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to MAX_CALM_S. A sleeping rank that
-is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
+one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that loses much of its time so sleeps
+at once in all waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to MAX_CALM_S. A
+sleeping rank that is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ from .arena import (
     FlightEntry,
     fence,
 )
+from .block import NEEDS_FENCE
 
 __all__ = ["FAULT_ERRORS", "MOVING", "Meeting", "Missing", "RunInterrupted", "Wait", "WordWait", "difference", "digest"]
 
-SPIN_S = 300e-6  # how long a rank keeps yielding: a few turns of 8 ranks on 2 cores (100 us slept too early there, 1 ms was no better)
-STOLEN_S = 1e-3  # a yield that takes longer than this has given its core to another program, or to a rank that computes
-FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0  # how long a rank does not try to yield after that
+LOOKS = 40  # how often a rank yields and looks before it sleeps: a core that falls idle takes over ranks that wait for the other one
+STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to another program, or to a rank that computes
+MAX_LOST = 0.3  # a rank that loses more of its time so does not yield for FIRST_CALM_S, and if that happens again for longer
+FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
@@ -136,7 +138,7 @@ class Meeting:
         self._behind_stamp = MOVING
         self._calm_until = 0.0
         self._calm_s = FIRST_CALM_S
-        self._tried_at = 0.0  # when the last calm ended
+        self._yielding_since = 0.0
 
     def begin_run(self) -> None:
         self.entry, self.progress, self._told_behind = 0, None, None
@@ -146,38 +148,71 @@ class Meeting:
         if self.words[ABORT]:
             raise self.fault_error()
 
-    def wait(self, wait: Wait) -> None:
-        """Wait until `wait` has come. Raises what stopped the run, or what makes the wait impossible."""
-        words, test, progress, clock = self.words, wait.test, self.progress, time.perf_counter
-        start = last = clock()
+    def wait(self, wait: Wait, start: float = 0.0) -> None:
+        """Wait until `wait` has come. Raises what stopped the run, or what makes the wait impossible.
+
+        start   perf_counter() of a moment ago, if the caller has looked
+        """
+        test, clock = wait.test, time.perf_counter
+        if not start:
+            start = clock()
         if start >= self._calm_until:
+            words, progress, last, looks = self.words, self.progress, start, LOOKS
             while True:
                 _yield()
-                if test():
+                come = test()
+                now = clock()
+                if now - last > STOLEN_S:
+                    self._lost_time(now, now - last)
+                    if not come and now < self._calm_until:
+                        break
+                if come:
                     return
                 if words[ABORT]:
                     raise self.fault_error()
-                now = clock()
-                if now - last > STOLEN_S:
-                    self._keep_calm(now)
+                looks -= 1
+                if not looks:
                     break
-                if now - start > SPIN_S:
-                    break
-                if progress is not None:
+                if progress is None:
+                    last = now
+                else:
                     progress()
                     last = clock()
-                else:
-                    last = now
         self._sleep(wait, start)
 
-    def _keep_calm(self, now: float) -> None:
-        """Another program has had the core: sleep in waits for a while, for longer if it was so the last time too."""
-        tried_s = now - self._calm_until
-        self._calm_s = min(2 * self._calm_s, MAX_CALM_S) if tried_s < 10 * self._calm_s else FIRST_CALM_S
-        self._calm_until = now + self._calm_s
+    def _lost_time(self, now: float, lost_s: float) -> None:
+        """A yield gave the core away for `lost_s`. If that is much of the time since yielding began, sleep in waits for a while, each time for
+        longer; where it happens now and then, yielding is still the faster way.
+        """
+        if lost_s > MAX_LOST * (now - self._yielding_since):
+            self._calm_until = self._yielding_since = now + self._calm_s
+            self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
+        else:
+            self._yielding_since, self._calm_s = now, FIRST_CALM_S
 
     def _sleep(self, wait: Wait, start: float) -> None:
-        """Look now and then, asleep meanwhile. After a moment the wait is published: from there whoever watches reads who waits for whom."""
+        """Sleep until the others ring, or look now and then."""
+        bell = wait.bell
+        if bell is not None and self.futex is not None:
+            # all who ask at this word are at one meeting: those of the next have another
+            word, asked, value = bell
+            words = self.words
+            seen = words[word]
+            words[asked] = value
+            if NEEDS_FENCE:
+                fence()
+            if wait.test():
+                self.ring(bell)  # two that came at the same moment may each have missed the other: then nobody else wakes the rest
+                return
+            if words[ABORT]:
+                raise self.fault_error()
+            self.futex.wait(word, seen, MAX_SLEEP_S if self.progress is None else BUSY_SLEEP_S)
+            if wait.test():
+                return
+        self._sleep_long(wait, start)
+
+    def _sleep_long(self, wait: Wait, start: float) -> None:
+        """After a moment the wait is published: from there whoever watches reads who waits for whom."""
         words, slot, clock = self.words, self.slot, time.perf_counter
         published: Missing | None = None
         since_ns = time.monotonic_ns() - int((clock() - start) * 1e9)
@@ -191,7 +226,7 @@ class Meeting:
                     fence()
                 if wait.test():
                     if bell is not None:
-                        self.ring(bell)  # two that came at the same moment may each have missed the other: then nobody else wakes the rest
+                        self.ring(bell)
                     return
                 if words[ABORT]:
                     raise self.fault_error()
@@ -290,12 +325,14 @@ class Meeting:
         self.arena.write_fault(self.rank, kind, text, **attributes)
         raise self.fault_error()
 
-    def differ(self, mine: FlightEntry | None, theirs: FlightEntry | None, peer: int) -> None:
-        """Raise, on every rank, that this rank and `peer` met in different calls."""
-        if mine is None or theirs is None:
-            what = f"rank {self.rank} called {mine or 'something'} and rank {peer} something else"
-            self.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, peer)))
-        self.raise_fault("CollectiveMismatch", difference(mine, theirs), ranks=sorted((self.rank, peer)))
+    def differ(self, one: FlightEntry | None, other: FlightEntry | None, first: int, second: int) -> None:
+        """Raise, on every rank, that the ranks `first` and `second` met in different calls, these two."""
+        if one is None or other is None:
+            what = f"rank {first} called {one or 'something'} and rank {second} {other or 'something else'}"
+            text = message(what, allowed="All members of a group must make the same calls in the same order")
+        else:
+            text = difference(one, other)
+        self.raise_fault("CollectiveMismatch", text, ranks=sorted((first, second)))
 
     def _left_early(self, peer: int) -> None:
         mine, theirs = self.arena.waiting_entry(self.rank), self.arena.last_entry(peer)

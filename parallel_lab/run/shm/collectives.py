@@ -11,12 +11,11 @@ one meeting per step is enough (a member can be at most one step behind, and sti
     scatter         the root writes n pieces         | member i reads piece i
     all_to_all      write n pieces, one per member   | read piece `me` of everybody
     reduce_scatter  write n pieces                   | add piece `me` of everybody, in group order
-    all_reduce      small: write all of it           | who comes last adds everybody's, the others read the sum (one meeting)
-                    large: write range t             | add my 1/n of range t-1 into my buffer | read everybody's 1/n of range t-2   (in one step)
+    all_reduce      of small values: `one_meeting.py`, of large ones: `large_sum.py`
     halos           write a strip for each neighbour | read the neighbours' strips for me
 
 A value that lies in its rank's heap is not written: the others read it where it lies. When all values do, there are no steps: one meeting to know
-where, then everybody reads what it needs, or adds its 1/n and writes the sum wherever it belongs, and one meeting when all have finished.
+where, then everybody reads what it needs, and one meeting when all have finished.
 
 The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in group order, element by element, so the bits are those of `answer`.
 """
@@ -38,6 +37,7 @@ from .barrier import Meeting, Missing, Wait
 from .channels import HEAD_BYTES, pack_head, unpack_head
 from .groups import Check, Group
 from .heap import Heap, address_of
+from .large_sum import PIECE_BYTES, LargeSum
 from .one_meeting import Small
 from .slices import as_pieces, copy_in, copy_out, positive_dim
 
@@ -45,9 +45,9 @@ __all__ = ["SMALL_BYTES", "Collectives", "Program", "combine_into"]
 
 SMALL_BYTES = 64 * 1024  # up to here who comes last adds everything: n times the reading, but one meeting instead of two
 HEAP_FROM_BYTES = 4096  # looking where a value lies takes a microsecond
-PIECE_BYTES = 128 * 1024  # what is added at a time: it stays in the second-level cache while it goes round
 
 Program = Generator[Wait, None, np.ndarray | None]
+Sum = Small | LargeSum
 
 
 class Collectives:
@@ -67,7 +67,7 @@ class Collectives:
     def begin_run(self) -> None:
         self.last = None
 
-    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int], small: Small | None = None) -> Program:
+    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int], total: Sum | None = None) -> Program:
         """This rank's part in answering `request`. Raises on every member when one does not take part."""
         while not group.joined and not group.join():
             yield group.joining()
@@ -75,9 +75,13 @@ class Collectives:
             yield from self._first_meeting(group, check, loose)
             return None
         yield from self.switch_to(group)
-        if small is not None:
-            reply = yield from small.program(group, request, check, loose)
+        if total is not None:
+            reply = yield from total.program(group, request.value, request.out, check, loose)
         else:
+            if group.summed_seq == group.seq:
+                # members may still read sums from the second half of the buffer whose turn it is. Only another sum leaves that half alone before it
+                # has met, and it had better take the same buffer again: less memory passes through the cache
+                group.shift ^= 1
             reply = yield from getattr(self, f"_{request.kind}")(group, request, check, loose)
         group.finish()
         return reply
@@ -91,11 +95,14 @@ class Collectives:
                     yield last.finished
             self.last = group
 
-    def small(self, group: Group, request: Request) -> Small | None:
-        """The prepared form of a request whose values are small enough for one meeting; None for others."""
-        if request.kind not in ("all_reduce", "reduce") or request.value.nbytes > self.small_bytes:
+    def prepared(self, group: Group, request: Request) -> Sum | None:
+        """The prepared form of an all_reduce or reduce; None for others."""
+        if request.kind not in ("all_reduce", "reduce"):
             return None
-        return Small(group, request, self.starts, self.capacity // 2, combine_into)
+        half = self.capacity // 2
+        if request.value.nbytes <= self.small_bytes:
+            return Small(group, request, self.starts, half, combine_into)
+        return LargeSum(group, request, self.heap, self.starts, half, combine_into)
 
     # the parts of all of them
 
@@ -103,14 +110,14 @@ class Collectives:
         """Meet, and compare what only some members give. Tells the others where this member's value and result lie."""
         if value_at >= 0 or loose != (0, 0) or group.started:
             group.tell(value_at, result_at, loose)
-        group.arrive(check)
-        yield group.met
+        if not group.come(check):
+            yield group.met
         if loose != (0, 0):
             group.compare(loose)
 
     def _meet(self, group: Group, check: Check) -> Program:
-        group.arrive(check)
-        yield group.met
+        if not group.come(check):
+            yield group.met
 
     def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
         """Cut `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is compared like others."""
@@ -169,7 +176,7 @@ class Collectives:
                 yield from self._meet(group, check)
             else:
                 yield from self._first_meeting(group, check, loose, value_at)
-                places = [group.told(member)[0] for member in range(n)]
+                places, _ = group.places()
                 if min(places) >= 0:
                     break
             for i in range(n):
@@ -319,7 +326,7 @@ class Collectives:
                 yield from self._meet(group, check)
             else:
                 yield from self._first_meeting(group, check, loose, value_at)
-                places = [group.told(member)[0] for member in range(n)]
+                places, _ = group.places()
                 if min(places) >= 0:
                     break
             rows = [self._piece_for_me(group, i, places[i], pieces.shape, value.dtype, start, stop) for i in range(n)]
@@ -358,7 +365,7 @@ class Collectives:
                 yield from self._meet(group, check)
             else:
                 yield from self._first_meeting(group, check, loose, value_at)
-                places = [group.told(member)[0] for member in range(n)]
+                places, _ = group.places()
                 if min(places) >= 0:
                     break
             for i in range(n):
@@ -415,80 +422,10 @@ class Collectives:
                 row = self._row(group, j, value.dtype, 2 * size, ahead=0)
                 copy_in(targets[j], start, min(stop, targets[j].size), row[0 if j > me else size :])
 
-    # values are added
-
-    def _all_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
-        value = request.value
-        wanted = request.kind == "all_reduce" or request.root == self.rank
-        value_at, out, out_at = self._position(value), None, -1
-        if wanted:
-            out = self._result(request, value, value_at, value.shape, value.dtype)
-            if out is not value and request.out is not None and np.may_share_memory(value, out) and address_of(value) != address_of(out):
-                value, value_at = self._apart(value, out, value_at)
-            out_at = self._position(out)
-        # range t is copied in while t - 1 is added and t - 2 copied out: each one step behind the other. The first half of a buffer holds the range,
-        # the second half this rank's added part. What one member writes in a step no other reads in it.
-        n, me, itemsize, flat = group.n, group.me, value.itemsize, value.reshape(-1)
-        half = self.capacity // 2
-        room = max(half // itemsize, 1)
-        out_flat = out.reshape(-1) if wanted else None
-        ranges = [(a, min(a + room, value.size)) for a in range(0, value.size, room)]
-        count, places = len(ranges), []
-        for t in range(count + 2):
-            if t < count and value_at < 0:
-                a, b = ranges[t]
-                self._row(group, me, value.dtype, b - a, ahead=1)[...] = flat[a:b]
-            if 1 <= t <= count:
-                a, b = ranges[t - 1]
-                low, high = _share(b - a, me, n)
-                rows = [self._source(group, i, places[i], value.dtype, a, b)[low:high] for i in range(n)]
-                combine_into(rows, request.reduce, self._row(group, me, value.dtype, high - low, half, ahead=0))
-            if t >= 2 and wanted:
-                a, b = ranges[t - 2]
-                for i in range(n):
-                    low, high = _share(b - a, i, n)
-                    out_flat[a + low : a + high] = self._row(group, i, value.dtype, high - low, half, ahead=1)
-            if t == 0:
-                yield from self._first_meeting(group, check, loose, value_at, out_at)
-                told = [group.told(member) for member in range(n)]
-                places = [place for place, *_ in told]
-                results = [told[i][1] for i in range(n) if request.root in (None, group.members[i])]
-                if min(*places, *results) >= 0:
-                    self._add_in_place(group, request.reduce, value.dtype, value.size, places, results)
-                    yield from self._meet(group, check)
-                    return out
-            elif t <= count:
-                yield from self._meet(group, check)
-        # the next to use the buffers takes the one whose sums nobody reads any more
-        group.shift ^= 1
-        if max(places) >= 0:
-            yield from self._meet(group, check)
-        return out
-
-    _reduce = _all_reduce
-
-    def _add_in_place(self, group: Group, reduce: str, dtype: np.dtype, size: int, places: list[int], results: list[int]) -> None:
-        """Add my share of all values where they lie, a piece at a time, and write each piece wherever it is wanted."""
-        low, high = _share(size, group.me, group.n)
-        values = [group.view(place, dtype, size) for place in places]
-        outs = [group.view(place, dtype, size) for place in results]
-        step = max(PIECE_BYTES // dtype.itemsize, 1)
-        for a in range(low, high, step):
-            b = min(a + step, high)
-            total = self.scratch(dtype, b - a)
-            combine_into([value[a:b] for value in values], reduce, total)
-            for out in outs:
-                out[a:b] = total
-
 
 def _place(arena: Arena, rank: int, parity: int, started: bool) -> int:
     """Byte of the block at which a buffer starts."""
     return arena.map.data_start + (4 * rank + 2 * started + parity) * arena.map.buffer_bytes
-
-
-def _share(size: int, member: int, n: int) -> tuple[int, int]:
-    """[low:high] of `size` elements that `member` adds; borders at multiples of 16, so that no two members write to one cache line."""
-    return (size * member // n // 16 * 16, size if member == n - 1 else size * (member + 1) // n // 16 * 16)
 
 
 def _is_piece(small: np.ndarray, large: np.ndarray, pieces: np.ndarray, member: int) -> bool:

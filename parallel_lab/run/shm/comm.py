@@ -17,6 +17,7 @@ import dataclasses
 import sys
 import threading
 import time
+from time import perf_counter
 from types import FrameType
 
 import dill
@@ -31,7 +32,7 @@ from .barrier import Meeting, Missing
 from .block import NEEDS_FENCE, fence
 from .channels import Channels
 from .checked_calls import CheckedCalls
-from .collectives import Collectives, Program
+from .collectives import Collectives, Program, Sum
 from .flight import FLIGHT_HEAD, FLIGHT_RECORDS, KEPT_CALLS
 from .groups import Check, Group, Register
 from .heap import Heap
@@ -52,20 +53,19 @@ class Plan:
 
     loose   digests compared only with members that give them too
     slot    of its text in the flight recorder
-    small   views for an all_reduce or reduce in one meeting, None for everything else
+    total   the prepared form of an all_reduce or reduce, None for everything else
     """
 
-    __slots__ = ("check", "digest", "group", "loose", "members", "single", "slot", "small", "started", "started_small", "wanted")
+    __slots__ = ("check", "digest", "group", "loose", "members", "single", "slot", "started", "started_total", "total")
 
-    def __init__(self, request: Request, digest: int, loose: tuple[int, int] | None, slot: int, rank: int) -> None:
+    def __init__(self, request: Request, digest: int, loose: tuple[int, int] | None, slot: int) -> None:
         self.members, self.digest, self.loose, self.slot = request.group, digest, loose or NOTHING, slot
         self.single = len(request.group) == 1
         self.check = Check(digest, len(request.group))
-        self.wanted = request.root is None or request.root == rank
         self.group: Group | None = None
         self.started: Group | None = None
-        self.small: Small | None = None
-        self.started_small: Small | None = None
+        self.total: Sum | None = None
+        self.started_total: Sum | None = None
 
 
 class Communicator(CheckedCalls):
@@ -74,7 +74,7 @@ class Communicator(CheckedCalls):
     rank, world_size
     state       a dict that lives as long as the worker: parameters and the like, kept between runs
     recording   when True, every request appends (index, kind, start_s, end_s, bytes sent, group, origin) to `records`; times are
-                time.perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives; one that was started is appended when it
+                perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives; one that was started is appended when it
                 is complete
     """
 
@@ -121,16 +121,16 @@ class Communicator(CheckedCalls):
     def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
         """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which may be x) if given."""
         frame = sys._getframe(1)
-        code = frame.f_code
         key = None
-        if type(x) is np.ndarray and (out is None or (out is x and x.flags.c_contiguous)):
+        if type(x) is np.ndarray and x.flags.c_contiguous and (out is None or out is x or (type(out) is np.ndarray and out.flags.c_contiguous)):
+            place = None if out is None else (out.dtype, out.shape)
             try:
-                key = (id(code), frame.f_lasti, x.dtype, x.shape, reduce, group, tag, out is None)
-                plan = self._sites.get(key)
+                key = (id(frame.f_code), frame.f_lasti, x.dtype, x.shape, reduce, group, tag, place)
+                known = self._sites.get(key)
             except TypeError:  # a group given as a list
-                key = plan = None
-            if plan is not None and not self.recording:
-                return self._small(plan[0], x, out)
+                key = known = None
+            if known is not None and not self.recording:
+                return self._sum(known, x, out)
         reply = self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
         if key is not None:
             self._remember(key, frame, tag)
@@ -139,35 +139,34 @@ class Communicator(CheckedCalls):
     def barrier(self, group=None, *, tag: str = "") -> None:
         """Return when all members have called it."""
         frame = sys._getframe(1)
-        code = frame.f_code
         try:
-            key = (id(code), frame.f_lasti, group, tag)
-            plan = self._sites.get(key)
-        except TypeError:
-            key = plan = None
-        if plan is None or self.recording:
+            key = (id(frame.f_code), frame.f_lasti, group, tag)
+            known = self._sites.get(key)
+        except TypeError:  # a group given as a list
+            key = known = None
+        if known is None or self.recording:
             self._ask("barrier", group, tag)
             if key is not None:
                 self._remember(key, frame, tag)
             return None
-        # from here on what `_answer` does, for a barrier that nobody has tagged
-        words = self._words
+        # from here on what `_answer` does, for a barrier that nobody has tagged; every call less is seen in the time of a barrier
+        words, meeting = self._words, self._meeting
         if words[ABORT]:
-            raise self._meeting.fault_error()
-        plan = plan[0]
-        members = plan.group
+            raise meeting.fault_error()
+        check, slot, members = known
         index = self._index
         self._index = index + 1
-        slot = index % FLIGHT_RECORDS
-        _NOTE(self._bytes, self._records_at[slot], index, members.number, time.perf_counter(), 0.0, plan.slot)
+        record = index % FLIGHT_RECORDS
+        number = members.number
+        members.number = number + 1
+        start_s = perf_counter()
+        _NOTE(self._bytes, self._records_at[record], index, number, start_s, 0.0, slot)
         words[self._requests_word] = index + 1
-        members.number += 1
-        if self._meeting.progress is not None:
+        if meeting.progress is not None:
             self._move_on()
-        members.arrive(plan.check)
-        if members.row != members.expected:
-            self._meeting.wait(members.met)
-        self._ends[self._ends_at[slot]] = time.perf_counter()
+        if not members.come(check):
+            meeting.wait(members.met, start_s)
+        self._ends[self._ends_at[record]] = perf_counter()
         return None
 
     def _remember(self, key: tuple, frame: FrameType, tag: str) -> None:
@@ -178,38 +177,46 @@ class Communicator(CheckedCalls):
         if not tag and self._last_origin != f"{short_file(code.co_filename)}:{frame.f_lineno}":
             return  # an operator of this package: one line of it stands for many of the learner's
         if len(self._sites) >= KEPT_CALLS:
-            self._sites.clear()
-        self._sites[key] = (plan, code)
+            self._forget_sites()
+        self._sites[key] = (plan.check, plan.slot, plan.group) if plan.total is None else (plan.check, plan.slot, plan.group, plan.total)
+        self._codes.append(code)
 
-    def _small(self, plan: Plan, value: np.ndarray, out: np.ndarray | None) -> np.ndarray | None:
-        """What `_answer` does, for an all_reduce in one meeting with members that are known."""
-        words = self._words
+    def _sum(self, known: tuple, value: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        """What `_answer` does, for an all_reduce with members that are known."""
+        words, meeting = self._words, self._meeting
         if words[ABORT]:
-            raise self._meeting.fault_error()
-        group, small = plan.group, plan.small
+            raise meeting.fault_error()
+        check, slot, group, total = known
         index = self._index
         self._index = index + 1
-        slot = index % FLIGHT_RECORDS
-        _NOTE(self._bytes, self._records_at[slot], index, group.number, time.perf_counter(), 0.0, plan.slot)
+        record = index % FLIGHT_RECORDS
+        number = group.number
+        group.number = number + 1
+        start_s = perf_counter()
+        _NOTE(self._bytes, self._records_at[record], index, number, start_s, 0.0, slot)
         words[self._requests_word] = index + 1
-        group.number += 1
-        if self._meeting.progress is not None:
+        if meeting.progress is not None:
             self._move_on()
         if self._collectives.last is not group:
             self._drive(self._collectives.switch_to(group))
-        small.mine[(group.seq + 1 + group.shift) & 1][...] = value
-        group.arrive(plan.check, False)
-        if group.row == group.expected:
-            small.add(group)
+            start_s = perf_counter()
+        if type(total) is Small:
+            parity = (group.seq + 1 + group.shift) & 1
+            total.mine[parity][...] = value
+            if group.come(check, False):
+                total.add(group)
+            else:
+                total.waits.looks = 0
+                meeting.wait(total.waits, start_s)
+            found = total.sums[parity][words[group.results[group.seq & 1]] & 0xFFFF]
+            if out is None:
+                out = found.copy()
+            else:
+                out[...] = found
         else:
-            small.waits.looks = 0
-            self._meeting.wait(small.waits)
-        if out is None:
-            out = small.read(group).copy()
-        else:
-            out[...] = small.read(group)
+            out = self._drive(total.program(group, value, out, check, NOTHING))
         group.finish()
-        self._ends[self._ends_at[slot]] = time.perf_counter()
+        self._ends[self._ends_at[record]] = perf_counter()
         return out
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
@@ -223,7 +230,7 @@ class Communicator(CheckedCalls):
         kind, group = request.kind, plan.group
         number = group.number if request.number is None else request.number
         group.number = number + 1
-        start_s, index = time.perf_counter(), self._note_start(number, plan.slot)
+        start_s, index = perf_counter(), self._note_start(number, plan.slot)
         self._last_plan = None
         if self._meeting.progress is not None:
             self._move_on()
@@ -238,12 +245,12 @@ class Communicator(CheckedCalls):
             reply = answer([request])[0]
         else:
             check = plan.check if request.number is None else Check(self._numbered(plan.digest, number), group.n)
-            if plan.small is None:
-                plan.small = self._collectives.small(group, request)
-            reply = self._drive(self._collectives.program(group, request, check, plan.loose, plan.small))
-            if plan.small is not None or kind == "barrier":
+            if plan.total is None:
+                plan.total = self._collectives.prepared(group, request)
+            reply = self._drive(self._collectives.program(group, request, check, plan.loose, plan.total))
+            if plan.total is not None or kind == "barrier":
                 self._last_plan, self._last_origin = plan, request.origin
-        end_s = time.perf_counter()
+        end_s = perf_counter()
         self._ends[self._ends_at[index % FLIGHT_RECORDS]] = end_s
         if self.recording and not quiet:
             self.records.append((index, kind, start_s, end_s, self._bytes_sent(request), plan.members, request.origin))
@@ -282,12 +289,12 @@ class Communicator(CheckedCalls):
         else:
             check = plan.check if request.number is None else Check(self._numbered(plan.digest, number), group.n)
             near = in_reach(request, self._heap)
-            if plan.started_small is None:
-                plan.started_small = self._started_collectives.small(group, request)
-            small = plan.started_small
+            if plan.started_total is None:
+                plan.started_total = self._started_collectives.prepared(group, request)
+            total = plan.started_total
 
             def program() -> Program:
-                return self._started_collectives.program(group, near, check, plan.loose, small)
+                return self._started_collectives.program(group, near, check, plan.loose, total)
 
             started = Started(self._lane, request, call, group, program)
         self._meeting.progress = self._move_on
@@ -327,14 +334,18 @@ class Communicator(CheckedCalls):
 
     def _examined(self, request: Request, check: int, loose: tuple[int, int] | None, text: bytes) -> Plan:
         self._arena.write_text(self.rank, self._texts, text)
-        plan = Plan(request, check, loose, self._texts, self.rank)
+        plan = Plan(request, check, loose, self._texts)
         self._texts += 1
         plan.group = self._group(plan.members)
         return plan
 
     def _forget_calls(self) -> None:
         super()._forget_calls()
+        self._forget_sites()
+
+    def _forget_sites(self) -> None:
         self._sites.clear()
+        self._codes.clear()
 
     def _group(self, members: tuple[int, ...], *, started: bool = False) -> Group:
         key = (members, started)
@@ -358,7 +369,7 @@ class Communicator(CheckedCalls):
         """Write the flight record of a request that starts; returns its index."""
         index = self._index
         self._index = index + 1
-        _NOTE(self._bytes, self._records_at[index % FLIGHT_RECORDS], index, number, time.perf_counter(), 0.0, slot)
+        _NOTE(self._bytes, self._records_at[index % FLIGHT_RECORDS], index, number, perf_counter(), 0.0, slot)
         if NEEDS_FENCE:
             fence()
         self._words[self._requests_word] = index + 1
@@ -403,7 +414,8 @@ class Communicator(CheckedCalls):
         self._register = Register(self._arena, self.rank)
         self._groups: dict[tuple, Group] = {}
         self._calls.clear()
-        self._sites: dict[tuple, tuple] = {}
+        self._sites: dict[tuple, tuple] = {}  # by place in the program
+        self._codes: list = []
         self._last_plan: Plan | None = None
         self._last_origin = ""
         self._texts = 0

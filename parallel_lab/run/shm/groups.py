@@ -6,7 +6,8 @@ A group has words of its own in the arena. In its meeting number s every member 
     reached           member 0 | member 1 | ...       s: who has come, whatever it asked for
     finished          member 0 | member 1 | ...       s: who has read all it needs from the others' buffers
     results[s & 1]    s << 16 | member                where a sum that one member made for all of them lies
-    bell, asleep                                      a word to sleep on, and whether anybody does
+    bells[s & 1], asleep[s & 1]                       s: a word to sleep on, and whether anybody does
+    near[s & 1]                                       s: some member's value lies in its heap
     details[s & 1]    member 0 | member 1 | ...       where its value and its result lie in its heap; what is compared only where it is given
 
 A look is one comparison of the row with a prepared one. Two rows are enough: nobody comes to meeting s + 2 before all have been at s + 1, and so have
@@ -109,11 +110,13 @@ class Group:
         self.words = arena.words
         self.number = self.seq = self.data_seq = 0
         self.shift = 0  # of the buffers' parity against the meetings'
+        self.summed_seq = -1  # the last meeting of a large sum
         self.joined = False
         self.row, self.expected = None, None
         self.digest = int.from_bytes(hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest(), "little") or 1
         self.met, self.finished = Met(self), Finished(self)
         self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the started request under way
+        self._all_details = struct.Struct(f"<{self.n * DETAIL_WORDS}Q")
         self._views: dict[tuple, np.ndarray] = {}
 
     @property
@@ -133,7 +136,8 @@ class Group:
         self.done = range(first + 3 * row, first + 3 * row + n)
         self.reached_by_me, self.done_by_me = self.reached[self.me], self.done[self.me]
         extra = first + 4 * row
-        self.results, self.bell_word, self.asleep_word = (extra, extra + 1), extra + 2, extra + 3
+        self.results, self.bells, self.asleep = (extra, extra + 1), (extra + 2, extra + 3), (extra + 4, extra + 5)
+        self.near = extra + 6, extra + 7
         self._details = extra + 8
         self.joined = True
         return True
@@ -144,8 +148,8 @@ class Group:
 
     # arriving
 
-    def arrive(self, check: Check, ring: bool = True) -> None:
-        """Come to the next meeting. What its other members are to read has been written.
+    def come(self, check: Check, ring: bool = True) -> bool:
+        """Come to the next meeting, for which what its other members are to read has been written; returns whether all are there.
 
         ring   wake those who sleep if this rank is the last
         """
@@ -153,18 +157,28 @@ class Group:
             fence()
         words = self.words
         seq = self.seq = self.seq + 1
-        phase = seq & 3
-        words[self.mine[seq & 1]] = check.words[phase]
+        parity = seq & 1
+        words[self.mine[parity]] = check.words[seq & 3]
         words[self.reached_by_me] = seq
-        self.row, self.expected = self.rows[seq & 1], check.rows[phase]
-        if ring and words[self.asleep_word] >= seq and self.row == self.expected:
-            self.meeting.ring((self.bell_word, self.asleep_word, seq))
+        row = self.row = self.rows[parity]
+        expected = self.expected = check.rows[seq & 3]
+        if row != expected:
+            return False
+        if ring and words[self.asleep[parity]] >= seq:
+            self.meeting.ring((self.bells[parity], self.asleep[parity], seq))
+        return True
 
     def tell(self, value_at: int = -1, result_at: int = -1, loose: tuple[int, int] = (0, 0)) -> None:
         """Write this member's details for the next meeting: places in its heap (-1: not there), and digests compared only with who gives them too."""
         seq = self.seq + 1
         at = self._details + ((seq & 1) * self.n + self.me) * DETAIL_WORDS
         _DETAILS.pack_into(self.arena.bytes, 8 * at, seq, value_at + 1, result_at + 1, *loose, *self.call)
+        if value_at >= 0:
+            self.words[self.near[seq & 1]] = seq
+
+    def some_near(self) -> bool:
+        """Whether some member's value lies in its heap, in this meeting."""
+        return self.words[self.near[self.seq & 1]] == self.seq
 
     def told(self, member: int) -> tuple[int, ...]:
         """(value_at, result_at, origin, shape, index + 1, number, text slot) of a member in this meeting; places are -1 where it told none."""
@@ -172,13 +186,28 @@ class Group:
         seq, value_at, result_at, *rest = _DETAILS.unpack_from(self.arena.bytes, 8 * at)
         return (value_at - 1, result_at - 1, *rest) if seq == self.seq else (-1, -1, 0, 0, 0, 0, 0)
 
+    def places(self) -> tuple[list[int], list[int]]:
+        """Where all members' values and results lie in this meeting, -1 where not in a heap."""
+        n, seq = self.n, self.seq
+        if not self.some_near():
+            return [-1] * n, [-1] * n
+        words = self._all_details.unpack_from(self.arena.bytes, 8 * (self._details + (seq & 1) * n * DETAIL_WORDS))
+        told = [at for at, meeting in zip(range(0, n * DETAIL_WORDS, DETAIL_WORDS), words[::DETAIL_WORDS], strict=True) if meeting == seq]
+        places, results = [-1] * n, [-1] * n
+        for at in told:  # the others are not in a heap, and have told nothing
+            places[at // DETAIL_WORDS], results[at // DETAIL_WORDS] = words[at + 1] - 1, words[at + 2] - 1
+        return places, results
+
     def compare(self, loose: tuple[int, int]) -> None:
-        """Raise, on every rank, if a member gave other loose digests than this one."""
-        if any(loose):
-            for member in range(self.n):
-                _, _, *theirs = self.told(member)
-                if any(a and b and a != b for a, b in zip(loose, theirs, strict=False)):
-                    self.differ(member)
+        """Raise, on every rank, if members gave different loose digests. The first two are named, whoever finds out."""
+        if not any(loose):
+            return
+        told = [self.told(member) for member in range(self.n)]
+        for which in (2, 3):
+            given = [member for member in range(self.n) if told[member][which]]
+            for member in given[1:]:
+                if told[member][which] != told[given[0]][which]:
+                    self.differ(given[0], member)
 
     def finish(self) -> None:
         """This rank has read all it needs from the members' buffers."""
@@ -192,8 +221,8 @@ class Group:
             fence()
         seq = self.seq
         self.words[self.results[seq & 1]] = seq << 16 | member
-        if self.words[self.asleep_word] >= seq:
-            self.meeting.ring((self.bell_word, self.asleep_word, seq))
+        if self.words[self.asleep[seq & 1]] >= seq:
+            self.meeting.ring((self.bells[seq & 1], self.asleep[seq & 1], seq))
 
     def announced(self) -> int:
         """The member with which the sum lies."""
@@ -202,13 +231,13 @@ class Group:
     # looking
 
     def examine(self) -> None:
-        """Raise if a member is here and asks for something else."""
-        words, seq, row, expected = self.words, self.seq, self.row, self.expected
-        for member, at in enumerate(self.reached):
-            if words[at] == seq and member != self.me:
-                fence()
-                if row[member] != expected[member]:
-                    self.differ(member)
+        """Raise if members are here that ask for different things. The first two are named, whoever finds out."""
+        words, seq, row = self.words, self.seq, self.row
+        here = [member for member, at in enumerate(self.reached) if words[at] == seq]
+        fence()
+        for member in here[1:]:
+            if row[member] != row[here[0]]:
+                self.differ(here[0], member)
 
     def missing(self) -> Missing | None:
         """The first member that has not come to this meeting."""
@@ -218,22 +247,18 @@ class Group:
                 return self.members[member], at, seq, self.started
         return None
 
-    def differ(self, member: int) -> None:
-        """Raise, on every rank, that `member` asks for something else."""
-        peer = self.members[member]
-        if self.started:
-            *_, index, number, slot = self.told(member)
-            theirs = self.arena.entry(peer, index - 1, number, slot)
-        else:
-            theirs = self.arena.last_entry(peer)
-        self.meeting.differ(self.entry(), theirs, peer)
+    def differ(self, one: int, other: int) -> None:
+        """Raise, on every rank, that two members ask for different things."""
+        entries = [self._entry(member) for member in (one, other)]
+        self.meeting.differ(*entries, self.members[one], self.members[other])
 
-    def entry(self) -> FlightEntry | None:
-        """The request of this rank that is under way here."""
+    def _entry(self, member: int) -> FlightEntry | None:
+        """The request with which a member has come to this meeting."""
+        rank = self.members[member]
         if not self.started:
-            return self.arena.last_entry(self.rank)
-        index, number, slot = self.call
-        return self.arena.entry(self.rank, index - 1, number, slot)
+            return self.arena.last_entry(rank)
+        *_, index, number, slot = self.told(member)
+        return self.arena.entry(rank, index - 1, number, slot)
 
     # memory
 
@@ -259,7 +284,8 @@ class Met:
     @property
     def bell(self) -> tuple[int, int, int]:
         group = self.group
-        return group.bell_word, group.asleep_word, group.seq
+        seq = group.seq
+        return group.bells[seq & 1], group.asleep[seq & 1], seq
 
     def test(self) -> bool:
         group = self.group

@@ -68,6 +68,11 @@ class Heap:
         self._returned: deque[_Lease] = deque()
 
     @property
+    def in_use(self) -> bool:
+        """Whether any array has been given out and not come back."""
+        return bool(self._leases)
+
+    @property
     def used_bytes(self) -> int:
         """Bytes given out and not come back, rounded up to the alignment."""
         self._take_back()
@@ -97,6 +102,8 @@ class Heap:
 
     def position(self, array: np.ndarray) -> int:
         """Where a C-contiguous array lies, in bytes from the start of the block; -1 if not in this heap."""
+        if not self._leases:
+            return -1
         address = array.__array_interface__["data"][0]
         return address - self._base if self._low <= address and address + array.nbytes <= self._high else -1
 

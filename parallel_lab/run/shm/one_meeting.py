@@ -28,10 +28,11 @@ class Small:
     add_up   `collectives.combine_into`
     """
 
-    __slots__ = ("add_up", "half", "mine", "reduce", "rows", "sums", "total", "waits")
+    __slots__ = ("add_up", "half", "mine", "reduce", "rows", "sums", "total", "waits", "wanted")
 
     def __init__(self, group: Group, request: Request, starts: list[list[int]], half: int, add_up: Callable) -> None:
         value, self.reduce, self.add_up, self.half = request.value, request.reduce, add_up, half
+        self.wanted = request.root is None or request.root == group.rank
         arena, dtype, shape, count = group.arena, value.dtype, value.shape, value.size
 
         def views(offset: int, member: int) -> list[np.ndarray]:
@@ -60,24 +61,21 @@ class Small:
         seq = group.seq
         return self.sums[(seq + group.shift) & 1][group.announced()]
 
-    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Generator[Wait, None, np.ndarray | None]:
+    def program(
+        self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check, loose: tuple[int, int]
+    ) -> Generator[Wait, None, np.ndarray | None]:
         """The whole collective, for `Collectives.program`."""
         if group.started or loose != (0, 0):
             group.tell(loose=loose)
-        self.write(group, request.value)
-        group.arrive(check, ring=False)
-        if group.row == group.expected:
+        self.write(group, value)
+        if group.come(check, False):
             self.add(group)
         else:
             self.waits.looks = 0
             yield self.waits
         if loose != (0, 0):
             group.compare(loose)
-        return self.reply(group, request.out, request.root is None or request.root == group.rank)
-
-    def reply(self, group: Group, out: np.ndarray | None, wanted: bool) -> np.ndarray | None:
-        """This rank's reply."""
-        if not wanted:
+        if not self.wanted:
             return None
         if out is None:
             return self.read(group).copy()

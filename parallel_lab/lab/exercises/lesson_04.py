@@ -1,0 +1,407 @@
+"""Exercises of lesson 04, fusion and overlap: buckets by size, fusion golf, the part of the sending that cannot hide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...cluster import Cluster, Link, cluster_for
+from ...cost.overlap import all_reduce_line, best_threshold, equal_buckets_step_s, predict_overlap
+from ...errors import ParallelLabError, shorten
+from ...fusion import buckets_of, index_groups, size_groups_by_bytes, size_groups_by_elements
+from ...run.session import Session
+from ...settings import check_fusion_indices
+from ..fusion_case import paper_case
+from ..fusion_subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
+from ..words import time_text
+from .book import Exercise
+from .running import attempt, read_number
+from .verdict import Part
+
+__all__ = ["EXERCISES"]
+
+# ---- 04.1: buckets by size ----
+
+Buckets = list[list[int]]
+Case = tuple[list[int], int]  # sizes in bytes, threshold in MB
+EDGES: tuple[Case, ...] = (
+    ([600_000, 420_000, 10_000, 500_000], 1),  # above a million, and not above a MB
+    ([600_000, 600_000, MB // 2, MB // 2, MB // 2], 1),  # above a MB, then at it
+    ([MB, 1, MB - 1, 1, MB], 1),
+    ([3 * MB, 2 * MB, MB, MB, MB], 2),
+    ([4 * MB], 8),
+    ([5 * MB, MB // 2, MB // 2, 9 * MB, 10], 4),
+)
+RANDOM_LISTS = 200
+# A network of these widths has weights of 4, 2, 0.25, 1, 4, 0.5 MB; thresholds in MB with which its gradients are sent
+WIDTHS, THRESHOLDS = (1024, 1024, 512, 128, 2048, 512, 256), (1, 3, 5)
+
+
+def _random_cases() -> Iterator[Case]:
+    """Sizes from a few bytes to several MB, some of them exact multiples of the threshold."""
+    rng = np.random.default_rng(44)
+    for _ in range(RANDOM_LISTS):
+        threshold_mb = int(rng.integers(1, 9))
+        sizes = [int(2 ** rng.uniform(2, 23)) for _ in range(int(rng.integers(1, 30)))]
+        exact = rng.random(len(sizes)) < 0.3
+        yield [threshold_mb * MB // int(rng.integers(1, 4)) if e else s for s, e in zip(sizes, exact, strict=True)], threshold_mb
+
+
+def _rule(sizes_bytes: Sequence[int], threshold_mb: int) -> Buckets:
+    return [list(bucket) for bucket in buckets_of(size_groups_by_bytes(sizes_bytes, threshold_mb))]
+
+
+def _cut_when(sizes: Sequence[int], limit: float, *, before: bool = False, equal: bool = False, forget: bool = True) -> Buckets:
+    """A wrong rule: sums that are cut before the gradient with which they get too large, or at the limit already, or that are never set back to 0."""
+    buckets: Buckets = [[]]
+    total = 0.0
+    for position, size in enumerate(sizes):
+        if before and buckets[-1] and total + size > limit:
+            buckets.append([])
+            total = 0
+        buckets[-1].append(position)
+        total += size
+        if not before and (total >= limit if equal else total > limit):
+            buckets.append([])
+            total = 0 if forget else total
+    return buckets if buckets[-1] else buckets[:-1]
+
+
+def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
+    """The wrong rule that gives these buckets, found by computing what it gives."""
+    limit = threshold_mb * MB
+    members = [position for bucket in given for position in bucket]
+    if sorted(members) != list(range(len(sizes))):
+        lost, twice = set(range(len(sizes))) - set(members), len(members) > len(set(members))
+        if lost:
+            last = " The last bucket, which never got full, is missing." if given and min(lost) == max(members, default=-1) + 1 else ""
+            return f"Gradients {', '.join(map(str, sorted(lost)[:4]))} are in no bucket.{last}"
+        return "A gradient is in two buckets." if twice else "There are no gradients of these numbers."
+    if any(not bucket for bucket in given):
+        return "An empty bucket is no message."
+    models = {
+        "Every gradient alone: that is what threshold 0 asks for.": [[n] for n in range(len(sizes))],
+        "All in one bucket, whatever the threshold.": [list(range(len(sizes)))],
+        "The sum is cut before the gradient with which it would get above the threshold. The rule looks afterwards: that gradient is still in.": (
+            _cut_when(sizes, limit, before=True)
+        ),
+        "A sum of exactly the threshold goes on: a bucket ends when it is above it.": _cut_when(sizes, limit, equal=True),
+        "The sum is not set back to 0 for the next bucket.": _cut_when(sizes, limit, forget=False),
+        "A MB has 1024 * 1024 bytes here, not a million.": _cut_when(sizes, threshold_mb * 10**6),
+        "The threshold is in MB, the sizes are in bytes.": _cut_when(sizes, threshold_mb),
+        "A quarter of the threshold: what MindSpore's code does with it, and not what its documents say.": _cut_when(sizes, limit / 4),
+    }
+    if threshold_mb:
+        elements = size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb)
+        text = "That is the rule where operators are cut (semi_auto_parallel): there the size of the gradient that opens a bucket is not counted."
+        models[text] = [list(bucket) for bucket in buckets_of(elements)]
+    return next((text for text, wrong in models.items() if wrong == given), "")
+
+
+def _asked(answer: Any, name: str, sizes: list[int], threshold_mb: int, want: Buckets, rule: str) -> Part | None:
+    """The failed part for this list, or None."""
+    called = attempt(answer, list(sizes), threshold_mb)
+    if called.fault is not None:
+        return called.fault.part(name, rule)
+    try:
+        given = [[whole(position) for position in bucket] for bucket in called.value]
+    except Exception:  # whatever a learner's object does
+        return Part(
+            name, False, shorten(called.value), f"Lists of positions, one list per bucket, such as {want}", op=_list_text(sizes, threshold_mb)
+        )
+    if given == want:
+        return None
+    note = "The buckets are right, in another order: the first gradient's bucket comes first." if sorted(given) == sorted(want) else ""
+    note = note or _size_note(sizes, threshold_mb, given)
+    return Part(name, False, _short(given), f"{_short(want)}: {rule}", note, op=_list_text(sizes, threshold_mb))
+
+
+def _list_text(sizes: Sequence[int], threshold_mb: int) -> str:
+    shown = ", ".join(f"{s / MB:.4g} MB" if s >= MB // 10 else f"{s} B" for s in sizes[:8])
+    return f"sizes {shown}{', ...' if len(sizes) > 8 else ''} with {threshold_mb} MB"
+
+
+def _short(buckets: Buckets) -> str:
+    text = str(buckets)
+    return text if len(text) <= 160 else f"{text[:150]} ... ({len(buckets)} buckets)"
+
+
+@lru_cache(maxsize=1)
+def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
+    """(sizes, threshold, buckets) that a compiled network really sends, counted in the event log of a step on 2 simulated ranks."""
+    draw = np.random.default_rng(5)
+    x, y = draw.normal(size=(4, WIDTHS[0])).astype(np.float32), draw.normal(size=(4, WIDTHS[-1])).astype(np.float32)
+    net = ChainNet(WIDTHS)
+    job = Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+    names = [p.name for p in net.trainable_params()]
+    sizes = [math.prod(p.shape) * 4 for p in net.trainable_params()]
+    found = []
+    for threshold_mb in THRESHOLDS:
+        setting = {"allreduce": {"mode": "size", "config": threshold_mb}}
+        plan = job.compile(devices=2, parallel_mode="data_parallel", comm_fusion=setting)
+        carries = {i.out: i.attr("members") or (i.attr("parameter"),) for _, i in plan.instructions("backward") if i.kind == "start"}
+        with Session(plan, net, job.optimizer) as session:
+            session.train(job.batches, 1, record=1)
+            sent = [e.name for e in session.events if e.rank == 0 and e.overlapped]
+        found.append((sizes, threshold_mb, sorted(sorted(names.index(m) for m in carries[name]) for name in sent)))
+    return tuple(found)
+
+
+def _buckets_by_size(answer: Any) -> Iterator[Part]:
+    called = attempt(answer, [MB], 1)
+    if called.fault is not None:
+        yield called.fault.part("the example", "Lists of positions, one list per bucket")
+        return  # the others would say the same
+    small = [3 * MB, 3 * MB, 3 * MB, 2 * MB, 1 * MB]
+    groups = (
+        (
+            "the example",
+            (([2 * MB, 3 * MB, MB, 6 * MB, MB], 4), (small, 5)),
+            "a bucket ends with the gradient that brings its sum above the threshold",
+        ),
+        ("threshold 0", (([MB // 4, MB // 4, MB], 0), ([7], 0)), "0 means no fusion: every gradient travels alone"),
+        ("around the threshold", EDGES, "above the threshold, not at it; the last bucket may stay small"),
+        (f"{RANDOM_LISTS} random lists", tuple(_random_cases()), "the same rule for every list"),
+    )
+    for name, cases, rule in groups:
+        wrong = (_asked(answer, name, sizes, threshold_mb, _rule(sizes, threshold_mb), rule) for sizes, threshold_mb in cases)
+        part = next(filter(None, wrong), None)
+        yield part or Part(name, True, f"all buckets as the rule has them, in {len(cases)} lists")
+    name, rule = "a network", "what its compiled plan sends, counted on 2 simulated ranks"
+    network = _sent_by_a_network()
+    part = next(filter(None, (_asked(answer, name, *case, rule) for case in network)), None)
+    told = ", ".join(f"{len(buckets)} with {threshold_mb} MB" for _, threshold_mb, buckets in network)
+    yield part or Part(name, True, f"messages counted on 2 simulated ranks: {told}; yours are the same")
+
+
+# ---- 04.2: fusion golf ----
+
+
+def _golf(answer: Any) -> Iterator[Part]:
+    first = "an index list"
+    try:
+        given = [whole(position) if not isinstance(position, bool) else position for position in answer]
+    except Exception:  # whatever a learner's object does
+        yield Part(first, False, "no list yet" if answer is None else shorten(answer), "Positions at which messages end, such as [2, 5]")
+        return
+    try:
+        indices = check_fusion_indices("config", given, "comm_fusion")
+    except ParallelLabError as error:
+        yield Part(first, False, str(error), "What comm_fusion takes: rising ints, none negative")
+        return
+    case = paper_case(GOLF_LINE)
+    count = len(GOLF)
+    groups = index_groups(count, indices)
+    found = case.overlap(groups)
+    sent = ", ".join(f"{b[0]}" if len(b) == 1 else f"{b[0]} to {b[-1]}" for b in buckets_of(groups))
+    idle = [i for i in indices if i >= count - 1]
+    note = f"Position {idle[0]} cuts nothing: the last gradient ends the last message anyway." if idle else ""
+    messages = "1 message" if len(found.buckets) == 1 else f"{len(found.buckets)} messages"
+    yield Part(first, True, f"{indices}: {messages} with gradients {sent}", note=note)
+
+    step_s = found.step_s
+    alone, one = case.overlap(range(count)).step_s, case.overlap([0] * count).step_s
+    total_mb = sum(g.size_bytes for g in GOLF) // MB
+    size_mb, by_size = best_threshold(GOLF, GOLF_LINE, lambda mb: size_groups_by_bytes([g.size_bytes for g in GOLF], mb), range(total_mb + 1))
+    par_s = case.overlap(case.best_groups()).step_s
+    note = _golf_note(indices, step_s, par_s, alone, one)
+    what = f"a step of {time_text(step_s)}, recomputed"
+    rule = f"below {time_text(one)}, which everything in one message takes, and {time_text(alone)}, which each alone does"
+    yield _below("beats one message", step_s, min(one, alone), what, rule, note)
+    rule = f"below {time_text(by_size.step_s)}, the best that size can do (threshold {size_mb} MB)"
+    yield _below("beats every threshold", step_s, by_size.step_s, what, rule, note)
+    at_par = bool(step_s <= par_s * (1 + 1e-9))
+    rule = f"{time_text(par_s)}: the best of all {2 ** (count - 1)} ways to cut the list, found by exact search"
+    yield Part("par", at_par, f"{what}: {step_s / par_s:.3f} x par", rule, "" if at_par else note)
+
+
+def _below(name: str, step_s: float, limit_s: float, found: str, rule: str, note: str) -> Part:
+    good = bool(step_s < limit_s * (1 - 1e-9))
+    return Part(name, good, found, rule, "" if good else note)
+
+
+def _golf_note(indices: Sequence[int], step_s: float, par_s: float, alone_s: float, one_s: float) -> str:
+    """What these positions are, where that is known."""
+    count = len(GOLF)
+    groups = index_groups(count, indices)
+    if len(set(groups)) == 1:
+        return "All in one message: it saves nine starts, and waits until backward has ended. Nothing overlaps."
+    if len(set(groups)) == count:
+        return "Each alone: the line starts early, and pays ten starts. From the sixth gradient on it is behind and never idle again."
+    case = paper_case(GOLF_LINE)
+    if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
+        return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
+    found = case.overlap(groups)
+    if found.buckets[0].ready_s > GOLF[0].compute_s * 2:
+        return f"The line stands idle until {time_text(found.buckets[0].ready_s)}: a smaller first message starts earlier."
+    idle = [a for a, b in zip(found.buckets, found.buckets[1:], strict=False) if b.start_s > a.end_s + 1e-12]
+    if idle:
+        return f"The line is idle after {time_text(idle[0].end_s)}, while gradients wait for the rest of their bucket."
+    return f"The line is never idle after its first message, and pays {len(found.buckets)} starts: which of them could be saved?"
+
+
+# ---- 04.3: what cannot hide ----
+
+ALPHA_S, BETA_S_PER_BYTE = 1e-3, 0.25e-3 / MB
+CLOSE = 1e-6  # relative: sums of floats in another order
+
+Sending = tuple[tuple[float, ...], tuple[int, ...], float, Link]  # ready_s, sizes_bytes, backward_s, what one message takes
+
+
+def _equal(backward_s: float, total_bytes: int, buckets: int) -> tuple[Sending, float]:
+    """Equal parts of backward with equal messages, and the closed form for what comes after it."""
+    link = Link(ALPHA_S, BETA_S_PER_BYTE)
+    ready = tuple(backward_s * (n + 1) / buckets for n in range(buckets))
+    exposed_s = equal_buckets_step_s(backward_s, total_bytes, buckets, link) - backward_s
+    return (ready, (total_bytes // buckets,) * buckets, backward_s, link), exposed_s
+
+
+def _of_golf(indices: Sequence[int]) -> tuple[Sending, float]:
+    found = predict_overlap(GOLF, index_groups(len(GOLF), indices), GOLF_LINE)
+    ready, sizes = tuple(b.ready_s for b in found.buckets), tuple(b.size_bytes for b in found.buckets)
+    return (ready, sizes, found.backward_s, GOLF_LINE), found.exposed_s
+
+
+# (alpha in s, beta in s per byte) of a hop between 4 ranks: messages about as long as the backward of `_training_step`, and much longer
+HOPS = ((2e-5, 1e-9), (1e-3, 2e-8))
+
+
+@lru_cache(maxsize=1)
+def _training_steps() -> tuple[tuple[Sending, float], ...]:
+    """Steps of a network on 4 simulated ranks: when messages were handed over, and how long they took after backward, from the event log."""
+    rng = np.random.default_rng(9)
+    widths = (192, 128, 256, 96, 192, 64)
+    x, y = rng.normal(size=(64, widths[0])).astype(np.float32), rng.normal(size=(64, widths[-1])).astype(np.float32)
+    net = ChainNet(widths)
+    job = Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+    plan = job.compile(devices=4, parallel_mode="data_parallel", comm_fusion={"allreduce": {"mode": "index", "config": [1, 3]}})
+    found = []
+    for alpha_s, beta_s_per_byte in HOPS:
+        base = cluster_for(4)
+        cluster = Cluster("exercise", base.device, Link(alpha_s, beta_s_per_byte), devices_per_node=4)
+        with Session(plan, net, job.optimizer, cluster=cluster) as session:
+            session.train(job.batches, 1)  # the first step touches memory for the first time
+            session.train(job.batches, 1, record=1)
+            events = [e for e in session.events if e.phase == "backward"]
+        began = min(e.start_s for e in events)
+        sent = [e for e in events if e.rank == 0 and e.overlapped]
+        # a message travels once the last rank has handed it over
+        ready = tuple(max(e.start_s for e in events if e.overlapped and e.name == mine.name) - began for mine in sent)
+        first_wait = min(e.start_s for e in events if e.rank == 0 and e.kind == "wait")
+        backward_s = max(e.end_s for e in events if e.rank == 0 and e.kind == "compute" and e.end_s <= first_wait) - began
+        counted_s = sent[-1].end_s - began - backward_s
+        line = all_reduce_line(4, cluster.link, cluster.device.gamma_s_per_byte)
+        found.append(((ready, tuple(e.bytes for e in sent), backward_s, line), max(0.0, counted_s)))
+    return tuple(found)
+
+
+def _exposed(answer: Any) -> Iterator[Part]:
+    called = attempt(answer, [1.0], [1], 1.0, ALPHA_S, BETA_S_PER_BYTE)
+    if called.fault is not None:
+        yield called.fault.part("one message", "Seconds")
+        return  # the others would say the same
+    idle = ((0.002, 0.008, 0.02), (MB, 2 * MB, MB), 0.03, Link(ALPHA_S, BETA_S_PER_BYTE))  # the last message ends at 21.25 ms
+    groups = (
+        ("one message", (_equal(12e-3, 24 * MB, 1),), "alpha + beta M: it is ready when backward ends"),
+        ("equal messages", tuple(_equal(12e-3, m * MB, k) for m, k in ((24, 6), (24, 3), (24, 2), (6, 3), (48, 12))), "T(k) - Tb by the closed form"),
+        ("all hidden", ((idle, 0.0),), "0: the last message arrives before backward ends"),
+        ("fusion golf", tuple(_of_golf(i) for i in (range(9), [9], [4], [0, 3, 5], [0, 1, 2, 8])), "counted message by message on golf's line"),
+        ("a training step", _training_steps(), "counted in the event log of a step on 4 simulated ranks"),
+    )
+    for name, cases, rule in groups:
+        part = None
+        for sending, want in cases:
+            part = part or _exposed_part(answer, name, sending, want, rule)
+        yield part or Part(name, True, f"{', '.join(time_text(want) for _, want in cases)}: {rule}")
+
+
+def _exposed_part(answer: Any, name: str, sending: Sending, want: float, rule: str) -> Part | None:
+    """The failed part for these messages, or None."""
+    ready, sizes, backward_s, link = sending
+    called = attempt(answer, list(ready), list(sizes), backward_s, link.alpha_s, link.beta_s_per_byte)
+    if called.fault is not None:
+        return called.fault.part(name, rule)
+    given = read_number(called.value)
+    if given is None or not math.isfinite(given):
+        return Part(name, False, shorten(called.value), f"Seconds; {rule}")
+    if math.isclose(given, want, rel_tol=CLOSE, abs_tol=CLOSE * backward_s):
+        return None
+    messages = "1 message" if len(sizes) == 1 else f"{len(sizes)} messages"
+    what = f"{messages}, backward {time_text(backward_s)}"
+    note = _exposed_note(given, sending, want)
+    return Part(name, False, f"{'-' * (given < 0)}{time_text(abs(given))}", f"{time_text(want)}: {rule}", note, op=what)
+
+
+def _exposed_note(given: float, sending: Sending, want: float) -> str:
+    """The wrong model that gives this number, found by computing what it gives."""
+    ready, sizes, backward_s, link = sending
+    each = [link.time_s(size) for size in sizes]
+    end = free = 0.0
+    for start, time_s in zip(ready, each, strict=True):
+        end = max(end, start) + time_s
+        free = max(free, start + time_s)
+    no_start = 0.0
+    for start, size in zip(ready, sizes, strict=True):
+        no_start = max(no_start, start) + link.beta_s_per_byte * size
+    models = {
+        "Negative: backward goes on after the last message. Nothing is exposed then, which is 0.": end - backward_s if want == 0 else math.nan,
+        "That is all the sending. What travels while backward computes is hidden.": math.fsum(each),
+        "That is when the last message ends; exposed is what comes after backward.": end,
+        "All the sending less all of backward: but a message cannot start before its gradients are there.": max(0.0, math.fsum(each) - backward_s),
+        "As if every message had a line of its own: one travels at a time, and the next one waits.": max(0.0, free - backward_s),
+        "Only the last message: others may still be on the line when it gets ready.": each[-1],
+        "The starts are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
+        "That is what hides; exposed is the rest.": math.fsum(each) - want,
+    }
+    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12)), "")
+
+
+EXERCISES = (
+    Exercise(
+        "04.1",
+        "buckets by size",
+        (("the example", 1), ("threshold 0", 1), ("around the threshold", 1), (f"{RANDOM_LISTS} random lists", 2), ("a network", 1)),
+        (
+            "When do you know that a bucket is full: before you put a gradient in, or afterwards?",
+            "Go through [2, 3, 1, 6, 1] MB with threshold 4 by hand and write down the sum after each gradient.",
+            "Put the gradient in, add its size, then compare. If the sum is above the threshold, the bucket ends and the sum begins at 0 again.",
+            "With threshold 0 return one list per position. Otherwise go through the sizes with a current bucket and its sum: append the position, "
+            "add the size, and if the sum is now above threshold times 1024 * 1024, put the bucket away and begin an empty one with sum 0. At the "
+            "end put away what is left, if there is something in it.",
+        ),
+        _buckets_by_size,
+    ),
+    Exercise(
+        "04.2",
+        "fusion golf",
+        (("an index list", 1), ("beats one message", 1), ("beats every threshold", 1), ("par", 2)),
+        (
+            "When does the line start to send, and from then on, is it ever idle?",
+            "Drag one bracket in the Fusion Lab and watch two things: the first message's start, and gaps in the lower lane.",
+            "The first message should start as soon as there is something. Each following one should take all gradients that got ready while the "
+            "line was busy, so that no start is paid without need.",
+            "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest in one message. An index is "
+            "the last gradient of its message.",
+        ),
+        _golf,
+    ),
+    Exercise(
+        "04.3",
+        "what cannot hide",
+        (("one message", 1), ("equal messages", 1), ("all hidden", 1), ("fusion golf", 1), ("a training step", 1)),
+        (
+            "A message is ready. What else must be true before it can travel?",
+            "Draw the two lanes of three messages on paper. Write the end of each message beside it: which two times decide when it starts?",
+            "A message starts at the later of two times: when it is ready, and when the line is free. It ends alpha + beta m later.",
+            "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of it and the message's ready time, "
+            "and add alpha + beta times its size. The answer is that number at the end minus the end of backward, and 0 if that is negative.",
+        ),
+        _exposed,
+    ),
+)

@@ -1,0 +1,163 @@
+"""all_reduce and reduce of large values: every member adds its share.
+
+Private values pass through the buffers in ranges, three stages one step behind the other:
+
+    write range t to my buffer | add my 1/n of range t-1, of everybody's | read everybody's 1/n of range t-2        meet
+
+The first half of a buffer holds the range, the second half this member's added part. What one member writes in a step no other reads in it.
+
+Values that lie in heaps are added where they are, a piece at a time, and each piece of the sum is written wherever it is wanted: two meetings, and
+nothing is copied that does not have to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import numpy as np
+
+from ..communicator import Request
+from .barrier import Wait
+from .groups import Check, Group
+from .heap import Heap, address_of
+
+__all__ = ["LargeSum"]
+
+NOTHING = (0, 0)
+PIECE_BYTES = 128 * 1024  # what is added at a time: it stays in the second-level cache while it goes round
+KEPT_SETS = 64  # sets of prepared views of values in heaps; a training step has one per bucket
+KEPT_PIECES = 64  # pieces of a set; more of them are made anew each time, which is little beside adding them
+
+
+class LargeSum:
+    """What one large all_reduce or reduce needs in one group, made once.
+
+    starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
+    half     bytes of half a buffer
+    add_up   `collectives.combine_into`
+    """
+
+    __slots__ = ("add_up", "dtype", "heap", "ranges", "reduce", "root", "scratch", "sets", "size", "stages", "wanted")
+
+    def __init__(self, group: Group, request: Request, heap: Heap, starts: list[list[int]], half: int, add_up: Callable) -> None:
+        self.heap, self.reduce, self.add_up = heap, request.reduce, add_up
+        self.dtype, self.size = request.value.dtype, request.value.size
+        self.root = None if request.root is None else group.members.index(request.root)
+        self.wanted = self.root is None or self.root == group.me
+        room = max(half // self.dtype.itemsize, 1)
+        self.ranges = [slice(a, min(a + room, self.size)) for a in range(0, self.size, room)]
+        last = self.ranges[-1]
+        mine = [[starts[member][parity] for member in group.members] for parity in (0, 1)]
+        # [parity][whether it is the last range]: all others are of one size
+        self.stages = [[_Stage(group, at, half, self.dtype, count) for count in (room, last.stop - last.start)] for at in mine]
+        self.scratch = np.empty(min(self.size, max(PIECE_BYTES // self.dtype.itemsize, 1)), self.dtype)
+        self.sets: dict[tuple, list] = {}
+
+    def program(
+        self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check, loose: tuple[int, int]
+    ) -> Generator[Wait, None, np.ndarray | None]:
+        """The whole collective, for whoever drives it."""
+        heap, wanted, value_at, out_at = self.heap, self.wanted, -1, -1
+        if heap.in_use:
+            value_at = heap.position(value)
+        if not wanted:
+            out = None
+        else:
+            if out is None:
+                out = heap.empty(value.shape, self.dtype) if value_at >= 0 else np.empty(value.shape, self.dtype)
+            elif out is not value and np.may_share_memory(value, out) and address_of(value) != address_of(out):
+                # writing to `out` would change the value before it has been read
+                copy = heap.empty(value.shape, self.dtype) if value_at >= 0 else np.empty(value.shape, self.dtype)
+                copy[...] = value
+                value, value_at = copy, heap.position(copy)
+            out_at = heap.position(out) if value_at >= 0 else -1
+        flat, sums = value.reshape(-1), out.reshape(-1) if wanted else None
+        ranges, stages, base = self.ranges, self.stages, group.seq + group.shift
+        count, last = len(ranges), len(ranges) - 1
+        if value_at < 0:
+            stages[(base + 1) & 1][last == 0].mine[...] = flat[ranges[0]]
+        if value_at >= 0 or loose != NOTHING or group.started:
+            group.tell(value_at, out_at, loose)
+        if not group.come(check):
+            yield group.met
+        if loose != NOTHING:
+            group.compare(loose)
+        places = None
+        if group.some_near():
+            places, results = group.places()
+            if self.root is not None:
+                results = [results[self.root]]
+            if min(places) >= 0 and min(results) >= 0:
+                self._add_in_place(group, places, results)
+                if not group.come(check):
+                    yield group.met
+                return out
+        for t in range(1, count + 2):
+            parity = (base + t) & 1  # of range t - 1; those before and after it lie in the other buffers
+            if t < count and value_at < 0:
+                stages[parity ^ 1][t == last].mine[...] = flat[ranges[t]]
+            if t <= count:
+                stage = stages[parity][t - 1 == last]
+                rows = stage.addends if places is None else self._rows(group, stage, places, ranges[t - 1])
+                self.add_up(rows, self.reduce, stage.total)
+            if t >= 2 and wanted:
+                start, stage = ranges[t - 2].start, stages[parity ^ 1][t - 2 == last]
+                for (low, high), total in zip(stage.shares, stage.totals, strict=True):
+                    sums[start + low : start + high] = total
+            if t <= count and not group.come(check):
+                yield group.met
+        group.summed_seq = group.seq
+        if places is not None and not group.come(check):  # those who gave values in their heaps have them back when all have finished
+            yield group.met
+        return out
+
+    def _rows(self, group: Group, stage: _Stage, places: list[int], part: slice) -> list[np.ndarray]:
+        """Everybody's values of a range in my share, where some lie in heaps."""
+        low, high = stage.shares[group.me]
+        first = (part.start + low) * self.dtype.itemsize
+        return [row if place < 0 else group.view(place + first, self.dtype, high - low) for row, place in zip(stage.addends, places, strict=True)]
+
+    def _add_in_place(self, group: Group, places: list[int], results: list[int]) -> None:
+        key = (*places, *results)
+        pieces = self.sets.get(key)
+        if pieces is None:
+            low, high = share(self.size, group.me, group.n)
+            values, outs = ([np.frombuffer(group.arena.bytes, self.dtype, self.size, at) for at in where] for where in (places, results))
+            step = self.scratch.size
+            ranges = [slice(a, min(a + step, high)) for a in range(low, high, step)]
+            pieces = [([v[part] for v in values], self.scratch[: part.stop - part.start], [out[part] for out in outs]) for part in ranges]
+            if len(pieces) <= KEPT_PIECES:
+                if len(self.sets) >= KEPT_SETS:
+                    self.sets.clear()
+                self.sets[key] = pieces
+        for rows, total, outs in pieces:
+            self.add_up(rows, self.reduce, total)
+            for out in outs:
+                out[...] = total
+
+
+class _Stage:
+    """Views of a range in the members' buffers of one parity.
+
+    mine      my values, to be written
+    addends   everybody's values in my share;  total: where their sum goes
+    totals    the sums of all shares;  shares: where they belong, as (low, high)
+    """
+
+    __slots__ = ("addends", "mine", "shares", "total", "totals")
+
+    def __init__(self, group: Group, starts: list[int], half: int, dtype: np.dtype, count: int) -> None:
+        def view(at: int, size: int) -> np.ndarray:
+            return np.frombuffer(group.arena.bytes, dtype, size, at)
+
+        self.shares = [share(count, i, group.n) for i in range(group.n)]
+        low, high = self.shares[group.me]
+        self.mine = view(starts[group.me], count)
+        self.addends = [view(start + low * dtype.itemsize, high - low) for start in starts]
+        self.totals = [view(start + half, high - low) for start, (low, high) in zip(starts, self.shares, strict=True)]
+        self.total = self.totals[group.me]
+
+
+def share(size: int, member: int, n: int) -> tuple[int, int]:
+    """[low:high] of `size` elements that `member` of `n` adds; borders at multiples of 16, so that no two members write to one cache line."""
+    return (size * member // n // 16 * 16, size if member == n - 1 else size * (member + 1) // n // 16 * 16)

@@ -1,0 +1,276 @@
+"""The Memory Lab in a real browser: bars to scale, what is chosen with mouse and keyboard, no request, nothing cut off, both themes.
+
+The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are the widget's own commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from itertools import pairwise
+
+import pytest
+
+from parallel_lab.lab.memory_lab import MemoryLab
+from parallel_lab.lab.memory_page import memory_front_end
+from parallel_lab.widgets import MemoryLabWidget
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+
+LIVE = """<!doctype html><meta charset="utf-8"><title>live</title><style>body{{margin:0}}{style}</style><div id="lab"></div>
+<script type="module">
+{script}
+const listeners = {{}}, state = {state};
+const tell = (name, ...given) => (listeners[name] ?? []).forEach((f) => f(...given));
+render({{ el: document.getElementById("lab"), model: {{
+  get: (name) => state[name],
+  on: (name, f) => (listeners[name] ??= []).push(f),
+  off: () => {{}},
+  send: async (message) => {{
+    Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
+    tell("change:snapshot"); tell("change:last_error"); tell("msg:custom", {{ kind: "answered", number: message.number }});
+  }},
+}} }});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page_of(browser, tmp_path):
+    """page_of(html, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
+    asked, broken, contexts = [], [], []
+
+    def opened(html, scheme="light", width=1280, python=None):
+        file = tmp_path / f"page{len(contexts)}.html"
+        file.write_text(html, encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        if python is not None:
+            page.expose_function("python", python)
+        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
+        page.on("pageerror", lambda e: broken.append(str(e)))
+        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
+        page.goto(file.as_uri())
+        page.wait_for_selector(".pl-mm-bar")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not asked and not broken
+
+
+@pytest.fixture
+def live(page_of):
+    """live(lab) -> (page, widget): the page of a kernel."""
+    widgets = []
+
+    def opened(lab, **options):
+        widget = MemoryLabWidget(lab)
+        widgets.append(widget)
+
+        def shown() -> str:
+            return json.dumps({"snapshot": widget.snapshot, "last_error": widget.last_error})
+
+        def python(message: str) -> str:
+            given = json.loads(message)
+            widget.command(given["command"], *given["arguments"])
+            return shown()
+
+        script, style = memory_front_end()
+        return page_of(LIVE.format(style=style, script=script, state=shown()), python=python, **options), widget
+
+    yield opened
+    for widget in widgets:
+        widget.close()
+
+
+def ran(lab, steps=1):
+    """The lab, after a simulated run."""
+    lab.run_simulated(steps)
+    assert lab.wait(60)
+    return lab
+
+
+# ---- what is drawn ----
+
+
+def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
+    lab = MemoryLab("stack", 4)
+    page = page_of(lab.to_html())
+    for held, bar in zip(lab.ranks(), page.locator(".pl-mm-bar").all(), strict=True):
+        live = held.at("peak")
+        found = {kind: bar.locator(f"rect.pl-mm-{kind}").bounding_box() for kind in live if live[kind]}
+        order = [k for k in ("params", "grads", "optimizer", "activations", "gathered", "workspace", "inputs") if k in found]
+        per_byte = found["gathered"]["height"] / live["gathered"]
+        assert [round(found[k]["height"], 0) for k in order] == pytest.approx([max(0.75, live[k] * per_byte) for k in order], abs=1.6)
+        bottoms = [found[k]["y"] + found[k]["height"] for k in order]
+        assert bottoms == sorted(bottoms, reverse=True)
+    line = page.locator(".pl-mm-figure .pl-mm-cap").first.bounding_box()
+    ground = bottoms[0]
+    assert ground - line["y"] == pytest.approx(lab.capacity_bytes * per_byte, abs=2)
+
+
+def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
+    lab = MemoryLab("stack", 8)
+    page = page_of(lab.to_html())
+    row = page.locator(".pl-mm-key tbody tr", has_text="parameters")
+    assert [c.inner_text() for c in row.locator("td").all()] == ["2 MiB", "256 KiB"]
+    assert page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over").count() == 1
+    assert [r.inner_text() for r in page.locator(".pl-mm-levels tbody tr th").all()] == ["off", "level1", "level2", "level3"]
+    assert page.locator(".pl-mm-levels .pl-wrong").count() == 1 and page.locator(".pl-mm-formula .pl-good").count() == 2
+    assert page.locator(".pl-mm-formula .pl-wrong").count() == 0
+
+
+def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
+    page = page_of(ran(MemoryLab("stack", 4, "Lamb", "data_parallel", "grouping")).to_html())
+    page.get_by_role("radio", name="between steps").click()
+    expect(page.locator(".pl-mm-figure > svg").first).to_have_attribute(
+        "aria-label", "bytes per rank, between steps, simulated; the key has the same numbers"
+    )
+    page.get_by_role("radio", name="predicted").click()
+    expect(page.locator(".pl-mm-key h3")).to_contain_text("predicted")
+    page.locator('[data-rank="3"]').click()
+    expect(page.locator(".pl-mm-key h3")).to_contain_text("Rank 3")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".pl-mm-key h3")).to_contain_text("Rank 2")
+    assert page.evaluate("document.activeElement.dataset.rank") == "2"
+    expect(page.locator(".pl-mm-traffic h3")).to_contain_text("rank 2")
+
+
+SHOWN = [("stack", "semi_auto_parallel"), ("transformer", "semi_auto_parallel"), ("embedding", "data_parallel")]
+UNSCROLLED = "[...document.querySelectorAll('.pl-scroll:not(.pl-long)')].every((e) => e.scrollWidth <= e.clientWidth + 1)"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 848, 640])
+@pytest.mark.parametrize(
+    ("subject", "mode"), [("stack", "semi_auto_parallel"), ("transformer", "semi_auto_parallel"), ("embedding", "data_parallel")]
+)
+def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
+    lab = MemoryLab(subject, 8, parallel_mode=mode)
+    lab.set_threshold(0)
+    lab.set_accumulation(2)
+    page = page_of(lab.to_html(), scheme=scheme, width=width)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    assert (
+        page.evaluate("[...document.querySelectorAll('.pl-scroll:not(.pl-long)')].every((e) => e.scrollWidth <= e.clientWidth + 1)") or width == 640
+    )
+    for figure in page.locator(".pl-mm-figure > svg").all():
+        frame = figure.bounding_box()
+        for text in figure.locator("text").all():
+            box = text.bounding_box()
+            if box is not None:
+                inside = box["x"] >= frame["x"] - 1 and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+                assert inside and box["y"] >= frame["y"] - 2, text.inner_html()
+    right = page.evaluate("document.querySelector('.pl-mm').getBoundingClientRect().right")
+    assert all(cell.bounding_box()["x"] + cell.bounding_box()["width"] <= right + 1 for cell in page.locator(".pl-mm-key td").all())
+    totals = [t.bounding_box() for t in page.locator(".pl-mm-bar .pl-mm-total").all()]
+    halo = 4  # on each side, part of the box
+    assert all(a["x"] + a["width"] - halo <= b["x"] + halo for a, b in pairwise(totals))
+
+
+# ---- with a kernel ----
+
+
+def test_a_level_is_chosen_with_the_arrow_keys(live):
+    lab = MemoryLab("stack", 4)
+    page, widget = live(lab)
+    page.get_by_role("radio", name="level1").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("radio", name="level2")).to_have_attribute("aria-checked", "true")
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("radio", name="level3")).to_have_attribute("aria-checked", "true")
+    assert lab.settings.level == "level3" and widget.last_error is None
+    expect(page.locator(".pl-status")).to_contain_text("level3: 8 of 8 parameters are cut")
+    expect(page.locator(".pl-mm-levels tr.pl-on th")).to_have_text("level3")
+
+
+def test_settings_are_typed_and_refused(live):
+    lab = MemoryLab("stack", 4)
+    page, _ = live(lab)
+    field = page.get_by_label("a device has")
+    field.fill("much")
+    field.press("Enter")
+    expect(page.locator(".pl-notice")).to_contain_text("A size such as")
+    expect(field).to_have_value("4 MiB")
+    field.fill("1 MiB")
+    field.press("Enter")
+    expect(page.locator(".pl-notice")).to_have_count(0)
+    assert lab.capacity_bytes == 1 << 20
+    page.get_by_label("threshold").fill("1000")
+    page.get_by_label("threshold").press("Tab")
+    expect(page.locator(".pl-status")).to_contain_text("0 of 8 parameters are cut")
+    page.get_by_label("keep added-up gradients in slices").uncheck()
+    page.get_by_label("shared by").select_option("2")
+    page.locator('[data-command="set_parallel_mode"]').select_option("data_parallel")
+    expect(page.get_by_role("radio", name="grouping")).to_have_count(1)
+    page.get_by_role("radio", name="grouping").click()
+    expect(page.locator(".pl-notice")).to_contain_text("with Adam in data_parallel mode")
+    page.locator('[data-command="set_optimizer"]').select_option("Lamb")
+    page.get_by_role("radio", name="grouping").click()
+    expect(page.locator(".pl-status")).to_contain_text("updated by one rank each")
+    assert lab.settings.level == "grouping" and not lab.settings.accumulation_shard and lab.settings.shard_size == 2
+
+
+def test_the_puzzle_is_played_and_solved(live):
+    lab = MemoryLab("stack", 2, "SGD")
+    page, widget = live(lab)
+    field = page.get_by_label("a device has")
+    field.fill("600000")
+    field.press("Enter")
+    expect(page.locator(".pl-mm-puzzle .pl-wrong")).to_have_text("does not fit")
+    page.get_by_label("width").fill("16")
+    page.get_by_label("width").press("Enter")
+    expect(page.locator(".pl-mm-puzzle .pl-good")).to_have_text("fits")
+    page.get_by_role("button", name="Find par").click()
+    assert lab.wait(60)
+    page.get_by_role("radio", name="before the update").click()  # this page hears of changes when it asks
+    expect(page.get_by_role("button", name="Show par")).to_be_enabled()
+    page.get_by_role("button", name="Show par").click()
+    expect(page.locator(".pl-mm-puzzle h3 small")).to_have_text("par")
+    assert lab.score.ratio == 1 and widget.last_error is None
+
+
+def test_the_paper_s_table_takes_the_learner_s_model(live):
+    page, widget = live(MemoryLab("stack", 2))
+    field = page.get_by_label("parameters P")
+    field.fill("1T")
+    field.press("Enter")
+    expect(page.locator(".pl-mm-stages tbody tr").nth(3)).to_contain_text("250 GB")
+    page.get_by_label("ranks", exact=True).and_(page.locator("input")).fill("1024")
+    page.get_by_label("ranks", exact=True).and_(page.locator("input")).press("Enter")
+    expect(page.locator(".pl-mm-stages tbody tr").nth(3)).to_contain_text("15.6 GB")
+    page.locator('[data-field="zero_k"]').fill("twelve")
+    page.locator('[data-field="zero_k"]').press("Enter")
+    expect(page.locator(".pl-notice")).to_have_count(1)
+    expect(page.locator('[data-field="zero_k"]')).to_have_value("12")
+    assert widget.last_error
+
+
+def test_a_run_shows_its_verdict(live):
+    lab = MemoryLab("stack", 2)
+    lab.set_width(32)
+    page, _ = live(lab)
+    expect(page.locator(".pl-mm-equality")).to_contain_text("not run yet")
+    page.get_by_role("button", name="Simulate").click()
+    assert lab.wait(60)
+    page.get_by_role("radio", name="between steps").click()
+    expect(page.get_by_role("radio", name="simulated")).to_have_attribute("aria-checked", "true")
+    expect(page.locator(".pl-mm-equality .pl-good")).to_have_text("equal")
+    assert page.locator(".pl-mm-equality tbody tr").count() == 17

@@ -1,0 +1,209 @@
+"""Lesson 04's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what they are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab.cluster import cluster_for
+from parallel_lab.lab.exercises import check, lesson_04
+from parallel_lab.lab.exercises.lesson_04 import RANDOM_LISTS
+
+MB = 1024 * 1024
+
+
+def failed(verdict) -> dict[str, object]:
+    return {part.name: part for part in verdict.parts if not part.passed}
+
+
+def words_of(part) -> str:
+    return f"{part.found} {part.expected} {part.note}"
+
+
+# ---- 04.1: buckets by size ----
+
+
+def by_size(sizes, threshold_mb, *, unit=MB, before=False, equal=False, forget=True, keep_last=True):
+    """The rule, written by another hand; its options are what can be misunderstood."""
+    if threshold_mb == 0:
+        return [[n] for n in range(len(sizes))]
+    buckets, bucket, total = [], [], 0
+    for n, size in enumerate(sizes):
+        if before and bucket and total + size > threshold_mb * unit:
+            buckets.append(bucket)
+            bucket, total = [], 0
+        bucket.append(n)
+        total += size
+        if not before and (total >= threshold_mb * unit if equal else total > threshold_mb * unit):
+            buckets.append(bucket)
+            bucket, total = [], 0 if forget else total
+    return buckets + [bucket] * bool(bucket and keep_last)
+
+
+def semi_auto(sizes, threshold_mb):
+    """The rule of the modes that cut operators: strictly smaller than the room that is left, and who opens a bucket takes none of it."""
+    buckets, room = [], threshold_mb * MB
+    for n, size in enumerate(sizes):
+        if buckets and size < room:
+            buckets[-1].append(n)
+            room -= size
+        else:
+            room = threshold_mb * MB - (0 if buckets else size)
+            buckets.append([n])
+    return buckets
+
+
+@pytest.mark.parametrize("form", [list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets)])
+def test_buckets_by_the_rule_pass_in_any_form(form):
+    verdict = check("04.1", lambda sizes, threshold_mb: form(by_size(sizes, threshold_mb)))
+    assert verdict.passed and verdict.points == 6, str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "words"),
+    [
+        (semi_auto, "the example", "That is the rule where operators are cut"),
+        (lambda s, t: [[n] for n in range(len(s))], "the example", "that is what threshold 0 asks for"),
+        (lambda s, t: [list(range(len(s)))], "threshold 0", "All in one bucket, whatever the threshold"),
+        (lambda s, t: by_size(s, t, before=True), "the example", "cut before the gradient"),
+        (lambda s, t: by_size(s, t, equal=True), "around the threshold", "A sum of exactly the threshold goes on"),
+        (lambda s, t: by_size(s, t, forget=False), "the example", "not set back to 0"),
+        (lambda s, t: by_size(s, t, unit=10**6), "around the threshold", "not a million"),
+        (lambda s, t: by_size(s, t, unit=MB // 4), "the example", "A quarter of the threshold"),
+        (lambda s, t: by_size(s, t, keep_last=False), "the example", "The last bucket, which never got full, is missing"),
+        (lambda s, t: by_size(s, t or 1), "threshold 0", "every gradient travels alone"),
+        (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is no message"),
+        (lambda s, t: [*by_size(s, t), [0]], "the example", "A gradient is in two buckets"),
+        (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
+        (lambda s, t: None, "the example", "Lists of positions"),
+        (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
+        (None, "the example", "no function"),
+    ],
+)
+def test_wrong_buckets_are_told_what_they_are(answer, part, words):
+    assert words in words_of(failed(check("04.1", answer))[part])
+
+
+def test_a_function_that_is_right_on_the_example_alone_fails_on_random_lists_and_on_the_network():
+    def example_only(sizes, threshold_mb):
+        return by_size(sizes, threshold_mb) if len(sizes) == 5 or threshold_mb == 0 else [list(range(len(sizes)))]
+
+    assert set(failed(check("04.1", example_only))) >= {f"{RANDOM_LISTS} random lists", "a network"}
+
+
+def test_the_networks_buckets_were_counted_where_it_trains():
+    """A bucket is one message: six gradients of 4, 2, 0.25, 1, 4, 0.5 MB with the rule written above."""
+    for sizes, threshold_mb, buckets in lesson_04._sent_by_a_network():
+        assert sizes == [4 * MB, 2 * MB, MB // 4, MB, 4 * MB, MB // 2]
+        assert buckets == by_size(sizes, threshold_mb)
+    assert len({str(buckets) for *_, buckets in lesson_04._sent_by_a_network()}) == 3
+
+
+# ---- 04.2: fusion golf ----
+
+SIZES_MB = (8, 1, 1, 4, 2, 8, 16, 8, 16, 4)  # the puzzle as it is stated: 1 ms of backward each, 1 ms + 0.25 ms per MB
+
+
+def golf_ms(indices):
+    """The step, message by message on paper."""
+    end, start = 0.0, 0
+    for stop in sorted({min(i, 9) for i in indices} | {9}):
+        end = max(end, stop + 1) + 1 + 0.25 * sum(SIZES_MB[start : stop + 1])
+        start = stop + 1
+    return end
+
+
+def test_golf_passes_every_list_at_par_and_no_other():
+    """Par by trying all 512 ways to cut the list."""
+    lists = [list(c) for k in range(1, 10) for c in itertools.combinations(range(9), k)] + [[9]]
+    steps = {str(c): golf_ms(c) for c in lists}
+    par = min(steps.values())
+    assert par == 22.0  # the puzzle's recorded par
+    best = [c for c in lists if steps[str(c)] == par]
+    assert best == [[0, 3, 5]]
+    for indices in best + [c for c in lists if steps[str(c)] < 23][:8]:
+        assert check("04.2", indices).passed == (indices in best)
+
+
+@pytest.mark.parametrize("form", [tuple, np.array])
+def test_golf_takes_any_list_of_whole_numbers(form):
+    assert check("04.2", form([0, 3, 5])).points == 5
+
+
+@pytest.mark.parametrize(
+    ("indices", "parts", "words"),
+    [
+        ([9], {"beats one message", "beats every threshold", "par"}, "Nothing overlaps"),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8], {"beats one message", "beats every threshold", "par"}, "pays ten starts"),
+        ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
+        ([4], {"par"}, "The line stands idle until 5 ms"),
+        ([0, 5], {"par"}, "idle"),
+        ([5, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "3 comes after 5"),
+        ([-1, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "none negative"),
+        ([True, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "rising ints"),
+        ([], {"an index list", "beats one message", "beats every threshold", "par"}, "rising ints"),
+        ([0.5], {"an index list", "beats one message", "beats every threshold", "par"}, "Positions at which messages end"),
+        (None, {"an index list", "beats one message", "beats every threshold", "par"}, "no list yet"),
+    ],
+)
+def test_a_wrong_index_list_is_told_what_it_is(indices, parts, words):
+    wrong = failed(check("04.2", indices))
+    assert set(wrong) == parts
+    assert any(words in words_of(part) for part in wrong.values())
+
+
+def test_the_step_in_the_verdict_is_the_one_on_paper():
+    for indices in ([2], [2, 5], [0, 1, 2, 8]):
+        assert f"{golf_ms(indices):.3g} ms, recomputed" in str(check("04.2", indices))
+
+
+# ---- 04.3: what cannot hide ----
+
+
+def exposed(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
+    free = 0.0
+    for ready, size in zip(ready_s, sizes_bytes, strict=True):
+        free = max(free, ready) + alpha_s + beta_s_per_byte * size
+    return max(0.0, free - backward_s)
+
+
+@pytest.mark.parametrize("form", [float, np.float64, np.array])
+def test_one_line_for_all_messages_passes(form):
+    verdict = check("04.3", lambda *given: form(exposed(*given)))
+    assert verdict.passed and verdict.points == 5, str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "words"),
+    [
+        (lambda r, s, b, a, t: sum(a + t * m for m in s), "equal messages", "That is all the sending"),
+        (lambda r, s, b, a, t: max(0, sum(a + t * m for m in s) - b), "equal messages", "cannot start before its gradients are there"),
+        (lambda r, s, b, a, t: max(0, max(x + a + t * m for x, m in zip(r, s, strict=True)) - b), "equal messages", "a line of its own"),
+        (lambda r, s, b, a, t: exposed(r, s, 0, a, t), "one message", "when the last message ends"),
+        (lambda r, s, b, a, t: exposed(r, s, b, 0, t), "one message", "The starts are missing"),
+        (lambda r, s, b, a, t: a + t * s[-1], "fusion golf", "Only the last message"),
+        (lambda r, s, b, a, t: sum(a + t * m for m in s) - exposed(r, s, b, a, t), "equal messages", "That is what hides"),
+        (lambda r, s, b, a, t: exposed(r, s, 0, a, t) - b, "all hidden", "Negative: backward goes on"),
+        (lambda r, s, b, a, t: "much", "one message", "Seconds"),
+        (lambda r, s, b, a, t: math.nan, "one message", "Seconds"),
+        (lambda r, s, b, a, t: 1 / 0, "one message", "ZeroDivisionError"),
+        (None, "one message", "no function"),
+    ],
+)
+def test_a_wrong_time_is_told_what_it_is(answer, part, words):
+    assert words in words_of(failed(check("04.3", answer))[part])
+
+
+def test_the_training_steps_were_counted_on_a_line_of_2_times_3_hops():
+    """4 ranks: 6 alpha + 3/2 beta m, and 3/4 m additions. What the log has after backward is what one line makes of when messages were ready."""
+    steps = lesson_04._training_steps()
+    assert len(steps) == 2
+    gamma = cluster_for(4).device.gamma_s_per_byte
+    for ((ready, sizes, backward_s, line), counted_s), (alpha_s, beta) in zip(steps, lesson_04.HOPS, strict=True):
+        assert (line.alpha_s, line.beta_s_per_byte) == pytest.approx((6 * alpha_s, 1.5 * beta + 0.75 * gamma))
+        assert len(ready) == len(sizes) == 3 and list(ready) == sorted(ready)
+        assert sum(sizes) == 4 * (192 * 128 + 128 * 256 + 256 * 96 + 96 * 192 + 192 * 64)
+        assert counted_s == pytest.approx(exposed(ready, sizes, backward_s, line.alpha_s, line.beta_s_per_byte), rel=1e-9)
