@@ -364,8 +364,10 @@ def frozen_for_run(**overrides: Any) -> ParallelConfig:
 
 @contextmanager
 def default_settings() -> Iterator[None]:
-    """Inside, the settings of parallel training, of strategy searches and of the cost model are their defaults: a lab shows what its own controls say,
-    whatever the notebook has set beside it. What is set inside is forgotten at the end."""
+    """Inside, the settings of parallel training, of strategy searches and of the cost model are their defaults; what is set inside is forgotten.
+
+    For a lab: it shows what its own controls say, whatever the notebook has set beside it.
+    """
     global _parallel, _algorithm, _cost_model
     before = _parallel, _algorithm, _cost_model
     _parallel, _algorithm, _cost_model = {}, {}, {}

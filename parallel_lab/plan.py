@@ -252,10 +252,16 @@ class Plan:
         return plan_text(self, rank, phases)
 
     def diff(self, other: Plan, rank: int = 0) -> str:
-        """What changes from this plan to `other`, as a unified diff of their texts; "" if nothing does."""
+        """What changes from this plan to `other`, as a unified diff of their texts; "" if nothing does.
+
+        Values bear their names here, not their numbers: one instruction more would number all that follow anew.
+        """
+        from .plan_view import named_lines
+
         if not isinstance(other, Plan):
             raise ArgumentError(message(f"other is {shorten(other)}", where="Plan.diff", allowed="A Plan"))
-        return "\n".join(difflib.unified_diff(self.text(rank).splitlines(), other.text(rank).splitlines(), "before", "after", lineterm="", n=2))
+        before, after = (named_lines(plan.text(rank)) for plan in (self, other))
+        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm="", n=2))
 
     def verify(self) -> Plan:
         """Check the plan against its own rules (see `plan_verify`). Returns the plan; raises PlanError."""

@@ -7,6 +7,7 @@ and Concat; the plan itself holds one instruction.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from .layout import TensorLayout, slice_text
 from .named_layout import LayoutStrategy, strategy_counts
 from .origin import short_file
 
-__all__ = ["CLASS_NAMES", "message_shapes", "plan_text", "rank_view"]
+__all__ = ["CLASS_NAMES", "message_shapes", "named_lines", "plan_text", "rank_view"]
 
 CLASS_NAMES = {
     "all_reduce": "AllReduce",
@@ -261,6 +262,17 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     if "forward" in phases:
         lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in plan.outputs))
     return "\n".join(lines)
+
+
+def named_lines(text: str) -> list[str]:
+    """The lines of a `plan_text` with the name of each value in the place of its number: "%fc.grad = MatMul(%fc, %w)"."""
+    lines = text.splitlines()
+    names = {made[1]: made[2] for line in lines if (made := _MADE.match(line))}
+    return [line if "#" in line[:5] else _NUMBER.sub(lambda n: f"%{names[n[1]]}" if n[1] in names else n[0], line) for line in lines]
+
+
+_MADE = re.compile(r"%(\d+)\(([^()\s]+)\) = ")
+_NUMBER = re.compile(r"%(\d+)(?:\([^()\s]+\))?(?![\w.])")  # not the parameter "%0.weight"
 
 
 def _name(numbers: dict[str, str], name: str) -> str:

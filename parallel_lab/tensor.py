@@ -362,7 +362,8 @@ class Parameter(Tensor):
     Raises ShapeError for a name that is none, ArgumentTypeError for a flag that is no bool.
 
     On a rank that runs a compiled network a Parameter holds that rank's slice: `layout` says which part of the `full_shape` it is, `asnumpy()` and
-    `shape` are the slice's, `full()` puts the whole together. An operator that runs at once cannot take a slice for the whole, and refuses it.
+    `shape` are the slice's (while a network is traced, `shape` is the whole one's), `full()` puts the whole together. An operator that runs at once
+    cannot take a slice for the whole, and refuses it.
     """
 
     __slots__ = ("_comm_fusion", "_initial", "_requires_grad", "full_shape", "layerwise_parallel", "layout", "name", "parallel_optimizer")
@@ -449,6 +450,8 @@ class Parameter(Tensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.layout is not None and current_tracer.get() is not None:
+            return self.full_shape  # a network is written, and traced, for whole tensors
         return self._initial.shape if self._data is None else self._data.shape
 
     @property

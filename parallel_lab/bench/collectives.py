@@ -21,6 +21,7 @@ import numpy as np
 
 from ..cost.measure import cores, free_memory_bytes, load
 from ..errors import ArgumentError, MissingPackage, ParallelLabError, message
+from ..run.mpi.launch import mpirun_version
 from ..run.shm import WorkerPool
 from .cases import OPS, Case, check_results, given
 from .checks import CheckCost, measure_checks
@@ -200,22 +201,8 @@ def _start_peers(stack: contextlib.ExitStack, ranks: int, peers: bool) -> tuple[
             missing.append((name, first_line(error)))
         else:
             if settings is not None:
-                versions.append((name, f"{mpi_version()}; {' '.join(f'{k}={v}' for k, v in settings.items()) or 'as it is'}"))
+                versions.append((name, f"{mpirun_version()}; {' '.join(f'{k}={v}' for k, v in settings.items()) or 'as it is'}"))
     return groups, missing, versions
-
-
-def mpi_version() -> str:
-    """The first line of `mpirun --version`; "" without mpirun."""
-    from ..run.mpi.launch import find_mpirun
-
-    launcher = find_mpirun()
-    if launcher is None:
-        return ""
-    try:
-        found = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return next((line.strip() for line in found.stdout.splitlines() if line.strip()), "")
 
 
 def mpi_configurations() -> dict[str, dict[str, str]]:
@@ -223,7 +210,7 @@ def mpi_configurations() -> dict[str, dict[str, str]]:
 
     Open MPI: idle ranks yield the core (there are more ranks than cores), with the transport it chooses and with plain shared memory.
     """
-    version = mpi_version()
+    version = mpirun_version()
     if "Open MPI" not in version:
         return {"MPI": {}}
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}

@@ -29,14 +29,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from ..errors import message
-from .workers import BenchError, first_line
+from .workers import ANSWER_S, BenchError, first_line
 
-__all__ = ["ANSWER_S", "Competing", "RankGroup", "connect_rank", "interleaved_batches", "medians", "own_environment", "serve_rank"]
+__all__ = ["Competing", "RankGroup", "connect_rank", "interleaved_batches", "medians", "own_environment", "serve_rank"]
 
-ANSWER_S = 120.0  # a batch takes parts of a second; a group that is silent this long has hung
 START_S = 90.0  # eight ranks that import torch on two busy cores took 20 s
 VARIABLE = "PARALLEL_LAB_BENCH_GROUP"  # JSON for the ranks: address and key of their socket
-BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 END_S = 5.0
 LOOK_S, HELLO_S = 0.05, 5.0  # how often a starting group is looked at; for a rank that has connected to say which one it is
 LONGEST_BATCH = 500  # calls
@@ -56,6 +54,7 @@ class Competing(Protocol):
 def own_environment() -> dict[str, str]:
     """The environment for a process that imports this package as we do, with one thread per process."""
     from ..run.mpi.launch import rank_environment
+    from ..run.shm.launch import BLAS_VARIABLES
 
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**rank_environment(), **dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
@@ -149,15 +148,13 @@ class RankGroup:
             )
 
     def _start_mpirun(self, command: list[str], environment: dict[str, str]) -> None:
-        from ..run.mpi.launch import mpirun_command, require_mpi4py
+        from ..run.mpi.launch import mpirun_command, require_mpi4py, session_folders
 
         require_mpi4py()
         segments = Path("/dev/shm", self.folder.name) if os.access("/dev/shm", os.W_OK) else self.folder
         if segments != self.folder:
             os.mkdir(segments, 0o700)
-        folder = str(self.folder)
-        places = {"TMPDIR": folder, "OMPI_MCA_orte_tmpdir_base": folder, "PRTE_MCA_prte_tmpdir_base": folder}
-        places |= {f"OMPI_MCA_btl_{btl}_backing_directory": str(segments) for btl in ("vader", "sm")}  # Open MPI 4; 5
+        places = {"TMPDIR": str(self.folder), **session_folders(str(self.folder), str(segments))}
         order = json.dumps({"command": mpirun_command(self.ranks, command), "folders": [str(segments)] if segments != self.folder else []})
         keeper = [sys.executable, "-m", "parallel_lab.run.mpi.keeper", order]
         self._processes.append(self._popen(keeper, {**environment, **places}, stdin=subprocess.PIPE))

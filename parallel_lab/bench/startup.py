@@ -37,7 +37,7 @@ from .goals import Goal
 from .groups import own_environment
 from .machine import installed_version
 from .tables import aligned, quotient, ratio_text
-from .workers import BenchError, first_line
+from .workers import ANSWER_S, BenchError, first_line
 
 __all__ = ["COLD", "IDLE_S", "MPIRUN", "TORCH_FORK", "TORCH_SPAWN", "WARM", "cpu_seconds", "measure_startup", "startup_goals", "startup_text"]
 
@@ -45,7 +45,6 @@ COLD, WARM, TORCH_SPAWN, TORCH_FORK, MPIRUN = "ours, cold", "ours, warm", "torch
 LIMIT = 1 / 8  # of torch spawn
 IDLE_LIMIT = 0.001  # of one core: a worker that blocks takes nothing at all, the tenth of a percent is the clock's
 IDLE_S = 1.0
-ANSWER_S = 120.0
 KEEPER_S = 5.0  # for the keeper to end mpirun and its ranks; measured: 0.1 s
 _SCRIPT = Path(__file__).with_name("first_collective.py")
 
@@ -173,13 +172,12 @@ def _start_torch(how: str, ranks: int) -> tuple[float, float]:
 
 
 def _start_mpi(ranks: int) -> tuple[float, float]:
-    from ..run.mpi.launch import mpirun_command, require_mpi4py
+    from ..run.mpi.launch import mpirun_command, require_mpi4py, session_folders
 
     require_mpi4py()
     with _folder() as folder:
         command = mpirun_command(ranks, [sys.executable, "-P", str(_SCRIPT), "mpi", folder])
-        places = {"TMPDIR": folder, "OMPI_MCA_orte_tmpdir_base": folder, "PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_mpi_yield_when_idle": "1"}
-        places |= {f"OMPI_MCA_btl_{btl}_backing_directory": folder for btl in ("vader", "sm")}  # Open MPI 4; 5: nothing stays in /dev/shm
+        places = {"TMPDIR": folder, **session_folders(folder, folder), "OMPI_MCA_mpi_yield_when_idle": "1"}
         begin = time.monotonic()
         _run(
             [sys.executable, "-m", "parallel_lab.run.mpi.keeper", json.dumps({"command": command, "folders": []})],

@@ -20,7 +20,7 @@ from ..errors import ParallelLabError, message
 
 __all__ = ["BenchError", "Competitor", "first_line", "interleaved", "serve"]
 
-ANSWER_S = 120.0  # a single round takes a second or two; a competitor that is silent this long has hung
+ANSWER_S = 120.0  # a round, a batch or a start takes seconds; what is silent this long has hung
 SHORTEST_S = 0.25  # a round is at least this long, so that timer and scheduler do not show
 
 
@@ -42,9 +42,11 @@ class Competitor:
     """
 
     def __init__(self, name: str, module: str, arguments: Sequence[str] = (), *, threads: int = 1) -> None:
+        from ..run.shm.launch import BLAS_VARIABLES  # here: competitors import this module, and need no workers
+
         self.name = name
         count = str(threads)
-        env = {**os.environ, "OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONUNBUFFERED": "1"}
+        env = {**os.environ, **dict.fromkeys(BLAS_VARIABLES, count), "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", module, *arguments, f"--threads={threads}"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..run.mpi.launch import mpirun_command, rank_environment as without_mpi, require_mpi4py
+from ..run.mpi.launch import mpirun_command, rank_environment as without_mpi, require_mpi4py, session_folders
 from ..run.world import TIMEOUT_VARIABLE
 from .console import Console
 from .environment import python_command, rank_environment
@@ -49,10 +49,7 @@ def launch_over_mpi(spec: LaunchSpec, console: Console) -> Outcome:
     own = {
         "PARALLEL_LAB_OUTPUT": str(folder),
         TIMEOUT_VARIABLE: str(spec.timeout_s),
-        "OMPI_MCA_btl_vader_backing_directory": str(segments),  # Open MPI 4: what it would leave in /dev/shm when it is killed
-        "OMPI_MCA_btl_sm_backing_directory": str(segments),  # Open MPI 5
-        "OMPI_MCA_orte_tmpdir_base": str(folder),
-        "PRTE_MCA_prte_tmpdir_base": str(folder),
+        **session_folders(str(folder), str(segments)),
     }
     environment = without_mpi(rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra={**spec.environment, **own}))
     environment.pop("PARALLEL_LAB_WORLD", None)

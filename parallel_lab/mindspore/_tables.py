@@ -249,6 +249,8 @@ PAGES: dict[str, Page] = {
     "parallel.auto_parallel": Page("A network that is cut among ranks.", names={"AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"}),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),
     "parallel.algo_parameter_config": Page("Settings of strategy searches.", names=ALGORITHM),
+    # the only path under which MindSpore has them
+    "parallel._cost_model_context": Page("Settings of the cost model.", names={n: at for n, at in ALGORITHM.items() if "cost_model" in n}),
     "parallel.checkpoint_transform": Page("Checkpoints for other strategies.", names=SAVED_CUT),
     "parallel.nn": Page(
         "Cells around a network.", names=_of("parallel_lab.nn", "GradAccumulation", "MicroBatchInterleaved", "Pipeline", "PipelineGradReducer")

@@ -65,11 +65,11 @@ class Outgoing:
 
 
 def shared_messages(
-    gradients: Sequence[Outgoing], count: int, *, fusion_type: int = 1, setting: tuple[str, Any] | None = None, wording: str = "inclusive"
+    gradients: Sequence[Outgoing], ids: Sequence[int], *, fusion_type: int = 1, setting: tuple[str, Any] | None = None, wording: str = "inclusive"
 ) -> tuple[tuple[int, ...], ...]:
     """Which gradients travel together: numbers in `gradients`, message by message, in the order of their first.
 
-    count        parameters of the reducer, those that send nothing included
+    ids          `comm_fusion` of the reducer's parameters, those that send nothing included
     fusion_type  the number of all gradients where nothing else gives them one
     setting      (mode, config) of comm_fusion for allreduce; None: not configured
     wording      how positions of mode "index" are read, see `fusion.index_groups`
@@ -79,17 +79,17 @@ def shared_messages(
     together where its bytes exceed the threshold (in MB).
 
     >>> three = [Outgoing(place, 1, False, "float32", size_bytes=600_000) for place in range(3)]
-    >>> shared_messages(three, 3)
+    >>> shared_messages(three, [1, 1, 1])
     ((0, 1, 2),)
-    >>> shared_messages(three, 3, setting=("size", 1)), shared_messages(three, 3, setting=("index", (0,)))
+    >>> shared_messages(three, [1, 1, 1], setting=("size", 1)), shared_messages(three, [1, 1, 1], setting=("index", (0,)))
     (((0, 1), (2,)), ((0,), (1, 2)))
     """
     mode, config = setting or ("", None)
-    chosen = len({g.fusion for g in gradients}) > 1 or (bool(gradients) and all(g.given for g in gradients) and gradients[0].fusion == 0)
+    chosen = len(set(ids)) > 1 or (bool(gradients) and all(g.given for g in gradients) and gradients[0].fusion == 0)
     if chosen:
         numbers = [g.fusion for g in gradients]
     elif mode == "index" and fusion_type:
-        groups = index_groups(count, config, wording)
+        groups = index_groups(len(ids), config, wording)
         numbers = [1 + groups[g.place] for g in gradients]  # MindSpore counts them from 1024; what matters is that none is 0
     else:
         numbers = [fusion_type] * len(gradients)
@@ -210,7 +210,8 @@ class DistributedGradReducer(Cell):
                 for i, a, d in zip(places, arrays, dtypes, strict=True)
             ]
             fusion_type = 0 if self._closed else self.fusion_type
-            found = shared_messages(outgoing, len(self.parameters), fusion_type=fusion_type, setting=self._setting, wording=self._wording)
+            ids = [p.comm_fusion for p in self.parameters]
+            found = shared_messages(outgoing, ids, fusion_type=fusion_type, setting=self._setting, wording=self._wording)
             self._messages = key, found
         return self._messages[1]
 

@@ -11,9 +11,8 @@ import sys
 import numpy as np
 
 from ..errors import CollectiveMismatch, message
-from ..halo import HALOS
 from ..origin import caller as learners_line, short_file
-from .communicator import REDUCTIONS, Request, describe, payload_bytes
+from .communicator import Request, describe, detail, payload_bytes
 
 __all__ = ["TWO_LINES", "Calls", "Handle", "caller", "check_startable", "detail", "not_waited_for"]
 
@@ -182,22 +181,6 @@ class Calls:
         if silent:
             return 0
         return payload_bytes(request.kind, len(request.group), request.value.nbytes, request.window, request.group.index(self.rank))
-
-
-def detail(request: Request) -> str:
-    """What sets a request apart from others of its kind, dtype and shape: reduction, root, dims, window; for messages and the flight recorder."""
-    words = []
-    if request.kind in ("all_reduce", "reduce", "reduce_scatter"):
-        words.append(request.reduce if request.reduce in REDUCTIONS else repr(request.reduce))
-    if request.root is not None:
-        words.append(f"root {request.root}")
-    if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):
-        words.append(f"dim {request.dim}")
-    if request.kind == "all_to_all":
-        words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
-    if request.kind in HALOS:
-        words.append(f"window {request.window}")
-    return " ".join(words)
 
 
 def caller(depth: int) -> str:

@@ -40,6 +40,8 @@ __all__ = [
     "check_request",
     "combine",
     "delivered",
+    "describe",
+    "detail",
     "payload_bytes",
     "reply_shape",
 ]
@@ -303,8 +305,14 @@ def describe(request: Request) -> str:
     words = [request.kind]
     if request.value is not None:
         words.append(f"{request.value.dtype} {tuple(request.value.shape)}")
-    if request.kind in ("all_reduce", "reduce", "reduce_scatter"):
-        words.append(request.reduce)
+    return " ".join(filter(None, (*words, detail(request)))) + (f" at {request.origin}" if request.origin else "")
+
+
+def detail(request: Request) -> str:
+    """What sets a request apart from others of its kind, dtype and shape: reduction, root, dims, window; for messages and the flight recorder."""
+    words = []
+    if request.kind in _REDUCING:
+        words.append(request.reduce if request.reduce in REDUCTIONS else repr(request.reduce))
     if request.root is not None:
         words.append(f"root {request.root}")
     if request.kind in ("all_gather", "gather", "scatter", "reduce_scatter", *HALOS):
@@ -313,7 +321,7 @@ def describe(request: Request) -> str:
         words.append(f"split dim {request.split_dim}, concat dim {request.concat_dim}")
     if request.kind in HALOS:
         words.append(f"window {shorten(request.window)}")
-    return " ".join(words) + (f" at {request.origin}" if request.origin else "")
+    return " ".join(words)
 
 
 def cut(request: Request, parts: int, dim: int) -> list[np.ndarray]:

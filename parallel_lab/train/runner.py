@@ -212,7 +212,7 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
     other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
     if other is not None:
         what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0"
-        hint = "Let no if, seed or number in the network, its strategies or its optimizer depend on get_rank()"
+        hint = "Let no if, seed or number in the network, its strategies, its optimizer or the settings depend on get_rank()"
         raise CollectiveMismatch(message(what, where="before step 1", allowed="All ranks run one program", hint=hint))
 
 

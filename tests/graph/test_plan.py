@@ -240,6 +240,25 @@ def test_diff_shows_the_changed_strategy_and_the_message_it_saves():
     assert any(line.startswith("-") and "AllReduce" in line for line in lines)
 
 
+def test_diff_of_a_fused_plan_shows_its_buckets_and_nothing_that_is_only_numbered_anew():
+    """Everything behind the first bucket once differed, because its number did."""
+    x = np.ones((8, 4), np.float32)
+
+    def plan(**settings):
+        net = nn.SequentialCell([nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 4)])  # names of parameters begin with a number
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        return compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings)
+
+    before, after = plan(), plan(comm_fusion={"allreduce": {"mode": "auto", "config": None}})
+    lines = [line for line in before.diff(after).splitlines() if not line[1:].lstrip().startswith(("#", ":", "-", "+"))]
+    changed = [line for line in lines if line[0] in "+-"]
+    assert sum(line.startswith("+%") and " = Split(%bucket1.done" in line for line in changed) == 4
+    assert sum(line.startswith("-%") and " = AllReduce(" in line for line in changed) == 4
+    # 4 messages leave; a concat, a start, a wait and 4 splits come
+    assert len(changed) == 4 + 3 + 4, changed
+    assert "%0.weight" in after.diff(before) or "0.weight" in after.diff(before)
+
+
 # ---- size ----
 
 

@@ -42,7 +42,7 @@ def outgoing(count, ids=None, dtypes=None, sizes=None):
 
 
 def test_nobody_asked_and_all_travel_together():
-    assert shared_messages(outgoing(5), 5) == ((0, 1, 2, 3, 4),)
+    assert shared_messages(outgoing(5), [1] * 5) == ((0, 1, 2, 3, 4),)
 
 
 @pytest.mark.parametrize(
@@ -51,44 +51,44 @@ def test_nobody_asked_and_all_travel_together():
     [(40, (20, 35), [21, 15, 4]), (10, (0,), [1, 9]), (10, (9,), [10]), (10, (10,), [10]), (10, (3, 12), [4, 6]), (5, (1, 2, 3), [2, 1, 1, 1])],
 )
 def test_positions_end_a_message(count, indices, lengths):
-    messages = shared_messages(outgoing(count), count, setting=("index", indices))
+    messages = shared_messages(outgoing(count), [1] * count, setting=("index", indices))
     assert [len(m) for m in messages] == lengths
     assert [n for m in messages for n in m] == list(range(count))
 
 
 def test_in_the_wording_of_the_seeds_the_first_20_are_20():
-    assert [len(m) for m in shared_messages(outgoing(40), 40, setting=("index", (20, 35)), wording="first_n")] == [20, 15, 5]
+    assert [len(m) for m in shared_messages(outgoing(40), [1] * 40, setting=("index", (20, 35)), wording="first_n")] == [20, 15, 5]
 
 
 def test_positions_count_parameters_that_send_nothing():
     """A layerwise_parallel one at place 1: of the places up to 2 two gradients are left."""
     gradients = [g for g in outgoing(5) if g.place != 1]
-    assert shared_messages(gradients, 5, setting=("index", (2,))) == ((0, 1), (2, 3))
+    assert shared_messages(gradients, [1] * 5, setting=("index", (2,))) == ((0, 1), (2, 3))
 
 
 def test_different_ids_go_before_positions_and_0_is_alone():
-    found = shared_messages(outgoing(6, ids=[7, 0, 7, 1, 0, 1]), 6, setting=("index", (2,)))
+    found = shared_messages(outgoing(6, ids=[7, 0, 7, 1, 0, 1]), [7, 0, 7, 1, 0, 1], setting=("index", (2,)))
     assert found == ((0, 2), (1,), (3, 5), (4,))
 
 
 def test_equal_ids_say_nothing_but_0_does():
-    assert shared_messages(outgoing(4, ids=[3] * 4), 4, setting=("index", (1,))) == ((0, 1), (2, 3))
-    assert shared_messages(outgoing(3, ids=[0] * 3), 3) == ((0,), (1,), (2,))
-    assert shared_messages(outgoing(3), 3, fusion_type=0, setting=("index", (1,))) == ((0,), (1,), (2,))
+    assert shared_messages(outgoing(4, ids=[3] * 4), [3] * 4, setting=("index", (1,))) == ((0, 1), (2, 3))
+    assert shared_messages(outgoing(3, ids=[0] * 3), [0] * 3) == ((0,), (1,), (2,))
+    assert shared_messages(outgoing(3), [1] * 3, fusion_type=0, setting=("index", (1,))) == ((0,), (1,), (2,))
 
 
 def test_a_message_has_one_dtype():
-    found = shared_messages(outgoing(4, dtypes=["float32", "float64", "float32", "float64"]), 4, setting=("index", (2,)))
+    found = shared_messages(outgoing(4, dtypes=["float32", "float64", "float32", "float64"]), [1] * 4, setting=("index", (2,)))
     assert found == ((0, 2), (1,), (3,))
 
 
 def test_sizes_are_counted_among_what_is_left_together():
     """1 MB and 1 byte is above 1 MB: it ends its message. Of each dtype by itself."""
     sizes, dtypes = [MB, 1, 8, MB + 1, 8, 8], ["float32", "float32", "float16", "float32", "float16", "float32"]
-    assert shared_messages(outgoing(6, sizes=sizes, dtypes=dtypes), 6, setting=("size", 1)) == ((0, 1), (2, 4), (3,), (5,))
-    assert shared_messages(outgoing(4, ids=[1, 2, 1, 2], sizes=[MB, MB, 1, 1]), 4, setting=("size", 1)) == ((0, 2), (1, 3))
-    assert shared_messages(outgoing(3), 3, setting=("size", 0)) == ((0,), (1,), (2,))
-    assert shared_messages(outgoing(3, sizes=[40 * MB] * 3), 3, setting=("auto", 64)) == ((0, 1), (2,))
+    assert shared_messages(outgoing(6, sizes=sizes, dtypes=dtypes), [1] * 6, setting=("size", 1)) == ((0, 1), (2, 4), (3,), (5,))
+    assert shared_messages(outgoing(4, ids=[1, 2, 1, 2], sizes=[MB, MB, 1, 1]), [1, 2, 1, 2], setting=("size", 1)) == ((0, 2), (1, 3))
+    assert shared_messages(outgoing(3), [1] * 3, setting=("size", 0)) == ((0,), (1,), (2,))
+    assert shared_messages(outgoing(3, sizes=[40 * MB] * 3), [1] * 3, setting=("auto", 64)) == ((0, 1), (2,))
 
 
 @given(
@@ -98,7 +98,7 @@ def test_sizes_are_counted_among_what_is_left_together():
 )
 def test_every_gradient_is_in_one_message_with_its_like(listed, setting, fusion_type):
     gradients = [Outgoing(i, fusion, True, dtype, size) for i, (fusion, dtype, size) in enumerate(listed)]
-    messages = shared_messages(gradients, len(gradients), fusion_type=fusion_type, setting=setting)
+    messages = shared_messages(gradients, [g.fusion for g in gradients], fusion_type=fusion_type, setting=setting)
     assert sorted(n for m in messages for n in m) == list(range(len(gradients)))
     different = len({g.fusion for g in gradients}) > 1
     for m in messages:
@@ -330,3 +330,8 @@ def test_all_messages_are_started_in_shared_memory_before_the_first_is_waited_fo
     for i, gradient in enumerate(found):
         np.testing.assert_array_equal(gradient.asnumpy(), np.full(3, 2.0 * (i + 1)))
         assert any(np.shares_memory(gradient.asnumpy(), made) for made in world.comm.made)  # handed on without a copy
+
+
+def test_a_parameter_that_sends_nothing_counts_where_numbers_differ():
+    """MindSpore walks all parameters: one with a number of its own makes numbers count before positions, layerwise or not."""
+    assert shared_messages(outgoing(3), [1, 1, 1, 5], setting=("index", (0,))) == ((0, 1, 2),)

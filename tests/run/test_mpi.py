@@ -196,9 +196,9 @@ def fake_launcher(tmp_path):
         path.chmod(0o755)
         return str(path)
 
-    launch._is_open_mpi.cache_clear()
+    launch._version_text.cache_clear()
     yield make
-    launch._is_open_mpi.cache_clear()
+    launch._version_text.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,21 @@ def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
         np.testing.assert_array_equal(part, full[:, 2 * rank : 2 * rank + 2])
 
 
+@pytest.mark.parametrize("size_bytes", [1000, (1 << 20) - 8, 1 << 20, (1 << 20) + 8, 1_500_000, (2 << 20) - 256, 2 << 20, 5_000_000])
+def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_not(pool, size_bytes):
+    """Some take the prepared way and some the general one: they must meet equally often."""
+
+    def program(comm, size_bytes):
+        wrong = 0
+        for step in range(3):
+            x = np.full(size_bytes // 8, step + 1.0) if comm.rank == 0 else None if comm.rank % 2 else np.empty(size_bytes // 8)
+            wrong += int((comm.broadcast(x) != step + 1).sum())
+            wrong += int((comm.all_reduce(np.ones(3)) != comm.world_size).sum())
+        return wrong
+
+    assert pool.run(program, size_bytes) == [0] * pool.world_size
+
+
 def test_named_methods_equal_the_formulas(pool):
     def program(comm):
         n, r = comm.world_size, comm.rank

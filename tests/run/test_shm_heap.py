@@ -259,6 +259,50 @@ def test_out_that_overlaps_the_value_gives_the_same(pool, small_pool, kind, of_o
         assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
 
 
+@pytest.mark.parametrize("out", ["", "own", "given"])
+@pytest.mark.parametrize("near", ["heap", "private", "mixed"])
+def test_one_line_that_calls_again_and_again_gives_the_bits_of_answer(pool, small_pool, near, out):
+    """From the second time on a line takes a short way; values, sizes and memory may be others each time."""
+
+    def program(comm, near, out, seed):
+        n, wrong = comm.world_size, []
+        group, heap = tuple(range(n)), near == "heap" or (near == "mixed" and comm.rank % 2 == 0)
+
+        def array(shape, dtype):
+            return (comm.empty if heap else np.empty)(shape, dtype)
+
+        for step in range(10):
+            rng = np.random.default_rng([seed, step])
+            rows, dtype = (12, 12 * 40, 12 * 600)[step // 2 % 3], ("f4", "f8")[step % 2 if step > 7 else 0]
+            values = [rng.standard_normal((rows, 6)).astype(dtype) for _ in group]
+            x, root = array((rows, 6), dtype), step % n
+            x[...] = values[comm.rank]
+            places = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"))
+            if out == "own":
+                places["all_reduce"] = places["broadcast"] = x
+            elif out == "given":
+                shapes = {"all_gather": (rows, 6 * n), "reduce_scatter": (rows // n, 6), "all_to_all": (rows // n, 6 * n)}
+                places = {name: array(shapes.get(name, (rows, 6)), dtype) for name in places}
+            calls = {
+                "all_gather": (lambda x, root, places: comm.all_gather(x, dim=1, out=places["all_gather"]), {"dim": 1}),
+                "reduce_scatter": (lambda x, root, places: comm.reduce_scatter(x, "max", out=places["reduce_scatter"]), {"reduce": "max"}),
+                "all_to_all": (lambda x, root, places: comm.all_to_all(x, 0, 1, out=places["all_to_all"]), {"split_dim": 0, "concat_dim": 1}),
+                "broadcast": (lambda x, root, places: comm.broadcast(x, root=root, out=places["broadcast"]), {"root": root}),
+                "all_reduce": (lambda x, root, places: comm.all_reduce(x, out=places["all_reduce"]), {}),
+            }
+            for name, (call, fields) in calls.items():
+                want = answer([Request(name, group, v, **fields) for v in values])[comm.rank]
+                got = call(x, root, places)
+                if got.tobytes() != want.tobytes() or (places[name] is not None and got is not places[name]):
+                    wrong.append((name, step))
+                if name == "broadcast" and out == "own":
+                    values = [values[root]] * n
+        return wrong
+
+    for current in (pool, small_pool):
+        assert current.run(program, near, out, SEED) == [[]] * current.world_size
+
+
 def test_nothing_is_copied_in_for_values_on_the_heap(small_pool):
     """Buffers of 4 KiB, values of 4 MB: two meetings where private values need a thousand."""
 

@@ -54,6 +54,12 @@ def test_a_parameter_is_a_slice_that_full_puts_together(worlds):
         assert note == {"w": (3, 8), "layout": "device_matrix (4,), tensor_map (0, -1)"}
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_parameters_are_slices_when_their_network_is_traced_again(worlds, size):
+    for shapes in notes(worlds, size, "looked_at_after_training"):
+        assert shapes["norm.gamma"] == shapes["scale"] == (8 // size,) and shapes["second.w"] == (12 // size, 8)
+
+
 def test_a_folder_holds_slices_of_everything(worlds):
     for note in notes(worlds, 4, "saved_under_it_and_loaded_without"):
         assert note["cut"] == sorted([*("w", "bias", "v"), *(f"{kind}.{name}" for kind in ("moment1", "moment2") for name in ("w", "bias", "v"))])

@@ -185,7 +185,7 @@ class _Backward:
         self.run_part([i for i in reversed(self.forward) if i.out in shared])
 
     def shared(self) -> set[str]:
-        """Values made of parameters alone, such as a gathered or cast one, that several micro-batches read: their gradients are complete at the end."""
+        """Values made of parameters alone (gathered, cast) that several micro-batches read: their gradients are complete at the end."""
         known = {i.name for i in self.draft.graph.inputs if i.role in ("parameter", "constant", "scalar", "step")}
         readers: dict[str, set[int]] = {}
         for instr in self.forward:

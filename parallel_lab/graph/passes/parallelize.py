@@ -234,7 +234,7 @@ class Builder:
     def own_rows(self, node: Node) -> bool:
         """Let each rank take the part of its own rows that a slice takes of all rows; False if that does not come out even.
 
-        The result is cut as the operand is, and together the slices hold all rows once: right where only their sum matters, as in the micro-batches of
+        The result is cut as the operand is, and together the slices hold all rows once: right where only their sum matters, as in micro-batches of
         gradient accumulation. (MindSpore, skip_redistribution.)
         """
         name, attrs = node.ins[0], dict(node.attrs)

@@ -369,7 +369,7 @@ EXERCISES = (
         (("the example", 1), ("threshold 0", 1), ("around the threshold", 1), (f"{RANDOM_LISTS} random lists", 2), ("a network", 1)),
         (
             "When do you know that a bucket is full: before you put a gradient in, or afterwards?",
-            "Go through [2, 3, 1, 6, 1] MB with threshold 4 by hand and write down the sum after each gradient.",
+            "Go through sizes of 2, 3, 1, 6 and 1 MB with threshold 4 by hand and write down the sum after each gradient.",
             "Put the gradient in, add its size, then compare. If the sum is above the threshold, the bucket ends and the sum begins at 0 again.",
             "With threshold 0 return one list per position. Otherwise go through the sizes with a current bucket and its sum: append the position, "
             "add the size, and if the sum is now above threshold times 1024 * 1024, put the bucket away and begin an empty one with sum 0. At the "

@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 
 from ...errors import ArgumentError, MissingPackage, message, shorten
 
-__all__ = ["INSTALL_HINT", "find_mpirun", "launched_by_mpi", "mpirun_command", "rank_environment", "require_mpi4py"]
+__all__ = [
+    "INSTALL_HINT",
+    "find_mpirun",
+    "launched_by_mpi",
+    "mpirun_command",
+    "mpirun_version",
+    "rank_environment",
+    "require_mpi4py",
+    "session_folders",
+]
 
 INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; environment.yml says the same"
 # what the launchers of Open MPI, MPICH and those built on it, and process managers that speak PMIx, leave in the environment of a rank
@@ -29,6 +38,16 @@ def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     return {n: v for n, v in environment.items() if not n.startswith(("OMPI_COMM_WORLD", "OMPI_UNIVERSE", "PMIX_", "PMI_", "MPI_LOCAL", "ORTE_"))}
 
 
+def session_folders(folder: str, segments: str) -> dict[str, str]:
+    """Variables with which Open MPI puts its session into `folder` and its shared memory into `segments`: what a killed mpirun leaves is known."""
+    return {
+        "OMPI_MCA_orte_tmpdir_base": folder,  # Open MPI 4
+        "PRTE_MCA_prte_tmpdir_base": folder,  # Open MPI 5
+        "OMPI_MCA_btl_vader_backing_directory": segments,  # Open MPI 4
+        "OMPI_MCA_btl_sm_backing_directory": segments,  # Open MPI 5
+    }
+
+
 def require_mpi4py() -> None:
     """Raise MissingPackage unless mpi4py is installed. It is not imported: that would start MPI in this process."""
     if importlib.util.find_spec("mpi4py") is None:
@@ -40,13 +59,23 @@ def find_mpirun() -> str | None:
     return shutil.which("mpirun") or shutil.which("mpiexec")
 
 
+def mpirun_version() -> str:
+    """The first line of `mpirun --version`; "" without mpirun."""
+    launcher = find_mpirun()
+    return "" if launcher is None else next((line.strip() for line in _version_text(launcher).splitlines() if line.strip()), "")
+
+
 @functools.lru_cache(maxsize=8)
-def _is_open_mpi(launcher: str) -> bool:
+def _version_text(launcher: str) -> str:
     try:
         found = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return "Open MPI" in found.stdout or "OpenRTE" in found.stdout
+        return ""
+    return found.stdout
+
+
+def _is_open_mpi(launcher: str) -> bool:
+    return any(name in _version_text(launcher) for name in ("Open MPI", "OpenRTE"))
 
 
 def mpirun_command(n: int, argv: Sequence[str], *, oversubscribe: bool = True, launcher: str | None = None) -> list[str]:

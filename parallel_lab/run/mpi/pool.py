@@ -38,7 +38,7 @@ from ..jobs import GRACE_S, INTERRUPT_KILL_S, LOADING_GRACE_S, LOOK_S, POLITE_ST
 from ..shm import outcome
 from ..shm.arena import FlightEntry
 from ..shm.launch import BLAS_VARIABLES
-from .launch import mpirun_command, rank_environment, require_mpi4py
+from .launch import mpirun_command, rank_environment, require_mpi4py, session_folders
 from .meeting import entry_of
 from .worker import ADDRESS_VARIABLE, JOB_HEAD, REPORT_HEAD
 
@@ -132,10 +132,7 @@ class MpiPool(JobPool):
             **dict.fromkeys(BLAS_VARIABLES, "1"),
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
             "TMPDIR": self._folders[0],
-            "OMPI_MCA_btl_vader_backing_directory": segments,  # Open MPI 4
-            "OMPI_MCA_btl_sm_backing_directory": segments,  # Open MPI 5
-            "OMPI_MCA_orte_tmpdir_base": self._folders[0],
-            "PRTE_MCA_prte_tmpdir_base": self._folders[0],
+            **session_folders(self._folders[0], segments),
             "OMPI_MCA_odls_base_sigkill_timeout": "0",  # after a death the others are ended at once, not after a second: 0.1 s instead of 1.1 s
             "PRTE_MCA_odls_base_sigkill_timeout": "0",
             ADDRESS_VARIABLE: json.dumps(told),

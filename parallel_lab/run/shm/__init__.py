@@ -1,9 +1,10 @@
 """Real worker processes with collectives through nameless shared memory.
 
-arena        the shared block: words, flight recorder, buffers        pool           the notebook's side: run, submit, stop, errors
-barrier      meeting the members of a group, the one wait loop        watch          who waits for whom: warnings, time limits, cycles
-collectives, channels   moving the data                              launch, worker_main   starting processes, and how they end
-comm         what a rank's function receives                          outcome        one error from many reports
+block, arena, heap   the shared memory: words, buffers, arrays        pool           the notebook's side: run, submit, stop, errors
+groups, barrier, futex   meeting the members, the one wait loop       watch          who waits for whom: warnings, time limits, cycles
+collectives, one_meeting, one_step, large_sum, channels   the data    launch, worker_main   starting processes, and how they end
+started      collectives that are waited for later                    outcome        one error from many reports
+comm, checked_calls   what a rank's function receives                 flight         what each rank asked for last
 """
 
 from ..jobs import Job

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import deque
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +26,7 @@ HEAD_BYTES = 256
 _LENGTH = struct.Struct("<q")
 
 
+@lru_cache(maxsize=256)
 def pack_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """HEAD_BYTES that tell a receiver what follows."""
     text = json.dumps([dtype_text(dtype), list(shape)]).encode()
@@ -33,6 +35,7 @@ def pack_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return _LENGTH.pack(len(text)) + text.ljust(HEAD_BYTES - _LENGTH.size)
 
 
+@lru_cache(maxsize=256)
 def unpack_head(head: bytes) -> tuple[np.dtype, tuple[int, ...]]:
     """(dtype, shape) of a head."""
     (size,) = _LENGTH.unpack_from(head)

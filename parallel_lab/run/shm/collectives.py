@@ -39,15 +39,17 @@ from .groups import Check, Group
 from .heap import Heap, address_of
 from .large_sum import PIECE_BYTES, LargeSum
 from .one_meeting import Small
+from .one_step import OneStep, fits_one_step
 from .slices import as_pieces, copy_in, copy_out, positive_dim
 
-__all__ = ["SMALL_BYTES", "Collectives", "Program", "combine_into"]
+__all__ = ["SMALL_BYTES", "Collectives", "Prepared", "Program", "combine_into"]
 
 SMALL_BYTES = 64 * 1024  # up to here who comes last adds everything: n times the reading, but one meeting instead of two
+STEP_BYTES = 1 << 20  # of a buffer in one step: the buffers of 8 ranks, twice, then stay in the cache that all cores share
 HEAP_FROM_BYTES = 4096  # looking where a value lies takes a microsecond
 
 Program = Generator[Wait, None, np.ndarray | None]
-Sum = Small | LargeSum
+Prepared = Small | LargeSum | OneStep
 
 
 class Collectives:
@@ -67,7 +69,7 @@ class Collectives:
     def begin_run(self) -> None:
         self.last = None
 
-    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int], total: Sum | None = None) -> Program:
+    def program(self, group: Group, request: Request, check: Check, loose: tuple[int, int], prepared: Prepared | None = None) -> Program:
         """This rank's part in answering `request`. Raises on every member when one does not take part."""
         while not group.joined and not group.join():
             yield group.joining()
@@ -75,13 +77,11 @@ class Collectives:
             yield from self._first_meeting(group, check, loose)
             return None
         yield from self.switch_to(group)
-        if total is not None:
-            reply = yield from total.program(group, request.value, request.out, check, loose)
+        if group.summed_seq == group.seq and request.kind not in ("all_reduce", "reduce"):
+            group.take_other_buffer()
+        if prepared is not None:
+            reply = yield from prepared.program(group, request.value, request.out, check, loose)
         else:
-            if group.summed_seq == group.seq:
-                # members may still read sums from the second half of the buffer whose turn it is. Only another sum leaves that half alone before it
-                # has met, and it had better take the same buffer again: less memory passes through the cache
-                group.shift ^= 1
             reply = yield from getattr(self, f"_{request.kind}")(group, request, check, loose)
         group.finish()
         return reply
@@ -95,8 +95,10 @@ class Collectives:
                     yield last.finished
             self.last = group
 
-    def prepared(self, group: Group, request: Request) -> Sum | None:
-        """The prepared form of an all_reduce or reduce; None for others."""
+    def prepared(self, group: Group, request: Request) -> Prepared | None:
+        """The prepared form of a request; None where there is none."""
+        if fits_one_step(request, self.capacity, STEP_BYTES):
+            return OneStep(group, request, self.heap, self.starts, combine_into)
         if request.kind not in ("all_reduce", "reduce"):
             return None
         half = self.capacity // 2
@@ -121,7 +123,8 @@ class Collectives:
 
     def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
         """Cut `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is compared like others."""
-        room = (self.capacity - head_bytes) // (max(itemsize, 1) * parts)
+        element_bytes, capacity = max(itemsize, 1) * parts, self.capacity - head_bytes
+        room = min(capacity // element_bytes, max(STEP_BYTES // element_bytes, 1))
         if room < 1:
             what = f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}"
             raise ShapeError(message(what, hint="Give a larger arena_bytes"))
@@ -292,6 +295,12 @@ class Collectives:
         """Write range [start:stop] of every piece (rows, n, run) to my buffer."""
         size = stop - start
         mine = self._row(group, group.me, pieces.dtype, size * group.n, ahead=1)
+        if size * group.n == pieces.size:
+            mine.reshape(group.n, len(pieces), pieces.shape[2])[...] = pieces.swapaxes(0, 1)
+            return
+        if len(pieces) == 1:
+            mine.reshape(group.n, size)[...] = pieces[0, :, start:stop]
+            return
         for i in range(group.n):
             copy_out(pieces[:, i, :], start, stop, mine[i * size : (i + 1) * size])
 

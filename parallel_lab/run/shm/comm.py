@@ -32,11 +32,12 @@ from .barrier import Meeting, Missing
 from .block import NEEDS_FENCE, fence
 from .channels import Channels
 from .checked_calls import CheckedCalls
-from .collectives import Collectives, Program, Sum
+from .collectives import Collectives, Prepared, Program
 from .flight import FLIGHT_HEAD, FLIGHT_RECORDS, KEPT_CALLS
 from .groups import Check, Group, Register
 from .heap import Heap
 from .one_meeting import Small
+from .one_step import OneStep
 from .started import Lane, Started, in_reach
 
 __all__ = ["CONTROLS", "Communicator"]
@@ -44,6 +45,8 @@ __all__ = ["CONTROLS", "Communicator"]
 CONTROLS = ("run", "pause", "stop")
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
 NOTHING = (0, 0)
+ONE_STEP = ("all_gather", "reduce_scatter", "all_to_all", "broadcast")
+DETAILS = ("reduce", "dim", "split_dim", "concat_dim", "root", "shape", "dtype")  # of a Request
 _NOTE = FLIGHT_HEAD.pack_into
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
@@ -53,10 +56,10 @@ class Plan:
 
     loose   digests compared only with members that give them too
     slot    of its text in the flight recorder
-    total   the prepared form of an all_reduce or reduce, None for everything else
+    prepared   views and the like for this one call, None where nothing can be prepared
     """
 
-    __slots__ = ("check", "digest", "group", "loose", "members", "single", "slot", "started", "started_total", "total")
+    __slots__ = ("check", "digest", "group", "loose", "members", "prepared", "single", "slot", "started", "started_prepared")
 
     def __init__(self, request: Request, digest: int, loose: tuple[int, int] | None, slot: int) -> None:
         self.members, self.digest, self.loose, self.slot = request.group, digest, loose or NOTHING, slot
@@ -64,8 +67,8 @@ class Plan:
         self.check = Check(digest, len(request.group))
         self.group: Group | None = None
         self.started: Group | None = None
-        self.total: Sum | None = None
-        self.started_total: Sum | None = None
+        self.prepared: Prepared | None = None
+        self.started_prepared: Prepared | None = None
 
 
 class Communicator(CheckedCalls):
@@ -130,11 +133,45 @@ class Communicator(CheckedCalls):
             except TypeError:  # a group given as a list
                 key = known = None
             if known is not None and not self.recording:
-                return self._sum(known, x, out)
+                return self._again(known, x, out)
         reply = self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
         if key is not None:
             self._remember(key, frame, tag)
         return reply
+
+    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
+        value, out, key = fields.get("value"), fields.get("out"), None
+        if (
+            kind in ONE_STEP
+            and (value is None or (type(value) is np.ndarray and value.flags.c_contiguous))
+            and (out is None or type(out) is np.ndarray)
+        ):
+            frame = sys._getframe(2)
+            signature = None if value is None else (value.dtype, value.shape)
+            place = None if out is None else (out.dtype, out.shape, out.flags.c_contiguous)
+            rest = [fields.get(name) for name in DETAILS]
+            try:
+                key = (kind, id(frame.f_code), frame.f_lasti, group, tag, signature, place, *rest)
+                known = self._sites.get(key)
+            except TypeError:  # a group given as a list
+                key = known = None
+            if known is not None and not self.recording:
+                return self._again(known, value, out)
+        if value is not None:
+            fields["value"] = np.asarray(value, order="C")
+        members = self._world if group is None else tuple(group)
+        # a tag replaces the source line, so that two lines can be declared to meet
+        reply = self._answer(Request(kind, members, origin=tag or caller(2), **fields), bool(tag))
+        if key is not None:
+            self._remember(key, frame, tag)
+        return reply
+
+    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
+        if self.rank == root or x is None:
+            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
+        x = np.asarray(x)
+        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=x.dtype, out=out)
 
     def barrier(self, group=None, *, tag: str = "") -> None:
         """Return when all members have called it."""
@@ -153,7 +190,7 @@ class Communicator(CheckedCalls):
         words, meeting = self._words, self._meeting
         if words[ABORT]:
             raise meeting.fault_error()
-        check, slot, members = known
+        check, slot, members, _, _ = known
         index = self._index
         self._index = index + 1
         record = index % FLIGHT_RECORDS
@@ -172,21 +209,21 @@ class Communicator(CheckedCalls):
     def _remember(self, key: tuple, frame: FrameType, tag: str) -> None:
         """Let the place that has just called do without a Request from now on. Its code is kept, so that the code's id stays its own."""
         plan, code = self._last_plan, frame.f_code
-        if plan is None or plan.loose != NOTHING or not plan.group.joined:
+        if plan is None or (plan.loose != NOTHING and type(plan.prepared) is not OneStep) or not plan.group.joined:
             return
         if not tag and self._last_origin != f"{short_file(code.co_filename)}:{frame.f_lineno}":
             return  # an operator of this package: one line of it stands for many of the learner's
         if len(self._sites) >= KEPT_CALLS:
             self._forget_sites()
-        self._sites[key] = (plan.check, plan.slot, plan.group) if plan.total is None else (plan.check, plan.slot, plan.group, plan.total)
+        self._sites[key] = (plan.check, plan.slot, plan.group, plan.prepared, plan.loose)
         self._codes.append(code)
 
-    def _sum(self, known: tuple, value: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """What `_answer` does, for an all_reduce with members that are known."""
+    def _again(self, known: tuple, value: np.ndarray | None, out: np.ndarray | None) -> np.ndarray:
+        """What `_answer` does, for a call that is prepared, with members that are known."""
         words, meeting = self._words, self._meeting
         if words[ABORT]:
             raise meeting.fault_error()
-        check, slot, group, total = known
+        check, slot, group, prepared, loose = known
         index = self._index
         self._index = index + 1
         record = index % FLIGHT_RECORDS
@@ -200,21 +237,23 @@ class Communicator(CheckedCalls):
         if self._collectives.last is not group:
             self._drive(self._collectives.switch_to(group))
             start_s = perf_counter()
-        if type(total) is Small:
+        if type(prepared) is Small:
             parity = (group.seq + 1 + group.shift) & 1
-            total.mine[parity][...] = value
+            prepared.mine[parity][...] = value
             if group.come(check, False):
-                total.add(group)
+                prepared.add(group)
             else:
-                total.waits.looks = 0
-                meeting.wait(total.waits, start_s)
-            found = total.sums[parity][words[group.results[group.seq & 1]] & 0xFFFF]
+                prepared.waits.looks = 0
+                meeting.wait(prepared.waits, start_s)
+            found = prepared.sums[parity][words[group.results[group.seq & 1]] & 0xFFFF]
             if out is None:
                 out = found.copy()
             else:
                 out[...] = found
         else:
-            out = self._drive(total.program(group, value, out, check, NOTHING))
+            if group.summed_seq == group.seq and type(prepared) is OneStep:
+                group.take_other_buffer()
+            out = self._drive(prepared.program(group, value, out, check, loose))
         group.finish()
         self._ends[self._ends_at[record]] = perf_counter()
         return out
@@ -245,10 +284,10 @@ class Communicator(CheckedCalls):
             reply = answer([request])[0]
         else:
             check = plan.check if request.number is None else Check(self._numbered(plan.digest, number), group.n)
-            if plan.total is None:
-                plan.total = self._collectives.prepared(group, request)
-            reply = self._drive(self._collectives.program(group, request, check, plan.loose, plan.total))
-            if plan.total is not None or kind == "barrier":
+            if plan.prepared is None:
+                plan.prepared = self._collectives.prepared(group, request)
+            reply = self._drive(self._collectives.program(group, request, check, plan.loose, plan.prepared))
+            if plan.prepared is not None or kind == "barrier":
                 self._last_plan, self._last_origin = plan, request.origin
         end_s = perf_counter()
         self._ends[self._ends_at[index % FLIGHT_RECORDS]] = end_s
@@ -289,9 +328,9 @@ class Communicator(CheckedCalls):
         else:
             check = plan.check if request.number is None else Check(self._numbered(plan.digest, number), group.n)
             near = in_reach(request, self._heap)
-            if plan.started_total is None:
-                plan.started_total = self._started_collectives.prepared(group, request)
-            total = plan.started_total
+            if plan.started_prepared is None:
+                plan.started_prepared = self._started_collectives.prepared(group, request)
+            total = plan.started_prepared
 
             def program() -> Program:
                 return self._started_collectives.program(group, near, check, plan.loose, total)

@@ -202,12 +202,22 @@ class Group:
         """Raise, on every rank, if members gave different loose digests. The first two are named, whoever finds out."""
         if not any(loose):
             return
-        told = [self.told(member) for member in range(self.n)]
-        for which in (2, 3):
-            given = [member for member in range(self.n) if told[member][which]]
-            for member in given[1:]:
-                if told[member][which] != told[given[0]][which]:
-                    self.differ(given[0], member)
+        n, seq = self.n, self.seq
+        words = self._all_details.unpack_from(self.arena.bytes, 8 * (self._details + (seq & 1) * n * DETAIL_WORDS))
+        for mine, which in zip(loose, (3, 4), strict=True):
+            given = words[which::DETAIL_WORDS]
+            if mine and given.count(mine) != n:
+                told = [member for member in range(n) if given[member] and words[member * DETAIL_WORDS] == seq]
+                for member in told[1:]:
+                    if given[member] != given[told[0]]:
+                        self.differ(told[0], member)
+
+    def take_other_buffer(self) -> None:
+        """Members may still read sums from the second half of the buffer whose turn it is: take the other one.
+
+        Only another sum leaves that half alone before it has met, and it had better take the same buffer again: less memory passes through the cache.
+        """
+        self.shift ^= 1
 
     def finish(self) -> None:
         """This rank has read all it needs from the members' buffers."""

@@ -53,6 +53,9 @@ def _ranges(run: int, start: int, stop: int):
 
 def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
     """flat[:stop - start] = the flat range [start:stop] of a (rows, run) view."""
+    if stop - start == piece.size:
+        flat[: piece.size].reshape(piece.shape)[...] = piece
+        return
     run = piece.shape[1]
     for rows, columns, offset, count in _ranges(run, start, stop):
         part = piece[rows, columns]
@@ -61,6 +64,9 @@ def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None
 
 def copy_in(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
     """The flat range [start:stop] of a (rows, run) view = flat[:stop - start]."""
+    if stop - start == piece.size:
+        piece[...] = flat[: piece.size].reshape(piece.shape)
+        return
     run = piece.shape[1]
     for rows, columns, offset, count in _ranges(run, start, stop):
         part = piece[rows, columns]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from parallel_lab import nn, value_and_grad
+import numpy as np
+
+from parallel_lab import nn, ops, value_and_grad
 from parallel_lab.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
 from parallel_lab.checkpoint.folder import load_distributed, save_distributed
 from parallel_lab.checkpoint.values import load_records, network_records, optimizer_records
 from parallel_lab.nn.wrap import TrainOneStepCell
+from parallel_lab.tensor import Parameter
 from parallel_lab.train import AutoParallel, jit
 from parallel_lab.train.engine import make_eval_step, make_train_step
 from tests.train.cases.compiled import made_step, tensors
-from tests.train.cases.nets import Net, SquareLoss, batch
+from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
 # rows of the batch cut among all ranks, so every rank would hold all weights; the second: v's columns cut in 2
@@ -116,6 +119,40 @@ def hsdp_of_a_model(here):
         loss, outputs, _ = look(*batch())
         found += [here.full(loss), here.full(list(outputs))]
     return {"found": found, **parameters(here, net), **states(here, optimizer)}, held(net, optimizer)
+
+
+class ReadsShapes(nn.Cell):
+    """(n, 12) -> (n, 16): layers and lines of its own that look at the shapes of parameters while they are traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Dense(12, 8, dtype=np.float64), nn.BatchNorm1d(8, dtype=np.float64), Net()
+        self.scale = Parameter(numbers(8, 8), name="scale")
+
+    def construct(self, x):
+        x = self.norm(self.first(x)) * ops.reshape(self.scale, (1, self.scale.shape[0]))
+        padded = ops.concat((x, x[:, : self.second.w.shape[0] - self.scale.shape[0]]), 1)
+        return self.second(padded) / len(self.scale)
+
+
+@case(2, 4)
+def looked_at_after_training(here):
+    """A network whose parameters are slices by now is traced again, in evaluation mode and for another batch: for it they are whole.
+
+    BatchNorm once compared its channels with the rows of a slice.
+    """
+    here.settings(**SEMI, **config())
+    net = ReadsShapes()
+    step = make_train_step(net, SquareLoss(), nn.Adam(net.trainable_params(), 0.02))
+    look = make_eval_step(net, SquareLoss())
+    found = []
+    for rows in (16, 32):
+        net.set_train()
+        found.append(here.full(step(*batch(rows))))
+        net.set_train(False)
+        loss, outputs, _ = look(*batch(rows))
+        found += [here.full(loss), here.full(list(outputs))]
+    return {"found": found, **parameters(here, net)}, {p.name: p.asnumpy().shape for p in net.get_parameters()}
 
 
 @case(4)
