@@ -94,7 +94,15 @@ class AutoParallel(Cell):
         self._config["dataset_strategy"] = check_dataset_strategy(config)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
-        """Optimizer parallel: checked and kept; a run says that it is not there yet."""
+        """Optimizer parallel: ranks that would hold copies of a parameter's slice share it, with its optimizer states.
+
+        shard_size       how many ranks share one cut; -1: all that hold the same slice
+        threshold        KB; smaller parameters stay whole
+        optimizer_level  "level1": parameters and states; "level2": the buffer of accumulated gradients too; "level3": gathered parameters are not kept
+                         between forward and backward, but gathered again
+
+        Raises ContextError or a subclass for a value out of range.
+        """
         self.kept["hsdp"] = check_hsdp(shard_size, threshold, optimizer_level)
         self._config |= {"enable_parallel_optimizer": True, "optimizer_weight_shard_size": shard_size}
         self._config |= {"parallel_optimizer_threshold": threshold, "optimizer_level": optimizer_level}

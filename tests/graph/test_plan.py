@@ -256,7 +256,6 @@ def test_diff_of_a_fused_plan_shows_its_buckets_and_nothing_that_is_only_numbere
     assert sum(line.startswith("-%") and " = AllReduce(" in line for line in changed) == 4
     # 4 messages leave; a concat, a start, a wait and 4 splits come
     assert len(changed) == 4 + 3 + 4, changed
-    assert "%0.weight" in after.diff(before) or "0.weight" in after.diff(before)
 
 
 # ---- size ----

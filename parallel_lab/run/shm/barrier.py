@@ -1,10 +1,10 @@
 """The one wait loop of a worker, and the errors that end a wait.
 
 Waiting is adaptive. While the machine is quiet a rank looks, lets others run (sched_yield: another rank on the same core may be the one that is
-missing) and looks again; a meeting of 8 ranks on 2 cores then takes about 15 us. After LOOKS of that it sleeps until it is woken (a futex, where there
-is one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that loses much of its time so sleeps
-at once in all waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to MAX_CALM_S. A
-sleeping rank that is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
+missing) and looks again; a meeting of 8 ranks on 2 cores then takes about 15 us. After LOOKS of that it sleeps until it is woken (a futex, where
+there is one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that loses much of its time
+so sleeps at once in all waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to
+MAX_CALM_S. A sleeping rank that is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
 """
 
 from __future__ import annotations
