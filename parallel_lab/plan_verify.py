@@ -270,7 +270,8 @@ def _move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"{instr.kind} of a slice {have} over {n} ranks gives {wanted}, the table says {gives}"
     if instr.kind == "reshape" and math.prod(have) != math.prod(gives):
         return f"reshape of a slice {have} to {gives}"
-    if source.layout is not None and source.layout.is_partial and instr.attr("reduce", source.layout.reduce) != source.layout.reduce:
+    reduce = "sum" if instr.attr("reduce") == "mean" else instr.attr("reduce")  # a mean adds up the same addends
+    if source.layout is not None and source.layout.is_partial and reduce not in (None, source.layout.reduce):
         return f"{instr.kind} {instr.attr('reduce')} of a value whose parts combine by {source.layout.reduce}"
     return _layout_fault(instr, source, out, phase)
 

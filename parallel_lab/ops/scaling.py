@@ -11,12 +11,22 @@ from .registry import op
 
 __all__: list[str] = []
 
+PIECE = 1 << 15  # elements that are worked on at a time: what is in between stays in cache
+
 
 @op(infer_fn=lambda shapes: shapes[0], dtype=lambda dtypes: dtypes[0])
 def descend(parameter, step, rate):
     """parameter - step * rate, without an array in between.  parameter, step: (...), rate: () -> (...)."""
-    down = np.asarray(np.multiply(step, rate, dtype=parameter.dtype))
-    return np.subtract(parameter, down, out=down)
+    if parameter.size <= PIECE or not (parameter.flags.c_contiguous and step.flags.c_contiguous and parameter.shape == step.shape):
+        down = np.asarray(np.multiply(step, rate, dtype=parameter.dtype))
+        return np.subtract(parameter, down, out=down)
+    new = np.empty_like(parameter)
+    flat, steps, out = parameter.reshape(-1), step.reshape(-1), new.reshape(-1)
+    for start in range(0, flat.size, PIECE):
+        part = slice(start, start + PIECE)
+        down = np.multiply(steps[part], rate, out=out[part], dtype=parameter.dtype)
+        np.subtract(flat[part], down, out=down)
+    return new
 
 
 @op(infer_fn=lambda shapes: (), dtype="float32")

@@ -74,7 +74,9 @@ def test_numbers_are_unique_and_belong_to_their_lesson():
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("answer", JUNK, ids=lambda a: type(a).__name__ if isinstance(a, Hostile) else getattr(a, "__name__", repr(a)))
+@pytest.mark.parametrize(
+    "answer", JUNK, ids=lambda a: type(a).__name__ if isinstance(a, Hostile) or type(a) is object else getattr(a, "__name__", repr(a))
+)
 def test_no_answer_makes_check_raise(number, answer):
     verdict = check(number, answer)
     assert not verdict.passed

@@ -11,7 +11,9 @@ the next one starts when the last one has been waited for, so that two buckets a
 
 Which messages share a bucket is in `buckets.py`. Where nobody asked for fusion the program stays as it is: each message by itself, behind the
 backward program. (MindSpore's back end joins all messages of id 1 by default; here the first look shows each for itself, and comm_fusion "auto" is
-one call.) Sums are made element by element in rank order, so results do not depend on buckets, to the bit.
+one call.)
+
+Sums are made element by element in rank order, so results do not depend on buckets, to the bit. With gradients_mean a bucket travels as a mean.
 """
 
 from __future__ import annotations
@@ -42,9 +44,36 @@ def fuse_messages(draft: Draft) -> Draft:
                 buckets += found
                 notes.append(f"{phase}: {len(members)} {kind} in {len(found)} message{'s' if len(found) != 1 else ''}")
         if buckets:
+            program, buckets = _with_means(program, buckets)
             program = _placed(program, [_Bucket(members, values) for members in buckets])
             draft = draft.with_program(phase, program, values)
     return draft.noted("fuse", "; ".join(notes) or "nobody asked for fusion: every message travels by itself")
+
+
+def _with_means(program: tuple[Instr, ...], buckets: list[list[Member]]) -> tuple[tuple[Instr, ...], list[list[Member]]]:
+    """Program and buckets with means in the place of sums that are only divided by their number of addends, where a whole bucket is such.
+
+    Whoever adds a part divides it while it is in cache. The bits are the same: both divide the complete sum.
+    """
+    readers: dict[str, list[Instr]] = {}
+    for instr in program:
+        for name in instr.ins:
+            readers.setdefault(name, []).append(instr)
+
+    def divided(sum_: Instr) -> bool:
+        used = readers.get(sum_.out, [])
+        added = sum_.kind == "all_reduce" and sum_.attr("reduce") == "sum"
+        return added and len(used) == 1 and used[0].op == "divide_by" and used[0].attr("count") == sum_.group_size
+
+    means: dict[str, Instr] = {}
+    for bucket in buckets:
+        if all(divided(m.instr) for m in bucket):
+            for m in bucket:
+                attrs = attr_pairs({**dict(m.instr.attrs), "reduce": "mean"})
+                means[m.instr.out] = replace(m.instr, out=readers[m.instr.out][0].out, attrs=attrs)
+    dropped = {i.out for i in means.values()}
+    left = tuple(means.get(i.out, i) for i in program if i.out not in dropped)
+    return left, [[replace(m, instr=means.get(m.instr.out, m.instr)) for m in bucket] for bucket in buckets]
 
 
 class _Bucket:
