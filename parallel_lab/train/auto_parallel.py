@@ -98,8 +98,8 @@ class AutoParallel(Cell):
 
         shard_size       how many ranks share one cut; -1: all that hold the same slice
         threshold        KB; smaller parameters stay whole
-        optimizer_level  "level1": parameters and states; "level2": the buffer of accumulated gradients too; "level3": parameters are gathered again for
-                         backward and not kept from forward
+        optimizer_level  "level1": parameters and states; "level2": the buffer of accumulated gradients too; "level3": parameters are gathered
+                         again for backward and not kept from forward
 
         Raises ContextError or a subclass for a value out of range.
         """

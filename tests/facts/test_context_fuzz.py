@@ -210,6 +210,7 @@ PARALLEL = {
         ("is a dict", "Keys: ", "True or False", "It is a dict", "is missing", "mode is one of", "config is None", "an int", "a list of rising ints"),
     ),
     "grad_accumulation_step": whole(1),
+    "fusion_index": one_of("inclusive", "first_n"),
     "communi_parallel_mode": one_of("all_group_parallel", "same_server_group_parallel", "no_group_parallel"),
     "enable_alltoall": BOOL,
     "force_fp32_communication": BOOL,

@@ -508,8 +508,8 @@ def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np
 def combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
     """`communicator.combine` of equal rows, into `out` (which is none of them)."""
     ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
-    ufunc(rows[0], rows[1], out)  # a group has two members at least: one alone is answered without the arena
+    ufunc(rows[0], rows[1], out=out)  # a group has two members at least: one alone is answered without the arena
     for row in rows[2:]:
-        ufunc(out, row, out)
+        ufunc(out, row, out=out)
     if reduce == "mean":
         np.divide(out, out.dtype.type(len(rows)), out=out)

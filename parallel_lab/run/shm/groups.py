@@ -324,6 +324,7 @@ class Finished:
         pass
 
     def missing(self) -> Missing | None:
+        """A member that still reads what this rank gave."""
         group = self.group
         words, seq = group.words, group.data_seq
         for member, at in enumerate(group.done):

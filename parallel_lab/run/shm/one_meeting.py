@@ -96,6 +96,7 @@ class Summed:
         return self.group.met.bell
 
     def test(self) -> bool:
+        """Whether the sum is there; a rank that finds all others arrived, and nobody adding, adds."""
         group = self.group
         if group.words[group.results[group.seq & 1]] >> 16 >= group.seq:
             return True
@@ -110,6 +111,7 @@ class Summed:
         self.group.examine()
 
     def missing(self) -> Missing | None:
+        """Who has not arrived; once all have, who is adding."""
         group = self.group
         found = group.missing()
         if found is None and not self.test():
