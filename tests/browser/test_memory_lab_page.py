@@ -153,12 +153,7 @@ def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
     expect(page.locator(".pl-mm-traffic h3")).to_contain_text("rank 2")
 
 
-SHOWN = [("stack", "semi_auto_parallel"), ("transformer", "semi_auto_parallel"), ("embedding", "data_parallel")]
-UNSCROLLED = "[...document.querySelectorAll('.pl-scroll:not(.pl-long)')].every((e) => e.scrollWidth <= e.clientWidth + 1)"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 848, 640])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (848, "dark"), (640, "light")])
 @pytest.mark.parametrize(
     ("subject", "mode"), [("stack", "semi_auto_parallel"), ("transformer", "semi_auto_parallel"), ("embedding", "data_parallel")]
 )

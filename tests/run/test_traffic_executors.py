@@ -104,9 +104,9 @@ def pools():
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("first", range(0, 12, 4))
+@pytest.mark.parametrize("first", range(0, 6, 2))
 def test_processes_give_the_simulators_bits(pools, ranks, first):
-    for seed in range(first, first + 4):
+    for seed in range(first, first + 2):
         compare(seed, ranks, executor="processes", pool=pools[ranks])
 
 
