@@ -38,6 +38,7 @@ _KINDS = {
     stat.S_IFLNK: "a symbolic link that leads in a circle",
 }
 _ANOTHER = "Name a file in a folder that is there"
+LOOKS = 10  # at two names of a file that several processes may be replacing just now
 _PART = re.compile(r"\.parallel_lab-[0-9a-f]{16}\.part")
 
 
@@ -91,6 +92,17 @@ def _refusal(path: str | os.PathLike[str], error: OSError | ValueError, hint: st
     return DataFileError(message(f"cannot be written: {reason}", where=str(path), hint=hint))
 
 
+def _same_file(path: str | os.PathLike[str], real: Path) -> bool:
+    """Whether the two names lead to one file; looked at again where another writer may have replaced it in between."""
+    for _ in range(LOOKS):
+        try:
+            if os.path.samestat(os.stat(path), os.stat(real)):
+                return True
+        except FileNotFoundError:
+            return False
+    return False
+
+
 def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
     """The real path, and the permissions of the regular file that is there, None if nothing is. Raises OSError for anything else."""
     real = Path(os.path.realpath(path))
@@ -104,9 +116,9 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
         raise
     if not stat.S_ISREG(found.st_mode):
         raise OSError(f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}")
-    if not (real.exists() and os.path.samestat(os.stat(real), found)):
+    if real != Path(os.path.abspath(path)) and not _same_file(path, real):
         raise OSError("it is open under a name that it no longer has")  # /dev/stdout, into a file that was deleted
-    if not os.access(real, os.W_OK):
+    if os.path.exists(real) and not os.access(real, os.W_OK):
         raise OSError("the file is read-only")  # a rename would replace it all the same
     return real, stat.S_IMODE(found.st_mode)
 

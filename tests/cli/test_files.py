@@ -3,6 +3,8 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -265,3 +267,13 @@ def test_the_command_writes_through_links(tmp_path, monkeypatch, capsys, result)
     assert (tmp_path / "far" / "r.html").read_text(encoding="utf-8").endswith("</html>\n")
     assert (tmp_path / "far" / "t.json").read_text(encoding="utf-8").startswith('{"traceEvents"')
     assert (tmp_path / "r.html").is_symlink() and (tmp_path / "t.json").is_symlink()
+
+
+def test_processes_that_replace_one_file_all_succeed(tmp_path):
+    """Ranks of a world write the same file at the same time: between two looks at it another may have put a new one in its place."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "file")
+    code = "import sys; from parallel_lab.files import write_whole; [write_whole(sys.argv[1], 'x' * 1000) for _ in range(150)]"
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for path in (tmp_path / "file", tmp_path / "file", link)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]
