@@ -15,8 +15,6 @@ changes nothing. Gradients stand in the order in which backward makes them; a *c
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -34,7 +32,7 @@ from .fusion_lanes import Lanes, overlap_lanes, plan_lanes
 from .fusion_run import RunResult, trained
 from .fusion_subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
 from .fusion_words import export_line, fusion_text, status_text
-from .listening import Listened
+from .listening import RunsOneThing
 
 __all__ = ["DEVICES", "MODES", "PARALLEL_MODES", "FusionLab", "RunResult", "Score"]
 
@@ -42,12 +40,11 @@ DEVICES = (2, 4, 8)
 PARALLEL_MODES = ("data_parallel", "semi_auto_parallel")
 LARGEST_TEXT = 2000  # characters of a typed list
 STEPS = 8  # that a run counts
-LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 
 _Key = tuple[Any, ...]
 
 
-class FusionLab(Listened):
+class FusionLab(RunsOneThing):
     """The gradients of one training step, and the messages they travel in.
 
     subject        one of SUBJECTS: "golf" (the puzzle, on paper), "chain", "dense", "convnet", "transformer"
@@ -60,7 +57,6 @@ class FusionLab(Listened):
 
     def __init__(self, subject: str = "golf", devices: int = 4, parallel_mode: str = "data_parallel", cluster: str | Cluster | None = None) -> None:
         super().__init__()
-        self._lock = threading.RLock()
         self._subject = get_subject(subject)
         self._devices = _one_of(devices, DEVICES, "devices")
         self._parallel_mode = _one_of(parallel_mode, PARALLEL_MODES, "parallel_mode")
@@ -70,11 +66,8 @@ class FusionLab(Listened):
         self._job: Job | None = None
         self._cases: dict[_Key, Case] = {}
         self._scores: dict[_Key, Score] = {}
-        self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
         self._results: dict[str, RunResult] = {}
         self._source = "predicted"
-        self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
         self._update()
 
     # ---- choosing what is looked at ----
@@ -267,61 +260,30 @@ class FusionLab(Listened):
 
     def run_simulated(self, steps: int = STEPS) -> None:
         """Train in the simulator, with the present fusion and without any. Returns at once; `wait()` waits. Raises ArgumentError for the puzzle."""
-        self._start("simulated", steps)
+        self._start_run("simulated", steps)
 
     def run_measured(self, steps: int = STEPS) -> None:
         """Train on one worker process per rank, with the present fusion and without any. Returns at once; `wait()` waits."""
-        self._start("measured", steps)
+        self._start_run("measured", steps)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while self._thread is not None and not self._ended.is_set() and (end is None or time.monotonic() < end):
-            self._ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
-        return self._run["state"] != "running"
-
-    def close(self) -> None:
-        """Forget the listeners, and wait for a run that goes on: its workers are shared."""
-        self._listeners.clear()
-        self.wait()
-
-    def _start(self, source: str, steps: int) -> None:
+    def _start_run(self, source: str, steps: int) -> None:
         with self._lock:
             if self._subject.job is None:
                 what, hint = f"{self._subject.label} is on paper", "Take the subject 'chain': a network with gradients of these proportions"
                 raise ArgumentError(message(what, where=f"FusionLab.run_{source}", hint=hint))
             if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
                 raise ArgumentError(message(f"steps={shorten(steps)}", where=f"FusionLab.run_{source}", allowed="An int, at least 1"))
-            if self._run["state"] == "running":
-                return
-            self._run = {"state": "running", "text": f"{source}: {steps} steps with this fusion and {steps} without", "error": None}
-            self._ended.clear()
-            unfused = self._compiled("off")
-            job = (source, steps, self._settings(), self._job_made(), self._plan, unfused, self._costs())
-            self._thread = threading.Thread(target=self._work, args=job, name="fusion-lab", daemon=True)
-            self._thread.start()
-        self._changed("run")
+            settings, job, plan, unfused, cluster = self._settings(), self._job_made(), self._plan, self._compiled("off"), self._costs()
 
-    def _work(self, source: str, steps: int, settings: _Key, job: Job, plan: Plan, unfused: Plan, cluster: Cluster) -> None:
-        """The helper thread."""
-        done: dict[str, Any] = {"state": "done", "text": f"{source}: median of {steps} steps", "error": None}
-        try:
+        def run() -> str:
             result = trained(source, job, plan, unfused, cluster, steps)
             with self._lock:
-                if settings == self._settings():  # else the lab shows something else by now
-                    self._results[source] = result
-                else:
-                    done["text"] = f"{source}: the settings have changed since"
-        except ParallelLabError as error:
-            done = {"state": "failed", "text": f"{source} failed", "error": str(error)}
-        except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too
-            done = {"state": "failed", "text": f"{source} failed", "error": f"{type(error).__name__}: {error}"}
-            raise
-        finally:
-            with self._lock:
-                self._run = done
-            self._ended.set()
-            self._changed("run")
+                if settings != self._settings():  # the lab shows something else by now
+                    return f"{source}: the settings have changed since"
+                self._results[source] = result
+            return f"{source}: median of {steps} steps"
+
+        self._start(f"{source}: {steps} steps with this fusion and {steps} without", run)
 
     # ---- forms ----
 
@@ -498,7 +460,7 @@ class FusionLab(Listened):
         self._case, self._plan, self._lanes = case, plan, lanes
         self._results, self._source = {}, "predicted"
         if self._run["state"] != "running":
-            self._run = {"state": "idle", "text": "", "error": None}
+            self._forget_run()
 
     def _settings(self) -> _Key:
         return (*self._key(), self._mode, self._given)

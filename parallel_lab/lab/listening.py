@@ -1,11 +1,18 @@
-"""Models that tell their views when they change."""
+"""Models that tell their views when they change, and that run one thing at a time in a helper thread."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-__all__ = ["Listened"]
+from ..errors import ParallelLabError
+
+__all__ = ["Listened", "RunsOneThing"]
+
+LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 
 
 class Listened:
@@ -30,3 +37,64 @@ class Listened:
     def _changed(self, *what: str) -> None:
         for callback in list(self._listeners):
             callback(*what)
+
+
+class RunsOneThing(Listened):
+    """A model that runs one thing at a time beside the notebook, and says how it went. What has changed is "picture" or "run".
+
+    _run    {"state": "idle" | "running" | "done" | "failed", "text": ..., "error": text of the error or None}
+    _stop   set when nobody wants the result any more
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._forget_run()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._thread is not None and not self._ended.is_set() and (end is None or time.monotonic() < end):
+            self._ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+        return self._run["state"] != "running"
+
+    def close(self) -> None:
+        """Forget the listeners, and wait for a run that goes on: its workers are shared."""
+        self._listeners.clear()
+        self._stop.set()
+        self.wait()
+
+    def _forget_run(self) -> None:
+        self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
+
+    def _start(self, text: str, work: Callable[[], str]) -> None:
+        """Do `work` in a helper thread; it returns what to say of it. Nothing happens while a run goes on."""
+        with self._lock:
+            if self._run["state"] == "running":
+                return
+            self._run = {"state": "running", "text": text, "error": None}
+            self._ended.clear()
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._work, args=(work,), name=type(self).__name__, daemon=True)
+            self._thread.start()
+        self._changed("run")
+
+    def _work(self, work: Callable[[], str]) -> None:
+        done: dict[str, Any] = {"state": "done", "text": "", "error": None}
+        try:
+            done["text"] = work()
+        except ParallelLabError as error:
+            done = {"state": "failed", "text": "the run failed", "error": str(error)}
+        except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too
+            done = {"state": "failed", "text": "the run failed", "error": f"{type(error).__name__}: {error}"}
+            raise
+        finally:
+            with self._lock:
+                self._run = done
+            try:
+                self._changed("run")
+            finally:
+                self._ended.set()  # after the listeners: who waits finds views that show it

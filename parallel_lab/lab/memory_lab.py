@@ -11,16 +11,13 @@ changes nothing. What is shown is predicted from the compiled plan, or counted o
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ..errors import ArgumentError, ParallelLabError, message, shorten
 from ..plan import Plan
 from ..settings import integer
+from .listening import RunsOneThing
 from .memory_count import MOMENTS, Count, predicted_ranks
 from .memory_facts import ParameterFact, parameter_facts
 from .memory_puzzle import ACCUMULATIONS, Par, Score, find_par, fullest
@@ -35,7 +32,6 @@ __all__ = ["DEVICES", "MemoryLab", "RunResult", "Score"]
 DEVICES = (2, 4, 8)
 SHARD_SIZES = (-1, 2, 4, 8)
 STEPS = 20  # that a run compares
-LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 KEPT = 48  # plans; a lesson goes to and fro between few
 LARGEST_TEXT = 40  # characters of a typed size
 UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -43,7 +39,7 @@ UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _Key = tuple[str, int, Settings]
 
 
-class MemoryLab:
+class MemoryLab(RunsOneThing):
     """One training step of a network, and what every rank holds of it.
 
     subject        one of memory_subjects.SUBJECTS: "stack", "dense", "convnet", "transformer", "embedding"
@@ -63,8 +59,7 @@ class MemoryLab:
         parallel_mode: str = "semi_auto_parallel",
         level: str | None = None,
     ) -> None:
-        self._lock = threading.RLock()
-        self._listeners: list[Callable[[str], None]] = []
+        super().__init__()
         self._subject = get_subject(subject)
         self._width, self._capacity = self._subject.width, self._subject.capacity_bytes
         mode = _one_of(parallel_mode, LEVELS, "parallel_mode")
@@ -76,27 +71,8 @@ class MemoryLab:
         self._pars: dict[tuple[int, str, int], Par | None] = {}
         self._rank, self._moment, self._source = 0, "peak", "predicted"
         self._zero = zero_table(7.5e9, 64, 12)
-        self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
         self._results: dict[str, RunResult] = {}
-        self._thread: threading.Thread | None = None
-        self._ended, self._stop = threading.Event(), threading.Event()
         self._update()
-
-    # ---- listening ----
-
-    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call `callback("picture" | "run")` after every change; returns a function that ends it. Calls may come from a helper thread."""
-        self._listeners.append(callback)
-
-        def unsubscribe() -> None:
-            with suppress(ValueError):
-                self._listeners.remove(callback)
-
-        return unsubscribe
-
-    def _changed(self, kind: str) -> None:
-        for callback in list(self._listeners):
-            callback(kind)
 
     # ---- choosing what is looked at ----
 
@@ -282,19 +258,6 @@ class MemoryLab:
             raise ArgumentError(message("par is not known", where="MemoryLab.show_best", hint="find_par() searches for it"))
         self._change(_width=par.width, _settings=par.settings)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while self._thread is not None and not self._ended.is_set() and (end is None or time.monotonic() < end):
-            self._ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
-        return self._run["state"] != "running"
-
-    def close(self) -> None:
-        """Forget the listeners, and wait for a run that goes on: its workers are shared."""
-        self._listeners.clear()
-        self._stop.set()
-        self.wait()
-
     def _start_run(self, source: str, steps: int) -> None:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ArgumentError(message(f"steps={shorten(steps)}", where=f"MemoryLab.run_{source}", allowed="An int, at least 1"))
@@ -310,35 +273,6 @@ class MemoryLab:
             return f"{source}: one step counted, {steps} compared"
 
         self._start(f"{source}: {steps} steps with these settings and {steps} without optimizer parallel", run)
-
-    def _start(self, text: str, work: Callable[[], str]) -> None:
-        with self._lock:
-            if self._run["state"] == "running":
-                return
-            self._run = {"state": "running", "text": text, "error": None}
-            self._ended.clear()
-            self._stop.clear()
-            self._thread = threading.Thread(target=self._work, args=(work,), name="memory-lab", daemon=True)
-            self._thread.start()
-        self._changed("run")
-
-    def _work(self, work: Callable[[], str]) -> None:
-        """The helper thread."""
-        done: dict[str, Any] = {"state": "done", "text": "", "error": None}
-        try:
-            done["text"] = work()
-        except ParallelLabError as error:
-            done = {"state": "failed", "text": "the run failed", "error": str(error)}
-        except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too
-            done = {"state": "failed", "text": "the run failed", "error": f"{type(error).__name__}: {error}"}
-            raise
-        finally:
-            with self._lock:
-                self._run = done
-            try:
-                self._changed("run")
-            finally:
-                self._ended.set()  # after the listeners: who waits finds views that show it
 
     # ---- forms ----
 
@@ -393,7 +327,7 @@ class MemoryLab:
         self._results, self._source = {}, "predicted"
         self._rank = min(self._rank, self._settings.devices - 1)
         if self._run["state"] != "running":
-            self._run = {"state": "idle", "text": "", "error": None}
+            self._forget_run()
 
     def _job(self) -> Job:
         key = (self._subject.name, self._width)

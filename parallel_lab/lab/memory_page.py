@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .memory_words import memory_text
-from .static_page import FRONT_END, lab_page
+from .static_page import lab_page, read_front_end
 
 __all__ = ["memory_front_end", "memory_page"]
 
@@ -19,9 +19,8 @@ STYLES = ("strategy_lab.css", "memory_lab.css")  # the first for what all labs s
 
 
 def memory_front_end() -> tuple[str, str]:
-    """The script (an ES module with `default.render` and `mountPage`) and the style sheet."""
-    script, style = ("\n".join((FRONT_END / name).read_text(encoding="utf-8") for name in names) for names in (SCRIPTS, STYLES))
-    return script, style
+    """Script and style sheet of the Memory Lab."""
+    return read_front_end(SCRIPTS, STYLES)
 
 
 def memory_page(snapshot: Mapping[str, Any], title: str | None = None) -> str:

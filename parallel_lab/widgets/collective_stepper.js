@@ -239,18 +239,9 @@ export function mount(root, { send, live }) {
   const NUMBERS = ["choose_ranks", "choose_elements", "follow"];
   const command = (name, value) => send(name, [NUMBERS.includes(name) ? (value === "" ? null : Number(value)) : value]);
 
-  const theme = () => {
-    const jupyter = document.body.dataset.jpThemeLight;
-    const dark = jupyter === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : jupyter === "false";
-    root.dataset.theme = dark ? "dark" : "light";
-  };
-  const watchTheme = new MutationObserver(theme);
-  watchTheme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  const media = matchMedia("(prefers-color-scheme: dark)");
-  media.addEventListener("change", theme);
   const watchSize = new ResizeObserver(() => { if (Math.abs(ui.width - stage.clientWidth) > 1) { land(); ask(); } });
   watchSize.observe(root);
-  theme();
+  const endTheme = followTheme(root);
 
   const on = {
     click(event) {
@@ -287,7 +278,7 @@ export function mount(root, { send, live }) {
       if (used || target.nodeName === "SELECT" || target.nodeName === "INPUT" || target.nodeName === "BUTTON") event.stopPropagation();
     },
   };
-  for (const [name, handler] of Object.entries(on)) root.addEventListener(name, handler);
+  const endEvents = listenTo(root, on);
 
   return {
     show,
@@ -299,10 +290,9 @@ export function mount(root, { send, live }) {
       frameAsked = 0;
       snapshot = null;
       landing = null;
-      watchTheme.disconnect();
       watchSize.disconnect();
-      media.removeEventListener("change", theme);
-      for (const [name, handler] of Object.entries(on)) root.removeEventListener(name, handler);
+      endTheme();
+      endEvents();
     },
   };
 }

@@ -183,38 +183,7 @@ function mount(root, { live, send, pick }) {
   mounted += 1;
   const ui = { live, width: 900, drag: null, draft: null, line: {}, id: `plfu${mounted}-${Math.random().toString(36).slice(2, 7)}` };
   root.classList.add("pl-lab", "pl-fu");
-  root.setAttribute("role", "region");
-  const slots = Object.fromEntries(Object.keys(PARTS).map((name) => { const el = document.createElement("div"); el.className = "pl-slot"; root.append(el); return [name, el]; }));
-  const drawn = new Map();
-  let snapshot = null, asked = 0;
-  const draw = () => {
-    asked = 0;
-    if (!snapshot) return;
-    root.setAttribute("aria-label", snapshot.title);
-    ui.width = Math.max(480, Math.floor(root.clientWidth || 940) - 8);
-    for (const [name, part] of Object.entries(PARTS)) {
-      const { text } = part(snapshot, ui);
-      if (drawn.get(name) === text) continue;
-      drawn.set(name, text);
-      const next = document.createElement("template");
-      next.innerHTML = text;
-      morph(slots[name], next.content);
-    }
-    root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
-  };
-  const ask = () => { if (!asked) asked = requestAnimationFrame(draw); };
-  const theme = () => {
-    const jupyter = document.body.dataset.jpThemeLight;
-    const dark = jupyter === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : jupyter === "false";
-    root.dataset.theme = dark ? "dark" : "light";
-  };
-  const watchTheme = new MutationObserver(theme);
-  watchTheme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  const media = matchMedia("(prefers-color-scheme: dark)");
-  media.addEventListener("change", theme);
-  const watchSize = new ResizeObserver(ask);
-  watchSize.observe(root);
-  theme();
+  const page = inParts(root, PARTS, ui, (width) => { ui.width = Math.max(480, width); });
 
   const act = (node) => {
     if (node.hasAttribute("disabled")) return;
@@ -223,15 +192,15 @@ function mount(root, { live, send, pick }) {
     else send(command, value === undefined ? [] : [command === "set_devices" ? Number(value) : value]);
   };
   const split = () => {
-    const { runs } = brackets(snapshot, snapshot.lanes.boxes.length, null), several = runs.filter((run) => run.to - run.from > 1);
+    const { runs } = brackets(page.snapshot, page.snapshot.lanes.boxes.length, null), several = runs.filter((run) => run.to - run.from > 1);
     if (!several.length) return;
     const run = several.reduce((a, b) => (b.size > a.size ? b : a)), half = run.size / 2;
     let sum = 0, at = run.from;
-    while (at < run.to - 1 && sum + snapshot.lanes.boxes[at].size_bytes / 2 < half) { sum += snapshot.lanes.boxes[at].size_bytes; at += 1; }
+    while (at < run.to - 1 && sum + page.snapshot.lanes.boxes[at].size_bytes / 2 < half) { sum += page.snapshot.lanes.boxes[at].size_bytes; at += 1; }
     send("add_cut", [Math.max(run.from + 1, at)]);
   };
   const nearest = (event) => {
-    const svg = slots.picture.querySelector("svg"), g = geometry(snapshot, ui.width);
+    const svg = page.slots.picture.querySelector("svg"), g = geometry(page.snapshot, ui.width);
     const x = event.clientX - svg.getBoundingClientRect().left;
     let best = 1;
     for (let k = 1; k < g.n; k += 1) if (Math.abs(g.place[k] - x) < Math.abs(g.place[best] - x)) best = k;
@@ -239,13 +208,12 @@ function mount(root, { live, send, pick }) {
   };
   const numberOf = (text) => (text.trim() === "" ? NaN : Number(text.trim().replace(",", ".")));
   const commitLine = (name, text) => {
-    const now = { alpha: snapshot.line.given_alpha_s * 1e3, beta: snapshot.line.given_beta_s_per_byte * 1e3 * MB }, given = numberOf(text);
+    const now = { alpha: page.snapshot.line.given_alpha_s * 1e3, beta: page.snapshot.line.given_beta_s_per_byte * 1e3 * MB }, given = numberOf(text);
     delete ui.line[name];
     if (Number.isFinite(given) && given >= 0 && given !== Number(now[name].toPrecision(4))) { now[name] = given; send("set_line", [now.alpha / 1e3, now.beta / 1e3 / MB]); }
-    drawn.delete("details");
-    ask();
+    page.forget("details");
   };
-  const commitConfig = (text) => { ui.draft = null; if (text !== snapshot.config.text) send("set_config", [text]); else { drawn.delete("controls"); ask(); } };
+  const commitConfig = (text) => { ui.draft = null; if (text !== page.snapshot.config.text) send("set_config", [text]); else { page.forget("controls"); } };
 
   const on = {
     pointerdown(event) {
@@ -255,11 +223,11 @@ function mount(root, { live, send, pick }) {
       node.focus();
       ui.drag = { cut: Number(node.dataset.cut), at: Number(node.dataset.cut) };
       root.setPointerCapture(event.pointerId);
-      ask();
+      page.ask();
     },
-    pointermove(event) { if (ui.drag) { ui.drag.at = nearest(event); ask(); } },
-    pointerup() { const { drag } = ui; ui.drag = null; if (drag) { if (drag.at !== drag.cut) send("move_cut", [drag.cut, drag.at]); ask(); } },
-    pointercancel() { ui.drag = null; ask(); },
+    pointermove(event) { if (ui.drag) { ui.drag.at = nearest(event); page.ask(); } },
+    pointerup() { const { drag } = ui; ui.drag = null; if (drag) { if (drag.at !== drag.cut) send("move_cut", [drag.cut, drag.at]); page.ask(); } },
+    pointercancel() { ui.drag = null; page.ask(); },
     click(event) {
       const add = event.target.closest("[data-add]");
       if (add && live) { send("add_cut", [Number(add.dataset.add)]); return; }
@@ -285,11 +253,11 @@ function mount(root, { live, send, pick }) {
       const step = { ArrowRight: 1, ArrowLeft: -1, ArrowUp: 1, ArrowDown: -1 }[key];
       if (cut && live) {
         const at = Number(cut.dataset.cut), to = at + (step ?? 0);
-        if (step) { if (to > 0 && to < snapshot.lanes.boxes.length && !snapshot.cuts.includes(to)) send("move_cut", [at, to]); }
+        if (step) { if (to > 0 && to < page.snapshot.lanes.boxes.length && !page.snapshot.cuts.includes(to)) send("move_cut", [at, to]); }
         else if (key === "Delete" || key === "Backspace") send("remove_cut", [at]);
         else used = false;
       } else if (target.nodeName === "INPUT" && key === "Enter") { if (target.dataset.config) commitConfig(target.value); if (target.dataset.line) commitLine(target.dataset.line, target.value); }
-      else if (target.nodeName === "INPUT" && key === "Escape") { ui.draft = null; ui.line = {}; drawn.clear(); ask(); }
+      else if (target.nodeName === "INPUT" && key === "Escape") { ui.draft = null; ui.line = {}; page.forget(); }
       else if (target.nodeName !== "INPUT" && group && step) {
         const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')], next = items[items.indexOf(target.closest('[role="radio"]')) + step];
         if (next) { next.focus(); act(next); }
@@ -298,42 +266,17 @@ function mount(root, { live, send, pick }) {
       if (used || target.nodeName === "INPUT") event.stopPropagation();
     },
   };
-  for (const [name, handler] of Object.entries(on)) root.addEventListener(name, handler);
+  const endEvents = listenTo(root, on);
   return {
-    show(next) { snapshot = next; ask(); },
-    answered() { ui.draft = null; drawn.delete("head"); drawn.delete("controls"); ask(); },
-    dispose() {
-      if (asked) cancelAnimationFrame(asked);
-      watchTheme.disconnect();
-      watchSize.disconnect();
-      media.removeEventListener("change", theme);
-      for (const [name, handler] of Object.entries(on)) root.removeEventListener(name, handler);
-    },
+    show: page.show,
+    answered() { ui.draft = null; page.forget("head", "controls"); },
+    dispose() { page.dispose(); endEvents(); },
   };
 }
 
 // ---- in a notebook ----
 
-function render({ model, el }) {
-  let number = 0;
-  const root = document.createElement("div");
-  el.append(root);
-  const send = (command, args) => { number += 1; model.send({ command, arguments: args, number }); };
-  const view = mount(root, { live: true, send, pick: (source) => send("show_source", [source]) });
-  const refresh = () => {
-    const whole = model.get("snapshot");
-    if (whole && whole.version) view.show({ ...whole, last_error: model.get("last_error") });
-  };
-  const heard = (message) => { if (message.kind === "answered") { refresh(); view.answered(); } };
-  for (const name of ["snapshot", "last_error"]) model.on(`change:${name}`, refresh);
-  model.on("msg:custom", heard);
-  refresh();
-  return () => {
-    for (const name of ["snapshot", "last_error"]) model.off(`change:${name}`, refresh);
-    model.off("msg:custom", heard);
-    view.dispose();
-  };
-}
+const render = inNotebook(mount, (send) => (source) => send("show_source", [source]));
 
 // ---- on a page of its own ----
 

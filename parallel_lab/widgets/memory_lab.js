@@ -142,39 +142,7 @@ function mount(root, { live, send, pick }) {
   mounted += 1;
   const ui = { live, width: 900, bars: 600, draft: {}, id: `plmm${mounted}-${Math.random().toString(36).slice(2, 7)}` };
   root.classList.add("pl-lab", "pl-mm");
-  root.setAttribute("role", "region");
-  const slots = Object.fromEntries(Object.keys(PARTS).map((name) => { const el = document.createElement("div"); el.className = "pl-slot"; root.append(el); return [name, el]; }));
-  const drawn = new Map();
-  let snapshot = null, asked = 0;
-  const draw = () => {
-    asked = 0;
-    if (!snapshot) return;
-    root.setAttribute("aria-label", snapshot.title);
-    ui.width = Math.max(420, Math.floor(root.clientWidth || 940) - 8);
-    ui.bars = ui.width > 740 ? ui.width - 304 : ui.width;
-    for (const [name, part] of Object.entries(PARTS)) {
-      const { text } = part(snapshot, ui);
-      if (drawn.get(name) === text) continue;
-      drawn.set(name, text);
-      const next = document.createElement("template");
-      next.innerHTML = text;
-      morph(slots[name], next.content);
-    }
-    root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
-  };
-  const ask = () => { if (!asked) asked = requestAnimationFrame(draw); };
-  const theme = () => {
-    const jupyter = document.body.dataset.jpThemeLight;
-    const dark = jupyter === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : jupyter === "false";
-    root.dataset.theme = dark ? "dark" : "light";
-  };
-  const watchTheme = new MutationObserver(theme);
-  watchTheme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  const media = matchMedia("(prefers-color-scheme: dark)");
-  media.addEventListener("change", theme);
-  const watchSize = new ResizeObserver(ask);
-  watchSize.observe(root);
-  theme();
+  const page = inParts(root, PARTS, ui, (width) => { ui.width = Math.max(420, width); ui.bars = ui.width > 740 ? ui.width - 304 : ui.width; });
 
   const act = (node) => {
     if (node.hasAttribute("disabled")) return;
@@ -185,7 +153,7 @@ function mount(root, { live, send, pick }) {
   };
   const commit = (name, text) => {
     delete ui.draft[name];
-    const z = snapshot.zero, number = text.trim() === "" ? null : Number(text.trim().replace(",", "."));
+    const z = page.snapshot.zero, number = text.trim() === "" ? null : Number(text.trim().replace(",", "."));
     if (name === "capacity") send("set_capacity", [text]);
     else if (name === "width") send("set_width", [number]);
     else if (name === "threshold") send("set_threshold", [number]);
@@ -213,7 +181,7 @@ function mount(root, { live, send, pick }) {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       let used = true;
       const group = target.closest?.("[data-roving]"), move = { ArrowRight: 1, ArrowLeft: -1, ArrowUp: -1, ArrowDown: 1 }[key];
-      if (target.nodeName === "INPUT" && key === "Escape") { ui.draft = {}; drawn.clear(); ask(); }
+      if (target.nodeName === "INPUT" && key === "Escape") { ui.draft = {}; page.forget(); }
       else if (target.nodeName !== "INPUT" && group && (move || key === " " || key === "Enter")) {
         const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')], next = items[items.indexOf(target.closest('[role="radio"]')) + (move ?? 0)];
         if (next) { next.focus(); act(next); }
@@ -222,42 +190,17 @@ function mount(root, { live, send, pick }) {
       if (used || target.nodeName === "INPUT") event.stopPropagation();
     },
   };
-  for (const [name, handler] of Object.entries(on)) root.addEventListener(name, handler);
+  const endEvents = listenTo(root, on);
   return {
-    show(next) { snapshot = next; ask(); },
-    answered() { drawn.clear(); ask(); },
-    dispose() {
-      if (asked) cancelAnimationFrame(asked);
-      watchTheme.disconnect();
-      watchSize.disconnect();
-      media.removeEventListener("change", theme);
-      for (const [name, handler] of Object.entries(on)) root.removeEventListener(name, handler);
-    },
+    show: page.show,
+    answered() { page.forget(); },
+    dispose() { page.dispose(); endEvents(); },
   };
 }
 
 // ---- in a notebook ----
 
-function render({ model, el }) {
-  let number = 0;
-  const root = document.createElement("div");
-  el.append(root);
-  const send = (command, args) => { number += 1; model.send({ command, arguments: args, number }); };
-  const view = mount(root, { live: true, send, pick: (command, value) => send(command, [value]) });
-  const refresh = () => {
-    const whole = model.get("snapshot");
-    if (whole && whole.version) view.show({ ...whole, last_error: model.get("last_error") });
-  };
-  const heard = (message) => { if (message.kind === "answered") { refresh(); view.answered(); } };
-  for (const name of ["snapshot", "last_error"]) model.on(`change:${name}`, refresh);
-  model.on("msg:custom", heard);
-  refresh();
-  return () => {
-    for (const name of ["snapshot", "last_error"]) model.off(`change:${name}`, refresh);
-    model.off("msg:custom", heard);
-    view.dispose();
-  };
-}
+const render = inNotebook(mount, (send) => (command, value) => send(command, [value]));
 
 // ---- on a page of its own ----
 

@@ -1,4 +1,4 @@
-// Text as HTML, and the page that follows it: what every part of the Strategy Lab is made with. Joined with the other scripts by `front_end()`.
+// Text as HTML, and the page that follows it: what every lab is made with. Joined with a lab's own scripts by `read_front_end`.
 
 // ---- text ----
 
@@ -68,4 +68,83 @@ function morph(live, next) {
     else live.insertBefore(found, at);
   }
   while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
+}
+
+// ---- what every lab's view does ----
+
+// Dark or light, as JupyterLab or the system has it; returns what ends it.
+function followTheme(root) {
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  const theme = () => {
+    const jupyter = document.body.dataset.jpThemeLight;
+    root.dataset.theme = (jupyter === undefined ? media.matches : jupyter === "false") ? "dark" : "light";
+  };
+  const watch = new MutationObserver(theme);
+  watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  media.addEventListener("change", theme);
+  theme();
+  return () => { watch.disconnect(); media.removeEventListener("change", theme); };
+}
+
+// {event: handler} on an element; returns what takes them off.
+function listenTo(root, handlers) {
+  for (const [name, handler] of Object.entries(handlers)) root.addEventListener(name, handler);
+  return () => { for (const [name, handler] of Object.entries(handlers)) root.removeEventListener(name, handler); };
+}
+
+// A lab that is drawn in parts, each when its text has changed. `parts`: {name: (snapshot, ui) => html}; `measure` is told the room there is.
+function inParts(root, parts, ui, measure) {
+  root.setAttribute("role", "region");
+  const slots = Object.fromEntries(Object.keys(parts).map((name) => { const el = document.createElement("div"); el.className = "pl-slot"; root.append(el); return [name, el]; }));
+  const drawn = new Map();
+  let asked = 0;
+  const draw = () => {
+    asked = 0;
+    if (!page.snapshot) return;
+    root.setAttribute("aria-label", page.snapshot.title);
+    measure(Math.floor(root.clientWidth || 940) - 8);
+    for (const [name, part] of Object.entries(parts)) {
+      const { text } = part(page.snapshot, ui);
+      if (drawn.get(name) === text) continue;
+      drawn.set(name, text);
+      const next = document.createElement("template");
+      next.innerHTML = text;
+      morph(slots[name], next.content);
+    }
+    root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
+  };
+  const ask = () => { if (!asked) asked = requestAnimationFrame(draw); };
+  const watchSize = new ResizeObserver(ask);
+  watchSize.observe(root);
+  const endTheme = followTheme(root);
+  const page = {
+    snapshot: null, slots, ask,
+    forget(...names) { for (const name of names.length ? names : drawn.keys()) drawn.delete(name); ask(); }, // drawn anew, also where nothing has changed
+    show(next) { page.snapshot = next; ask(); },
+    dispose() { if (asked) cancelAnimationFrame(asked); watchSize.disconnect(); endTheme(); },
+  };
+  return page;
+}
+
+// `render` of a widget whose one trait `snapshot` is shown. pickOf(send): what to do with a choice that a page of its own makes by itself.
+function inNotebook(mount, pickOf) {
+  return ({ model, el }) => {
+    let number = 0;
+    const root = document.createElement("div");
+    el.append(root);
+    const send = (command, args) => { number += 1; model.send({ command, arguments: args, number }); };
+    const view = mount(root, { live: true, send, pick: pickOf(send) });
+    const refresh = () => {
+      const whole = model.get("snapshot");
+      if (whole && whole.version) view.show({ ...whole, last_error: model.get("last_error") });
+    };
+    const heard = (message) => { if (message.kind === "answered") { refresh(); view.answered(); } };
+    const heardOf = { "change:snapshot": refresh, "change:last_error": refresh, "msg:custom": heard };
+    for (const [name, handler] of Object.entries(heardOf)) model.on(name, handler);
+    refresh();
+    return () => {
+      for (const [name, handler] of Object.entries(heardOf)) model.off(name, handler);
+      view.dispose();
+    };
+  };
 }

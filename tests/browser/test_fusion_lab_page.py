@@ -1,103 +1,20 @@
-"""The Fusion Lab in a real browser: what is drawn, cuts moved with mouse and keyboard, nothing asked of the network, both themes.
-
-The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are the widget's own commands.
-"""
+"""The Fusion Lab in a real browser: what is drawn, cuts moved with mouse and keyboard, nothing asked of the network, both themes."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from itertools import pairwise
 
 import pytest
 
 from parallel_lab.lab.fusion_lab import FusionLab
-from parallel_lab.lab.fusion_page import fusion_front_end
 from parallel_lab.widgets import FusionLabWidget
+from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["browser", "live", "page_of"]  # the fixtures
+
 expect = sync_api.expect
 
-CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
-
-LIVE = """<!doctype html><meta charset="utf-8"><title>live</title><style>body{{margin:0}}{style}</style><div id="lab"></div>
-<script type="module">
-{script}
-const listeners = {{}}, state = {state};
-const tell = (name, ...given) => (listeners[name] ?? []).forEach((f) => f(...given));
-render({{ el: document.getElementById("lab"), model: {{
-  get: (name) => state[name],
-  on: (name, f) => (listeners[name] ??= []).push(f),
-  off: () => {{}},
-  send: async (message) => {{
-    Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
-    tell("change:snapshot"); tell("change:last_error"); tell("msg:custom", {{ kind: "answered", number: message.number }});
-  }},
-}} }});
-</script>"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def page_of(browser, tmp_path):
-    """page_of(html, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
-    asked, broken, contexts = [], [], []
-
-    def opened(html, scheme="light", width=1280, python=None):
-        file = tmp_path / f"page{len(contexts)}.html"
-        file.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        if python is not None:
-            page.expose_function("python", python)
-        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
-        page.on("pageerror", lambda e: broken.append(str(e)))
-        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
-        page.goto(file.as_uri())
-        page.wait_for_selector(".pl-fu-message")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not asked and not broken
-
-
-@pytest.fixture
-def live(page_of):
-    """live(lab) -> (page, widget): the page of a kernel."""
-    widgets = []
-
-    def opened(lab, **options):
-        widget = FusionLabWidget(lab)
-        widgets.append(widget)
-
-        def shown() -> str:
-            return json.dumps({"snapshot": widget.snapshot, "last_error": widget.last_error})
-
-        def python(message: str) -> str:
-            given = json.loads(message)
-            widget.command(given["command"], *given["arguments"])
-            return shown()
-
-        script, style = fusion_front_end()
-        return page_of(LIVE.format(style=style, script=script, state=shown()), python=python, **options), widget
-
-    yield opened
-    for widget in widgets:
-        widget.close()
+pytestmark = MARKS
 
 
 def cuts(page) -> list[int]:
@@ -167,7 +84,7 @@ def test_nothing_is_cut_off(page_of, subject, width, scheme):
 def test_a_cut_is_dragged_with_the_mouse(live):
     lab = FusionLab("golf")
     lab.set_cuts([2, 6])
-    page, widget = live(lab)
+    page, widget = live(FusionLabWidget(lab))
     boxes = [b.bounding_box() for b in page.locator(".pl-fu-box rect").all()]
     knob = page.locator(".pl-fu-cut").nth(0).locator(".pl-fu-knob").bounding_box()
     page.mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
@@ -182,7 +99,7 @@ def test_a_cut_is_dragged_with_the_mouse(live):
 def test_par_is_reached_with_the_keyboard_alone(live):
     """From one bucket to [0, 3, 5]: Split three times, then arrow keys; the focus stays on the cut that moves."""
     lab = FusionLab("golf")
-    page, widget = live(lab)
+    page, widget = live(FusionLabWidget(lab))
     for number in (1, 2, 3):
         page.get_by_role("button", name="Split").press("Enter")
         expect(page.locator(".pl-fu-cut")).to_have_count(number)
@@ -206,7 +123,7 @@ def test_par_is_reached_with_the_keyboard_alone(live):
 
 def test_a_click_between_gradients_cuts_there(live):
     lab = FusionLab("golf")
-    page, _ = live(lab)
+    page, _ = live(FusionLabWidget(lab))
     page.locator('[data-add="7"] .pl-fu-reach').click()
     expect(page.locator(".pl-fu-cut")).to_have_count(1)
     assert lab.cuts == (7,)
@@ -214,7 +131,7 @@ def test_a_click_between_gradients_cuts_there(live):
 
 def test_modes_settings_and_refusals(live):
     lab = FusionLab("golf")
-    page, widget = live(lab)
+    page, widget = live(FusionLabWidget(lab))
     page.get_by_role("radio", name="size").click()
     field = page.locator(".pl-fu-config input")
     expect(field).to_have_value("8")

@@ -1,103 +1,20 @@
-"""The Memory Lab in a real browser: bars to scale, what is chosen with mouse and keyboard, no request, nothing cut off, both themes.
-
-The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are the widget's own commands.
-"""
+"""The Memory Lab in a real browser: bars to scale, what is chosen with mouse and keyboard, no request, nothing cut off, both themes."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from itertools import pairwise
 
 import pytest
 
 from parallel_lab.lab.memory_lab import MemoryLab
-from parallel_lab.lab.memory_page import memory_front_end
 from parallel_lab.widgets import MemoryLabWidget
+from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["browser", "live", "page_of"]  # the fixtures
+
 expect = sync_api.expect
 
-CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
-
-LIVE = """<!doctype html><meta charset="utf-8"><title>live</title><style>body{{margin:0}}{style}</style><div id="lab"></div>
-<script type="module">
-{script}
-const listeners = {{}}, state = {state};
-const tell = (name, ...given) => (listeners[name] ?? []).forEach((f) => f(...given));
-render({{ el: document.getElementById("lab"), model: {{
-  get: (name) => state[name],
-  on: (name, f) => (listeners[name] ??= []).push(f),
-  off: () => {{}},
-  send: async (message) => {{
-    Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
-    tell("change:snapshot"); tell("change:last_error"); tell("msg:custom", {{ kind: "answered", number: message.number }});
-  }},
-}} }});
-</script>"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def page_of(browser, tmp_path):
-    """page_of(html, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
-    asked, broken, contexts = [], [], []
-
-    def opened(html, scheme="light", width=1280, python=None):
-        file = tmp_path / f"page{len(contexts)}.html"
-        file.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        if python is not None:
-            page.expose_function("python", python)
-        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
-        page.on("pageerror", lambda e: broken.append(str(e)))
-        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
-        page.goto(file.as_uri())
-        page.wait_for_selector(".pl-mm-bar")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not asked and not broken
-
-
-@pytest.fixture
-def live(page_of):
-    """live(lab) -> (page, widget): the page of a kernel."""
-    widgets = []
-
-    def opened(lab, **options):
-        widget = MemoryLabWidget(lab)
-        widgets.append(widget)
-
-        def shown() -> str:
-            return json.dumps({"snapshot": widget.snapshot, "last_error": widget.last_error})
-
-        def python(message: str) -> str:
-            given = json.loads(message)
-            widget.command(given["command"], *given["arguments"])
-            return shown()
-
-        script, style = memory_front_end()
-        return page_of(LIVE.format(style=style, script=script, state=shown()), python=python, **options), widget
-
-    yield opened
-    for widget in widgets:
-        widget.close()
+pytestmark = MARKS
 
 
 def ran(lab, steps=1):
@@ -185,7 +102,7 @@ def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
 
 def test_a_level_is_chosen_with_the_arrow_keys(live):
     lab = MemoryLab("stack", 4)
-    page, widget = live(lab)
+    page, widget = live(MemoryLabWidget(lab))
     page.get_by_role("radio", name="level1").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="level2")).to_have_attribute("aria-checked", "true")
@@ -198,7 +115,7 @@ def test_a_level_is_chosen_with_the_arrow_keys(live):
 
 def test_settings_are_typed_and_refused(live):
     lab = MemoryLab("stack", 4)
-    page, _ = live(lab)
+    page, _ = live(MemoryLabWidget(lab))
     field = page.get_by_label("a device has")
     field.fill("much")
     field.press("Enter")
@@ -225,7 +142,7 @@ def test_settings_are_typed_and_refused(live):
 
 def test_the_puzzle_is_played_and_solved(live):
     lab = MemoryLab("stack", 2, "SGD")
-    page, widget = live(lab)
+    page, widget = live(MemoryLabWidget(lab))
     field = page.get_by_label("a device has")
     field.fill("600000")
     field.press("Enter")
@@ -243,7 +160,7 @@ def test_the_puzzle_is_played_and_solved(live):
 
 
 def test_the_paper_s_table_takes_the_learner_s_model(live):
-    page, widget = live(MemoryLab("stack", 2))
+    page, widget = live(MemoryLabWidget(MemoryLab("stack", 2)))
     field = page.get_by_label("parameters P")
     field.fill("1T")
     field.press("Enter")
@@ -261,7 +178,7 @@ def test_the_paper_s_table_takes_the_learner_s_model(live):
 def test_a_run_shows_its_verdict(live):
     lab = MemoryLab("stack", 2)
     lab.set_width(32)
-    page, _ = live(lab)
+    page, _ = live(MemoryLabWidget(lab))
     expect(page.locator(".pl-mm-equality")).to_contain_text("not run yet")
     page.get_by_role("button", name="Simulate").click()
     assert lab.wait(60)

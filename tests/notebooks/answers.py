@@ -47,4 +47,42 @@ def blow_up_step(rate, ranks):
         loss, step = loss * growth, step + 1
     return step if growth > 1 else None
 """,
+    "04.1": """
+def buckets_by_size(sizes_bytes, threshold_mb):
+    buckets, total = [[]], 0
+    for position, size in enumerate(sizes_bytes):
+        buckets[-1].append(position)
+        total += size
+        if total > threshold_mb * 1024 * 1024 or threshold_mb == 0:
+            buckets.append([])
+            total = 0
+    return [bucket for bucket in buckets if bucket]
+""",
+    "04.2": "indices = [0, 3, 5]",
+    "04.3": """
+def exposed_s(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
+    end_s = 0
+    for ready, size in zip(ready_s, sizes_bytes):
+        end_s = max(end_s, ready) + alpha_s + beta_s_per_byte * size
+    return max(0, end_s - backward_s)
+""",
+    "05.1": """
+def bytes_per_rank(parameters, ranks, stage, param_bytes, grad_bytes, state_bytes):
+    if stage >= 1:
+        state_bytes /= ranks
+    if stage >= 2:
+        grad_bytes /= ranks
+    if stage >= 3:
+        param_bytes /= ranks
+    return parameters * (param_bytes + grad_bytes + state_bytes)
+""",
+    "05.2": """
+def zero1_step(rank, ranks, weights, gradient, velocity):
+    everybody, size = tuple(range(ranks)), len(weights) // ranks
+    mine = yield Request("reduce_scatter", everybody, gradient, reduce="mean")
+    velocity = 0.9 * velocity + mine
+    weights = yield Request("all_gather", everybody, weights[rank * size : (rank + 1) * size] - 0.1 * velocity)
+    return weights, velocity
+""",
+    "05.3": 'model = {"width": 368, "level": "level3"}',
 }

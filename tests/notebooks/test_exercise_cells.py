@@ -75,6 +75,10 @@ def test_an_exercise_has_one_cell_for_the_answer_and_one_for_the_grade(exercise)
     assert given[0] == given[1]
 
 
+def test_there_is_a_right_answer_to_each_exercise():
+    assert ANSWERS.keys() == {exercise.number for exercise in all_exercises()}
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted({name for name, _ in CELLS}))
 def test_with_right_answers_every_cell_of_the_notebook_runs_and_nothing_is_raised(name, tmp_path, monkeypatch):

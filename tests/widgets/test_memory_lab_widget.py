@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from parallel_lab.errors import ParallelLabError
 from parallel_lab.lab.memory_lab import MemoryLab
 from parallel_lab.widgets import MemoryLabWidget
 from parallel_lab.widgets.memory_lab import COMMANDS
@@ -50,7 +49,7 @@ def test_a_control_is_one_command_of_the_model(widget, command, arguments, seen)
     tell(widget, command, *arguments)
     assert widget.last_error is None
     assert seen(widget.snapshot) and widget.snapshot == widget.lab.snapshot()
-    assert widget.sent[-1] == {"kind": "answered", "number": 1}
+    assert widget.sent[-1] == {"kind": "answered", "number": 1, "refused": False}
 
 
 @pytest.mark.parametrize(
@@ -128,5 +127,4 @@ def test_closing_leaves_nothing(widget):
 def test_other_forms(widget):
     assert widget.to_text() == widget.lab.to_text()
     assert widget._repr_html_().startswith("<iframe title=") and "&lt;script" in widget._repr_html_()
-    with pytest.raises(ParallelLabError):
-        widget._check("nonsense", ())
+    assert not widget.command("nonsense") and "unknown command 'nonsense'" in widget.last_error
