@@ -4,7 +4,7 @@ Waiting is adaptive. While the machine is quiet a rank looks, lets others run (s
 missing) and looks again; a meeting of 8 ranks on 2 cores then takes about 15 us. After LOOKS of that it sleeps until it is woken (a futex, where
 there is one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that loses much of its time
 so sleeps at once in all waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to
-MAX_CALM_S. A sleeping rank that is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
+MAX_CALM_S, and else it is halved. A sleeping rank that is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = ["FAULT_ERRORS", "MOVING", "Meeting", "Missing", "RunInterrupted", "Wa
 
 LOOKS = 40  # how often a rank yields and looks before it sleeps: a core that falls idle takes over ranks that wait for the other one
 STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to another program, or to a rank that computes
-MAX_LOST = 0.3  # a rank that loses more of its time so does not yield for FIRST_CALM_S, and if that happens again for longer
+MIN_LOST_S = 4e-3  # judged once so much was lost: when a run begins, ranks that come first wait once or twice for those that are still starting
+MAX_LOST = 0.3  # a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
@@ -138,7 +139,7 @@ class Meeting:
         self._behind_stamp = MOVING
         self._calm_until = 0.0
         self._calm_s = FIRST_CALM_S
-        self._yielding_since = 0.0
+        self._yielding_since, self._lost_s = time.perf_counter(), 0.0
 
     def begin_run(self) -> None:
         self.entry, self.progress, self._told_behind = 0, None, None
@@ -181,14 +182,18 @@ class Meeting:
         self._sleep(wait, start)
 
     def _lost_time(self, now: float, lost_s: float) -> None:
-        """A yield gave the core away for `lost_s`. If that is much of the time since yielding began, sleep in waits for a while, each time for
-        longer; where it happens now and then, yielding is still the faster way.
+        """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, sleep in waits for a while, each
+        time for longer; where it happens now and then, yielding is still the faster way.
         """
-        if lost_s > MAX_LOST * (now - self._yielding_since):
-            self._calm_until = self._yielding_since = now + self._calm_s
+        self._lost_s += lost_s
+        if self._lost_s < MIN_LOST_S:
+            return
+        if self._lost_s > MAX_LOST * (now - self._yielding_since):
+            self._calm_until = now + self._calm_s
             self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
         else:
-            self._yielding_since, self._calm_s = now, FIRST_CALM_S
+            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
+        self._yielding_since, self._lost_s = max(now, self._calm_until), 0.0
 
     def _sleep(self, wait: Wait, start: float) -> None:
         """Sleep until the others ring, or look now and then."""

@@ -1,0 +1,56 @@
+"""When a rank stops yielding and sleeps instead: what it loses is added up and judged against the time in which it was lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.run.shm.arena import Arena, ArenaMap, SharedBlock
+from parallel_lab.run.shm.barrier import FIRST_CALM_S, MAX_CALM_S, MAX_LOST, MIN_LOST_S, Meeting
+
+
+@pytest.fixture
+def meeting():
+    layout = ArenaMap.for_budget(2, 1 << 22)
+    arena = Arena(SharedBlock(layout.size_bytes), layout)
+    found = Meeting(arena, 0)
+    found._yielding_since = 100.0  # the clock of these tests
+    yield found
+    del found.words
+    arena.close()
+
+
+def test_one_wait_for_a_rank_that_is_still_starting_is_no_reason(meeting):
+    meeting._lost_time(100.0 + 0.9 * MIN_LOST_S, 0.9 * MIN_LOST_S)
+    assert meeting._calm_until < 100
+
+
+def test_each_time_the_cores_are_still_taken_the_rank_sleeps_twice_as_long(meeting):
+    now, calm_s = 100.0, FIRST_CALM_S
+    for _ in range(20):
+        now += MIN_LOST_S
+        meeting._lost_time(now, MIN_LOST_S)
+        assert meeting._calm_until == pytest.approx(now + calm_s)
+        now, calm_s = meeting._calm_until, min(2 * calm_s, MAX_CALM_S)
+    assert calm_s == MAX_CALM_S
+
+
+def test_a_little_loss_in_a_long_time_halves_the_sleep(meeting):
+    now = 100.0
+    for _ in range(4):
+        now += MIN_LOST_S
+        meeting._lost_time(now, MIN_LOST_S)
+        now = meeting._calm_until
+    before = meeting._calm_s
+    assert before == 16 * FIRST_CALM_S
+    for n in range(1, 8):
+        now += 1.01 * MIN_LOST_S / MAX_LOST
+        meeting._lost_time(now, MIN_LOST_S)
+        assert meeting._calm_until < now and meeting._calm_s == max(before / 2**n, FIRST_CALM_S)
+
+
+def test_losses_too_small_to_be_judged_alone_add_up(meeting):
+    for n in range(1, 4):
+        meeting._lost_time(100.0 + n * MIN_LOST_S / 4, MIN_LOST_S / 4)
+        assert meeting._calm_until < 100
+    meeting._lost_time(100.0 + MIN_LOST_S, MIN_LOST_S / 4)
+    assert meeting._calm_until > 100
