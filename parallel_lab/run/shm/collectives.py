@@ -292,27 +292,29 @@ class Collectives:
     # values go out in pieces
 
     def _pieces_out(self, group: Group, pieces: np.ndarray, start: int, stop: int) -> None:
-        """Write range [start:stop] of every piece (rows, n, run) to my buffer."""
-        size = stop - start
-        mine = self._row(group, group.me, pieces.dtype, size * group.n, ahead=1)
-        if size * group.n == pieces.size:
-            mine.reshape(group.n, len(pieces), pieces.shape[2])[...] = pieces.swapaxes(0, 1)
-            return
+        """Write range [start:stop] of every piece (rows, n, run) but my own to my buffer."""
+        size, me = stop - start, group.me
+        mine = self._row(group, me, pieces.dtype, size * group.n, ahead=1)
         if len(pieces) == 1:
-            mine.reshape(group.n, size)[...] = pieces[0, :, start:stop]
+            rows = mine.reshape(group.n, size)
+            rows[:me], rows[me + 1 :] = pieces[0, :me, start:stop], pieces[0, me + 1 :, start:stop]
             return
         for i in range(group.n):
-            copy_out(pieces[:, i, :], start, stop, mine[i * size : (i + 1) * size])
+            if i != me:
+                copy_out(pieces[:, i, :], start, stop, mine[i * size : (i + 1) * size])
 
-    def _piece_for_me(self, group: Group, member: int, place: int, shape: tuple[int, int, int], dtype: np.dtype, start: int, stop: int) -> np.ndarray:
-        """Range [start:stop] of a member's piece for this rank, flat; `shape` is that of the value as (rows, n, run)."""
-        size = stop - start
-        if place < 0:
-            return self._row(group, member, dtype, size * group.n, ahead=0)[group.me * size : (group.me + 1) * size]
-        piece = group.view(place, dtype, math.prod(shape)).reshape(shape)[:, group.me, :]
-        if shape[0] == 1:
+    def _piece_for_me(self, group: Group, member: int, place: int, pieces: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Range [start:stop] of a member's piece for this rank, flat; `pieces` are those of this rank's own value."""
+        size, me = stop - start, group.me
+        if member == me:
+            piece = pieces[:, me, :]
+        elif place < 0:
+            return self._row(group, member, pieces.dtype, size * group.n, ahead=0)[me * size : (me + 1) * size]
+        else:
+            piece = group.view(place, pieces.dtype, pieces.size).reshape(pieces.shape)[:, me, :]
+        if len(piece) == 1:
             return piece[0, start:stop]
-        flat = np.empty(size, dtype)
+        flat = np.empty(size, pieces.dtype)
         copy_out(piece, start, stop, flat)
         return flat
 
@@ -338,7 +340,7 @@ class Collectives:
                 places, _ = group.places()
                 if min(places) >= 0:
                     break
-            rows = [self._piece_for_me(group, i, places[i], pieces.shape, value.dtype, start, stop) for i in range(n)]
+            rows = [self._piece_for_me(group, i, places[i], pieces, start, stop) for i in range(n)]
             self._combine(rows, request.reduce, flat[start:stop], in_place)
         if min(places) >= 0:
             values = [group.view(place, value.dtype, value.size).reshape(pieces.shape)[:, group.me, :] for place in places]
@@ -379,7 +381,7 @@ class Collectives:
                     break
             for i in range(n):
                 if stop > start:
-                    copy_in(joined[:, i, :], start, stop, self._piece_for_me(group, i, places[i], pieces.shape, value.dtype, start, stop))
+                    copy_in(joined[:, i, :], start, stop, self._piece_for_me(group, i, places[i], pieces, start, stop))
         if min(places) >= 0:
             slots = out.reshape((*shape[:concat], n, *shape[concat:]))  # the joined dim as (member, its size)
             for i in (*range(group.me, n), *range(group.me)):
