@@ -24,7 +24,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from .errors import LayoutError, message
 
@@ -182,10 +182,10 @@ class TensorLayout:
         """Ranks along `axis` (counted from the right)."""
         return self.device_matrix[-1 - axis]
 
-    @property
+    @cached_property
     def splits(self) -> tuple[int, ...]:
         """Number of slices per tensor dim (the strategy of this operand)."""
-        return tuple(math.prod(self.axis_size(a) for a in axes) for axes in self.tensor_map)
+        return tuple([math.prod([self.axis_size(a) for a in axes]) for axes in self.tensor_map])
 
     @property
     def replica_axes(self) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ class TensorLayout:
         """Shape of the part one rank holds; the same on every rank."""
         shape = tuple(shape)
         self.check_shape(shape)
-        return tuple(size // cut for size, cut in zip(shape, self.splits, strict=True))
+        return tuple([size // cut for size, cut in zip(shape, self.splits, strict=True)])
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Coordinates of `rank` in the device matrix, left to right.
@@ -284,6 +284,10 @@ class TensorLayout:
         >>> TensorLayout((2, 1, 4), (2, -1)).canonical() == TensorLayout((2, 2, 2), (2, -1)).canonical()
         True
         """
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> TensorLayout:
         keep = [a for a in range(len(self.device_matrix) - 1, -1, -1) if self.axis_size(a) > 1]
         follows: dict[int, int] = {}
         role: dict[int, object] = {a: ("partial",) if a in self.partial else ("replica",) for a in keep}
@@ -309,7 +313,7 @@ class TensorLayout:
 
     def same_placement(self, other: TensorLayout) -> bool:
         """Whether every rank holds the same part (and the same kind of addend) under both layouts."""
-        return self.canonical() == other.canonical()
+        return self._canonical == other._canonical
 
     def distinct_slices(self) -> Iterator[tuple[int, ...]]:
         """Slice numbers of all different slices, row-major: the order in which views give out colours."""

@@ -18,7 +18,7 @@ from ..context import current_tracer
 from ..errors import NotBuiltYet, ShapeError, TraceError, message, shorten
 from ..named_layout import as_strategy
 from ..nn.amp import LOSS_SCALE
-from ..ops.registry import OPS, OpDef, Primitive, scalar_operand
+from ..ops.registry import OPS, OpDef, Primitive, dtype_name, scalar_operand
 from ..origin import Origin, caller
 from ..tensor import Parameter, Tensor
 from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
@@ -278,7 +278,7 @@ class Tracer:
             base += f".{attrs['index']}"
         where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")
         shapes = tuple(v.shape for v in values)
-        shape, dtype = op.infer(shapes, tuple(str(v.dtype) for v in values), attrs, where)
+        shape, dtype = op.infer(shapes, tuple([dtype_name(v.dtype) for v in values]), attrs, where)
         if op.view:
             attrs = {**attrs, "shape": shape}
         nd_tp = primitive is not None and primitive.prim_attrs.get("enable_nd_tp") is True

@@ -23,7 +23,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +36,7 @@ from ..origin import Origin, caller
 from .placement import TARGET, Placed, refuse_placement, refuse_recompute
 from .signature import Shape, Signature, resolve
 
-__all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_dim", "check_ints", "check_strategy_value", "op", "scalar_operand"]
+__all__ = ["OPS", "Case", "OpDef", "Primitive", "case", "check_dim", "check_ints", "check_strategy_value", "dtype_name", "op", "scalar_operand"]
 
 OPS: dict[str, OpDef] = {}
 PRIMITIVES: dict[str, type[Primitive]] = {}
@@ -303,10 +303,10 @@ class OpDef:
     def result_dtype(self, dtypes: tuple[str, ...], attrs: dict[str, Any]) -> str:
         """Name of the result's dtype for operands of these dtypes."""
         if callable(self.dtype):
-            return str(np.dtype(self.dtype(dtypes, **attrs)))
+            return dtype_name(np.dtype(self.dtype(dtypes, **attrs)))
         if self.dtype is not None:
             return self.dtype
-        return str(np.result_type(*(np.dtype(d) for d in dtypes)))
+        return _common_dtype(dtypes)
 
     @property
     def names_labels(self) -> bool:
@@ -344,6 +344,17 @@ class OpDef:
         if self.flops is not None:
             return int(self.flops(SimpleNamespace(**known)))
         return math.prod(known[c] for c in signature.labels)
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: np.dtype) -> str:
+    """str(dtype), which numpy puts together anew each time."""
+    return str(dtype)
+
+
+@lru_cache(maxsize=256)
+def _common_dtype(dtypes: tuple[str, ...]) -> str:
+    return str(np.result_type(*(np.dtype(d) for d in dtypes)))
 
 
 class _Facts:
@@ -391,7 +402,7 @@ def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
 
     others  the other operands; anything with a `dtype`
     """
-    dtypes = [np.dtype(str(o.dtype)) for o in others if hasattr(o, "dtype")]
+    dtypes = [o.dtype if isinstance(o.dtype, np.dtype) else np.dtype(str(o.dtype)) for o in others if hasattr(o, "dtype")]
     if not dtypes:
         return np.asarray(value, np.float32 if isinstance(value, float) else None)
     dtype = np.result_type(*dtypes)

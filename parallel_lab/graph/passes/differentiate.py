@@ -21,7 +21,7 @@ from typing import Any
 from ...context import current_tracer
 from ...errors import TraceError, message
 from ...layout import TensorLayout
-from ...ops.registry import OPS, OpDef, scalar_operand
+from ...ops.registry import OPS, OpDef, dtype_name, scalar_operand
 from ...origin import Origin
 from ..ir import LOCAL_MODES, Draft, Instr, Value, attr_pairs, fresh_name
 from ..trace import TracedValue
@@ -74,7 +74,7 @@ class LocalRecorder:
     def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> TracedValue:
         """One operator on slices."""
         traced = [x if isinstance(x, TracedValue) else self._number(x, operands) for x in operands]
-        shape, dtype = op.infer(tuple(t.shape for t in traced), tuple(str(t.dtype) for t in traced), attrs, self.name)
+        shape, dtype = op.infer(tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced]), attrs, self.name)
         if op.view:
             attrs = {**attrs, "shape": shape}
         place = self.place if op.offset is not None or op.part_size is not None else {}
@@ -86,10 +86,11 @@ class LocalRecorder:
         if not isinstance(x, (bool, int, float)):
             raise TraceError(message(f"operand {x!r}", where=self.name, allowed="Values of the program and numbers"))
         array = scalar_operand(x, operands)
-        name = f"{array.item()!r}:{array.dtype}"
+        dtype = dtype_name(array.dtype)
+        name = f"{array.item()!r}:{dtype}"
         self.scalars[name] = array.item()
-        self.values.setdefault(name, Value((), str(array.dtype), None))
-        return TracedValue(name, (), str(array.dtype), self)
+        self.values.setdefault(name, Value((), dtype, None))
+        return TracedValue(name, (), dtype, self)
 
     def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
         """Append an instruction that makes `value`; `fields` are further fields of Instr. Returns its result."""
