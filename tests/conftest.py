@@ -90,11 +90,12 @@ def living_processes() -> dict[int, str]:
 
 
 def _users(name: str) -> list[int]:
-    """Processes that have the /dev/shm file `name` mapped or open."""
+    """Processes that have the /dev/shm file or folder `name` mapped or open, or in their command line: they look after it."""
     target, found = str(SHM / name), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if target in (process / "maps").read_text() or any(os.readlink(link).startswith(target) for link in (process / "fd").iterdir()):
+            named = target in (process / "maps").read_text() or target.encode() in (process / "cmdline").read_bytes()
+            if named or any(os.readlink(link).startswith(target) for link in (process / "fd").iterdir()):
                 found.append(int(process.name))
         except OSError:  # ended while we looked, or not ours to look at
             continue
