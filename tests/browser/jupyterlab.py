@@ -29,13 +29,9 @@ from typing import Any
 
 import nbformat
 import psutil
-import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api")
+from tests.browser.lab_page import CHROMIUM, FLAGS, sync_api
 
-CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60  # until something that must happen counts as missing; the machine may be busy
 CURRENT = "window.jupyterapp.shell.currentWidget"

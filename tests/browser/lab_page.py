@@ -46,13 +46,13 @@ def browser():
 
 @pytest.fixture
 def page_of(browser, tmp_path):
-    """page_of(html, scheme=..., width=...) -> page, drawn; at the end: no request left, nothing was raised."""
+    """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request left, nothing was raised."""
     asked, broken, contexts = [], [], []
 
-    def opened(html, scheme="light", width=1280, python=None):
+    def opened(html, scheme="light", width=1280, python=None, drawn='[role="region"][data-painted]', **options):
         file = tmp_path / f"page{len(contexts)}.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
         contexts.append(context)
         page = context.new_page()
         if python is not None:
@@ -61,7 +61,8 @@ def page_of(browser, tmp_path):
         page.on("pageerror", lambda e: broken.append(str(e)))
         page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
         page.goto(file.as_uri())
-        page.wait_for_selector('[role="region"][data-painted]')
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector(drawn)
         return page
 
     yield opened

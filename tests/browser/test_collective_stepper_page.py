@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 
 import pytest
 
 from parallel_lab.lab.collective_stepper import CollectiveStepper, front_end
 from parallel_lab.run.algorithms import custom_algorithm
+from tests.browser.lab_page import MARKS, browser, page_of, sync_api
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["browser", "page_of"]  # the fixtures
+
 expect = sync_api.expect
 
-CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield started
-        started.close()
+pytestmark = MARKS
 
 
 @pytest.fixture
-def show(browser, tmp_path):
-    """show(stepper, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
-    asked, broken, contexts = [], [], []
-
-    def opened(stepper, scheme="light", width=1280, **options):
-        file = tmp_path / f"page{len(contexts)}.html"
-        file.write_text(stepper.to_html(), encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
-        page.on("pageerror", lambda e: broken.append(str(e)))
-        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
-        page.goto(file.as_uri())
-        if options.get("java_script_enabled", True):
-            page.wait_for_selector(".pl-rank-card")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not asked and not broken
+def show(page_of):
+    """show(stepper, scheme=..., width=...) -> page."""
+    return lambda stepper, *args, **options: page_of(stepper.to_html(), *args, drawn=".pl-rank-card", **options)
 
 
 def at(page, number):

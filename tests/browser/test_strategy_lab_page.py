@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 
 import pytest
 
 from parallel_lab.lab.static_page import front_end, static_page
 from parallel_lab.lab.strategy_lab import StrategyLab
+from tests.browser.lab_page import MARKS, browser, page_of, sync_api
 from tests.widgets.fake_lab import FakeLab
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["browser", "page_of"]  # the fixtures
+
 expect = sync_api.expect
 
-CHROMIUM = os.environ.get("PLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 LONG = ["convnet", "transformer", "embedding"]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield started
-        started.close()
+pytestmark = MARKS
 
 
 @pytest.fixture
-def show(browser, tmp_path):
-    """show(snapshot, scheme=..., width=...) -> page; at the end: no request left, nothing was raised."""
-    asked, broken, contexts = [], [], []
-
-    def opened(snapshot, scheme="light", width=1280, **options):
-        file = tmp_path / f"page{len(contexts)}.html"
-        file.write_text(static_page(snapshot), encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
-        page.on("pageerror", lambda e: broken.append(str(e)))
-        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
-        page.goto(file.as_uri())
-        if options.get("java_script_enabled", True):
-            page.wait_for_selector(".pl-card")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not asked and not broken
+def show(page_of):
+    """show(snapshot, scheme=..., width=...) -> page."""
+    return lambda snapshot, *args, **options: page_of(static_page(snapshot), *args, drawn=".pl-card", **options)
 
 
 def trained(**devices) -> FakeLab:
