@@ -1,10 +1,13 @@
-"""When a rank stops yielding and sleeps instead: what it loses is added up and judged against the time in which it was lost."""
+"""When a rank stops yielding and sleeps instead: what it loses to other programs is added up and judged against the time in which it was lost."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from parallel_lab.run.shm.arena import Arena, ArenaMap, SharedBlock
+from parallel_lab.run.shm import barrier
+from parallel_lab.run.shm.arena import PID, Arena, ArenaMap, SharedBlock
 from parallel_lab.run.shm.barrier import FIRST_CALM_S, MAX_CALM_S, MAX_LOST, MIN_LOST_S, Meeting
 
 
@@ -14,6 +17,7 @@ def meeting():
     arena = Arena(SharedBlock(layout.size_bytes), layout)
     found = Meeting(arena, 0)
     found._yielding_since = 100.0  # the clock of these tests
+    found._others_compute = lambda: True
     yield found
     del found.words
     arena.close()
@@ -54,3 +58,35 @@ def test_losses_too_small_to_be_judged_alone_add_up(meeting):
         assert meeting._calm_until < 100
     meeting._lost_time(100.0 + MIN_LOST_S, MIN_LOST_S / 4)
     assert meeting._calm_until > 100
+
+
+def test_what_ranks_of_the_same_world_compute_is_not_lost(meeting):
+    meeting._others_compute = lambda: False
+    meeting._lost_time(100.0 + MIN_LOST_S, MIN_LOST_S)
+    assert meeting._calm_until < 100
+
+
+@pytest.mark.parametrize(
+    ("loadavg", "states", "others"),
+    [
+        ("0.5 0.4 0.3 2/310 99", "RR", False),  # the two ranks
+        ("0.5 0.4 0.3 3/310 99", "RR", True),
+        ("0.5 0.4 0.3 2/310 99", "RS", True),
+        ("0.5 0.4 0.3 1/310 99", "R-", False),  # one has ended
+        ("", "RR", True),  # a system that does not tell
+    ],
+)
+def test_others_compute_when_more_processes_run_than_ranks(meeting, monkeypatch, loadavg, states, others):
+    files = {"/proc/loadavg": loadavg.encode()}
+    for rank, state in enumerate(states):
+        meeting.words[meeting.arena.map.slot(rank) + PID] = 500 + rank
+        if state != "-":
+            files[f"/proc/{500 + rank}/stat"] = f"{500 + rank} (a (program) x) {state} 1 2 3".encode()
+
+    def opened(path, mode):
+        if path not in files:
+            raise FileNotFoundError(path)
+        return io.BytesIO(files[path])
+
+    monkeypatch.setattr(barrier, "open", opened, raising=False)
+    assert Meeting._others_compute(meeting) == others

@@ -4,7 +4,8 @@ Waiting is adaptive. While the machine is quiet a rank looks, lets others run (s
 missing) and looks again; a meeting of 8 ranks on 2 cores then takes about 15 us. After LOOKS of that it sleeps until it is woken (a futex, where
 there is one). Where other programs want the cores, a yield gives away a whole time slice of several milliseconds: a rank that loses much of its time
 so sleeps at once in all waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to
-MAX_CALM_S, and else it is halved. A sleeping rank that is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
+MAX_CALM_S, and else it is halved. What goes to ranks of the same world that compute is not lost. A sleeping rank that is woken runs before a busy
+program. A look reads the abort word, so no wait outlives a fault.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from ...errors import CollectiveMismatch, CollectiveTimeout, DeadlockError, ParallelLabError, RankDied, RankRaised, message
@@ -26,6 +28,7 @@ from .arena import (
     LANE_PEER,
     LANE_STAMP,
     LANE_VALUE,
+    PID,
     RUN,
     WAIT_ENTRY,
     WAIT_INDEX,
@@ -182,18 +185,32 @@ class Meeting:
         self._sleep(wait, start)
 
     def _lost_time(self, now: float, lost_s: float) -> None:
-        """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, sleep in waits for a while, each
-        time for longer; where it happens now and then, yielding is still the faster way.
+        """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, and goes to other programs, sleep
+        in waits for a while, each time for longer; where it happens now and then, yielding is still the faster way.
         """
         self._lost_s += lost_s
         if self._lost_s < MIN_LOST_S:
             return
-        if self._lost_s > MAX_LOST * (now - self._yielding_since):
+        if self._lost_s > MAX_LOST * (now - self._yielding_since) and self._others_compute():
             self._calm_until = now + self._calm_s
             self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
         else:
             self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
         self._yielding_since, self._lost_s = max(now, self._calm_until), 0.0
+
+    def _others_compute(self) -> bool:
+        """Whether more processes want a core than this world's ranks; True where the system does not tell."""
+        arena = self.arena
+        try:
+            with open("/proc/loadavg", "rb") as file:
+                running = int(file.read().split()[3].partition(b"/")[0])
+            ours = 0
+            for rank in range(arena.map.world_size):
+                with suppress(FileNotFoundError), open(f"/proc/{self.words[arena.map.slot(rank) + PID]}/stat", "rb") as file:
+                    ours += file.read().rpartition(b")")[2].split()[0] == b"R"
+        except (OSError, ValueError, IndexError):
+            return True
+        return running > ours
 
     def _sleep(self, wait: Wait, start: float) -> None:
         """Sleep until the others ring, or look now and then."""
