@@ -37,7 +37,7 @@ START_S = 90.0  # eight ranks that import torch on two busy cores took 20 s
 VARIABLE = "PARALLEL_LAB_BENCH_GROUP"  # JSON for the ranks: address and key of their socket
 END_S = 5.0
 LOOK_S, HELLO_S = 0.05, 5.0  # how often a starting group is looked at; for a rank that has connected to say which one it is
-LONGEST_BATCH = 500  # calls
+LONGEST_BATCH = 5000  # calls; where a batch begins the system still moves ranks between cores, so a short one says little
 
 Make = Callable[[Mapping[str, Any]], Callable[[], object]]
 
@@ -287,7 +287,7 @@ def interleaved_batches(
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Seconds of one call by competitor, `rounds` times in turns A B C A B C; and what went wrong, by competitor.
 
-    batch_s   a batch has as many calls as fill this time, one at least and 500 at most
+    batch_s   a batch has as many calls as fill this time, one at least and LONGEST_BATCH at most
 
     A competitor that fails is left out from there on: its words are in the second table, the others go on.
     """

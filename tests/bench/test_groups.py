@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from parallel_lab.bench.groups import RankGroup, interleaved_batches
+from parallel_lab.bench.groups import LONGEST_BATCH, RankGroup, interleaved_batches
 from parallel_lab.bench.startup import cpu_seconds
 from parallel_lab.bench.workers import BenchError
 
@@ -133,10 +133,10 @@ def test_competitors_take_turns_and_batches_last_alike():
     assert asked[4:] == [("a", 20), ("b", 5)] * 3
 
 
-def test_a_batch_has_one_call_at_least_and_five_hundred_at_most():
+def test_a_batch_has_one_call_at_least_and_a_limit_at_most():
     asked = []
     interleaved_batches([Recorded("slow", asked, 9.0), Recorded("quick", asked, 1e-9)], {"op": "x"}, rounds=1, batch_s=0.02)
-    assert asked[4:] == [("slow", 1), ("quick", 500)]
+    assert asked[4:] == [("slow", 1), ("quick", LONGEST_BATCH)]
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 4])

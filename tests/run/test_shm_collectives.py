@@ -11,11 +11,13 @@ from parallel_lab.errors import CollectiveMismatch, RankRaised, ShapeError
 from parallel_lab.halo import HALOS
 from parallel_lab.run.communicator import COLLECTIVES, Request, answer
 from parallel_lab.run.shm import WorkerPool
+from parallel_lab.run.shm.one_step import APART_FROM_BYTES
 from tests.run.halos import draw_windows
 
 SEED = 20261121
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "uint64", "bool", "complex64")
 WORLDS = (2, 4, 8)
+ALL_TO_ALL_DIMS = [{"split_dim": a, "concat_dim": b} for a in (0, 1) for b in (0, 2)]
 
 
 pytestmark = pytest.mark.timeout(40)  # nothing hangs: a wait without end fails here, with all stacks
@@ -195,6 +197,28 @@ def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
     row = 3 * 8
     want = [[row * (2 * (r > 0) + (r < n - 1)), row * ((r > 0) + 2 * (r < n - 1))] for r in range(n)]
     assert pool.run(program) == want
+
+
+@pytest.mark.parametrize("size_bytes", [APART_FROM_BYTES - 4096, APART_FROM_BYTES, 600_000, 2 << 20, 5_000_000])
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_to_all"])
+def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, size_bytes):
+    """Values of this size and the next larger one that divides, along each dim, twice (both buffers); and in place."""
+    rng, n = np.random.default_rng([SEED, size_bytes]), pool.world_size
+    shape = (n, 2 * n, -(-size_bytes // (8 * n * n)))
+    dims = [{"dim": d, "reduce": r} for d in (0, 1) for r in ("sum", "max")] if kind == "reduce_scatter" else ALL_TO_ALL_DIMS
+    group = tuple(range(n))
+    assert_same_bits(pool, [{rank: Request(kind, group, draw(rng, shape, "float32"), **fields) for rank in group} for fields in dims for _ in (0, 1)])
+
+    def in_place(comm, values, fields):
+        x = values[comm.rank].copy()
+        out = x if kind == "all_to_all" else x[len(x) // n * comm.rank :][: len(x) // n]
+        assert comm.answer(Request(kind, group, x, out=out, **fields)) is out
+        return out.copy()
+
+    values, fields = [draw(rng, shape, "float32") for _ in group], {"dim": 0} if kind == "reduce_scatter" else {"split_dim": 0, "concat_dim": 0}
+    wanted = answer([Request(kind, group, value, **fields) for value in values])
+    for found, want in zip(pool.run(in_place, values, fields), wanted, strict=True):
+        assert found.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])

@@ -59,7 +59,7 @@ class ArenaMap:
     def for_budget(cls, world_size: int, arena_bytes: int) -> ArenaMap:
         """Half of `arena_bytes` for the buffers of collectives, half for channels. Started collectives have as many buffers again.
 
-        A buffer is at most 2 MiB: all_reduce uses half of it for one step, and steps of about 1 MiB per rank were fastest (they stay in cache).
+        A buffer is at most 2 MiB: all_reduce uses half of it at most for one step, and larger steps do not stay in the caches.
         """
         half = arena_bytes // 2
         buffer_bytes = min(max(half // (2 * world_size) // PAGE * PAGE, MIN_BUFFER), 2 << 20)

@@ -46,6 +46,7 @@ __all__ = ["SMALL_BYTES", "Collectives", "Prepared", "Program", "combine_into"]
 
 SMALL_BYTES = 64 * 1024  # up to here who comes last adds everything: n times the reading, but one meeting instead of two
 STEP_BYTES = 1 << 20  # of a buffer in one step: the buffers of 8 ranks, twice, then stay in the cache that all cores share
+EXCHANGE_STEP_BYTES = 1 << 19  # the same where every member has something for every other: all of them write all, and read all
 HEAP_FROM_BYTES = 4096  # looking where a value lies takes a microsecond
 
 Program = Generator[Wait, None, np.ndarray | None]
@@ -124,7 +125,8 @@ class Collectives:
     def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
         """Cut `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is compared like others."""
         element_bytes, capacity = max(itemsize, 1) * parts, self.capacity - head_bytes
-        room = min(capacity // element_bytes, max(STEP_BYTES // element_bytes, 1))
+        step_bytes = STEP_BYTES if parts == 1 else EXCHANGE_STEP_BYTES
+        room = min(capacity // element_bytes, max(step_bytes // element_bytes, 1))
         if room < 1:
             what = f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}"
             raise ShapeError(message(what, hint="Give a larger arena_bytes"))

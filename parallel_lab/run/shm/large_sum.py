@@ -24,6 +24,7 @@ from .heap import Heap, address_of
 __all__ = ["LargeSum"]
 
 NOTHING = (0, 0)
+RANGE_BYTES = 1 << 19  # of a value that takes more than one range: the buffers of 8 ranks then stay in the cache that all cores share
 PIECE_BYTES = 128 * 1024  # what is added at a time: it stays in the second-level cache while it goes round
 KEPT_SETS = 64  # sets of prepared views of values in heaps; a training step has one per bucket
 KEPT_PIECES = 64  # pieces of a set; more of them are made anew each time, which is little beside adding them
@@ -44,7 +45,8 @@ class LargeSum:
         self.dtype, self.size = request.value.dtype, request.value.size
         self.root = None if request.root is None else group.members.index(request.root)
         self.wanted = self.root is None or self.root == group.me
-        room = max(half // self.dtype.itemsize, 1)
+        room = half if request.value.nbytes <= half else min(half, RANGE_BYTES)
+        room = max(room // self.dtype.itemsize, 1)
         self.ranges = [slice(a, min(a + room, self.size)) for a in range(0, self.size, room)]
         last = self.ranges[-1]
         mine = [[starts[member][parity] for member in group.members] for parity in (0, 1)]

@@ -24,6 +24,7 @@ __all__ = ["OneStep", "fits_one_step"]
 
 NOTHING = (0, 0)
 NEAR_FROM_BYTES = 16 * 1024  # below, copying to the buffer is cheaper than telling where the value lies and meeting once more
+APART_FROM_BYTES = 256 * 1024  # below, one copy of the whole is as fast as two of the pieces on either side of a rank's own
 KEPT_SETS = 64  # sets of views of values in heaps; a training step needs a few
 
 Views = list[np.ndarray]
@@ -52,12 +53,30 @@ class OneStep:
     add_up   `collectives.combine_into`
     """
 
-    __slots__ = ("add_up", "dtype", "group", "head", "heap", "kind", "mine", "reduce", "root", "scratch", "sets", "shape", "size", "slots", "theirs")
+    __slots__ = (
+        "add_up",
+        "apart",
+        "dtype",
+        "group",
+        "head",
+        "heap",
+        "kind",
+        "mine",
+        "reduce",
+        "root",
+        "scratch",
+        "sets",
+        "shape",
+        "size",
+        "slots",
+        "theirs",
+    )
 
     def __init__(self, group: Group, request: Request, heap: Heap, starts: list[list[int]], add_up: Callable) -> None:
         self.group, self.heap, self.add_up = group, heap, add_up
         self.kind, self.reduce, self.head, self.root = request.kind, request.reduce, None, None
         self.sets: dict[tuple, tuple[Views, Views]] = {}
+        self.apart: tuple | None = None  # index of the pieces before a rank's own, of those after it, and of its own
         self.scratch: np.ndarray | None = None
         starts = [starts[member] for member in group.members]
         if request.kind == "broadcast":
@@ -78,6 +97,9 @@ class OneStep:
             order = (*range(1, dim + 1), 0, *range(dim + 1, value.ndim + 1))
             self.mine = [self._view(starts[group.me][parity], self.size).reshape(n, *piece).transpose(order) for parity in (0, 1)]
             self.slots = (*piece[:dim], n, *piece[dim:]), (slice(None),) * dim
+            if value.nbytes >= APART_FROM_BYTES:
+                before, me = (slice(None),) * dim, group.me
+                self.apart = (*before, slice(me)), (*before, slice(me + 1, None)), (*before, me)
         count = math.prod(piece)
         self.theirs = [[self._view(start[parity] + at, count).reshape(piece) for start in starts] for parity in (0, 1)]
         if request.kind == "all_to_all":
@@ -115,9 +137,15 @@ class OneStep:
         shared = given and value_at >= 0 and np.may_share_memory(value, out)
         if shared and not self._is_piece(value, out):
             value_at = -1  # what is written to `out` changes the value while others read it: they get a copy
-        parity = (group.seq + 1 + group.shift) & 1
+        parity, apart = (group.seq + 1 + group.shift) & 1, None
         if value_at < 0:
-            self.mine[parity][...] = parts
+            mine = self.mine[parity]
+            if self.apart is None or (given and np.may_share_memory(value, out)):
+                mine[...] = parts
+            else:  # a rank's own piece stays where it is
+                *others, apart = self.apart
+                for where in others:
+                    mine[where] = parts[where]
         if value_at >= 0 or loose != NOTHING or group.started:
             group.tell(value_at, -1, loose)
         if not group.come(check):
@@ -128,6 +156,9 @@ class OneStep:
         if near:
             places, _ = group.places()
             rows = self._where_they_lie(rows, places)
+        if apart is not None:
+            rows = [*rows]
+            rows[group.me] = parts[apart]
         if kind == "reduce_scatter":
             if shared:
                 if self.scratch is None:
