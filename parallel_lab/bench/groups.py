@@ -283,11 +283,11 @@ def timed(call: Callable[[], object], count: int, meet: Callable[[], object]) ->
 
 
 def interleaved_batches(
-    competitors: Sequence[Competing], order: Mapping[str, Any], rounds: int, batch_s: float
+    competitors: Sequence[Competing], order: Mapping[str, Any], rounds: int, batch_s: float, least: int = 1
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Seconds of one call by competitor, `rounds` times in turns A B C A B C; and what went wrong, by competitor.
 
-    batch_s   a batch has as many calls as fill this time, one at least and LONGEST_BATCH at most
+    batch_s   a batch has as many calls as fill this time, `least` at least and LONGEST_BATCH at most
 
     A competitor that fails is left out from there on: its words are in the second table, the others go on.
     """
@@ -311,7 +311,7 @@ def interleaved_batches(
     for _ in range(rounds):
         for competitor in competitors:
             if competitor.name in seconds:
-                count = int(min(LONGEST_BATCH, max(1, batch_s / max(estimate[competitor.name], 1e-7))))
+                count = int(min(LONGEST_BATCH, max(least, batch_s / max(estimate[competitor.name], 1e-7))))
                 found = run(competitor, count)
                 if found is not None:
                     seconds[competitor.name].append(found)

@@ -139,6 +139,12 @@ def test_a_batch_has_one_call_at_least_and_a_limit_at_most():
     assert asked[4:] == [("slow", 1), ("quick", LONGEST_BATCH)]
 
 
+def test_a_batch_has_as_many_calls_as_are_asked_for():
+    asked = []
+    interleaved_batches([Recorded("slow", asked, 9.0), Recorded("quick", asked, 1e-3)], {"op": "x"}, rounds=1, batch_s=0.02, least=4)
+    assert asked[4:] == [("slow", 4), ("quick", 20)]
+
+
 @pytest.mark.parametrize("fails_at", [1, 2, 4])
 def test_a_competitor_that_fails_is_left_out_and_the_others_go_on(fails_at):
     asked = []

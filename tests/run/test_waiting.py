@@ -64,6 +64,13 @@ def test_what_ranks_of_the_same_world_compute_is_not_lost(meeting):
     meeting._others_compute = lambda: False
     meeting._lost_time(100.0 + MIN_LOST_S, MIN_LOST_S)
     assert meeting._calm_until < 100
+    meeting._others_compute = lambda: pytest.fail("looked again at once")
+    for n in range(20):
+        meeting._lost_time(100.0 + MIN_LOST_S + n * barrier.TRUST_S / 20, MIN_LOST_S)
+    meeting._others_compute = lambda: True
+    now = 100.0 + 2 * MIN_LOST_S + barrier.TRUST_S
+    meeting._lost_time(now, MIN_LOST_S)
+    assert meeting._calm_until == pytest.approx(now + FIRST_CALM_S)
 
 
 @pytest.mark.parametrize(

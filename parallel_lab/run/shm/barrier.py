@@ -50,6 +50,8 @@ STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to ano
 MIN_LOST_S = 4e-3  # judged once so much was lost: when a run begins, ranks that come first wait once or twice for those that are still starting
 MAX_LOST = 0.3  # a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
+TRUST_S = 0.05  # for how long what is lost is not judged again, once it has gone to ranks of the same world: looking takes 0.3 ms
+LOOKS_AT_OTHERS = 2
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
@@ -188,29 +190,40 @@ class Meeting:
         """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, and goes to other programs, sleep
         in waits for a while, each time for longer; where it happens now and then, yielding is still the faster way.
         """
+        if now < self._yielding_since:
+            return
         self._lost_s += lost_s
         if self._lost_s < MIN_LOST_S:
             return
-        if self._lost_s > MAX_LOST * (now - self._yielding_since) and self._others_compute():
-            self._calm_until = now + self._calm_s
+        if self._lost_s <= MAX_LOST * (now - self._yielding_since):
+            self._yielding_since = now
+            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
+        elif self._others_compute():
+            self._yielding_since = self._calm_until = now + self._calm_s
             self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
         else:
-            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
-        self._yielding_since, self._lost_s = max(now, self._calm_until), 0.0
+            self._yielding_since = now + TRUST_S
+        self._lost_s = 0.0
 
     def _others_compute(self) -> bool:
-        """Whether more processes want a core than this world's ranks; True where the system does not tell."""
-        arena = self.arena
+        """Whether more processes want a core than this world's ranks, each time one looks; True where the system does not tell."""
         try:
-            with open("/proc/loadavg", "rb") as file:
-                running = int(file.read().split()[3].partition(b"/")[0])
-            ours = 0
-            for rank in range(arena.map.world_size):
-                with suppress(FileNotFoundError), open(f"/proc/{self.words[arena.map.slot(rank) + PID]}/stat", "rb") as file:
-                    ours += file.read().rpartition(b")")[2].split()[0] == b"R"
+            for _ in range(LOOKS_AT_OTHERS):
+                before = self._running_ranks()
+                with open("/proc/loadavg", "rb") as file:
+                    running = int(file.read().split()[3].partition(b"/")[0])
+                if running <= max(before, self._running_ranks()):  # ranks fall asleep and wake while one looks
+                    return False
         except (OSError, ValueError, IndexError):
-            return True
-        return running > ours
+            pass
+        return True
+
+    def _running_ranks(self) -> int:
+        arena, running = self.arena, 0
+        for rank in range(arena.map.world_size):
+            with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.words[arena.map.slot(rank) + PID]}/stat", "rb") as file:
+                running += file.read().rpartition(b")")[2].split()[0] == b"R"
+        return running
 
     def _sleep(self, wait: Wait, start: float) -> None:
         """Sleep until the others ring, or look now and then."""
