@@ -72,12 +72,13 @@ function morph(live, next) {
 
 // ---- what every lab's view does ----
 
-// Dark or light, as JupyterLab or the system has it; returns what ends it.
-function followTheme(root) {
+// Dark or light, as JupyterLab or the system has it; `changed` is called then, and at once. Returns what ends it.
+function followTheme(root, changed = () => {}) {
   const media = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => {
     const jupyter = document.body.dataset.jpThemeLight;
     root.dataset.theme = (jupyter === undefined ? media.matches : jupyter === "false") ? "dark" : "light";
+    changed();
   };
   const watch = new MutationObserver(theme);
   watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });

@@ -398,19 +398,9 @@ export function mount(root, { send, live, can = () => true }) {
   };
   const ask = (all = true) => { dirty = dirty || all; if (!frameAsked) frameAsked = requestAnimationFrame(draw); };
 
-  const theme = () => {
-    const jupyter = document.body.dataset.jpThemeLight;
-    const dark = jupyter === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : jupyter === "false";
-    root.dataset.theme = dark ? "dark" : "light";
-    ask(false);
-  };
-  const watchTheme = new MutationObserver(theme);
-  watchTheme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  const media = matchMedia("(prefers-color-scheme: dark)");
-  media.addEventListener("change", theme);
+  const endTheme = followTheme(root, () => ask(false));
   const watchSize = new ResizeObserver(() => ask(Math.abs(ui.width - (root.clientWidth - 8)) > 8));
   watchSize.observe(root);
-  theme();
 
   // -- controls: everything is delegated to the root, so redrawing never loses a listener --
 
@@ -492,7 +482,7 @@ export function mount(root, { send, live, can = () => true }) {
       if (used || target.nodeName === "INPUT") event.stopPropagation();
     },
   };
-  for (const [name, handler] of Object.entries(on)) root.addEventListener(name, handler);
+  const endEvents = listenTo(root, on);
 
   return {
     show(next) { snapshot = next; ask(); },
@@ -519,10 +509,9 @@ export function mount(root, { send, live, can = () => true }) {
     },
     dispose() {
       if (frameAsked) cancelAnimationFrame(frameAsked);
-      watchTheme.disconnect();
       watchSize.disconnect();
-      media.removeEventListener("change", theme);
-      for (const [name, handler] of Object.entries(on)) root.removeEventListener(name, handler);
+      endTheme();
+      endEvents();
     },
   };
 }
