@@ -50,6 +50,14 @@ def pytest_make_collect_report() -> Iterator[None]:
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file with exhaustive tests says the word: the build looks for it, and collects no other files for them."""
+    for path in {item.path for item in items if item.get_closest_marker("exhaustive")}:
+        if "exhaustive" not in path.read_text(encoding="utf-8"):
+            raise pytest.UsageError(f"{path}: a test here is marked exhaustive from elsewhere; say so in a comment")
+
+
 # ---- processes ----
 
 

@@ -283,7 +283,7 @@ class FusionLab(RunsOneThing):
                 self._results[source] = result
             return f"{source}: median of {steps} steps"
 
-        self._start(f"{source}: {steps} steps with this fusion and {steps} without", run)
+        self._start(f"{source}: {steps} steps with this fusion and {steps} without", run, f"{source} failed")
 
     # ---- forms ----
 

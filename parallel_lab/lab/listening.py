@@ -50,14 +50,14 @@ class RunsOneThing(Listened):
         super().__init__()
         self._lock = threading.RLock()
         self._stop = threading.Event()
-        self._ended = threading.Event()
+        self._ended = threading.Event()  # of the latest run
         self._thread: threading.Thread | None = None
         self._forget_run()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits."""
+        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits, nor does a listener in the run's own thread."""
         end = None if timeout is None else time.monotonic() + timeout
-        while self._thread is not None and not self._ended.is_set() and (end is None or time.monotonic() < end):
+        while self._thread not in (None, threading.current_thread()) and not self._ended.is_set() and (end is None or time.monotonic() < end):
             self._ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
         return self._run["state"] != "running"
 
@@ -70,26 +70,26 @@ class RunsOneThing(Listened):
     def _forget_run(self) -> None:
         self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
 
-    def _start(self, text: str, work: Callable[[], str]) -> None:
-        """Do `work` in a helper thread; it returns what to say of it. Nothing happens while a run goes on."""
+    def _start(self, text: str, work: Callable[[], str], failed: str = "the run failed") -> None:
+        """Do `work` in a helper thread; it returns what to say of it, `failed` is said of an error. Nothing happens while a run goes on."""
         with self._lock:
             if self._run["state"] == "running":
                 return
             self._run = {"state": "running", "text": text, "error": None}
-            self._ended.clear()
+            self._ended = ended = threading.Event()  # a listener may start the next run before this one's thread is over
             self._stop.clear()
-            self._thread = threading.Thread(target=self._work, args=(work,), name=type(self).__name__, daemon=True)
+            self._thread = threading.Thread(target=self._work, args=(work, failed, ended), name=type(self).__name__, daemon=True)
             self._thread.start()
         self._changed("run")
 
-    def _work(self, work: Callable[[], str]) -> None:
+    def _work(self, work: Callable[[], str], failed: str, ended: threading.Event) -> None:
         done: dict[str, Any] = {"state": "done", "text": "", "error": None}
         try:
             done["text"] = work()
         except ParallelLabError as error:
-            done = {"state": "failed", "text": "the run failed", "error": str(error)}
+            done = {"state": "failed", "text": failed, "error": str(error)}
         except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too
-            done = {"state": "failed", "text": "the run failed", "error": f"{type(error).__name__}: {error}"}
+            done = {"state": "failed", "text": failed, "error": f"{type(error).__name__}: {error}"}
             raise
         finally:
             with self._lock:
@@ -97,4 +97,4 @@ class RunsOneThing(Listened):
             try:
                 self._changed("run")
             finally:
-                self._ended.set()  # after the listeners: who waits finds views that show it
+                ended.set()  # after the listeners: who waits finds views that show it

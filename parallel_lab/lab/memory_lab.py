@@ -272,7 +272,7 @@ class MemoryLab(RunsOneThing):
                 self._results[source], self._source = result, source
             return f"{source}: one step counted, {steps} compared"
 
-        self._start(f"{source}: {steps} steps with these settings and {steps} without optimizer parallel", run)
+        self._start(f"{source}: {steps} steps with these settings and {steps} without optimizer parallel", run, f"{source} failed")
 
     # ---- forms ----
 

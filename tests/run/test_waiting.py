@@ -81,6 +81,7 @@ def test_what_ranks_of_the_same_world_compute_is_not_lost(meeting):
         ("0.5 0.4 0.3 2/310 99", "RS", True),
         ("0.5 0.4 0.3 1/310 99", "R-", False),  # one has ended
         ("", "RR", True),  # a system that does not tell
+        ("0 0 0 0/0 0", "RR", True),
     ],
 )
 def test_others_compute_when_more_processes_run_than_ranks(meeting, monkeypatch, loadavg, states, others):

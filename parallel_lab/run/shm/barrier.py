@@ -50,7 +50,7 @@ STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to ano
 MIN_LOST_S = 4e-3  # judged once so much was lost: when a run begins, ranks that come first wait once or twice for those that are still starting
 MAX_LOST = 0.3  # a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
-TRUST_S = 0.05  # for how long what is lost is not judged again, once it has gone to ranks of the same world: looking takes 0.3 ms
+TRUST_S = 0.05  # for how long what is lost is not judged again, once it has gone to ranks of the same world: looking takes a millisecond
 LOOKS_AT_OTHERS = 2
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
@@ -195,14 +195,13 @@ class Meeting:
         self._lost_s += lost_s
         if self._lost_s < MIN_LOST_S:
             return
-        if self._lost_s <= MAX_LOST * (now - self._yielding_since):
-            self._yielding_since = now
-            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
-        elif self._others_compute():
+        much = self._lost_s > MAX_LOST * (now - self._yielding_since)
+        if much and self._others_compute():
             self._yielding_since = self._calm_until = now + self._calm_s
             self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
         else:
-            self._yielding_since = now + TRUST_S
+            self._yielding_since = now + TRUST_S if much else now
+            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
         self._lost_s = 0.0
 
     def _others_compute(self) -> bool:
@@ -212,6 +211,8 @@ class Meeting:
                 before = self._running_ranks()
                 with open("/proc/loadavg", "rb") as file:
                     running = int(file.read().split()[3].partition(b"/")[0])
+                if running < 1:  # whoever reads this runs: the file says nothing here
+                    return True
                 if running <= max(before, self._running_ranks()):  # ranks fall asleep and wake while one looks
                     return False
         except (OSError, ValueError, IndexError):

@@ -1,0 +1,80 @@
+"""A model that runs one thing at a time: who waits gets the end of the run it waits for, whatever listeners do meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+from parallel_lab.errors import ArgumentError
+from parallel_lab.lab.listening import RunsOneThing
+
+PATIENCE_S = 30.0
+
+
+class Runs(RunsOneThing):
+    def go(self, work) -> None:
+        self._start("going", work, "it failed")
+
+    @property
+    def run(self) -> dict:
+        return self._run
+
+
+def test_a_run_is_told_when_it_begins_and_ends():
+    runs, heard = Runs(), []
+    runs.on_change(lambda kind: heard.append((kind, runs.run["state"])))
+    runs.go(lambda: "fine")
+    assert runs.wait(PATIENCE_S) and heard == [("run", "running"), ("run", "done")]
+    assert runs.run == {"state": "done", "text": "fine", "error": None}
+
+
+def test_a_refusal_is_the_text_of_the_run():
+    def refuse() -> str:
+        raise ArgumentError("no such thing")
+
+    runs = Runs()
+    runs.go(refuse)
+    assert runs.wait(PATIENCE_S) and runs.run == {"state": "failed", "text": "it failed", "error": "no such thing"}
+
+
+def test_nothing_else_is_begun_while_a_run_goes_on():
+    runs, gate = Runs(), threading.Event()
+    runs.go(lambda: gate.wait(PATIENCE_S) and "first")
+    runs.go(lambda: "second")
+    assert not runs.wait(0.05)
+    gate.set()
+    assert runs.wait(PATIENCE_S) and runs.run["text"] == "first"
+
+
+def test_a_run_that_a_listener_begins_is_waited_for_too():
+    """The first run's thread is still telling its end when the second has begun: its end is not the second's."""
+    runs, gate, told = Runs(), threading.Event(), threading.Event()
+
+    def listener(_: str) -> None:
+        if runs.run["text"] == "first":
+            runs.go(lambda: gate.wait(PATIENCE_S) and "second")
+            told.set()
+
+    runs.on_change(listener)
+    runs.go(lambda: "first")
+    first = runs._thread
+    assert told.wait(PATIENCE_S)
+    first.join(PATIENCE_S)
+    assert not runs.wait(0.1)
+    gate.set()
+    assert runs.wait(PATIENCE_S) and runs.run["text"] == "second"
+
+
+def test_a_listener_may_close_the_model_in_the_runs_own_thread():
+    runs = Runs()
+    runs.on_change(lambda _: runs.close() if runs.run["state"] == "done" else None)
+    runs.go(lambda: "fine")
+    thread = runs._thread
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive() and runs.wait(PATIENCE_S)
+
+
+def test_closing_waits_for_a_run_and_tells_it_to_stop():
+    runs = Runs()
+    runs.go(lambda: "stopped" if runs._stop.wait(PATIENCE_S) else "not told")
+    runs.close()
+    assert runs.run["text"] == "stopped"
