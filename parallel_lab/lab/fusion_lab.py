@@ -98,9 +98,12 @@ class FusionLab(RunsOneThing):
             self._change(_cluster=self._checked_cluster(cluster), _own_line=None)
         self._changed("picture")
 
-    def set_line(self, alpha_s: float, beta_s_per_byte: float) -> None:
+    def set_line(self, alpha_s: float | str, beta_s_per_byte: float | str) -> None:
         """What a message costs: alpha_s to start and beta_s_per_byte per byte. Of the puzzle a whole message, of a network one hop between ranks (an
-        all_reduce of n ranks has 2 (n - 1) of them). Raises ArgumentError for what is no time."""
+        all_reduce of n ranks has 2 (n - 1) of them). Raises ArgumentError for what is no time, among it every text."""
+        for name, given in (("alpha", alpha_s), ("beta", beta_s_per_byte)):
+            if isinstance(given, str):
+                raise ArgumentError(message(f"{name} {shorten(given)}", where="FusionLab.set_line", allowed="A finite number, 0 or more"))
         with self._lock:
             self._change(_own_line=Link(float(alpha_s), float(beta_s_per_byte)))
         self._changed("picture")
@@ -157,16 +160,21 @@ class FusionLab(RunsOneThing):
         Raises ArgumentError for a text that cannot be read, or a mode that takes none.
         """
         numbers = _numbers(text)
-        if self._mode == "size" and len(numbers) == 1:
-            self.set_size(numbers[0])
+        if numbers is None:
+            pass  # refused below, with what this mode takes
+        elif self._mode == "size" and len(numbers) == 1:
+            return self.set_size(numbers[0])
         elif self._mode == "index":
-            self.set_index(numbers)
+            return self.set_index(numbers)
         elif self._mode == "ids" and len(numbers) == len(self._case.names):
-            self.set_ids(dict(zip(self._case.names, numbers, strict=True)))
-        else:
-            wanted = {"size": "One number of MB, such as 8", "ids": f"{len(self._case.names)} numbers, one per gradient"}
-            allowed = wanted.get(self._mode, "Nothing: this mode has no setting")
-            raise ArgumentError(message(f"setting {shorten(text)} of mode {self._mode!r}", where="FusionLab", allowed=allowed))
+            return self.set_ids(dict(zip(self._case.names, numbers, strict=True)))
+        wanted = {
+            "size": "One whole number of MB, such as 8",
+            "index": "Rising whole numbers, such as [0, 3, 5]",
+            "ids": f"{len(self._case.names)} whole numbers, one per gradient",
+        }
+        allowed = wanted.get(self._mode, "Nothing: this mode has no setting")
+        raise ArgumentError(message(f"setting {shorten(text)} of mode {self._mode!r}", where="FusionLab", allowed=allowed))
 
     def set_wording(self, wording: str) -> None:
         """How positions are counted: "inclusive" as the real system does, "first_n" as the seeds' text reads."""
@@ -526,11 +534,11 @@ def _one_of(value: Any, known: tuple[Any, ...], what: str) -> Any:
     return value
 
 
-def _numbers(text: str) -> list[int]:
-    """The whole numbers of a typed list: "[0, 3, 5]", "0 3 5". Raises ArgumentError."""
+def _numbers(text: str) -> list[int] | None:
+    """The whole numbers of a typed list: "[0, 3, 5]", "0 3 5"; None for a text that is none. Raises ArgumentError for what is no text."""
     if not isinstance(text, str) or len(text) > LARGEST_TEXT:
         raise ArgumentError(message(f"setting {shorten(text)}", where="FusionLab", allowed=f"A text of at most {LARGEST_TEXT} characters"))
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 11 for word in words):
-        raise ArgumentError(message(f"setting {shorten(text)}", where="FusionLab", allowed="Whole numbers, such as [0, 3, 5]"))
+        return None
     return [int(word) for word in words]

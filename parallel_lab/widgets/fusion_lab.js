@@ -210,7 +210,9 @@ function mount(root, { live, send, pick }) {
   const commitLine = (name, text) => {
     const now = { alpha: page.snapshot.line.given_alpha_s * 1e3, beta: page.snapshot.line.given_beta_s_per_byte * 1e3 * MB }, given = numberOf(text);
     delete ui.line[name];
-    if (Number.isFinite(given) && given >= 0 && given !== Number(now[name].toPrecision(4))) { now[name] = given; send("set_line", [now.alpha / 1e3, now.beta / 1e3 / MB]); }
+    const line = { alpha: now.alpha / 1e3, beta: now.beta / 1e3 / MB }, scale = name === "alpha" ? 1e3 : 1e3 * MB;
+    if (!Number.isFinite(given) || given < 0) send("set_line", Object.values({ ...line, [name]: text }));
+    else if (given !== Number(now[name].toPrecision(4))) send("set_line", Object.values({ ...line, [name]: given / scale }));
     page.forget("details");
   };
   const commitConfig = (text) => { ui.draft = null; if (text !== page.snapshot.config.text) send("set_config", [text]); else { page.forget("controls"); } };

@@ -23,7 +23,7 @@ COMMANDS: Commands = {
     "set_config": ((str,),),
     "set_wording": ((str,),),
     "set_cluster": ((str,),),
-    "set_line": ((int, float), (int, float)),
+    "set_line": ((int, float, str), (int, float, str)),  # a text is what was typed and is no number: the model refuses it
     "reset_line": (),
     "move_cut": ((int,), (int,)),
     "add_cut": ((int,),),

@@ -153,7 +153,8 @@ function mount(root, { live, send, pick }) {
   };
   const commit = (name, text) => {
     delete ui.draft[name];
-    const z = page.snapshot.zero, number = text.trim() === "" ? null : Number(text.trim().replace(",", "."));
+    const z = page.snapshot.zero, typed = text.trim() === "" ? NaN : Number(text.trim().replace(",", "."));
+    const number = Number.isFinite(typed) ? typed : text; // the model says what is wrong with a text
     if (name === "capacity") send("set_capacity", [text]);
     else if (name === "width") send("set_width", [number]);
     else if (name === "threshold") send("set_threshold", [number]);

@@ -17,12 +17,12 @@ __all__ = ["COMMANDS", "MemoryLabWidget"]
 # What the page may ask of the model, and the types of the arguments.
 COMMANDS: Commands = {
     "set_subject": ((str,),),
-    "set_width": ((int,),),
+    "set_width": ((int, float, str),),  # what was typed; the model says what it may be
     "set_devices": ((int,),),
     "set_parallel_mode": ((str,),),
     "set_optimizer": ((str,),),
     "set_level": ((str,),),
-    "set_threshold": ((int,),),
+    "set_threshold": ((int, float, str),),
     "set_shard_size": ((int,),),
     "set_accumulation": ((int,),),
     "set_accumulation_shard": ((bool,),),
@@ -30,7 +30,7 @@ COMMANDS: Commands = {
     "select_rank": ((int,),),
     "show_moment": ((str,),),
     "show_source": ((str,),),
-    "set_zero": ((str,), (int,), (int, float)),
+    "set_zero": ((str,), (int, float, str), (int, float, str)),
     "run_simulated": (),
     "run_measured": (),
     "find_par": (),

@@ -130,14 +130,18 @@ function inParts(root, parts, ui, measure) {
 // `render` of a widget whose one trait `snapshot` is shown. pickOf(send): what to do with a choice that a page of its own makes by itself.
 function inNotebook(mount, pickOf) {
   return ({ model, el }) => {
-    let number = 0;
+    let number = 0, lost = null;
     const root = document.createElement("div");
     el.append(root);
-    const send = (command, args) => { number += 1; model.send({ command, arguments: args, number }); };
+    const send = (command, args) => {
+      number += 1;
+      try { model.send({ command, arguments: args, number }); }
+      catch { lost = "Nobody answers: the kernel was restarted or has ended. Run the cell again."; refresh(); view.answered(); }
+    };
     const view = mount(root, { live: true, send, pick: pickOf(send) });
     const refresh = () => {
       const whole = model.get("snapshot");
-      if (whole && whole.version) view.show({ ...whole, last_error: model.get("last_error") });
+      if (whole && whole.version) view.show({ ...whole, last_error: lost ?? model.get("last_error") });
     };
     const heard = (message) => { if (message.kind === "answered") { refresh(); view.answered(); } };
     const heardOf = { "change:snapshot": refresh, "change:last_error": refresh, "msg:custom": heard };

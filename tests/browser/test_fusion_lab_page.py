@@ -8,6 +8,7 @@ import pytest
 
 from parallel_lab.lab.fusion_lab import FusionLab
 from parallel_lab.widgets import FusionLabWidget
+from tests.browser import lab_page
 from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
@@ -129,6 +130,18 @@ def test_a_click_between_gradients_cuts_there(live):
     assert lab.cuts == (7,)
 
 
+def test_a_kernel_that_is_gone_is_told_at_the_first_click(live, monkeypatch):
+    """JupyterLab leaves the page as it was, and sending raises."""
+    monkeypatch.setattr(
+        lab_page, "LIVE", lab_page.LIVE.replace("send: async (message) => {{", "send: (message) => {{ throw new Error('Cannot send');", 1)
+    )
+    monkeypatch.setattr(lab_page, "LIVE", lab_page.LIVE.replace("await window.python", "window.python", 1))
+    page, _ = live(FusionLabWidget(FusionLab("golf")))
+    page.get_by_role("radio", name="size").click()
+    expect(page.locator(".pl-notice")).to_contain_text("the kernel was restarted or has ended. Run the cell again.")
+    expect(page.get_by_role("radio", name="size")).to_have_attribute("aria-checked", "false")
+
+
 def test_modes_settings_and_refusals(live):
     lab = FusionLab("golf")
     page, widget = live(FusionLabWidget(lab))
@@ -137,7 +150,7 @@ def test_modes_settings_and_refusals(live):
     expect(field).to_have_value("8")
     field.fill("a lot")
     field.press("Enter")
-    expect(page.locator(".pl-notice")).to_contain_text("Whole numbers")
+    expect(page.locator(".pl-notice")).to_contain_text("One whole number of MB, such as 8")
     assert lab.comm_fusion["allreduce"] == {"mode": "size", "config": 8}
     field.fill("16")
     field.press("Enter")
@@ -148,6 +161,11 @@ def test_modes_settings_and_refusals(live):
     page.locator('[data-line="alpha"]').fill("0")
     page.locator('[data-line="alpha"]').press("Enter")
     expect(page.get_by_role("button", name="Reset")).to_be_enabled()
+    assert lab.snapshot()["line"]["given_alpha_s"] == 0
+    for given, label in (("nan", "alpha"), ("-1", "alpha"), ("x", "beta")):
+        page.locator(f'[data-line="{label}"]').fill(given)
+        page.locator(f'[data-line="{label}"]').press("Enter")
+        expect(page.locator(".pl-notice")).to_contain_text(f"{label} '{given}'. A finite number, 0 or more.")
     assert lab.snapshot()["line"]["given_alpha_s"] == 0
     page.get_by_role("button", name="Show par").click()
     expect(page.locator(".pl-status")).to_contain_text("which is par")

@@ -351,7 +351,8 @@ def _exposed_note(given: float, sending: Sending, want: float) -> str:
         no_start = max(no_start, start) + link.beta_s_per_byte * size
     models = {
         "Negative: backward goes on after the last message. Nothing is exposed then, which is 0.": end - backward_s if want == 0 else math.nan,
-        "That is all the sending. What travels while backward computes is hidden.": math.fsum(each),
+        # where ranks hand over late a message may end long after all the sending would have taken
+        "That is all the sending. What travels while backward computes is hidden.": math.fsum(each) if want <= math.fsum(each) else math.nan,
         "That is when the last message ends; exposed is what comes after backward.": end,
         "All the sending less all of backward: but a message cannot start before its gradients are there.": max(0.0, math.fsum(each) - backward_s),
         "As if every message had a line of its own: one travels at a time, and the next one waits.": max(0.0, free - backward_s),
