@@ -125,6 +125,9 @@ def test_settings_are_typed_and_refused(live):
     field.press("Enter")
     expect(page.locator(".pl-notice")).to_have_count(0)
     assert lab.capacity_bytes == 1 << 20
+    page.get_by_label("threshold").fill("much")
+    page.get_by_label("threshold").press("Tab")
+    expect(page.locator(".pl-notice")).to_contain_text("threshold_kb='much'. threshold_kb is an int, at least 0")
     page.get_by_label("threshold").fill("1000")
     page.get_by_label("threshold").press("Tab")
     expect(page.locator(".pl-status")).to_contain_text("0 of 8 parameters are cut")
