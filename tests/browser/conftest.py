@@ -25,7 +25,7 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
     yield
     left = everywhere._report(
         everywhere._left(processes, before),
-        everywhere._left(everywhere.shared_names, names),
+        everywhere._left(lambda: everywhere.own_new_names(names), {}),
         everywhere._left(everywhere.open_widgets, widgets, 0.0),
     )
     if left:

@@ -30,6 +30,7 @@ from typing import Any
 import nbformat
 import psutil
 
+from tests import conftest as everywhere
 from tests.browser.lab_page import CHROMIUM, FLAGS, sync_api
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -203,5 +204,5 @@ def descendants(pid: int) -> list[int]:
 
 
 def shared_files() -> set[str]:
-    """Names in /dev/shm that are not Chromium's."""
-    return {name for name in os.listdir("/dev/shm") if "chromium" not in name.lower()}
+    """Names in /dev/shm that are neither Chromium's nor in use outside this test process's own tree: other tests run at the same time."""
+    return {name for name in everywhere.shared_names() if "chromium" not in name.lower() and not everywhere._of_others(name)}

@@ -13,11 +13,12 @@ pytestmark = pytest.mark.exhaustive  # every test starts a pytest of its own
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 
 
-def run_pytest(folder, body, **environment):
+def run_pytest(folder, body, named: str = "", **environment):
     """Run one test file under our conftest in a process of its own; returns exit code and output."""
     (folder / "conftest.py").write_text(CONFTEST.read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.3"))
     (folder / "test_it.py").write_text(textwrap.dedent(body))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", os.devnull, str(folder)]
+    command += [f"--junit-prefix={named}"] if named else []  # says to tests that run beside these that the file is looked after
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PARALLEL_LAB"))}
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**env, **environment}, cwd=folder)
     return found.returncode, found.stdout + found.stderr
@@ -90,7 +91,7 @@ def test_a_name_in_dev_shm_is_named(tmp_path):
             open("/dev/shm/{name}", "wb").close()
     """
     try:
-        code, output = run_pytest(tmp_path, body)
+        code, output = run_pytest(tmp_path, body, named=f"/dev/shm/{name}")
     finally:
         Path("/dev/shm", name).unlink(missing_ok=True)
     assert code == 1
