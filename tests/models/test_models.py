@@ -173,7 +173,7 @@ def test_resnet50_on_pictures_in_cifars_layout_trains_as_one_device_does():
 
     In float64: in float32 single inputs of a ReLU that are almost 0 change sign with the order of sums, and the losses part by 1e-3. With this stem
     the last stage has one pixel: a fifteenth of the work, and the batch norms there magnify rounding, the more the faster the weights move: at a
-    rate of 0.001 `bn1.beta` is 1.3e-9 off and the rest within the bound, at 0.0003 all are within 5e-11.
+    rate of 0.001 `bn1.beta` is 1.3e-9 off, at 0.0003 all parameters are within 5e-11.
     """
     net = in_float64(models.resnet50(10, stem="imagenet"))
     net.set_train()
