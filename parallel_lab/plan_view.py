@@ -252,11 +252,12 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
         value = plan.value(state.name)
         numbers[state.name] = f"%{state.name}"
         lines.append(f"%{state.name} : {_tensor(value.slice_shape, value.dtype)}  {{state}}")
+    named = len(numbers)
     for action in stage.actions:
         if action.program in phases:
             lines.append(f"# {action.program} ({action})")
             for _, instr in stage.part(action):
-                lines += _instr_lines(plan, instr, rank, numbers) if instr.runs_on(rank) else []
+                lines += _instr_lines(plan, instr, rank, numbers, len(numbers) - named) if instr.runs_on(rank) else []
             if action.program == "update":
                 lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in plan.assignments if plan.held_by(target, rank)]
     if "forward" in phases:
@@ -281,10 +282,11 @@ def _name(numbers: dict[str, str], name: str) -> str:
     return name.rpartition(":")[0] or name
 
 
-def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str]) -> list[str]:
+def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: int) -> list[str]:
+    """The lines of an instruction; its result becomes number `count`."""
     ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
     operands = [_name(numbers, n) for n in instr.ins]
-    number = numbers[instr.out] = f"%{sum(1 for v in numbers.values() if v[1:].isdigit())}"
+    number = numbers[instr.out] = f"%{count}"
     attrs = ", ".join(f"{k}: {v}" for k, v in instr.attrs if k not in ("fusion", "reduce", "dim"))
     chosen = f" {{in_strategy: {instr.strategy}}}" if instr.strategy is not None else ""
     if instr.kind == "compute":
