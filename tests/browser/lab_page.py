@@ -1,7 +1,7 @@
 """A lab's page in a real browser: `page_of` for pages of their own, `live` for the page of a kernel.
 
 The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are the widget's own commands.
-Import the fixtures and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live, page_of`.
+Import the fixtures and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live, page_of`. `boxes` says where elements are.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ render({{ el: document.getElementById("lab"), model: {{
 }} }});
 </script>"""
 
+BOXES = "(all) => all.map((e) => { const { x, y, width, height } = e.getBoundingClientRect(); return { x, y, width, height }; })"
+
+
+def boxes(locator) -> list[dict[str, float]]:
+    """Where the elements are, as `bounding_box()` says it, of all of them in one call: each call takes milliseconds. Hidden ones are left out."""
+    return [box for box in locator.evaluate_all(BOXES) if box["width"] or box["height"]]
+
 
 @pytest.fixture(scope="module")
 def browser():
@@ -44,31 +51,67 @@ def browser():
         started.close()
 
 
+class Tab:
+    """A page that shows one file after the other, of one test after the other: to make a page takes longer than to load a file."""
+
+    def __init__(self, browser, options) -> None:
+        self.page = browser.new_context(**options).new_page()
+        self.file, self.asked, self.broken = None, [], []
+        self.python = lambda message: None
+        self.page.expose_function("python", lambda message: self.python(message))
+        self.page.on("request", lambda r: self.asked.append(r.url) if r.url != self.file else None)
+        self.page.on("pageerror", lambda e: self.broken.append(str(e)))
+        self.page.on("console", lambda m: self.broken.append(m.text) if m.type in ("error", "warning") else None)
+
+    def show(self, file, scheme, width, python) -> None:
+        self.python = python or (lambda message: None)
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.mouse.move(0, 0)
+        self.file = file.as_uri()
+        self.page.goto(self.file)
+
+    def leave(self) -> list[str]:
+        """Leave the page; what went wrong on it."""
+        self.file = "about:blank"
+        self.page.goto(self.file)
+        found = self.asked + self.broken
+        self.asked.clear()
+        self.broken.clear()
+        return found
+
+
+@pytest.fixture(scope="module")
+def tabs(browser):
+    """Tabs that are free, by the options of their context."""
+    free = {}
+    yield free
+    for tab in (tab for same in free.values() for tab in same):
+        tab.page.context.close()
+
+
 @pytest.fixture
-def page_of(browser, tmp_path):
+def page_of(browser, tabs, tmp_path):
     """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request left, nothing was raised."""
-    asked, broken, contexts = [], [], []
+    used = []
 
     def opened(html, scheme="light", width=1280, python=None, drawn='[role="region"][data-painted]', **options):
-        file = tmp_path / f"page{len(contexts)}.html"
+        file = tmp_path / f"page{len(used)}.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-        contexts.append(context)
-        page = context.new_page()
-        if python is not None:
-            page.expose_function("python", python)
-        page.on("request", lambda r: asked.append(r.url) if r.url != file.as_uri() else None)
-        page.on("pageerror", lambda e: broken.append(str(e)))
-        page.on("console", lambda m: broken.append(m.text) if m.type in ("error", "warning") else None)
-        page.goto(file.as_uri())
+        key = repr(sorted(options.items()))
+        tab = tabs[key].pop() if tabs.get(key) else Tab(browser, options)
+        used.append((key, tab))
+        tab.show(file, scheme, width, python)
         if options.get("java_script_enabled", True):
-            page.wait_for_selector(drawn)
-        return page
+            tab.page.wait_for_selector(drawn)
+        return tab.page
 
     yield opened
-    for context in contexts:
-        context.close()
-    assert not asked and not broken
+    found = []
+    for key, tab in used:
+        found += tab.leave()
+        tabs.setdefault(key, []).append(tab)
+    assert not found
 
 
 @pytest.fixture

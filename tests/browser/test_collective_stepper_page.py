@@ -8,9 +8,9 @@ import pytest
 
 from parallel_lab.lab.collective_stepper import CollectiveStepper, front_end
 from parallel_lab.run.algorithms import custom_algorithm
-from tests.browser.lab_page import MARKS, browser, page_of, sync_api
+from tests.browser.lab_page import MARKS, browser, page_of, sync_api, tabs
 
-__all__ = ["browser", "page_of"]  # the fixtures
+__all__ = ["browser", "page_of", "tabs"]  # the fixtures
 
 expect = sync_api.expect
 

@@ -9,9 +9,9 @@ import pytest
 from parallel_lab.lab.fusion_lab import FusionLab
 from parallel_lab.widgets import FusionLabWidget
 from tests.browser import lab_page
-from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
+from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
 
-__all__ = ["browser", "live", "page_of"]  # the fixtures
+__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
 expect = sync_api.expect
 
@@ -30,11 +30,11 @@ def test_lanes_are_drawn_to_scale(page_of):
     lab = FusionLab("golf")
     lab.show_best()
     page = page_of(lab.to_html())
-    boxes = [b.bounding_box() for b in page.locator(".pl-fu-box rect").all()]
-    sent = [m.bounding_box() for m in page.locator(".pl-fu-message > rect:not(.pl-fu-bare):not(.pl-fu-plate)").all()]
-    assert len(boxes) == 10 and len(sent) == 4
-    per_ms = boxes[1]["x"] - boxes[0]["x"]
-    zero = boxes[0]["x"]
+    bars = boxes(page.locator(".pl-fu-box rect"))
+    sent = boxes(page.locator(".pl-fu-message > rect:not(.pl-fu-bare):not(.pl-fu-plate)"))
+    assert len(bars) == 10 and len(sent) == 4
+    per_ms = bars[1]["x"] - bars[0]["x"]
+    zero = bars[0]["x"]
     assert [round((b["x"] - zero) / per_ms, 1) for b in sent] == [1, 4, 6.5, 10]
     assert [round(b["width"] / per_ms, 1) for b in sent] == pytest.approx([3, 2.5, 3.5, 12], abs=0.1)
     assert page.locator(".pl-fu-exposed").inner_html() == "exposed 12 ms"
@@ -72,10 +72,11 @@ def test_nothing_is_cut_off(page_of, subject, width, scheme):
     page = page_of(lab.to_html(), scheme=scheme, width=width)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
     figure = page.locator(".pl-fu-figure > svg").bounding_box()
-    for text in page.locator(".pl-fu-figure > svg text").all():
-        box = text.bounding_box()
-        assert box is None or (box["x"] >= figure["x"] - 1 and box["x"] + box["width"] <= figure["x"] + figure["width"] + 1), text.inner_html()
-    places = [c.bounding_box()["x"] for c in page.locator(".pl-fu-knob").all()]
+    texts = boxes(page.locator(".pl-fu-figure > svg text"))
+    assert texts
+    for box in texts:
+        assert box["x"] >= figure["x"] - 1 and box["x"] + box["width"] <= figure["x"] + figure["width"] + 1, box
+    places = [box["x"] for box in boxes(page.locator(".pl-fu-knob"))]
     assert len(places) == len(lab.cuts) and all(b - a >= 6 for a, b in pairwise(places))
 
 
@@ -86,11 +87,11 @@ def test_a_cut_is_dragged_with_the_mouse(live):
     lab = FusionLab("golf")
     lab.set_cuts([2, 6])
     page, widget = live(FusionLabWidget(lab))
-    boxes = [b.bounding_box() for b in page.locator(".pl-fu-box rect").all()]
+    bars = boxes(page.locator(".pl-fu-box rect"))
     knob = page.locator(".pl-fu-cut").nth(0).locator(".pl-fu-knob").bounding_box()
     page.mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
     page.mouse.down()
-    page.mouse.move(boxes[4]["x"] + 3, knob["y"] + 10, steps=6)  # where gradient 4 begins
+    page.mouse.move(bars[4]["x"] + 3, knob["y"] + 10, steps=6)  # where gradient 4 begins
     expect(page.locator(".pl-fu-cut").nth(0)).to_have_attribute("aria-valuenow", "4")
     page.mouse.up()
     expect(page.locator(".pl-fu-config input")).to_have_value("[3, 5]")

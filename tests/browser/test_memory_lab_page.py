@@ -8,9 +8,9 @@ import pytest
 
 from parallel_lab.lab.memory_lab import MemoryLab
 from parallel_lab.widgets import MemoryLabWidget
-from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
+from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
 
-__all__ = ["browser", "live", "page_of"]  # the fixtures
+__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
 expect = sync_api.expect
 
@@ -85,14 +85,14 @@ def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
     )
     for figure in page.locator(".pl-mm-figure > svg").all():
         frame = figure.bounding_box()
-        for text in figure.locator("text").all():
-            box = text.bounding_box()
-            if box is not None:
-                inside = box["x"] >= frame["x"] - 1 and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
-                assert inside and box["y"] >= frame["y"] - 2, text.inner_html()
+        texts = boxes(figure.locator("text"))
+        assert texts
+        for box in texts:
+            inside = box["x"] >= frame["x"] - 1 and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+            assert inside and box["y"] >= frame["y"] - 2, box
     right = page.evaluate("document.querySelector('.pl-mm').getBoundingClientRect().right")
-    assert all(cell.bounding_box()["x"] + cell.bounding_box()["width"] <= right + 1 for cell in page.locator(".pl-mm-key td").all())
-    totals = [t.bounding_box() for t in page.locator(".pl-mm-bar .pl-mm-total").all()]
+    assert all(cell["x"] + cell["width"] <= right + 1 for cell in boxes(page.locator(".pl-mm-key td")))
+    totals = boxes(page.locator(".pl-mm-bar .pl-mm-total"))
     halo = 4  # on each side, part of the box
     assert all(a["x"] + a["width"] - halo <= b["x"] + halo for a, b in pairwise(totals))
 

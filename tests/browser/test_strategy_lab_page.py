@@ -8,10 +8,10 @@ import pytest
 
 from parallel_lab.lab.static_page import front_end, static_page
 from parallel_lab.lab.strategy_lab import StrategyLab
-from tests.browser.lab_page import MARKS, browser, page_of, sync_api
+from tests.browser.lab_page import MARKS, browser, page_of, sync_api, tabs
 from tests.widgets.fake_lab import FakeLab
 
-__all__ = ["browser", "page_of"]  # the fixtures
+__all__ = ["browser", "page_of", "tabs"]  # the fixtures
 
 expect = sync_api.expect
 
