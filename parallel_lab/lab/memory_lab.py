@@ -12,6 +12,7 @@ changes nothing. What is shown is predicted from the compiled plan, or counted o
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ..errors import ArgumentError, ParallelLabError, message, shorten
@@ -66,8 +67,6 @@ class MemoryLab(RunsOneThing):
         chosen = ("level1" if "level1" in LEVELS[mode] else "off") if level is None else _one_of(level, LEVELS[mode], "level")
         self._settings = Settings(_one_of(devices, DEVICES, "devices"), mode, _one_of(optimizer, OPTIMIZERS, "optimizer"), chosen)
         self._jobs: dict[tuple[str, int], Job] = {}
-        self._plans: dict[_Key, Plan] = {}
-        self._counts: dict[_Key, tuple[Count, ...]] = {}
         self._pars: dict[tuple[int, str, int], Par | None] = {}
         self._rank, self._moment, self._source = 0, "peak", "predicted"
         self._zero = zero_table(7.5e9, 64, 12)
@@ -332,9 +331,7 @@ class MemoryLab(RunsOneThing):
     def _job(self) -> Job:
         key = (self._subject.name, self._width)
         if key not in self._jobs:
-            if len(self._jobs) >= KEPT:
-                self._jobs.clear()
-            self._jobs[key] = self._subject.job(self._width)
+            self._jobs = {key: self._subject.job(self._width)}
         return self._jobs[key]
 
     def _key(self, settings: Settings) -> _Key:
@@ -344,20 +341,17 @@ class MemoryLab(RunsOneThing):
         return self._settings.devices, self._settings.optimizer, self._capacity
 
     def _planned(self, settings: Settings) -> Plan:
-        key = self._key(settings)
-        if key not in self._plans:
-            if len(self._plans) >= KEPT:
-                self._plans.clear()
-                self._counts.clear()
-            self._plans[key] = self._job().compile(settings)
-        return self._plans[key]
+        return _compiled(*self._key(settings))[0]
 
     def _counted(self, settings: Settings) -> tuple[Count, ...]:
-        settings = _off(settings) if settings.level == "off" else settings
-        plan, key = self._planned(settings), self._key(settings)
-        if key not in self._counts:
-            self._counts[key] = predicted_ranks(plan)
-        return self._counts[key]
+        return _compiled(*self._key(_off(settings) if settings.level == "off" else settings))[1]
+
+
+@lru_cache(maxsize=KEPT)
+def _compiled(subject: str, width: int, settings: Settings) -> tuple[Plan, tuple[Count, ...]]:
+    """The plan, and what every rank holds and sends by it. Kept for all labs: nothing goes into it but what is given here."""
+    plan = get_subject(subject).job(width).compile(settings)
+    return plan, predicted_ranks(plan)
 
 
 def _off(settings: Settings) -> Settings:
