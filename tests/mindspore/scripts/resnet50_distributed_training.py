@@ -3,7 +3,8 @@
 What differs from the printed program, and why:
 - parallel_mode is DATA_PARALLEL, the form that the page describes; its automatic form needs a strategy search that is an issue of its own
 - pictures are resized to PICTURE (32 by default, 224 on the page): a laptop would take hours
-- epochs, batch and whether batch norm is synchronised come from the environment, so that tests can be short and compare with one device
+- epochs, batch, after how many steps a checkpoint is saved and whether batch norm is synchronised come from the environment, so that tests can be
+  short and compare with one device
 - imports that the page spreads over several blocks stand at the top
 """
 
@@ -24,7 +25,8 @@ from mindspore.train.model import Model
 from resnet import resnet50
 
 data_path = os.environ["DATA_PATH"]
-PICTURE, BATCH, EPOCHS = (int(os.environ.get(name, default)) for name, default in (("PICTURE", "32"), ("BATCH", "32"), ("EPOCHS", "10")))
+DEFAULTS = {"PICTURE": "32", "BATCH": "32", "EPOCHS": "10", "SAVE": "1"}
+PICTURE, BATCH, EPOCHS, SAVE = (int(os.environ.get(name, default)) for name, default in DEFAULTS.items())
 SYNC = {"": None, "0": False, "1": True}[os.environ.get("SYNC", "")]
 
 context.set_context(mode=context.GRAPH_MODE, device_target="Ascend")
@@ -80,7 +82,8 @@ def test_train_cifar(epoch_size=EPOCHS):
     net = resnet50(BATCH, 10, SYNC)
     loss = SoftmaxCrossEntropyExpand(sparse=True)
     opt = Momentum(filter(lambda x: x.requires_grad, net.get_parameters()), 0.01, 0.9)
-    ckpt_callback = ModelCheckpoint(prefix="data_parallel", directory=f"./rank_{get_rank()}_ckpt", config=CheckpointConfig(keep_checkpoint_max=1))
+    ckpt_config = CheckpointConfig(save_checkpoint_steps=SAVE, keep_checkpoint_max=1)
+    ckpt_callback = ModelCheckpoint(prefix="data_parallel", directory=f"./rank_{get_rank()}_ckpt", config=ckpt_config)
     model = Model(net, loss_fn=loss, optimizer=opt)
     model.train(epoch_size, dataset, callbacks=[LossMonitor(), ckpt_callback], dataset_sink_mode=True)
 
