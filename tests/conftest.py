@@ -50,6 +50,12 @@ def pytest_make_collect_report() -> Iterator[None]:
     return report
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """On the build machine a failure is told when it happens: a build that is stopped at its time limit never comes to the summary."""
+    if report.failed and os.environ.get("PARALLEL_LAB_CI") == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)\n{report.longreprtext}", file=sys.stderr, flush=True)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file with exhaustive tests says the word: the build looks for it, and collects no other files for them."""
