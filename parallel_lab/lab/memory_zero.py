@@ -16,6 +16,7 @@ DEGREES = (1, 4, 16, 64, 256, 1024)  # the rows of the paper's table 1
 DEVICE_GB = 32  # the device of its table 2
 GB = 1e9  # as the paper counts
 LONGEST = 40  # characters of a typed number
+MOST_RANKS, MOST_BYTES = 2**20, 1024  # beyond them a table of figures is no table any more
 SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -58,8 +59,11 @@ def zero_table(parameters: float, degree: int, optimizer_bytes: float) -> dict[s
     rows     per number of ranks the GB one rank holds, stage 0 to 3
     stages   for `degree` ranks per stage: GB of each part, elements a rank sends per step, the largest model for a device of 32 GB
 
-    Raises ArgumentError for what is no number of ranks or bytes.
+    Raises ArgumentError for what is no number of ranks or bytes, or a very large one.
     """
+    for what, given, most in (("degree", degree, MOST_RANKS), ("optimizer_bytes", optimizer_bytes, MOST_BYTES)):
+        if isinstance(given, (int, float)) and not given <= most:
+            raise ArgumentError(message(f"{what}={shorten(given)}", where="MemoryLab", allowed=f"At most {most}"))
     rows = []
     for ranks in sorted({*DEGREES, degree} if isinstance(degree, int) else {degree}):
         totals = [zero_memory(parameters, ranks, stage, optimizer_bytes=optimizer_bytes).total_bytes / GB for stage in STAGES]

@@ -166,6 +166,7 @@ def test_hints_come_one_after_the_other_and_the_last_stays():
     assert [(h.level, h.text) for h in given] == [*enumerate(hints), (3, hints[3])]
     assert "a question" in str(given[0]) and "gives a place to look" in str(given[0])
     assert 'hint("' not in str(given[3])
+    assert [str(h).split(", ")[1].split(" (")[0] for h in given] == ["hint 1 of 4", "hint 2 of 4", "hint 3 of 4", "hint 4 of 4", "hint 4 of 4"]
     assert desk.hint("02.2").level == 0  # each exercise has its own ladder
 
 

@@ -77,6 +77,7 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
         (lambda s, t: by_size(s, t or 1), "threshold 0", "every gradient travels alone"),
         (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is no message"),
         (lambda s, t: [*by_size(s, t), [0]], "the example", "A gradient is in two buckets"),
+        (lambda s, t: [[0, 0]], "the example", "Gradients 1, 2, 3, 4 are in no bucket. One is in two places."),
         (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
         (lambda s, t: None, "the example", "Lists of positions"),
         (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),

@@ -40,9 +40,12 @@ def _trained(name: str, ranks: int, gradients_mean: bool, rate: float) -> Traine
 
 
 def _same_as_one_device(answer: Any) -> Iterator[Part]:
-    given = answer if isinstance(answer, Mapping) else {}
+    if not isinstance(answer, Mapping):
+        example = '{"sgd": {"gradients_mean": False, "learning_rate": ...}, ...}'
+        yield Part(next(iter(OPTIMIZERS)), False, shorten(answer), f"A dict with the settings of each optimizer, such as {example}")
+        return  # the others would say the same
     for name, (_, one_rate) in OPTIMIZERS.items():
-        settings = given.get(name)
+        settings = answer.get(name)
         settings = settings if isinstance(settings, Mapping) else {}
         mean, rate = settings.get("gradients_mean"), read_number(settings.get("learning_rate"))
         rule = f"after {STEPS} steps all parameters equal those of one device with rate {one_rate}"
@@ -203,7 +206,7 @@ def _blow_up(answer: Any) -> Iterator[Part]:
         part = None
         for rate, ranks in cases:
             counted = _counted(rate, ranks)
-            expected = f"{counted or 'None'}: counted in a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''}"
+            expected = f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} shows: a step, or None for never"
             called = attempt(answer, rate, ranks)
             if called.fault is not None:
                 yield called.fault.part(name, "A step, or None for never")

@@ -80,8 +80,9 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
     if sorted(members) != list(range(len(sizes))):
         lost, twice = set(range(len(sizes))) - set(members), len(members) > len(set(members))
         if lost:
-            last = " The last bucket, which never got full, is missing." if given and min(lost) == max(members, default=-1) + 1 else ""
-            return f"Gradients {', '.join(map(str, sorted(lost)[:4]))} are in no bucket.{last}"
+            last = " The last bucket, which never got full, is missing." if given and given == _rule(sizes, threshold_mb)[:-1] else ""
+            also = " One is in two places." if twice else ""
+            return f"Gradients {', '.join(map(str, sorted(lost)[:4]))} are in no bucket.{also}{last}"
         return "A gradient is in two buckets." if twice else "There are no gradients of these numbers."
     if any(not bucket for bucket in given):
         return "An empty bucket is no message."

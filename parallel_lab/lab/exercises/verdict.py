@@ -108,7 +108,7 @@ class Verdict:
             return ""
         seen = min(self.hints_seen, len(LADDER))
         if seen == len(LADDER):
-            return f'All hints were given; hint("{self.exercise}", 0) shows them again, from 0 to {len(LADDER) - 1}.'
+            return f'All hints were given; hint("{self.exercise}", level=0) shows the first again, level={len(LADDER) - 1} the last.'
         return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).'
 
     def __str__(self) -> str:
@@ -157,7 +157,7 @@ class Hint:
 
     def __str__(self) -> str:
         more = f' hint("{self.exercise}") gives {LADDER[self.level + 1]}.' if self.level + 1 < len(LADDER) else ""
-        return f"Exercise {self.exercise}, hint {self.level} of {len(LADDER) - 1} ({LADDER[self.level]}): {self.text}{more}"
+        return f"Exercise {self.exercise}, hint {self.level + 1} of {len(LADDER)} ({LADDER[self.level]}): {self.text}{more}"
 
     __repr__ = __str__
 
