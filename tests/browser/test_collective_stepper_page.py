@@ -92,11 +92,11 @@ def test_arrow_keys_step_and_the_page_says_so(show):
 def test_the_counters_and_the_bars_meet_the_formula_at_the_last_step(show):
     stepper = CollectiveStepper("all_reduce", "recursive_doubling", 6)
     page = show(stepper)
-    assert page.locator(".pl-verdict.pl-met").count() == 0
+    expect(page.locator(".pl-verdict.pl-met")).to_have_count(0)
     page.get_by_role("button", name="one round on").focus()
     page.keyboard.press("End")
     at(page, stepper.rounds)
-    assert page.locator(".pl-verdict.pl-met").count() == 4
+    expect(page.locator(".pl-verdict.pl-met")).to_have_count(4)
     page.wait_for_timeout(400)  # the bars' transition
     shares = page.eval_on_selector_all(".pl-meter-bar", "all => all.map(b => b.firstElementChild.getBoundingClientRect().width / (b.clientWidth))")
     sent = stepper.snapshot()["frames"][-1]["sent"]
@@ -126,7 +126,7 @@ def test_pressing_on_does_not_wait_for_the_flight(show):
     for _ in range(14):
         page.keyboard.press("ArrowRight")
     at(page, 14)
-    assert page.locator(".pl-cell .pl-done").count() == 64
+    expect(page.locator(".pl-cell .pl-done")).to_have_count(64)
 
 
 def test_nothing_flies_where_the_reader_asks_for_less_motion(show):
@@ -135,7 +135,7 @@ def test_nothing_flies_where_the_reader_asks_for_less_motion(show):
     page.get_by_role("button", name="one round on").click()
     at(page, 1)
     assert page.evaluate("flown.length") == 0
-    assert page.locator(".pl-cell .pl-fresh").count() == 8  # what came is ringed all the same
+    expect(page.locator(".pl-cell .pl-fresh")).to_have_count(8)  # what came is ringed all the same
 
 
 def test_play_goes_to_the_end_and_can_be_stopped(show):
@@ -154,7 +154,7 @@ def test_play_goes_to_the_end_and_can_be_stopped(show):
 def test_one_chunk_can_be_followed(show):
     page = show(CollectiveStepper("all_reduce", "ring", 4))
     page.locator(".pl-follow select").select_option("2")
-    assert page.locator(".pl-cell .pl-token:not(.pl-faded)").count() == 4
+    expect(page.locator(".pl-cell .pl-token:not(.pl-faded)")).to_have_count(4)
     page.locator('.pl-cell [data-chunk="1"]').first.click()
     expect(page.locator(".pl-follow select")).to_have_value("1")
     page.locator('.pl-cell [data-chunk="1"]').first.click()
@@ -165,7 +165,7 @@ def test_a_list_that_goes_wrong_says_so(show):
     stepper = CollectiveStepper(algorithm=custom_algorithm("all_reduce", [[(0, 1, 0, "add"), (1, 0, 1, "add")], [(1, 0, 0, "add")]], ranks=2))
     page = show(stepper)
     expect(page.get_by_role("alert")).to_contain_text("This list of sends is not an all_reduce. Round 2: rank 0 adds v0 to chunk 0 a second time.")
-    assert page.locator(".pl-verdict").count() == 0
+    expect(page.locator(".pl-verdict")).to_have_count(0)
 
 
 WIDE = [("all_reduce", "ring", 8, 5), ("all_reduce", "recursive_doubling", 8, 2), ("all_reduce", "direct", 8, 1), ("all_to_all", "ring", 8, 3)]

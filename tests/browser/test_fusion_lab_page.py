@@ -38,7 +38,7 @@ def test_lanes_are_drawn_to_scale(page_of):
     assert [round((b["x"] - zero) / per_ms, 1) for b in sent] == [1, 4, 6.5, 10]
     assert [round(b["width"] / per_ms, 1) for b in sent] == pytest.approx([3, 2.5, 3.5, 12], abs=0.1)
     assert page.locator(".pl-fu-exposed").inner_html() == "exposed 12 ms"
-    assert page.locator(".pl-fu-bare").count() == 1
+    expect(page.locator(".pl-fu-bare")).to_have_count(1)
 
 
 def test_three_step_times_say_their_source_and_unit(page_of):

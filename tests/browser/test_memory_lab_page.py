@@ -48,10 +48,10 @@ def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
     page = page_of(lab.to_html())
     row = page.locator(".pl-mm-key tbody tr", has_text="parameters")
     assert [c.inner_text() for c in row.locator("td").all()] == ["2 MiB", "256 KiB"]
-    assert page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over").count() == 1
+    expect(page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over")).to_have_count(1)
     assert [r.inner_text() for r in page.locator(".pl-mm-levels tbody tr th").all()] == ["off", "level1", "level2", "level3"]
     assert page.locator(".pl-mm-levels .pl-wrong").count() == 1 and page.locator(".pl-mm-formula .pl-good").count() == 2
-    assert page.locator(".pl-mm-formula .pl-wrong").count() == 0
+    expect(page.locator(".pl-mm-formula .pl-wrong")).to_have_count(0)
 
 
 def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
@@ -188,4 +188,4 @@ def test_a_run_shows_its_verdict(live):
     page.get_by_role("radio", name="between steps").click()
     expect(page.get_by_role("radio", name="simulated")).to_have_attribute("aria-checked", "true")
     expect(page.locator(".pl-mm-equality .pl-good")).to_have_text("equal")
-    assert page.locator(".pl-mm-equality tbody tr").count() == 17
+    expect(page.locator(".pl-mm-equality tbody tr")).to_have_count(17)

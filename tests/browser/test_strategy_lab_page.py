@@ -46,11 +46,11 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
 def test_partial_values_are_hatched_and_replicas_are_not(show):
     lab = trained()
     partial = show(lab.snapshot())
-    assert partial.locator('.pl-card [fill*="hatch"]').count() == 8
+    expect(partial.locator('.pl-card [fill*="hatch"]')).to_have_count(8)
     assert "Σ" in partial.locator(".pl-card").first.inner_text()
     lab.select_tensor("w2")
     whole = show(lab.snapshot())
-    assert whole.locator('.pl-card [fill*="hatch"]').count() == 0
+    expect(whole.locator('.pl-card [fill*="hatch"]')).to_have_count(0)
     assert "2 copies" in whole.locator(".pl-card").first.inner_text()
 
 
@@ -87,11 +87,11 @@ def test_the_keyboard_selects_a_rank_and_the_page_says_so(show):
     page.keyboard.press("ArrowUp")
     page.wait_for_selector('.pl-card[data-value="1"][aria-checked="true"]')
     assert page.evaluate("document.activeElement.dataset.value") == "1"
-    assert page.locator(".pl-cards [tabindex='0']").count() == 1
+    expect(page.locator(".pl-cards [tabindex='0']")).to_have_count(1)
     expect(page.locator("[role=status]")).to_have_text("Rank 1 holds out of matmul [0:8, :], addend 2 of 4.")
     page.keyboard.press("End")
     page.wait_for_selector('.pl-card[data-value="7"][aria-checked="true"]')
-    assert page.locator(".pl-card.pl-team").count() == 3  # 4, 5 and 6 hold the other addends
+    expect(page.locator(".pl-card.pl-team")).to_have_count(3)  # 4, 5 and 6 hold the other addends
 
 
 def test_focus_is_visible(show):
@@ -209,10 +209,10 @@ def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):
 def test_the_layers_are_walked_by_keyboard_and_the_walked_to_unfolds(show):
     page = show(StrategyLab("transformer").snapshot(frames=True))
     page.locator('.pl-flow[role=radio][tabindex="0"]').focus()
-    assert page.locator(".pl-flow[role=radio][tabindex='0']").count() == 1
+    expect(page.locator(".pl-flow[role=radio][tabindex='0']")).to_have_count(1)
     page.keyboard.press("ArrowRight")
     page.wait_for_selector('.pl-fold.pl-on[data-key="blocks.0.add1"] .pl-combo')
-    assert page.locator(".pl-fold .pl-combo").count() == 1  # the one that was open has folded
+    expect(page.locator(".pl-fold .pl-combo")).to_have_count(1)  # the one that was open has folded
     page.locator('.pl-fold[data-key="blocks.0.mlp.fc1"] .pl-fold-head').press("Enter")
     page.wait_for_selector('.pl-fold.pl-on[data-key="blocks.0.mlp.fc1"]')
     assert page.locator(".pl-fold.pl-on .pl-op-name").all_inner_texts() == ["matmul", "bias_add", "activation.gelu"]
