@@ -98,17 +98,14 @@ def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
-    """64 pictures, 8 steps of all of them; later steps are not compared, because each magnifies the rounding of those before it.
-
-    Under mpirun 4 steps, all compared: the launcher has shown that they fall.
-    """
-    steps = 8 if way is by_launcher else 4
+    """64 pictures, 8 steps of all of them; later steps are not compared, because each magnifies the rounding of those before it."""
+    steps = 8
     data = few_pictures(tmp_path / "data", 64)
     given = {"DATA_PATH": str(data), "SYNC": "1", "BATCH": "8", "EPOCHS": str(steps), "SAVE": str(steps)}  # 94 MB per rank each time
     per_rank = way(copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], **given)
     means = printed_means(per_rank, steps, 1)
     np.testing.assert_allclose(means[:4], one_device(data, 8, 8, 4)[0], rtol=BOUND)
-    assert steps == 4 or means[-1] < 0.93 * means[0], means
+    assert means[-1] < 0.93 * means[0], means
 
 
 # ---- its shell script: processes that find each other by a rank table ----
@@ -117,7 +114,7 @@ def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
 @NEEDS_BASH
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_its_shell_script_starts_pytest_once_per_device(tmp_path, ranks):
     data = few_pictures(tmp_path / "data", 4 * ranks)
     output = by_shell(tmp_path, "run_rank_table.sh", str(data), str(ranks), BATCH="2", EPOCHS="1")

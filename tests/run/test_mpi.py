@@ -68,7 +68,7 @@ def test_sums_of_the_library_itself_match_to_rounding(n):
 @needs_mpi
 @pytest.mark.parametrize(
     ("n", "count", "how"),
-    [(2, 300, "mixed"), (4, 1000, "mixed"), (8, 120, "mixed"), (3, 300, "mixed native"), pytest.param(8, 300, "mixed", marks=pytest.mark.exhaustive)],
+    [(2, 300, "mixed"), (4, 1000, "mixed"), (8, 120, "mixed"), (3, 300, "mixed native"), pytest.param(8, 600, "mixed", marks=pytest.mark.exhaustive)],
 )
 def test_random_programs_of_blocking_and_started_collectives_give_the_bits_of_answer(n, count, how):
     """Also the control of the comparison: among some 3,000 replies, of calls that match, no false alarm. `native`: sums of floats to rounding."""
