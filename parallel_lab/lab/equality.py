@@ -10,7 +10,7 @@ Compared are the loss of every step, the gradient of every parameter in the firs
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..compiler import compile_network
 from ..errors import ArgumentError, escape, message, shorten
 from ..plan import Plan
 from ..run.session import Session
+from .listening import Stopped
 
 __all__ = ["Equality", "EqualityRow", "additions_behind", "compare_sessions", "prove_equal", "rounding_bound"]
 
@@ -106,17 +107,25 @@ def rounding_bound(plan: Plan, value: np.ndarray, steps: int = 1) -> float:
     return 4 * math.sqrt(additions_behind(plan)) * eps * steps * magnitude
 
 
-def compare_sessions(session: Session, reference: Session, batches: Sequence[Any], steps: int, nudged: Session | None = None) -> Equality:
+def compare_sessions(
+    session: Session,
+    reference: Session,
+    batches: Sequence[Any],
+    steps: int,
+    nudged: Session | None = None,
+    stopped: Callable[[], bool] | None = None,
+) -> Equality:
     """Train both for `steps` steps (at least 1) and compare them. All must be at their first step.
 
     nudged  a third session, as `reference`, whose parameters start off by as much as rounding moves numbers (`nudge`). Twice what that does to a
             tensor is added to its bound: some rules (Adam divides by the root of a mean square) make much of a small difference, on one device too.
+    stopped   asked again and again; once it is true, Stopped is raised
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ArgumentError(message(f"steps={shorten(steps)}", where="equality with one device", allowed="A whole number, 1 or more"))
     plan = reference.plan
-    got, want = _trained(session, batches, steps), _trained(reference, batches, steps)
-    near = _trained(nudged, batches, steps) if nudged is not None else want
+    got, want = _trained(session, batches, steps, stopped), _trained(reference, batches, steps, stopped)
+    near = _trained(nudged, batches, steps, stopped) if nudged is not None else want
     rows = []
     for key, (value, taken) in want.items():
         bound = rounding_bound(plan, value, taken) + 2 * _largest_difference(near[key][0], value)
@@ -125,12 +134,14 @@ def compare_sessions(session: Session, reference: Session, batches: Sequence[Any
     return Equality(f"{session.plan.device_num} {where} against one device", tuple(rows))
 
 
-def _trained(session: Session, batches: Sequence[Any], steps: int) -> dict[str, tuple[np.ndarray, int]]:
+def _trained(session: Session, batches: Sequence[Any], steps: int, stopped: Callable[[], bool] | None) -> dict[str, tuple[np.ndarray, int]]:
     """What is compared, with the steps behind it, by the name of its row: losses, gradients of the first step, parameters after the last."""
     losses = session.train(batches, 1)
     gradients = session.gradients()
     if steps > 1:
-        losses += session.train(batches, steps - 1)
+        losses += session.train(batches, steps - 1, stopped=stopped)
+    if stopped is not None and stopped():
+        raise Stopped
     parameters = session.parameters()
     dtype = session.plan.value(session.plan.outputs[0]).dtype
     found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}

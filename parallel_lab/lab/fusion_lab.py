@@ -284,7 +284,7 @@ class FusionLab(RunsOneThing):
             settings, job, plan, unfused, cluster = self._settings(), self._job_made(), self._plan, self._compiled("off"), self._costs()
 
         def run() -> str:
-            result = trained(source, job, plan, unfused, cluster, steps)
+            result = trained(source, job, plan, unfused, cluster, steps, self._stop.is_set)
             with self._lock:
                 if settings != self._settings():  # the lab shows something else by now
                     return f"{source}: the settings have changed since"

@@ -7,6 +7,7 @@ result.step_s, result.unfused_s, result.equal
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..plan import Plan
 from ..run.session import Session
 from .fusion_lanes import Lanes, event_lanes
 from .fusion_subjects import Job
+from .listening import Stopped
 from .step_times import WARM_UPS
 
 __all__ = ["RunResult", "trained"]
@@ -52,14 +54,16 @@ class RunResult:
         return self.steps + WARM_UPS
 
 
-def trained(source: str, job: Job, plan: Plan, unfused: Plan, cluster: Cluster, steps: int) -> RunResult:
-    """Both plans trained from the same start on the same batches. cluster: for simulated times."""
+def trained(source: str, job: Job, plan: Plan, unfused: Plan, cluster: Cluster, steps: int, stopped: Callable[[], bool] | None = None) -> RunResult:
+    """Both plans trained from the same start on the same batches. cluster: for simulated times. Raises Stopped when told so."""
     options = {"cluster": cluster} if source == "simulated" else {}
     times, tensors, lanes = [], [], []
     for one in (plan, unfused):
         with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options) as session:
             losses = session.train(job.batches, WARM_UPS)
-            losses += session.train(job.batches, steps, record=steps)
+            losses += session.train(job.batches, steps, record=steps, stopped=stopped)
+            if stopped is not None and stopped():
+                raise Stopped
             durations = EventLog(session.events).step_times_s()
             usual = statistics.median_low(durations.values())
             times.append(usual)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ParallelLabError
 
-__all__ = ["Listened", "RunsOneThing"]
+__all__ = ["Listened", "RunsOneThing", "Stopped"]
 
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 
@@ -39,11 +39,15 @@ class Listened:
             callback(*what)
 
 
+class Stopped(Exception):
+    """Raised in a run, and never out of it: nobody wants its result any more."""
+
+
 class RunsOneThing(Listened):
     """A model that runs one thing at a time beside the notebook, and says how it went. What has changed is "picture" or "run".
 
-    _run    {"state": "idle" | "running" | "done" | "failed", "text": ..., "error": text of the error or None}
-    _stop   set when nobody wants the result any more
+    _run    {"state": "idle" | "running" | "done" | "stopped" | "failed", "text": ..., "error": text of the error or None}
+    _stop   set when nobody wants the result any more: the work then raises Stopped when it next looks
     """
 
     def __init__(self) -> None:
@@ -61,11 +65,20 @@ class RunsOneThing(Listened):
             self._ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
         return self._run["state"] != "running"
 
-    def close(self) -> None:
-        """Forget the listeners, and wait for a run that goes on: its workers are shared."""
-        self._listeners.clear()
+    def stop(self) -> None:
+        """Ask the run that goes on to end: a training does after its present step. Returns at once; `wait()` waits. Nothing happens without a run."""
         self._stop.set()
+
+    def close(self) -> None:
+        """Forget the listeners, stop a run that goes on, and wait for its end: its workers are shared."""
+        self._listeners.clear()
+        self.stop()
         self.wait()
+
+    def _go_on(self) -> None:
+        """Raise Stopped if nobody wants the result of the run any more."""
+        if self._stop.is_set():
+            raise Stopped
 
     def _forget_run(self) -> None:
         self._run: dict[str, Any] = {"state": "idle", "text": "", "error": None}
@@ -86,6 +99,8 @@ class RunsOneThing(Listened):
         done: dict[str, Any] = {"state": "done", "text": "", "error": None}
         try:
             done["text"] = work()
+        except Stopped:
+            done = {"state": "stopped", "text": "stopped; nothing was kept of it", "error": None}
         except ParallelLabError as error:
             done = {"state": "failed", "text": failed, "error": str(error)}
         except BaseException as error:  # a defect: the views must not say "running" for ever; whoever watches threads gets it too

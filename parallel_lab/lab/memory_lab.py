@@ -243,9 +243,9 @@ class MemoryLab(RunsOneThing):
 
         def search() -> str:
             par = find_par(settings, capacity, self._stop.is_set)
+            self._go_on()
             with self._lock:
-                if not self._stop.is_set():
-                    self._pars[key] = par
+                self._pars[key] = par
             return "no stack fits under the line" if par is None else f"par: width {par.width}, {par.settings.level} ({par.tried} plans tried)"
 
         self._start("searching for par", search)
@@ -264,7 +264,7 @@ class MemoryLab(RunsOneThing):
             key, job, plan, off = self._key(self._settings), self._job(), self.plan, self.off
 
         def run() -> str:
-            result = counted(source, job, key[2], plan, off, steps)
+            result = counted(source, job, key[2], plan, off, steps, self._stop.is_set)
             with self._lock:
                 if key != self._key(self._settings):  # the lab shows something else by now
                     return f"{source}: the settings have changed since"

@@ -6,6 +6,7 @@ result.ranks[0].peak_bytes, result.equality.equal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..plan import Plan
@@ -33,8 +34,8 @@ class RunResult:
     equality: Equality
 
 
-def counted(source: str, job: Job, settings: Settings, plan: Plan, off: Plan, steps: int) -> RunResult:
-    """Count the first step of `plan`, then train it and `off` from the same start on the same batches, and compare."""
+def counted(source: str, job: Job, settings: Settings, plan: Plan, off: Plan, steps: int, stopped: Callable[[], bool] | None = None) -> RunResult:
+    """Count the first step of `plan`, then train it and `off` from the same start on the same batches, and compare. Raises Stopped when told so."""
     optimizer, executor = job.optimizer(settings.optimizer), EXECUTORS[source]
     count = simulated_ranks if source == "simulated" else measured_ranks
     ranks = count(plan, initial_values(plan, job.net, optimizer), job.batches[0])
@@ -45,7 +46,7 @@ def counted(source: str, job: Job, settings: Settings, plan: Plan, off: Plan, st
         # how much of a difference rounding alone makes: some rules (Adam) make much of a small one
         Session(off, start | nudge(off, start), optimizer) as nudged,
     ):
-        equality = compare_sessions(session, reference, job.batches, steps, nudged)
+        equality = compare_sessions(session, reference, job.batches, steps, nudged, stopped)
     where = {"simulated": "simulated ranks", "measured": "worker processes"}[source]
     title = f"{settings.level} on {settings.devices} {where} against the same ranks without optimizer parallel"
     return RunResult(source, steps, ranks, replace(equality, title=title))

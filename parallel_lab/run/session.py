@@ -33,6 +33,7 @@ __all__ = ["EXECUTORS", "Run", "Session", "initial_values"]
 
 EXECUTORS = ("simulator", "processes", "mpi")
 STOP_S = 0.5  # an interrupted cell must be over within a second: half of it for ending in order
+LOOK_S = 0.05  # how often train() asks whether it is to stop
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
 Batch = Sequence[Any]
@@ -153,7 +154,15 @@ class Session:
 
     # ---- training ----
 
-    def train(self, batches: Iterable[Batch], steps: int, *, record: int = 0, phases: Sequence[str] | None = None) -> list[float]:
+    def train(
+        self,
+        batches: Iterable[Batch],
+        steps: int,
+        *,
+        record: int = 0,
+        phases: Sequence[str] | None = None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> list[float]:
         """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
 
         batches  a list of tuples; or a dataset, which is read anew at the end of each epoch
@@ -162,6 +171,7 @@ class Session:
 
         record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated, on a clock where every rank
                 has a core of its own (its numpy work as timed here) and messages take what `cluster` says.
+        stopped   asked again and again; once it is true the training ends after the present step, and the losses so far are returned
 
         Ctrl-C ends the training on processes after the present step; the steps taken are kept, and the session can go on.
         """
@@ -169,6 +179,11 @@ class Session:
         if self.executor != "simulator":
             run = self.start(batches, steps, record=record, phases=phases)
             try:
+                while stopped is not None and not run.done():
+                    if stopped():
+                        run.stop()
+                        break
+                    run.wait_for_change(LOOK_S)
                 return run.result()
             except KeyboardInterrupt:
                 run.interrupt()
@@ -184,6 +199,8 @@ class Session:
         recorded: deque[list[Event]] = deque(maxlen=record)
         first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
         for step in range(first, first + steps):
+            if stopped is not None and stopped():
+                break
             for env in self._simulator.envs:
                 env.update(_row(rates, step - first))
             ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
@@ -355,6 +372,10 @@ class Run:
 
     def done(self) -> bool:
         return self._job.done()
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        """Block until losses come or the run ends; False when `timeout` seconds pass first."""
+        return self._job.wait_for_change(timeout)
 
     def pause(self) -> None:
         self._job.pause()

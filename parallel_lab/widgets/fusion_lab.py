@@ -32,6 +32,7 @@ COMMANDS: Commands = {
     "show_source": ((str,),),
     "run_simulated": (),
     "run_measured": (),
+    "stop": (),
 }
 
 

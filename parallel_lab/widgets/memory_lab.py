@@ -33,6 +33,7 @@ COMMANDS: Commands = {
     "set_zero": ((str,), (int, float, str), (int, float, str)),
     "run_simulated": (),
     "run_measured": (),
+    "stop": (),
     "find_par": (),
     "show_best": (),
 }

@@ -178,6 +178,20 @@ def test_the_paper_s_table_takes_the_learner_s_model(live):
     assert widget.last_error
 
 
+def test_a_run_is_stopped_with_the_button(live):
+    lab = MemoryLab("stack", 2)
+    page, widget = live(MemoryLabWidget(lab))
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    lab.run_simulated(10**7)
+    page.get_by_role("radio", name="between steps").click()  # this stand-in of a kernel tells the page what is new with each answer
+    page.get_by_role("button", name="Stop").click()
+    assert lab.wait(60)
+    page.get_by_role("radio", name="fullest moment").click()
+    expect(page.locator(".pl-mm-run")).to_have_text("stopped; nothing was kept of it")
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    assert widget.last_error is None
+
+
 def test_a_run_shows_its_verdict(live):
     lab = MemoryLab("stack", 2)
     lab.set_width(32)

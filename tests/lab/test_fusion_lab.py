@@ -243,6 +243,20 @@ def test_a_profile_of_ones_own_is_used_for_prediction_and_simulation():
     assert lab.snapshot()["cluster"] == {"value": "slow", "choices": ["laptop", "gpu_node", "two_nodes", "slow"]}
 
 
+@pytest.mark.parametrize("work", ["run_simulated", "run_measured"])
+def test_a_run_can_be_stopped_and_keeps_nothing(work):
+    lab = FusionLab("dense", devices=2)
+    getattr(lab, work)(steps=10**7)
+    assert not lab.wait(0.3)
+    lab.stop()
+    assert lab.wait(60)
+    run = lab.snapshot()["run"]
+    assert run["state"] == "stopped" and run["can"] and run["error"] is None and lab.results == {}
+    lab.run_simulated(steps=1)
+    assert lab.wait(60) and lab.results["simulated"].equal
+    close_all()
+
+
 def test_a_new_setting_forgets_what_was_run():
     lab = FusionLab("dense", devices=2)
     lab.run_simulated(steps=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from parallel_lab.errors import ArgumentError
 from parallel_lab.lab.listening import RunsOneThing
@@ -34,6 +35,22 @@ def test_a_refusal_is_the_text_of_the_run():
     runs = Runs()
     runs.go(refuse)
     assert runs.wait(PATIENCE_S) and runs.run == {"state": "failed", "text": "it failed", "error": "no such thing"}
+
+
+def test_a_run_that_nobody_wants_any_more_ends_and_the_next_is_wanted_again():
+    def work() -> str:
+        while True:
+            runs._go_on()
+            time.sleep(0.001)
+
+    runs = Runs()
+    runs.stop()  # nothing goes on
+    runs.go(work)
+    assert not runs.wait(0.05)
+    runs.stop()
+    assert runs.wait(PATIENCE_S) and runs.run["state"] == "stopped" and runs.run["error"] is None
+    runs.go(lambda: "fine")
+    assert runs.wait(PATIENCE_S) and runs.run["text"] == "fine"
 
 
 def test_nothing_else_is_begun_while_a_run_goes_on():

@@ -483,6 +483,24 @@ def test_listeners_hear_of_changes_until_they_end():
     lab.close()
 
 
+@pytest.mark.parametrize("work", ["run_simulated", "run_measured", "find_par"])
+def test_a_run_can_be_stopped_and_keeps_nothing(work):
+    lab = MemoryLab("stack", 2)
+    lab.set_width(WIDTH)
+    lab.set_capacity("1 GiB")
+    getattr(lab, work)(*([] if work == "find_par" else [10**7]))
+    assert not lab.wait(0.3) or work == "find_par"  # a search may be over by then
+    lab.stop()
+    assert lab.wait(60)
+    run = lab.snapshot()["run"]
+    assert run["can"] and run["error"] is None and lab.results == {}
+    assert run["state"] == "stopped" or work == "find_par"
+    lab.run_simulated(1)
+    assert lab.wait(60) and lab.results["simulated"].equality.equal
+    lab.close()
+    close_all()
+
+
 def test_a_defect_in_a_run_ends_it(monkeypatch):
     def broken(*_):
         raise ShapeError("no such thing")

@@ -131,6 +131,22 @@ def test_training_in_pieces_is_training_at_once(pools, executor):
         assert_same_bits(whole, (losses, session.gradients(), session.parameters(), session.values(s.name for s in plan.states)))
 
 
+@pytest.mark.parametrize("executor", ["processes", "simulator"])
+def test_training_ends_after_the_present_step_when_it_is_told_to(pools, executor):
+    """The steps taken are those of a training that was not stopped, and the session goes on from there."""
+    net, data = net_and_data(S)
+    plan, optimizer = plan_for(net, data, 8)
+    asked = []
+    with Session(plan, net, optimizer, executor=executor, pool=pools[8]) as session:
+        first = session.train(data, steps=10**6, record=2, stopped=lambda: asked.append(1) or len(asked) > 3)
+        assert 0 < len(first) == session.step < 10**6
+        assert {e.step for e in session.events} == set(range(max(0, session.step - 2), session.step))
+        assert session.train(data, steps=5, stopped=lambda: True) == [] or executor == "processes"  # ranks may be in their first step already
+        losses = first + session.train(data, steps=2) if session.step == len(first) else []
+        alone = trained(plan, net, optimizer, data, "simulator", steps=len(first) + 2)[0] if losses else []
+        assert losses == alone
+
+
 def test_two_sessions_on_one_pool_do_not_meet(pools):
     net, data = net_and_data(S)
     plan, optimizer = plan_for(net, data, 8)
