@@ -1,14 +1,18 @@
-"""When a rank stops yielding and sleeps instead: what it loses to other programs is added up and judged against the time in which it was lost."""
+"""When a rank stops yielding and sleeps instead: what it loses to other programs is added up and judged against the time in which it was lost. And on
+which core it begins."""
 
 from __future__ import annotations
 
 import io
+import os
+import sys
 
 import pytest
 
 from parallel_lab.run.shm import barrier
 from parallel_lab.run.shm.arena import PID, Arena, ArenaMap, SharedBlock
 from parallel_lab.run.shm.barrier import FIRST_CALM_S, MAX_CALM_S, MAX_LOST, MIN_LOST_S, Meeting
+from parallel_lab.run.shm.pool import WorkerPool
 
 
 @pytest.fixture
@@ -98,3 +102,44 @@ def test_others_compute_when_more_processes_run_than_ranks(meeting, monkeypatch,
 
     monkeypatch.setattr(barrier, "open", opened, raising=False)
     assert Meeting._others_compute(meeting) == others
+
+
+# ---- cores ----
+
+needs_affinity = pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
+
+
+@needs_affinity
+@pytest.mark.parametrize(
+    ("rank", "cores", "gone_to"),
+    [(0, {3, 5}, [{3}, {3, 5}]), (1, {3, 5}, [{5}, {3, 5}]), (1, {3}, []), (1, {1, 3, 5}, [])],
+)
+def test_a_run_begins_on_a_core_of_the_ranks_number_and_the_rank_stays_free(meeting, monkeypatch, rank, cores, gone_to):
+    """Two ranks: on two cores one each; with fewer there is nothing to choose, with more the system finds an idle one by itself."""
+    gone = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: gone.append(to))
+    meeting.rank = rank
+    meeting.begin_run()
+    assert gone == gone_to
+
+
+@needs_affinity
+def test_where_the_system_does_not_allow_it_nothing_is_tried_again(meeting, monkeypatch):
+    def refused(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", refused)
+    meeting.begin_run()
+    assert meeting._settling == 0
+
+
+@needs_affinity
+def test_workers_may_run_where_the_notebook_may():
+    def allowed(comm) -> set[int]:
+        comm.barrier()
+        return os.sched_getaffinity(0)
+
+    with WorkerPool(4) as pool:
+        assert pool.run(allowed) == pool.run(allowed) == [os.sched_getaffinity(0)] * 4

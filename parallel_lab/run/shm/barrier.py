@@ -6,6 +6,9 @@ there is one). Where other programs want the cores, a yield gives away a whole t
 so sleeps at once in all waits for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to
 MAX_CALM_S, and else it is halved. What goes to ranks of the same world that compute is not lost. A sleeping rank that is woken runs before a busy
 program. A look reads the abort word, so no wait outlives a fault.
+
+A meeting takes as long as the core with most ranks. The system starts a process on the core of whoever woke it, and moves those that yield only after
+tens of milliseconds; so at the beginning of a run each rank goes to a core by its number, and is free to be moved from there.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ MAX_LOST = 0.3  # a rank that has lost more of its time does not yield for FIRST
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
 TRUST_S = 0.05  # for how long what is lost is not judged again, once it has gone to ranks of the same world: looking takes a millisecond
 LOOKS_AT_OTHERS = 2
+SETTLING = 8  # sleeps at the beginning of a run after which a rank goes to its core again: it may have been woken on another
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
@@ -143,11 +147,26 @@ class Meeting:
         self._told_behind: Missing | None = None
         self._behind_stamp = MOVING
         self._calm_until = 0.0
+        self._settling = 0
         self._calm_s = FIRST_CALM_S
         self._yielding_since, self._lost_s = time.perf_counter(), 0.0
 
     def begin_run(self) -> None:
         self.entry, self.progress, self._told_behind = 0, None, None
+        self._settling = SETTLING
+        self._go_to_core()
+
+    def _go_to_core(self) -> None:
+        """Go to the core of this rank's number, and leave the system free to move it from there; where each core has a rank at least."""
+        try:
+            cores = os.sched_getaffinity(0)
+            if 1 < len(cores) <= self.arena.map.world_size:
+                try:
+                    os.sched_setaffinity(0, {sorted(cores)[self.rank % len(cores)]})
+                finally:
+                    os.sched_setaffinity(0, cores)
+        except (AttributeError, OSError):  # a system that has no such call, or does not allow it
+            self._settling = 0
 
     def check_abort(self) -> None:
         """Raise the error of the fault that stopped the run, if there is one."""
@@ -185,6 +204,9 @@ class Meeting:
                     progress()
                     last = clock()
         self._sleep(wait, start)
+        if self._settling:
+            self._settling -= 1
+            self._go_to_core()
 
     def _lost_time(self, now: float, lost_s: float) -> None:
         """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, and goes to other programs, sleep
