@@ -33,6 +33,7 @@ __all__ = ["DEVICES", "MemoryLab", "RunResult", "Score"]
 DEVICES = (2, 4, 8)
 SHARD_SIZES = (-1, 2, 4, 8)
 STEPS = 20  # that a run compares
+KEPT_JOBS = 4  # the widest holds some 40 MB
 KEPT = 48  # plans; a lesson goes to and fro between few
 LARGEST_TEXT = 40  # characters of a typed size
 UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -66,7 +67,6 @@ class MemoryLab(RunsOneThing):
         mode = _one_of(parallel_mode, LEVELS, "parallel_mode")
         chosen = ("level1" if "level1" in LEVELS[mode] else "off") if level is None else _one_of(level, LEVELS[mode], "level")
         self._settings = Settings(_one_of(devices, DEVICES, "devices"), mode, _one_of(optimizer, OPTIMIZERS, "optimizer"), chosen)
-        self._jobs: dict[tuple[str, int], Job] = {}
         self._pars: dict[tuple[int, str, int], Par | None] = {}
         self._rank, self._moment, self._source = 0, "peak", "predicted"
         self._zero = zero_table(7.5e9, 64, 12)
@@ -329,10 +329,7 @@ class MemoryLab(RunsOneThing):
             self._forget_run()
 
     def _job(self) -> Job:
-        key = (self._subject.name, self._width)
-        if key not in self._jobs:
-            self._jobs = {key: self._subject.job(self._width)}
-        return self._jobs[key]
+        return _job_of(self._subject.name, self._width)
 
     def _key(self, settings: Settings) -> _Key:
         return self._subject.name, self._width, settings
@@ -347,10 +344,16 @@ class MemoryLab(RunsOneThing):
         return _compiled(*self._key(_off(settings) if settings.level == "off" else settings))[1]
 
 
+@lru_cache(maxsize=KEPT_JOBS)
+def _job_of(subject: str, width: int) -> Job:
+    """The network and its data. Kept for all labs: training takes copies of its parameters."""
+    return get_subject(subject).job(width)
+
+
 @lru_cache(maxsize=KEPT)
 def _compiled(subject: str, width: int, settings: Settings) -> tuple[Plan, tuple[Count, ...]]:
     """The plan, and what every rank holds and sends by it. Kept for all labs: nothing goes into it but what is given here."""
-    plan = get_subject(subject).job(width).compile(settings)
+    plan = _job_of(subject, width).compile(settings)
     return plan, predicted_ranks(plan)
 
 

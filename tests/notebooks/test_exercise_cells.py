@@ -1,7 +1,7 @@
 """Exercise cells of the notebooks: their nbgrader metadata is valid, points are the exercise's, and each has a start, a check and a test cell.
 
 The rules are those of nbgrader's schema 3 (`nbgraderformat/v3.json` and `v3.py` of nbgrader 0.9.6), written down here because a lesson must not need
-nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks 02 and 03: all points for right answers, none for the
+nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks 02 to 05: all points for right answers, none for the
 starts as they are shipped.
 """
 
