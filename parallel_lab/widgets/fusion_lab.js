@@ -159,7 +159,7 @@ function below(s, ui) {
   const most = Math.max(...bars.map(([, t]) => t)), atPar = s.golf.ratio <= 1 + 1e-9;
   const verdicts = s.equality.map((r) => html`<p class="pl-verdict" data-key="${r.source}">${r.source}: <span class="${r.equal ? "pl-good" : "pl-wrong"}">${r.equal ? "equal bit for bit" : `${r.differs} differs`}</span> with and without fusion, losses and ${plural(r.compared - 1, "parameter")} after ${plural(r.steps, "step")}</p>`);
   return html`<div class="pl-fu-below"><section aria-label="step times"><h3>Step time <small>of the whole step, three ways</small></h3><div class="pl-fu-times" role="radiogroup" aria-label="whose lanes are shown" data-roving="1">${s.times.map(card)}</div>
-      ${s.run.text ? html`<p class="pl-fu-run" role="status">${s.run.state === "running" ? "running – " : ""}${s.run.text}</p>${s.run.state === "running" ? html`<button type="button" class="pl-button" data-key="stop" data-command="stop"${flag("disabled", !ui.live)} title="end it after the present step">Stop</button>` : ""}` : ""}${verdicts}</section>
+      ${runLine(s.run, "pl-fu-run", ui.live)}${verdicts}</section>
     <section aria-label="fusion golf"><h3>Fusion golf <small>${atPar ? html`<b class="pl-good">par</b>` : `${s.golf.ratio.toFixed(3)} × par`}</small></h3><table class="pl-fu-golf"><tbody>${bars.map(([name, t]) => html`<tr class="${name === "yours" ? "pl-on" : ""}"><th scope="row">${name}</th><td class="pl-number">${timeText(t)}</td><td class="pl-fu-bar"><i style="width:${round((100 * t) / most)}%"></i></td></tr>`)}</tbody></table></section></div>`;
 }
 

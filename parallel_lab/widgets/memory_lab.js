@@ -46,7 +46,7 @@ function controls(s, ui) {
     ${cuts ? select("set_shard_size", "shared by", s.shard_size.value, s.shard_size.choices, ui, (n) => (n < 0 ? "all with the same slice" : plural(n, "rank"))) : ""}
     ${segments("set_accumulation", "micro-batches", s.accumulation.value, s.accumulation.choices, ui)}
     ${cuts ? html`<label class="pl-field"><input type="checkbox" data-key="acc" data-check="set_accumulation_shard"${flag("checked", s.accumulation_shard)}${flag("disabled", !ui.live)}><span>keep added-up gradients in slices</span></label>` : ""}</div>
-    ${s.run.text ? html`<p class="pl-mm-run" role="status">${s.run.state === "running" ? "running – " : ""}${s.run.text}</p>${s.run.state === "running" ? html`<button type="button" class="pl-button" data-key="stop" data-command="stop"${flag("disabled", !ui.live)} title="end it after the present step">Stop</button>` : ""}` : ""}`;
+    ${runLine(s.run, "pl-mm-run", ui.live)}`;
 }
 
 // ---- memory ----

@@ -127,6 +127,13 @@ function inParts(root, parts, ui, measure) {
   return page;
 }
 
+// How the run beside the notebook goes, and the button that ends it.
+function runLine(run, name, live) {
+  if (!run.text) return "";
+  const going = run.state === "running";
+  return html`<p class="${name}" role="status">${going ? "running – " : ""}${run.text}</p>${going ? html`<button type="button" class="pl-button" data-key="stop" data-command="stop"${flag("disabled", !live)} title="end it after the present step">Stop</button>` : ""}`;
+}
+
 // `render` of a widget whose one trait `snapshot` is shown. pickOf(send): what to do with a choice that a page of its own makes by itself.
 function inNotebook(mount, pickOf) {
   return ({ model, el }) => {
