@@ -9,8 +9,10 @@ Lines stay whole, and a rank's lines stay in its order. With `fold`, equal lines
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -107,16 +109,19 @@ class Console:
                 break
             self._waiting.pop(0)
             self._show(line.ranks, line.text)
-        if self.stream is not None:
-            self.stream.flush()
+        with self._reader_may_go():
+            if self.stream is not None:
+                self.stream.flush()
 
     def close(self) -> None:
         """Show what is left and close the files."""
-        for rank in range(self.world_size):
-            self.end_of(rank)
-        self.flush(everything=True)
-        for file in self._files:
-            file.close()
+        try:
+            for rank in range(self.world_size):
+                self.end_of(rank)
+            self.flush(everything=True)
+        finally:
+            for file in self._files:
+                file.close()
 
     def _line(self, rank: int, line: bytes) -> None:
         if self.stream is None or (self._only is not None and rank not in self._only):
@@ -142,5 +147,15 @@ class Console:
         self._write(f"{tag}{text}\n")
 
     def _write(self, text: str) -> None:
-        if self.stream is not None:
-            self.stream.write(text)
+        with self._reader_may_go():
+            if self.stream is not None:
+                self.stream.write(text)
+
+    @contextlib.contextmanager
+    def _reader_may_go(self) -> Iterator[None]:
+        """Where nobody reads any more (`| head -2`), that is told once: what ends the run must not fail on every further line."""
+        try:
+            yield
+        except OSError:
+            self.stream = None
+            raise

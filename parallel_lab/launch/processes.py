@@ -352,24 +352,28 @@ class _Ranks:
         return dataclasses.replace(outcome, lines=tuple(lines))
 
     def close(self) -> None:
-        """End what is left, and give everything back."""
-        for process in self.processes:
-            if process.returncode is None:
-                self._kill_group(process)
-                process.wait()
-        for rank in list(self.pipes):
-            self._drop_pipe(rank)
-        for key in list(self.selector.get_map().values()):
-            self.selector.unregister(key.fd)
-            os.close(key.fd)
-        self.selector.close()
-        self.cell_file.close()
-        os.close(self.life_read)
-        os.close(self.life_write)
-        self.arena.close()
-        if self.spec.events:
-            for parts in _event_parts(self.spec.events):
-                merge_events(parts, self.spec.events)
+        """End what is left, and give everything back, also when the last lines find no reader any more."""
+        with contextlib.ExitStack() as stack:  # from the last one up
+            if self.spec.events:
+                stack.callback(self._merge_events)
+            stack.callback(self.arena.close)
+            stack.callback(os.close, self.life_write)
+            stack.callback(os.close, self.life_read)
+            stack.callback(self.cell_file.close)
+            stack.callback(self.selector.close)
+            for key in list(self.selector.get_map().values()):
+                if key.data is None:  # of a process; the pipes are dropped one by one
+                    stack.callback(os.close, key.fd)
+            for rank in list(self.pipes):
+                stack.callback(self._drop_pipe, rank)
+            for process in self.processes:
+                if process.returncode is None:
+                    self._kill_group(process)
+                    process.wait()
+
+    def _merge_events(self) -> None:
+        for parts in _event_parts(self.spec.events):
+            merge_events(parts, self.spec.events)
 
 
 def _event_parts(target: str) -> list[Path]:

@@ -109,3 +109,20 @@ def test_no_tag_colour_and_chosen_ranks():
     it.feed(0, b"a\n")
     it.feed(1, b"b\n")
     assert stream.getvalue() == "[0] a\n"
+
+
+def test_a_reader_that_has_gone_is_told_once_and_the_logs_are_whole(tmp_path):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError("nobody reads")
+
+    logs = [tmp_path / f"{rank}" for rank in range(2)]
+    it = Console(2, stream=Gone(), logs=logs)
+    with pytest.raises(BrokenPipeError):
+        it.feed(0, b"first\nsecond\nunended")
+    it.feed(1, b"other\nlast")
+    it.end_of(0)
+    it.note("all have ended")
+    it.close()
+    assert [log.read_bytes() for log in logs] == [b"first\nsecond\nunended", b"other\nlast"]
+    assert all(file.closed for file in it._files)

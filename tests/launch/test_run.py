@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -16,7 +18,8 @@ import pytest
 
 from parallel_lab.cli import main
 from parallel_lab.events import from_dicts
-from tests.launch.ranks import LAB, lines_of, notes, run_ranks, script, started
+from parallel_lab.launch import Console, LaunchSpec, launch
+from tests.launch.ranks import LAB, ROOT, lines_of, notes, run_ranks, script, started
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.skipif(os.name != "posix", reason="the launcher hands descriptors to its processes")]
 
@@ -468,6 +471,36 @@ def test_a_reader_that_goes_away_ends_the_run(tmp_path):
         _, output = run.wait()
         assert run.gone_after() is not None
     assert [line.split("] ")[1] for line in output.splitlines()[:2]] == ["line", "line"] and "Traceback" not in output
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the open descriptors are counted there")
+def test_a_console_that_fails_again_at_the_end_leaves_nothing_open(tmp_path):
+    """Rank 1's line finds no reader, and when the launcher ends the ranks, rank 0's unended line finds none either."""
+    failed = []
+
+    class Failing(Console):
+        def _show(self, ranks, text):
+            failed.append(text)
+            raise BrokenPipeError("nobody reads")
+
+    body = """
+        if os.environ["RANK_ID"] == "0":
+            print("unended", end="", flush=True)
+            open("ready", "w").close()
+        else:
+            while not os.path.exists("ready"):
+                time.sleep(0.01)
+            time.sleep(0.2)
+            print("line", flush=True)
+        time.sleep(60)
+    """
+    environment = {"PYTHONPATH": str(ROOT)}
+    spec = LaunchSpec((str(script(tmp_path, body)),), 2, environment=environment)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with contextlib.chdir(tmp_path), pytest.raises(BrokenPipeError):
+        launch(spec, Failing(2, stream=io.StringIO()))
+    assert failed == ["line", "unended"]
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.exhaustive
