@@ -15,7 +15,8 @@ one meeting per step is enough (a member can be at most one step behind, and sti
     halos           write a strip for each neighbour | read the neighbours' strips for me
 
 A value that lies in its rank's heap is not written: the others read it where it lies. When all values do, there are no steps: one meeting to know
-where, then everybody reads what it needs, and one meeting when all have finished.
+where, then everybody reads what it needs, and one meeting when all have finished. Very large values of all_reduce, reduce_scatter and all_to_all are
+read where they lie in private memory too, if the system allows it (`far.py`).
 
 The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in group order, element by element, so the bits are those of `answer`.
 """
@@ -23,7 +24,7 @@ The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in gro
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,12 +36,13 @@ from ..communicator import REDUCERS, Request, delivered, reply_shape
 from .arena import Arena
 from .barrier import Meeting, Missing, Wait
 from .channels import HEAD_BYTES, pack_head, unpack_head
+from .far import BLOCK_BYTES, FAR, Far, FarPiece
 from .groups import Check, Group
 from .heap import Heap, address_of
 from .large_sum import PIECE_BYTES, LargeSum
 from .one_meeting import Small
 from .one_step import OneStep, fits_one_step
-from .slices import as_pieces, copy_in, copy_out, positive_dim
+from .slices import as_pieces, blocks, copy_in, copy_out, positive_dim
 
 __all__ = ["SMALL_BYTES", "Collectives", "Prepared", "Program", "combine_into"]
 
@@ -59,8 +61,8 @@ class Collectives:
     started   for collectives that are started and waited for later: they have buffers of their own
     """
 
-    def __init__(self, arena: Arena, meeting: Meeting, heap: Heap, *, started: bool = False) -> None:
-        self.arena, self.meeting, self.heap, self.rank = arena, meeting, heap, meeting.rank
+    def __init__(self, arena: Arena, meeting: Meeting, heap: Heap, far: Far, *, started: bool = False) -> None:
+        self.arena, self.meeting, self.heap, self.far, self.rank = arena, meeting, heap, far, meeting.rank
         self.capacity = arena.map.buffer_bytes
         self.small_bytes = min(SMALL_BYTES, self.capacity // 2)
         self.starts = [[_place(arena, r, parity, started) for parity in (0, 1)] for r in range(arena.map.world_size)]
@@ -80,6 +82,8 @@ class Collectives:
         yield from self.switch_to(group)
         if group.summed_seq == group.seq and request.kind not in ("all_reduce", "reduce"):
             group.take_other_buffer()
+        if group.reads_far is None and self.far.wanted(group, request):
+            yield from self.far.try_out(group, check)
         if prepared is not None:
             reply = yield from prepared.program(group, request.value, request.out, check, loose)
         else:
@@ -105,7 +109,8 @@ class Collectives:
         half = self.capacity // 2
         if request.value.nbytes <= self.small_bytes:
             return Small(group, request, self.starts, half, combine_into)
-        return LargeSum(group, request, self.heap, self.starts, half, combine_into)
+        far = self.far if self.far.wanted(group, request) else None
+        return LargeSum(group, request, self.heap, far, self.starts, half, combine_into)
 
     # the parts of all of them
 
@@ -139,6 +144,19 @@ class Collectives:
 
     def _position(self, value: np.ndarray) -> int:
         return self.heap.position(value) if value.nbytes >= HEAP_FROM_BYTES else -1
+
+    def _readable(self, group: Group, request: Request, value: np.ndarray, value_at: int) -> int:
+        """The place of a value, also where only the system can read it for others; -1 where it has to go through the buffers."""
+        return self.far.place(value) if value_at < 0 and group.reads_far and self.far.wanted(group, request) else value_at
+
+    def _theirs(self, group: Group, member: int, place: int, pieces: np.ndarray) -> np.ndarray | FarPiece:
+        """A member's piece for this rank, (rows, run), where it lies; `pieces` are those of this rank's own value."""
+        rows, n, run = pieces.shape
+        if member == group.me:
+            return pieces[:, member, :]
+        if place < FAR:
+            return group.view(place, pieces.dtype, pieces.size).reshape(pieces.shape)[:, group.me, :]
+        return self.far.piece(group, member, place, pieces.dtype, (rows, run), n * run, group.me * run)
 
     def _result(self, request: Request, value: np.ndarray, value_at: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Memory for the reply: `out`, or new memory, which others can write to if the value lies where they can."""
@@ -330,6 +348,7 @@ class Collectives:
         if in_place and not _is_piece(out, value, pieces, group.me):
             (value, value_at), in_place = self._apart(value, out, value_at), False
             pieces = as_pieces(value, dim, n, "reduce_scatter")
+        value_at = self._readable(group, request, value, value_at)
         flat = out.reshape(-1)
         places: list[int] = []
         for step, (start, stop) in enumerate(self._ranges(out.size, value.itemsize, n)):
@@ -345,13 +364,15 @@ class Collectives:
             rows = [self._piece_for_me(group, i, places[i], pieces, start, stop) for i in range(n)]
             self._combine(rows, request.reduce, flat[start:stop], in_place)
         if min(places) >= 0:
-            values = [group.view(place, value.dtype, value.size).reshape(pieces.shape)[:, group.me, :] for place in places]
-            for part in _blocks(out.reshape(values[0].shape), PIECE_BYTES):
-                self._combine([v[part] for v in values], request.reduce, out.reshape(values[0].shape)[part], in_place)
+            values = [self._theirs(group, i, places[i], pieces) for i in range(n)]
+            result = out.reshape(values[group.me].shape)
+            size_bytes = BLOCK_BYTES if max(places) >= FAR else PIECE_BYTES
+            for block in blocks(result.shape, result.itemsize, size_bytes):
+                self._combine((v[block] for v in values), request.reduce, result[block], in_place)
         yield from self._until_read(group, check, places)
         return out
 
-    def _combine(self, rows: list[np.ndarray], reduce: str, out: np.ndarray, in_place: bool) -> None:
+    def _combine(self, rows: Iterable[np.ndarray], reduce: str, out: np.ndarray, in_place: bool) -> None:
         """`combine_into`, also where `out` is one of the rows."""
         if in_place and out.size:
             total = self.scratch(out.dtype, out.size).reshape(out.shape)
@@ -368,6 +389,7 @@ class Collectives:
         out = self._result(request, value, -1, reply_shape(request), value.dtype.newbyteorder("="))
         if request.out is not None and np.may_share_memory(value, out):
             value, value_at = self._apart(value, out, value_at)
+        value_at = self._readable(group, request, value, value_at)
         pieces, joined = as_pieces(value, split, n, "all_to_all"), as_pieces(out, concat, n, "all_to_all")
         shape = [size // n if d == split else size for d, size in enumerate(value.shape)]
         places: list[int] = []
@@ -386,9 +408,13 @@ class Collectives:
                     copy_in(joined[:, i, :], start, stop, self._piece_for_me(group, i, places[i], pieces, start, stop))
         if min(places) >= 0:
             slots = out.reshape((*shape[:concat], n, *shape[concat:]))  # the joined dim as (member, its size)
+            whole = (*value.shape[:split], n, shape[split], *value.shape[split + 1 :])
             for i in (*range(group.me, n), *range(group.me)):
-                whole = group.view(places[i], value.dtype, value.size).reshape((*value.shape[:split], n, shape[split], *value.shape[split + 1 :]))
-                slots[(slice(None),) * concat + (i,)] = whole[(slice(None),) * split + (group.me,)]
+                if i != group.me and places[i] >= FAR:
+                    self._theirs(group, i, places[i], pieces).copy_to(joined[:, i, :])
+                    continue
+                theirs = value if i == group.me else group.view(places[i], value.dtype, value.size)
+                slots[(slice(None),) * concat + (i,)] = theirs.reshape(whole)[(slice(None),) * split + (group.me,)]
         yield from self._until_read(group, check, places)
         return out
 
@@ -446,18 +472,6 @@ def _is_piece(small: np.ndarray, large: np.ndarray, pieces: np.ndarray, member: 
     return len(pieces) == 1 and address_of(small) == address_of(large) + member * pieces.shape[2] * large.itemsize
 
 
-def _blocks(like: np.ndarray, size_bytes: int):
-    """Index pairs that cut a (rows, run) array into blocks of about `size_bytes`."""
-    rows, run = like.shape
-    if not like.size:
-        return
-    columns = min(run, max(size_bytes // like.itemsize, 1))
-    height = max(size_bytes // (like.itemsize * columns), 1)
-    for row in range(0, rows, height):
-        for column in range(0, run, columns):
-            yield slice(row, row + height), slice(column, column + columns)
-
-
 class Reached:
     """Waiting until one member has read what it needs from this rank's memory."""
 
@@ -509,11 +523,12 @@ def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np
     return routes, value.reshape(rows, value.shape[dim] * inner), out, out.reshape(rows, shape[dim] * inner)
 
 
-def combine_into(rows: list[np.ndarray], reduce: str, out: np.ndarray) -> None:
-    """`communicator.combine` of equal rows, into `out` (which is none of them)."""
+def combine_into(rows: Iterable[np.ndarray], reduce: str, out: np.ndarray) -> None:
+    """`communicator.combine` of two equal rows or more, into `out` (which is none of them). They are taken one by one."""
     ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
-    ufunc(rows[0], rows[1], out=out)  # a group has two members at least: one alone is answered without the arena
-    for row in rows[2:]:
-        ufunc(out, row, out=out)
+    rows, count = iter(rows), 1
+    total = next(rows)
+    for count, row in enumerate(rows, 2):  # noqa: B007 - it is the number of rows in the end
+        total = ufunc(total, row, out=out)
     if reduce == "mean":
-        np.divide(out, out.dtype.type(len(rows)), out=out)
+        np.divide(out, out.dtype.type(count), out=out)

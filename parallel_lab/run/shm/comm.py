@@ -33,6 +33,7 @@ from .block import NEEDS_FENCE, fence
 from .channels import Channels
 from .checked_calls import CheckedCalls
 from .collectives import Collectives, Prepared, Program
+from .far import Far
 from .flight import FLIGHT_HEAD, FLIGHT_RECORDS, KEPT_CALLS
 from .groups import Check, Group, Register
 from .heap import Heap
@@ -89,8 +90,9 @@ class Communicator(CheckedCalls):
         self._meeting.behind = self._behind
         self._channels = Channels(arena, self._meeting)
         self._heap = Heap(arena, rank)
-        self._collectives = Collectives(arena, self._meeting, self._heap)
-        self._started_collectives = Collectives(arena, self._meeting, self._heap, started=True)
+        far = Far(arena, self._meeting)
+        self._collectives = Collectives(arena, self._meeting, self._heap, far)
+        self._started_collectives = Collectives(arena, self._meeting, self._heap, far, started=True)
         self._lane = Lane(self._meeting, self._note_started_end)
         self._requests_word = arena.map.slot(rank) + REQUESTS
         self._records_at = [arena.flight_offset(rank, index) for index in range(FLIGHT_RECORDS)]

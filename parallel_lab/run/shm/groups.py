@@ -101,6 +101,7 @@ class Group:
     seq        number of meetings this rank has come to
     data_seq   the last of them after which the members' buffers were in use
     number     how many requests this rank has made in this group
+    reads_far  whether the members can read each other's own memory (`far.py`); None: not tried
     """
 
     def __init__(self, arena: Arena, meeting: Meeting, register: Register, members: tuple[int, ...], *, started: bool = False) -> None:
@@ -112,6 +113,7 @@ class Group:
         self.shift = 0  # of the buffers' parity against the meetings'
         self.summed_seq = -1  # the last meeting of a large sum
         self.joined = False
+        self.reads_far: bool | None = None
         self.row, self.expected = None, None
         self.digest = int.from_bytes(hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest(), "little") or 1
         self.met, self.finished = Met(self), Finished(self)

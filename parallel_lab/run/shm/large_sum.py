@@ -7,7 +7,8 @@ Private values pass through the buffers in ranges, three stages one step behind 
 The first half of a buffer holds the range, the second half this member's added part. What one member writes in a step no other reads in it.
 
 Values that lie in heaps are added where they are, a piece at a time, and each piece of the sum is written wherever it is wanted: two meetings, and
-nothing is copied that does not have to be.
+nothing is copied that does not have to be. Very large private ones are read where they are as well, if the system allows it (`far.py`): each member
+adds its share in its own result, and then reads the other shares there.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import numpy as np
 
 from ..communicator import Request
 from .barrier import Wait
+from .far import BLOCK_BYTES as FAR_BLOCK_BYTES, FAR, Far, FarPiece
 from .groups import Check, Group
 from .heap import Heap, address_of
+from .slices import blocks
 
 __all__ = ["LargeSum"]
 
@@ -35,13 +38,14 @@ class LargeSum:
 
     starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
     half     bytes of half a buffer
+    far      reads the others' own memory; None: too small for it
     add_up   `collectives.combine_into`
     """
 
-    __slots__ = ("add_up", "dtype", "heap", "ranges", "reduce", "root", "scratch", "sets", "size", "stages", "wanted")
+    __slots__ = ("add_up", "dtype", "far", "heap", "ranges", "reduce", "root", "scratch", "sets", "size", "stages", "wanted")
 
-    def __init__(self, group: Group, request: Request, heap: Heap, starts: list[list[int]], half: int, add_up: Callable) -> None:
-        self.heap, self.reduce, self.add_up = heap, request.reduce, add_up
+    def __init__(self, group: Group, request: Request, heap: Heap, far: Far | None, starts: list[list[int]], half: int, add_up: Callable) -> None:
+        self.heap, self.far, self.reduce, self.add_up = heap, far, request.reduce, add_up
         self.dtype, self.size = request.value.dtype, request.value.size
         self.root = None if request.root is None else group.members.index(request.root)
         self.wanted = self.root is None or self.root == group.me
@@ -73,6 +77,9 @@ class LargeSum:
                 copy[...] = value
                 value, value_at = copy, heap.position(copy)
             out_at = heap.position(out) if value_at >= 0 else -1
+        if self.far is not None and group.reads_far:
+            value_at = value_at if value_at >= 0 else self.far.place(value)
+            out_at = out_at if out_at >= 0 else self.far.place(out)
         flat, sums = value.reshape(-1), out.reshape(-1) if wanted else None
         ranges, stages, base = self.ranges, self.stages, group.seq + group.shift
         count, last = len(ranges), len(ranges) - 1
@@ -89,6 +96,14 @@ class LargeSum:
             places, results = group.places()
             if self.root is not None:
                 results = [results[self.root]]
+            if max(*places, *results) >= FAR:
+                self._add_my_share(group, flat, sums, places)
+                if not group.come(check):
+                    yield group.met
+                self._read_sums(group, sums, results)
+                if not group.come(check):
+                    yield group.met
+                return out
             if min(places) >= 0 and min(results) >= 0:
                 self._add_in_place(group, places, results)
                 if not group.come(check):
@@ -136,6 +151,40 @@ class LargeSum:
             self.add_up(rows, self.reduce, total)
             for out in outs:
                 out[...] = total
+
+    def _add_my_share(self, group: Group, flat: np.ndarray, sums: np.ndarray, places: list[int]) -> None:
+        """My share of the sum, in my result, of everybody's values where they lie."""
+        values = [self._part(group, member, place, flat, group.me) for member, place in enumerate(places)]
+        low, high = share(self.size, group.me, group.n)
+        result = sums[low:high].reshape(1, -1)
+        shared = np.may_share_memory(flat, sums)
+        scratch = np.empty(FAR_BLOCK_BYTES // self.dtype.itemsize, self.dtype) if shared else None
+        for block in blocks(result.shape, self.dtype.itemsize, FAR_BLOCK_BYTES):
+            target = result[block]
+            total = scratch[: target.size].reshape(target.shape) if shared else target
+            self.add_up((value[block] for value in values), self.reduce, total)
+            if shared:
+                target[...] = total
+
+    def _read_sums(self, group: Group, sums: np.ndarray, results: list[int]) -> None:
+        """The others' shares of the sum, from their results; each member begins with another."""
+        for member in (*range(group.me + 1, group.n), *range(group.me)):
+            low, high = share(self.size, member, group.n)
+            part = self._part(group, member, results[member], sums, member)
+            target = sums[low:high].reshape(1, -1)
+            if isinstance(part, FarPiece):
+                part.copy_to(target)
+            else:
+                target[...] = part
+
+    def _part(self, group: Group, member: int, place: int, mine: np.ndarray, which: int) -> np.ndarray | FarPiece:
+        """Share `which` of a member's array, (1, size), where it lies; that of this rank is `mine`."""
+        low, high = share(self.size, which, group.n)
+        if member == group.me:
+            return mine[low:high].reshape(1, -1)
+        if place < FAR:
+            return group.view(place, self.dtype, self.size)[low:high].reshape(1, -1)
+        return self.far.piece(group, member, place, self.dtype, (1, high - low), high - low, low)
 
 
 class _Stage:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from ...errors import ShapeError, message
 
-__all__ = ["as_pieces", "copy_in", "copy_out", "dtype_from_text", "dtype_text", "positive_dim"]
+__all__ = ["as_pieces", "blocks", "copy_in", "copy_out", "dtype_from_text", "dtype_text", "positive_dim"]
 
 
 def positive_dim(dim: int, ndim: int, what: str) -> int:
@@ -71,6 +72,18 @@ def copy_in(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
     for rows, columns, offset, count in _ranges(run, start, stop):
         part = piece[rows, columns]
         part[...] = flat[offset : offset + count].reshape(part.shape)
+
+
+def blocks(shape: tuple[int, int], itemsize: int, size_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Index pairs that cut a (rows, run) array into blocks of at most `size_bytes`, each of which is a flat range of it."""
+    rows, run = shape
+    if not rows * run:
+        return
+    columns = min(run, max(size_bytes // itemsize, 1))
+    height = max(size_bytes // (itemsize * columns), 1) if columns == run else 1
+    for row in range(0, rows, height):
+        for column in range(0, run, columns):
+            yield slice(row, min(row + height, rows)), slice(column, min(column + columns, run))
 
 
 def dtype_text(dtype: np.dtype) -> str:
