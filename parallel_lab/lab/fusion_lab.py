@@ -359,10 +359,17 @@ class FusionLab(RunsOneThing):
             "auto": f"The threshold is {FUSION_THRESHOLD_MB} MB; {unit}.",
             "size": f"MB; {unit}.",
             "index": f"Positions among the {counted}, from 0; "
-            + {"inclusive": "each ends a message.", "first_n": "so many come before."}[given.wording],
+            + {"inclusive": "each ends a message.", "first_n": "so many come before."}[given.wording]
+            + self._without_effect(),
             "ids": "comm_fusion of each parameter, in the order of backward; equal ones travel together, 0 alone.",
         }
         return {"text": texts.get(self._mode, ""), "hint": hints[self._mode]}
+
+    def _without_effect(self) -> str:
+        """What the hint adds for positions that there are no gradients for: MindSpore warns of them, and goes on."""
+        last = self._last_position() + (self._given.wording == "first_n")
+        beyond = [str(k) for k in self._given.indices if k > last]
+        return f" {', '.join(beyond)} {'cuts' if len(beyond) == 1 else 'cut'} nothing: the last is {last}." if beyond else ""
 
     def _clusters(self) -> dict[str, Any]:
         now = self._cluster or cluster_for(self._devices)

@@ -167,6 +167,19 @@ def test_the_plan_groups_as_the_rules_do(subject, parallel_mode, mode):
     assert joined(lab.groups) == joined(lab._case.groups(lab._mode, parallel_mode, lab._given))
 
 
+def test_positions_behind_the_last_gradient_are_told():
+    """MindSpore cuts nothing there either, and says so. Ten gradients: the last position is 9, the first 10 are all of them."""
+    assert len(GOLF) == 10
+    lab = FusionLab("golf")
+    lab.set_index([0, 9, 10, 99])
+    assert lab.snapshot()["config"]["hint"].endswith(" 10, 99 cut nothing: the last is 9.")
+    assert lab.cuts == (1,)
+    lab.set_wording("first_n")
+    assert lab.snapshot()["config"]["hint"].endswith(" 99 cuts nothing: the last is 10.")
+    lab.set_index([1, 10])
+    assert "nothing" not in lab.snapshot()["config"]["hint"]
+
+
 @each_mode
 def test_cuts_that_no_index_list_makes_become_ids(parallel_mode):
     lab = FusionLab("transformer", devices=2, parallel_mode=parallel_mode)
