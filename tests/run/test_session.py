@@ -328,7 +328,7 @@ def test_stop_ends_all_ranks_at_one_step_and_the_session_goes_on_as_if_uninterru
 def test_pause_holds_and_resume_goes_on_with_the_same_numbers(ready):
     make, data = ready
     session, progress = make("processes"), Progress()
-    run = session.start(data, 1200, on_losses=progress)
+    run = session.start(data, 400, on_losses=progress)
     progress.wait_for(3)
     run.pause()
     assert run.state == "paused"
@@ -336,14 +336,14 @@ def test_pause_holds_and_resume_goes_on_with_the_same_numbers(ready):
     time.sleep(0.3)
     held = progress.count
     time.sleep(0.3)
-    assert progress.count == held < 1200
+    assert progress.count == held < 400
     assert not run.done()
     run.resume()
     losses = run.result(timeout=40)
-    assert len(losses) == 1200
+    assert len(losses) == 400
     # the first ones against the simulator, the end against the session's own state
     assert make("simulator").train(data, steps=60) == losses[:60]
-    assert session.step == 1200
+    assert session.step == 400
 
 
 def test_while_paused_looking_or_starting_is_refused_and_not_a_hang(ready):
