@@ -2,7 +2,7 @@
 
     tell where my value lies | meet | read what I need of everybody's | meet
 
-As with values in heaps, which every rank can read anyway; a place from FAR on is an address in its rank's own memory.
+The meetings are those of values in heaps, which every rank can read anyway. A place from FAR on is an address in its rank's own memory.
 
 The system may forbid it: a sandbox, or a rule that only a debugger may read another process. So before the first large value of a group its members
 try it on each other, and go this way only when all of them could. Where the rule is Yama's (Ubuntu's), each rank lets the family of its parent read
@@ -29,7 +29,7 @@ from .groups import Check, Group
 from .heap import address_of
 from .slices import blocks, copy_in, positive_dim
 
-__all__ = ["FAR", "BLOCK_BYTES", "Far", "FarPiece"]
+__all__ = ["BLOCK_BYTES", "FAR", "Far", "FarPiece"]
 
 FAR = 1 << 56  # places in the block are far below, addresses too: a process has 2**47
 FAR_FROM_BYTES = {"all_reduce": 32 << 20, "reduce_scatter": 32 << 20, "all_to_all": 16 << 20}  # of a value; below, the buffers stay in the cache
@@ -57,7 +57,7 @@ class Far:
     def wanted(self, group: Group, request: Request) -> bool:
         """Whether a request is to go this way, where that is possible. All members find the same: they give equal kinds, shapes and dtypes."""
         value = request.value
-        if group.started or value is None or value.nbytes < FAR_FROM_BYTES.get(request.kind, sys.maxsize):
+        if group.started or value is None or value.nbytes < FAR_FROM_BYTES.get(request.kind, sys.maxsize) or value.itemsize > BLOCK_BYTES:
             return False
         if request.kind == "all_reduce":
             return True
@@ -84,9 +84,9 @@ class Far:
             yield group.met
         group.reads_far = min(group.places()[0]) > 0
 
-    def place(self, array: np.ndarray) -> int:
+    def place(self, mine: np.ndarray) -> int:
         """Where an array of this rank's own memory lies."""
-        return FAR + address_of(array)
+        return FAR + address_of(mine)
 
     def piece(self, group: Group, member: int, place: int, dtype: np.dtype, shape: tuple[int, int], stride: int, start: int = 0) -> FarPiece:
         """A (rows, run) part of a member's array: its rows begin `stride` elements apart, the first one at element `start`."""
