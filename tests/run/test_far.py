@@ -152,6 +152,42 @@ def test_wherever_values_and_results_lie(pool, kind):
     assert_same_bits(pool, made, places)
 
 
+def foreign_order(comm, kind, value_in, out_in):
+    """Values in the other byte order; results, where they are given, are in the machine's, as the contract has it."""
+    x = (np.arange(64 * 12) % 13 + comm.rank).astype(">f4")
+    if value_in == "heap":
+        value = comm.empty(x.shape, x.dtype)
+        value[...] = x
+        x = value
+    request = Request(kind, tuple(range(comm.world_size)), x)
+    given = out_in[comm.rank % 2]
+    out = None if given is None else (comm.empty if given == "heap" else np.empty)(reply_shape(request), "f4")
+    return comm.answer(dataclasses.replace(request, out=out)).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value_in", ["own", "heap"])
+def test_values_in_the_other_byte_order(pool, kind, value_in):
+    n = pool.world_size
+    values = [(np.arange(64 * 12) % 13 + rank).astype("f4") for rank in range(n)]
+    want = [reply.tolist() for reply in answer([Request(kind, tuple(range(n)), value) for value in values])]
+    for out_in in itertools.product((None, "own", "heap"), repeat=2):
+        assert pool.run(foreign_order, kind, value_in, out_in) == want, out_in
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_elements_larger_than_a_block(two, dims):
+    def work(comm, dims):
+        x = np.zeros((4, 2), f"V{far.BLOCK_BYTES + 8}")
+        x.view(np.uint8).reshape(8, -1)[...] = np.arange(8)[:, None] + 10 * comm.rank
+        reply = comm.all_to_all(x, *dims)
+        return reply.shape, reply.view(np.uint8).reshape(8, -1).T[:: far.BLOCK_BYTES].tolist()
+
+    values = [np.arange(8).reshape(4, 2) + 10 * rank for rank in (0, 1)]
+    want = answer([Request("all_to_all", (0, 1), value, split_dim=dims[0], concat_dim=dims[1]) for value in values])
+    assert two.run(work, dims) == [(reply.shape, [reply.reshape(-1).tolist()] * 2) for reply in want]
+
+
 def overlapping(comm, kind):
     """What stands in memory that value and result share, for results that begin before, behind and within the value."""
     found = []

@@ -226,7 +226,10 @@ class Collectives:
         if root is None:
             if max(places) >= 0:
                 yield from self._meet(group, check)
+                group.check_held()
             return
+        if max(places) >= 0:
+            group.check_held()
         group.finish()
         if places[group.me] >= 0 and self.rank != root:
             reader = group.members.index(root)
@@ -300,6 +303,7 @@ class Collectives:
         value_at = group.told(root)[0]
         if value_at >= 0:
             flat[...] = group.view(value_at + piece * out.nbytes, dtype, out.size)
+            group.check_held()
             return delivered(out, request)
         for step, (start, stop) in enumerate(self._ranges(out.size, dtype.itemsize, parts, HEAD_BYTES)):
             if step:

@@ -36,7 +36,7 @@ FAR_FROM_BYTES = {"all_reduce": 32 << 20, "reduce_scatter": 32 << 20, "all_to_al
 RUN_BYTES = 4096  # of what lies in a piece one after the other; shorter runs take the system longer to find than to copy
 BLOCK_BYTES = 512 * 1024  # what is read at a time where it is worked on: it stays in the second-level cache, and the call to the system counts little
 MOST_RUNS = 1024  # in one call to the system (UIO_MAXIOV)
-LARGEST_READ = 1 << 30  # the system reads 2 GiB less a page at most
+LARGEST_READ = 16 << 20  # in one call, which nothing interrupts: a run that has been stopped is to end at once
 NEWS_S = 5.0  # until when whoever watches a rank that has died has told so
 PR_SET_PTRACER = 0x59616D61
 
@@ -58,6 +58,8 @@ class Far:
         """Whether a request is to go this way, where that is possible. All members find the same: they give equal kinds, shapes and dtypes."""
         value = request.value
         if group.started or value is None or value.nbytes < FAR_FROM_BYTES.get(request.kind, sys.maxsize) or value.itemsize > BLOCK_BYTES:
+            return False
+        if not value.dtype.isnative:  # results are: others read them as what the values are
             return False
         if request.kind == "all_reduce":
             return True
@@ -97,7 +99,8 @@ class Far:
 
     def read(self, pid: int, address: int, stride: int, rows: int, run: int, at: int) -> bool:
         """Copy `rows` runs of `run` bytes, `stride` bytes apart from `address` of a process on, to `at`, one after the other. False where the
-        system refuses, or the process has ended: `ctypes.get_errno()` tells."""
+        system refuses, or the process has ended: `ctypes.get_errno()` tells. Raises when the run has been stopped."""
+        self.meeting.check_abort()
         if rows == 1 and run <= LARGEST_READ:
             self._there[0], self._there[1] = address, run
             self._here[0], self._here[1] = at, run
@@ -106,6 +109,7 @@ class Far:
         for row in range(0, rows, many):
             count = min(many, rows - row)
             for column in range(0, run, LARGEST_READ):  # once, but for runs that take more than one call
+                self.meeting.check_abort()
                 width = min(LARGEST_READ, run - column)
                 runs = self._runs[:count]
                 runs[:, 0] = self._numbers[:count] * np.uint64(stride) + np.uint64(address + row * stride + column)

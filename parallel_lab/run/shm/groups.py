@@ -227,6 +227,11 @@ class Group:
             fence()
         self.words[self.done_by_me] = self.data_seq = self.seq
 
+    def check_held(self) -> None:
+        """Raise if the run has been stopped. To be asked after the last look into arrays of other members: one that has heard of a fault does not
+        wait for this rank any more, and may have used its array for something else."""
+        self.meeting.check_abort()
+
     def announce(self, member: int) -> None:
         """The sum that all wait for lies with `member`."""
         if NEEDS_FENCE:

@@ -76,7 +76,7 @@ class LargeSum:
                 copy = heap.empty(value.shape, self.dtype) if value_at >= 0 else np.empty(value.shape, self.dtype)
                 copy[...] = value
                 value, value_at = copy, heap.position(copy)
-            out_at = heap.position(out) if value_at >= 0 else -1
+            out_at = heap.position(out) if value_at >= 0 and out.dtype == self.dtype else -1  # others write there, in the values' byte order
         if self.far is not None and group.reads_far:
             value_at = value_at if value_at >= 0 else self.far.place(value)
             out_at = out_at if out_at >= 0 else self.far.place(out)
@@ -103,11 +103,13 @@ class LargeSum:
                 self._read_sums(group, sums, results)
                 if not group.come(check):
                     yield group.met
+                group.check_held()
                 return out
             if min(places) >= 0 and min(results) >= 0:
                 self._add_in_place(group, places, results)
                 if not group.come(check):
                     yield group.met
+                group.check_held()
                 return out
         for t in range(1, count + 2):
             parity = (base + t) & 1  # of range t - 1; those before and after it lie in the other buffers
@@ -124,8 +126,10 @@ class LargeSum:
             if t <= count and not group.come(check):
                 yield group.met
         group.summed_seq = group.seq
-        if places is not None and not group.come(check):  # those who gave values in their heaps have them back when all have finished
-            yield group.met
+        if places is not None:  # those who gave values in their heaps have them back when all have finished
+            if not group.come(check):
+                yield group.met
+            group.check_held()
         return out
 
     def _rows(self, group: Group, stage: _Stage, places: list[int], part: slice) -> list[np.ndarray]:

@@ -171,8 +171,10 @@ class OneStep:
             for member in (*range(group.me, n), *range(group.me)):  # each begins with another, so that they do not all read one memory at once
                 if not (shared and value_at >= 0 and member == group.me):
                     joined[(*index, member)] = rows[member]
-        if near and not group.come(check):  # those who gave values in their heaps have them back when all have finished
-            yield group.met
+        if near:  # those who gave values in their heaps have them back when all have finished
+            if not group.come(check):
+                yield group.met
+            group.check_held()
         return out
 
     def _place(self, value: np.ndarray) -> int:
@@ -231,8 +233,11 @@ class OneStep:
             place = group.told(self.root)[0] if group.some_near() else -1
             found = self.theirs[parity] if place < 0 else group.view(place, self.dtype, self.size).reshape(self.shape)
             if out is None:
-                return found.copy()
-            out[...] = found
+                out = found.copy()
+            else:
+                out[...] = found
+            if place >= 0:
+                group.check_held()
             return out
         if value_at >= 0:
             group.finish()
