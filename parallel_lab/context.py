@@ -63,6 +63,7 @@ __all__ = [
     "set_cell_runner",
     "set_dataset_seed",
     "set_world",
+    "temporary_seed",
 ]
 
 # The recorder that operators write to while a Cell is traced; None = operators run at once. The only hook through which an operator (floor 1) or a
@@ -524,6 +525,21 @@ _check_seed = integer(0, 2**64 - 1)  # `World.agree` sends it as a uint64
 def get_seed() -> int:
     """The present global seed."""
     return _seed
+
+
+@contextmanager
+def temporary_seed(seed: int) -> Iterator[None]:
+    """Draw with `seed` within the block, as a fresh process would after `set_seed(seed)`; afterwards everything is as before.
+
+    A Parameter draws when it is first read: read in the block what is to be drawn there.
+    """
+    global _seed, _draws
+    before = _seed, _draws
+    set_seed(seed)
+    try:
+        yield
+    finally:
+        _seed, _draws = before
 
 
 _draws = 0

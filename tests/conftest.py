@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parallel_lab import context
+
 GRACE_S = 3.0  # processes need a moment to end after they were told to
 HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
 SHM = Path("/dev/shm")
@@ -184,6 +186,15 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 
 
 # ---- chance ----
+
+
+@pytest.fixture(autouse=True)
+def seed_as_before() -> Iterator[None]:
+    """The global seed that a test sets is not that of the next one: they run in any order, in several processes."""
+    seed = context.get_seed()
+    yield
+    if context.get_seed() != seed:
+        context.set_seed(seed)
 
 
 @pytest.fixture

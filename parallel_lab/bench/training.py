@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import models, nn, ops
 from ..autograd import gradients, value_and_grad
+from ..context import temporary_seed
 from ..errors import MissingPackage, message
 from ..tensor import Parameter, Tensor
 from .workers import serve
@@ -49,7 +50,15 @@ class _Conv(nn.Cell):
 
 
 def network(case: str) -> tuple[nn.Cell, nn.Cell, np.ndarray, np.ndarray]:
-    """(network, loss, input, labels) of a case; weights and data are the same in every process."""
+    """(network, loss, input, labels) of a case; weights and data are the same in every process, whatever its global seed."""
+    with temporary_seed(1):
+        net, loss, x, labels = _network(case)
+        for parameter in net.get_parameters():
+            parameter.asnumpy()  # drawn when it is asked for
+    return net, loss, x, labels
+
+
+def _network(case: str) -> tuple[nn.Cell, nn.Cell, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     if case == "mlp":
         net = nn.SequentialCell(nn.Dense(784, 1024), nn.ReLU(), nn.Dense(1024, 1024), nn.ReLU(), nn.Dense(1024, 10))

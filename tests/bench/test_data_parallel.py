@@ -52,7 +52,7 @@ def test_the_command_compares_every_tensor_with_ddp_where_pytorch_is(tmp_path, c
         assert "PyTorch is not installed" in shown and found["differences"] == {}
         return
     assert found["missing"] == {} and set(found["differences"][OURS]) == TENSORS
-    assert all(d < 1e-5 for d in found["differences"][OURS].values())
+    assert all(d < 1e-5 for d in found["differences"][OURS].values()), found["differences"]
     assert found["median_s"][DDP] > 0 and "largest difference of the first step" in shown
 
 

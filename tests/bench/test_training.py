@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from parallel_lab import Tensor, cli, nn, value_and_grad
+from parallel_lab import Tensor, cli, context, nn, value_and_grad
 from parallel_lab.bench import training
 from parallel_lab.bench.workers import BenchError, Competitor, interleaved
 from parallel_lab.cli_bench import training_text
@@ -26,6 +26,18 @@ def echo(tmp_path, monkeypatch):
     (tmp_path / "echo_competitor.py").write_text(ECHO)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return "echo_competitor"
+
+
+@pytest.mark.parametrize("case", ["mlp", "transformer", "conv"])
+def test_networks_are_the_same_in_every_process_whatever_its_seed(case):
+    net, _, x, labels = training.network(case)
+    with context.temporary_seed(77):
+        other, _, other_x, other_labels = training.network(case)
+        others = {name: parameter.asnumpy() for name, parameter in other.parameters_dict().items()}
+    assert np.array_equal(x, other_x) and np.array_equal(labels, other_labels)
+    weights = {name: parameter.asnumpy() for name, parameter in net.parameters_dict().items()}
+    assert weights.keys() == others.keys() and weights
+    assert all(np.array_equal(weights[name], others[name]) for name in weights)
 
 
 def test_competitors_are_timed_in_turns(echo):

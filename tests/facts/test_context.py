@@ -539,6 +539,14 @@ def test_a_run_without_a_world_takes_what_was_set():
 # ---- seeds ----
 
 
+def test_a_temporary_seed_is_gone_after_its_block():
+    before, draws = context.get_seed(), context.next_draw()
+    with pytest.raises(KeyError), context.temporary_seed(before + 1):
+        assert (context.get_seed(), context.next_draw(), context.next_draw()) == (before + 1, 0, 1)
+        raise KeyError
+    assert (context.get_seed(), context.next_draw()) == (before, draws + 1)
+
+
 @pytest.mark.parametrize("name", ["set_seed", "set_dataset_seed"])
 @pytest.mark.parametrize(
     ("seed", "raised"), [(-1, ContextError), (2**64, ContextError), (True, ContextTypeError), (1.0, ContextTypeError), ("3", ContextTypeError)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parallel_lab.context import get_seed, set_seed
+from parallel_lab.context import set_seed
 
 collect_ignore_glob = ["scripts/*"]
 
@@ -10,7 +10,4 @@ collect_ignore_glob = ["scripts/*"]
 @pytest.fixture(autouse=True)
 def the_seed_of_a_fresh_process():
     """What a test computes on one device begins with the values that the processes of a script begin with."""
-    before = get_seed()
     set_seed(1)
-    yield
-    set_seed(before)

@@ -2,15 +2,14 @@
 
 import pytest
 
-from parallel_lab.context import current_world, get_seed, reset_auto_parallel_context, set_seed, set_world
+from parallel_lab.context import current_world, reset_auto_parallel_context, set_seed, set_world
 
 
 @pytest.fixture(autouse=True)
 def default_settings():
-    seed, world = get_seed(), current_world()
+    world = current_world()
     set_seed(1)
     reset_auto_parallel_context()
     yield
     reset_auto_parallel_context()
     set_world(world)
-    set_seed(seed)
