@@ -275,7 +275,9 @@ class JobPool:
         self._interrupt(job)
         try:
             with job._changed:
-                job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
+                ended = job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
+            if not ended:  # on a busy machine force takes its time too; nobody is to go on with workers that are about to be ended
+                self.kill("an interrupted run that did not end in time")
         except KeyboardInterrupt:
             self.kill("a second interrupt")
         return f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""

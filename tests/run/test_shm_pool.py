@@ -16,6 +16,7 @@ import pytest
 
 import parallel_lab
 from parallel_lab.errors import RankDied, RankRaised, SharedMemoryTooSmall, WorkersClosed
+from parallel_lab.run import jobs
 from parallel_lab.run.shm import WorkerPool, block, close_all, get_pool
 from tests.run.processes import gone
 
@@ -276,9 +277,31 @@ print(get_pool(4).run(lambda comm: (comm.state.get("kept", False), bool(comm.all
     print(f"KeyboardInterrupt after {took * 1e3:.0f} ms")
     assert took < 5.0
     after = out.strip().splitlines()[-1]
-    assert after.count(f"({keeps}") == 4 and after.count("True)") == 4, after
+    assert after.count(f"({keeps}") == 4 and after.count("True)") == 4, (after, err)
     assert ("did not stop" in out) == (not keeps)
     assert len(err.splitlines()) <= 5
+
+
+def test_workers_that_force_has_not_ended_in_time_are_not_left_to_the_next_cell(monkeypatch):
+    """On a busy machine what ends them may come late: the interrupt itself ends them then, and the next pool is a new one."""
+    monkeypatch.setattr(jobs, "INTERRUPT_GRACE_S", 0.3)  # before force is used
+
+    def work(comm):
+        comm.report("at work")
+        while True:
+            pass
+
+    pool = get_pool(2)
+    job = pool.submit(work)
+    while len(job.messages) < 2:
+        job.wait_for_change(0.1)
+    told = pool.interrupt(job)
+    assert job.done() and not pool.alive
+    assert told == ": an interrupted run that did not end in time; all workers were ended and their state is lost"
+    try:
+        assert get_pool(2).run(lambda comm: comm.rank) == [0, 1]
+    finally:
+        close_all()
 
 
 @pytest.mark.exhaustive
