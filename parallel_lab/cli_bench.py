@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     collectives.add_argument(
         "--sizes", nargs="+", type=_size, default=None, metavar="SIZE", help="bytes of the full tensor, as 4K or 16M (default 4K to 64M)"
     )
-    collectives.add_argument("--rounds", type=_positive, default=7, help="how often each is timed, in turns (default 7)")
+    collectives.add_argument("--rounds", type=_positive, default=7, help="how often each is timed, in turns (default 7; barriers five times that)")
     collectives.add_argument("--busy", type=_count, default=2, help="foreign busy processes beside the second barrier (default 2; 0: none)")
     collectives.add_argument("--html", metavar="FILE", help="also write tables and figures to FILE, one page without network")
     collectives.add_argument("--alone", action="store_true", help="without torch and MPI")

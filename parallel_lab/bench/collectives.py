@@ -29,12 +29,13 @@ from .groups import Competing, RankGroup, interleaved_batches, timed
 from .machine import installed_version
 from .workers import BenchError, first_line
 
-__all__ = ["ARENA", "COPY", "FUTEX", "GLOO", "OUT", "OURS", "SIZES_BYTES", "CollectivesReport", "Timing", "measure_collectives"]
+__all__ = ["ARENA", "BARRIER_ROUNDS", "COPY", "FUTEX", "GLOO", "OUT", "OURS", "SIZES_BYTES", "CollectivesReport", "Timing", "measure_collectives"]
 
 OURS, OUT, ARENA, GLOO, COPY, FUTEX = "ours", "ours out=", "ours arena", "torch gloo", "copy by 2 processes", "futex barrier"
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 BOUND_FROM_BYTES = 1 << 20  # smaller arrays are copied within a cache, and say nothing of the memory
 BATCH_S = 0.03
+BARRIER_ROUNDS = 5  # times as many rounds: one takes a fifth of a second, and on which cores the ranks are just then is seen in it
 LEAST = 4  # calls in a batch: the first finds cores and caches as another library has left them
 _PEERS = "parallel_lab.bench.peers"
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(200_000):\n        pass\n"
@@ -110,6 +111,7 @@ def measure_collectives(
 ) -> CollectivesReport:
     """Time every op at every size, by all competitors that there are, in turns.
 
+    rounds   how often each is timed; barriers BARRIER_ROUNDS times as often
     busy     foreign processes that compute during a second measurement of the barrier; 0: none
     batch_s  a batch has as many calls as fill this time
     peers    False: this package alone, with the futex barrier and the copy
@@ -141,12 +143,12 @@ def measure_collectives(
             _forget(pool)
         meeting = [ours[0], *(c for c in others if c.name != COPY)]
         tell("barrier")
-        quiet = _timing("barrier", 0, meeting, rounds, batch_s)
+        quiet = _timing("barrier", 0, meeting, BARRIER_ROUNDS * rounds, batch_s)
         loaded = None
         if busy:
             tell(f"barrier with {busy} foreign busy processes")
             with busy_processes(busy):
-                loaded = _timing("barrier", 0, [c for c in meeting if c.name != GLOO], rounds, batch_s)
+                loaded = _timing("barrier", 0, [c for c in meeting if c.name != GLOO], BARRIER_ROUNDS * rounds, batch_s)
         tell("what the checks cost")
         checks = measure_checks(pool, rounds)
     return CollectivesReport(

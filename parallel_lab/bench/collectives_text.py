@@ -9,7 +9,7 @@ from typing import Any
 from ..cost.log_chart import Series, log_chart
 from ..errors import escape
 from ..units import bytes_text, time_text
-from .collectives import ARENA, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
+from .collectives import ARENA, BARRIER_ROUNDS, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
 from .goals import Goal, collective_goals
 from .page import bench_page
 from .tables import aligned, html_table, quotient, ratio_text
@@ -82,8 +82,8 @@ def _barrier_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
 
 def _notes(report: CollectivesReport) -> list[str]:
     lines = [
-        f"measured: {report.ranks} ranks on {report.cores} cores, medians of {report.rounds} rounds in turns, float32, slowest rank; "
-        f"load {report.load_before:.1f} before, {report.load_after:.1f} after",
+        f"measured: {report.ranks} ranks on {report.cores} cores, medians of {report.rounds} rounds in turns ({BARRIER_ROUNDS * report.rounds} of "
+        f"barriers), float32, slowest rank; load {report.load_before:.1f} before, {report.load_after:.1f} after",
         f"{OURS}: gives an array, gets a new one; {OUT}: into an array made before, as MPI and gloo; {ARENA}: in memory all ranks see (comm.empty)",
         "bound: p N / (copy bandwidth of two processes), measured in the same run; goals are judged on 'ours out=', 'new array' is 'ours'",
         "every competitor's results were compared with a formula once per case before it was timed",
