@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 
-from ..errors import CollectiveMismatch, message
+from ..errors import CollectiveMismatch, message, shorten
 from ..origin import caller as learners_line, short_file
 from .communicator import Request, describe, detail, payload_bytes
 
@@ -68,6 +69,18 @@ class Calls:
         self.recording, self.records = False, []
         self._world = tuple(range(world_size))
 
+    def _members(self, kind: str, group: Iterable[int] | None, origin: str) -> tuple[int, ...]:
+        """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be one; `check_request` looks at its ranks."""
+        if group is None:
+            return self._world
+        try:
+            members = tuple(group)
+            hash(members)  # calls are known by their groups
+        except TypeError:
+            what = f"rank {self.rank} called {kind} at {origin} with group {shorten(group)}"
+            raise CollectiveMismatch(message(what, allowed="A group is a tuple of ranks, such as (0, 1)")) from None
+        return members
+
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         """This rank's reply.
 
@@ -84,9 +97,8 @@ class Calls:
         value = fields.get("value")
         if value is not None:
             fields["value"] = np.asarray(value, order="C")
-        members = self._world if group is None else tuple(group)
-        # a tag replaces the source line, so that two lines can be declared to meet
-        return self._answer(Request(kind, members, origin=tag or caller(2), **fields), bool(tag))
+        origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
+        return self._answer(Request(kind, self._members(kind, group, origin), origin=origin, **fields), bool(tag))
 
     # working while a message travels
 
@@ -112,8 +124,8 @@ class Calls:
         fields  what the call of that name takes: reduce, dim, root, split_dim, concat_dim, out
         """
         value = None if x is None else np.asarray(x, order="C")
-        members = self._world if group is None else tuple(group)
-        return self._begin(Request(kind, members, value, origin=tag or caller(1), **fields), bool(tag))
+        origin = tag or caller(1)
+        return self._begin(Request(kind, self._members(kind, group, origin), value, origin=origin, **fields), bool(tag))
 
     def progress(self) -> None:
         """Do what can be done now, without waiting, for the collectives that were started."""

@@ -102,6 +102,9 @@ def test_survivors_raise_rank_died_too_with_what_they_were_in(tmp_path):
         try:
             if comm.rank == 1:
                 comm.barrier(group=(1, 2))
+                end = time.monotonic() + 10
+                while time.monotonic() < end and any(e is None or e.kind != "all_reduce" for e in map(comm._arena.last_entry, (0, 2))):
+                    time.sleep(1e-3)
                 os.kill(os.getpid(), signal.SIGSEGV)
             if comm.rank == 2:
                 comm.barrier(group=(1, 2))

@@ -246,7 +246,7 @@ def test_ranks_that_sleep_at_once_get_the_same(how):
     """On a busy machine ranks do not yield but sleep until they are woken; where there is no futex they look now and then."""
 
     def program(comm, how):
-        comm._meeting._calm_until = float("inf")
+        comm._meeting.calm_until = float("inf")
         if how != "asleep":
             comm._meeting.futex = None
         got = []

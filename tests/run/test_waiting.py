@@ -28,17 +28,17 @@ def meeting():
 
 
 def test_one_wait_for_a_rank_that_is_still_starting_is_no_reason(meeting):
-    meeting._lost_time(100.0 + 0.9 * MIN_LOST_S, 0.9 * MIN_LOST_S)
-    assert meeting._calm_until < 100
+    meeting.lost_time(100.0 + 0.9 * MIN_LOST_S, 0.9 * MIN_LOST_S)
+    assert meeting.calm_until < 100
 
 
 def test_each_time_the_cores_are_still_taken_the_rank_sleeps_twice_as_long(meeting):
     now, calm_s = 100.0, FIRST_CALM_S
     for _ in range(20):
         now += MIN_LOST_S
-        meeting._lost_time(now, MIN_LOST_S)
-        assert meeting._calm_until == pytest.approx(now + calm_s)
-        now, calm_s = meeting._calm_until, min(2 * calm_s, MAX_CALM_S)
+        meeting.lost_time(now, MIN_LOST_S)
+        assert meeting.calm_until == pytest.approx(now + calm_s)
+        now, calm_s = meeting.calm_until, min(2 * calm_s, MAX_CALM_S)
     assert calm_s == MAX_CALM_S
 
 
@@ -46,35 +46,35 @@ def test_a_little_loss_in_a_long_time_halves_the_sleep(meeting):
     now = 100.0
     for _ in range(4):
         now += MIN_LOST_S
-        meeting._lost_time(now, MIN_LOST_S)
-        now = meeting._calm_until
+        meeting.lost_time(now, MIN_LOST_S)
+        now = meeting.calm_until
     before = meeting._calm_s
     assert before == 16 * FIRST_CALM_S
     for n in range(1, 8):
         now += 1.01 * MIN_LOST_S / MAX_LOST
-        meeting._lost_time(now, MIN_LOST_S)
-        assert meeting._calm_until < now and meeting._calm_s == max(before / 2**n, FIRST_CALM_S)
+        meeting.lost_time(now, MIN_LOST_S)
+        assert meeting.calm_until < now and meeting._calm_s == max(before / 2**n, FIRST_CALM_S)
 
 
 def test_losses_too_small_to_be_judged_alone_add_up(meeting):
     for n in range(1, 4):
-        meeting._lost_time(100.0 + n * MIN_LOST_S / 4, MIN_LOST_S / 4)
-        assert meeting._calm_until < 100
-    meeting._lost_time(100.0 + MIN_LOST_S, MIN_LOST_S / 4)
-    assert meeting._calm_until > 100
+        meeting.lost_time(100.0 + n * MIN_LOST_S / 4, MIN_LOST_S / 4)
+        assert meeting.calm_until < 100
+    meeting.lost_time(100.0 + MIN_LOST_S, MIN_LOST_S / 4)
+    assert meeting.calm_until > 100
 
 
 def test_what_ranks_of_the_same_world_compute_is_not_lost(meeting):
     meeting._others_compute = lambda: False
-    meeting._lost_time(100.0 + MIN_LOST_S, MIN_LOST_S)
-    assert meeting._calm_until < 100
+    meeting.lost_time(100.0 + MIN_LOST_S, MIN_LOST_S)
+    assert meeting.calm_until < 100
     meeting._others_compute = lambda: pytest.fail("looked again at once")
     for n in range(20):
-        meeting._lost_time(100.0 + MIN_LOST_S + n * barrier.TRUST_S / 20, MIN_LOST_S)
+        meeting.lost_time(100.0 + MIN_LOST_S + n * barrier.TRUST_S / 20, MIN_LOST_S)
     meeting._others_compute = lambda: True
     now = 100.0 + 2 * MIN_LOST_S + barrier.TRUST_S
-    meeting._lost_time(now, MIN_LOST_S)
-    assert meeting._calm_until == pytest.approx(now + FIRST_CALM_S)
+    meeting.lost_time(now, MIN_LOST_S)
+    assert meeting.calm_until == pytest.approx(now + FIRST_CALM_S)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import struct
 import time
 from collections import deque
@@ -30,7 +29,7 @@ from ...errors import ParallelLabError, RankDied, message
 from ..calls import TWO_LINES
 from ..communicator import Request
 from ..shm.arena import FlightEntry
-from ..shm.barrier import FAULT_ERRORS, RunInterrupted
+from ..shm.barrier import FAULT_ERRORS, RunInterrupted, yield_core
 
 __all__ = ["ARRIVED", "DATA_TAG", "MESSAGE_TAG", "SLOWEST_BYTES_PER_S", "STARTED", "Arrival", "Meeting", "died", "entry_of", "pack_arrival"]
 
@@ -42,8 +41,6 @@ SPIN_S = 300e-6  # as in shared memory: a few turns of 8 ranks on 2 cores
 MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 1e-3, 1.0, 5e-3
 CYCLE_S = 1.0  # a circle of waiting ranks is a deadlock when none of them has moved for so long
 SLOWEST_BYTES_PER_S = 10e6  # a transfer over a poor network is given this much more time than the limit
-
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Arrival(NamedTuple):
@@ -259,7 +256,7 @@ class Meeting:
             if done():
                 return
             self.check()
-            _yield()
+            yield_core()
         clock, start = time.monotonic, time.monotonic()
         told: tuple[bool, tuple[int, ...]] | None = None
         cycle: tuple[tuple, float] | None = None
@@ -281,7 +278,7 @@ class Meeting:
                         told = present
                     cycle = self._watch_cycle(cycle, now)
                 if waited < SPIN_S:
-                    _yield()
+                    yield_core()
                 else:
                     time.sleep(min(waited / 8, MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S))
         finally:
@@ -312,7 +309,7 @@ class Meeting:
             self.check()
             waited = time.monotonic() - start
             if waited < SPIN_S:
-                _yield()
+                yield_core()
             else:
                 time.sleep(min(waited / 8, MAX_LONG_SLEEP_S))
 

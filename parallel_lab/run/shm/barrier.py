@@ -46,7 +46,7 @@ from .arena import (
 )
 from .block import NEEDS_FENCE
 
-__all__ = ["FAULT_ERRORS", "MOVING", "Meeting", "Missing", "RunInterrupted", "Wait", "WordWait", "difference", "digest"]
+__all__ = ["FAULT_ERRORS", "MOVING", "STOLEN_S", "Meeting", "Missing", "RunInterrupted", "Wait", "WordWait", "difference", "digest", "yield_core"]
 
 LOOKS = 40  # how often a rank yields and looks before it sleeps: a core that falls idle takes over ranks that wait for the other one
 STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to another program, or to a rank that computes
@@ -60,7 +60,7 @@ MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wai
 PUBLISH_S = 2e-3  # waits longer than this are told to whoever watches
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
 
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 Missing = tuple[int, int, int, bool]  # (peer, word, value it must reach, whether the peer brings it about among its started collectives)
 
@@ -146,7 +146,7 @@ class Meeting:
         self.futex = futex.find(arena)
         self._told_behind: Missing | None = None
         self._behind_stamp = MOVING
-        self._calm_until = 0.0
+        self.calm_until = 0.0
         self._settling = 0
         self._calm_s = FIRST_CALM_S
         self._yielding_since, self._lost_s = time.perf_counter(), 0.0
@@ -181,15 +181,15 @@ class Meeting:
         test, clock = wait.test, time.perf_counter
         if not start:
             start = clock()
-        if start >= self._calm_until:
+        if start >= self.calm_until:
             words, progress, last, looks = self.words, self.progress, start, LOOKS
             while True:
-                _yield()
+                yield_core()
                 come = test()
                 now = clock()
                 if now - last > STOLEN_S:
-                    self._lost_time(now, now - last)
-                    if not come and now < self._calm_until:
+                    self.lost_time(now, now - last)
+                    if not come and now < self.calm_until:
                         break
                 if come:
                     return
@@ -208,7 +208,7 @@ class Meeting:
             self._settling -= 1
             self._go_to_core()
 
-    def _lost_time(self, now: float, lost_s: float) -> None:
+    def lost_time(self, now: float, lost_s: float) -> None:
         """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, and goes to other programs, sleep
         in waits for a while, each time for longer; where it happens now and then, yielding is still the faster way.
         """
@@ -219,7 +219,7 @@ class Meeting:
             return
         much = self._lost_s > MAX_LOST * (now - self._yielding_since)
         if much and self._others_compute():
-            self._yielding_since = self._calm_until = now + self._calm_s
+            self._yielding_since = self.calm_until = now + self._calm_s
             self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
         else:
             self._yielding_since = now + TRUST_S if much else now

@@ -206,7 +206,7 @@ class Collectives:
                 if joined is not None and stop > start:
                     copy_in(joined[:, i, :], start, stop, self._source(group, i, places[i], value.dtype, start, stop))
         if min(places) >= 0 and joined is not None:
-            for i in (*range(group.me, n), *range(group.me)):  # each member starts with another, so that they do not all read one memory at once
+            for i in range(n):  # in one order for all: what one has read is in the cache for the others
                 piece = joined[:, i, :]
                 if i != group.me or not np.may_share_memory(value, out):
                     piece[...] = group.view(places[i], value.dtype, value.size).reshape(piece.shape)
@@ -413,7 +413,7 @@ class Collectives:
         if min(places) >= 0:
             slots = out.reshape((*shape[:concat], n, *shape[concat:]))  # the joined dim as (member, its size)
             whole = (*value.shape[:split], n, shape[split], *value.shape[split + 1 :])
-            for i in (*range(group.me, n), *range(group.me)):
+            for i in range(n):
                 if i != group.me and places[i] >= FAR:
                     self._theirs(group, i, places[i], pieces).copy_to(joined[:, i, :])
                     continue

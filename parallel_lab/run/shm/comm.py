@@ -7,72 +7,44 @@
 
     pool.run(step, np.ones(4))
 
-`answer` is the contract of `run/communicator.py`; the named methods fill in a Request and the caller's source line. A barrier and an all_reduce of a
-small value are remembered by the place in the program that calls them: the second time neither a Request is made nor anything looked up in it.
+`answer` is the contract of `run/communicator.py`; the named methods fill in a Request and the caller's source line. Places in the program that call
+again and again have a shorter way (`repeated.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import threading
 import time
 from time import perf_counter
-from types import FrameType
 
 import dill
 import numpy as np
 
 from ...errors import message
-from ...origin import short_file
 from ..calls import caller, check_startable
 from ..communicator import Request, answer, delivered
 from .arena import ABORT, CONTROL, REQUESTS, Arena
 from .barrier import Meeting, Missing
 from .block import NEEDS_FENCE, fence
 from .channels import Channels
-from .checked_calls import CheckedCalls
-from .collectives import Collectives, Prepared, Program
+from .collectives import Collectives, Program
 from .far import Far
-from .flight import FLIGHT_HEAD, FLIGHT_RECORDS, KEPT_CALLS
+from .flight import FLIGHT_HEAD, FLIGHT_RECORDS
 from .groups import Check, Group, Register
 from .heap import Heap
-from .one_meeting import Small
-from .one_step import OneStep
+from .repeated import Plan, RepeatedCalls
 from .started import Lane, Started, in_reach
 
 __all__ = ["CONTROLS", "Communicator"]
 
 CONTROLS = ("run", "pause", "stop")
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
-NOTHING = (0, 0)
-ONE_STEP = ("all_gather", "reduce_scatter", "all_to_all", "broadcast")
-DETAILS = ("reduce", "dim", "split_dim", "concat_dim", "root", "shape", "dtype")  # of a Request
 _NOTE = FLIGHT_HEAD.pack_into
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
 
-class Plan:
-    """What is known of one call of a rank: made the first time it is asked for.
-
-    loose   digests compared only with members that give them too
-    slot    of its text in the flight recorder
-    prepared   views and the like for this one call, None where nothing can be prepared
-    """
-
-    __slots__ = ("check", "digest", "group", "loose", "members", "prepared", "single", "slot", "started", "started_prepared")
-
-    def __init__(self, request: Request, digest: int, loose: tuple[int, int] | None, slot: int) -> None:
-        self.members, self.digest, self.loose, self.slot = request.group, digest, loose or NOTHING, slot
-        self.single = len(request.group) == 1
-        self.check = Check(digest, len(request.group))
-        self.group: Group | None = None
-        self.started: Group | None = None
-        self.prepared: Prepared | None = None
-        self.started_prepared: Prepared | None = None
-
-
-class Communicator(CheckedCalls):
+class Communicator(RepeatedCalls):
     """One rank's side of the pool. For one thread at a time, `report` excepted.
 
     rank, world_size
@@ -122,143 +94,6 @@ class Communicator(CheckedCalls):
         An ordinary array where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
         """
         return self._heap.empty(shape, dtype)
-
-    def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which may be x) if given."""
-        frame = sys._getframe(1)
-        key = None
-        if type(x) is np.ndarray and x.flags.c_contiguous and (out is None or out is x or (type(out) is np.ndarray and out.flags.c_contiguous)):
-            place = None if out is None else (out.dtype, out.shape)
-            try:
-                key = (id(frame.f_code), frame.f_lasti, x.dtype, x.shape, reduce, group, tag, place)
-                known = self._sites.get(key)
-            except TypeError:  # a group given as a list
-                key = known = None
-            if known is not None and not self.recording:
-                return self._again(known, x, out)
-        reply = self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
-        if key is not None:
-            self._remember(key, frame, tag)
-        return reply
-
-    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
-        value, out, key = fields.get("value"), fields.get("out"), None
-        if (
-            kind in ONE_STEP
-            and (value is None or (type(value) is np.ndarray and value.flags.c_contiguous))
-            and (out is None or type(out) is np.ndarray)
-        ):
-            frame = sys._getframe(2)
-            signature = None if value is None else (value.dtype, value.shape)
-            place = None if out is None else (out.dtype, out.shape, out.flags.c_contiguous)
-            rest = [fields.get(name) for name in DETAILS]
-            try:
-                key = (kind, id(frame.f_code), frame.f_lasti, group, tag, signature, place, *rest)
-                known = self._sites.get(key)
-            except TypeError:  # a group given as a list
-                key = known = None
-            if known is not None and not self.recording:
-                return self._again(known, value, out)
-        if value is not None:
-            fields["value"] = np.asarray(value, order="C")
-        members = self._world if group is None else tuple(group)
-        # a tag replaces the source line, so that two lines can be declared to meet
-        reply = self._answer(Request(kind, members, origin=tag or caller(2), **fields), bool(tag))
-        if key is not None:
-            self._remember(key, frame, tag)
-        return reply
-
-    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
-        if self.rank == root or x is None:
-            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
-        x = np.asarray(x)
-        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=x.dtype, out=out)
-
-    def barrier(self, group=None, *, tag: str = "") -> None:
-        """Return when all members have called it."""
-        frame = sys._getframe(1)
-        try:
-            key = (id(frame.f_code), frame.f_lasti, group, tag)
-            known = self._sites.get(key)
-        except TypeError:  # a group given as a list
-            key = known = None
-        if known is None or self.recording:
-            self._ask("barrier", group, tag)
-            if key is not None:
-                self._remember(key, frame, tag)
-            return None
-        # from here on what `_answer` does, for a barrier that nobody has tagged; every call less is seen in the time of a barrier
-        words, meeting = self._words, self._meeting
-        if words[ABORT]:
-            raise meeting.fault_error()
-        check, slot, members, _, _ = known
-        index = self._index
-        self._index = index + 1
-        record = index % FLIGHT_RECORDS
-        number = members.number
-        members.number = number + 1
-        start_s = perf_counter()
-        _NOTE(self._bytes, self._records_at[record], index, number, start_s, 0.0, slot)
-        words[self._requests_word] = index + 1
-        if meeting.progress is not None:
-            self._move_on()
-        if not members.come(check):
-            meeting.wait(members.met, start_s)
-        self._ends[self._ends_at[record]] = perf_counter()
-        return None
-
-    def _remember(self, key: tuple, frame: FrameType, tag: str) -> None:
-        """Let the place that has just called do without a Request from now on. Its code is kept, so that the code's id stays its own."""
-        plan, code = self._last_plan, frame.f_code
-        if plan is None or (plan.loose != NOTHING and type(plan.prepared) is not OneStep) or not plan.group.joined:
-            return
-        if not tag and self._last_origin != f"{short_file(code.co_filename)}:{frame.f_lineno}":
-            return  # an operator of this package: one line of it stands for many of the learner's
-        if len(self._sites) >= KEPT_CALLS:
-            self._forget_sites()
-        self._sites[key] = (plan.check, plan.slot, plan.group, plan.prepared, plan.loose)
-        self._codes.append(code)
-
-    def _again(self, known: tuple, value: np.ndarray | None, out: np.ndarray | None) -> np.ndarray:
-        """What `_answer` does, for a call that is prepared, with members that are known."""
-        words, meeting = self._words, self._meeting
-        if words[ABORT]:
-            raise meeting.fault_error()
-        check, slot, group, prepared, loose = known
-        index = self._index
-        self._index = index + 1
-        record = index % FLIGHT_RECORDS
-        number = group.number
-        group.number = number + 1
-        start_s = perf_counter()
-        _NOTE(self._bytes, self._records_at[record], index, number, start_s, 0.0, slot)
-        words[self._requests_word] = index + 1
-        if meeting.progress is not None:
-            self._move_on()
-        if self._collectives.last is not group:
-            self._drive(self._collectives.switch_to(group))
-            start_s = perf_counter()
-        if type(prepared) is Small:
-            parity = (group.seq + 1 + group.shift) & 1
-            prepared.mine[parity][...] = value
-            if group.come(check, False):
-                prepared.add(group)
-            else:
-                prepared.waits.looks = 0
-                meeting.wait(prepared.waits, start_s)
-            found = prepared.sums[parity][words[group.results[group.seq & 1]] & 0xFFFF]
-            if out is None:
-                out = found.copy()
-            else:
-                out[...] = found
-        else:
-            if group.summed_seq == group.seq and type(prepared) is OneStep:
-                group.take_other_buffer()
-            out = self._drive(prepared.program(group, value, out, check, loose))
-        group.finish()
-        self._ends[self._ends_at[record]] = perf_counter()
-        return out
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         value = request.value
@@ -380,14 +215,6 @@ class Communicator(CheckedCalls):
         plan.group = self._group(plan.members)
         return plan
 
-    def _forget_calls(self) -> None:
-        super()._forget_calls()
-        self._forget_sites()
-
-    def _forget_sites(self) -> None:
-        self._sites.clear()
-        self._codes.clear()
-
     def _group(self, members: tuple[int, ...], *, started: bool = False) -> Group:
         key = (members, started)
         group = self._groups.get(key)
@@ -447,6 +274,7 @@ class Communicator(CheckedCalls):
             self._pipe.send_bytes(kind + payload)
 
     def _begin_run(self) -> None:
+        super()._begin_run()
         self._meeting.begin_run()
         self._channels.begin_run()
         self._lane.begin_run()
@@ -455,10 +283,6 @@ class Communicator(CheckedCalls):
         self._register = Register(self._arena, self.rank)
         self._groups: dict[tuple, Group] = {}
         self._calls.clear()
-        self._sites: dict[tuple, tuple] = {}  # by place in the program
-        self._codes: list = []
-        self._last_plan: Plan | None = None
-        self._last_origin = ""
         self._texts = 0
         self._index = 0
         self.records = []

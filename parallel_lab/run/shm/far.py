@@ -32,7 +32,7 @@ from .slices import blocks, copy_in, positive_dim
 __all__ = ["BLOCK_BYTES", "FAR", "Far", "FarPiece"]
 
 FAR = 1 << 56  # places in the block are far below, addresses too: a process has 2**47
-FAR_FROM_BYTES = {"all_reduce": 32 << 20, "reduce_scatter": 32 << 20, "all_to_all": 16 << 20}  # of a value; below, the buffers stay in the cache
+FAR_FROM_BYTES = dict.fromkeys(("all_reduce", "reduce_scatter", "all_to_all"), 16 << 20)  # of a value; below, the buffers stay in the cache
 RUN_BYTES = 4096  # of what lies in a piece one after the other; shorter runs take the system longer to find than to copy
 BLOCK_BYTES = 512 * 1024  # what is read at a time where it is worked on: it stays in the second-level cache, and the call to the system counts little
 MOST_RUNS = 1024  # in one call to the system (UIO_MAXIOV)

@@ -154,6 +154,8 @@ class Group:
         """Come to the next meeting, for which what its other members are to read has been written; returns whether all are there.
 
         ring   wake those who sleep if this rank is the last
+
+        A repeated barrier has the same written out (`RepeatedCalls.barrier`).
         """
         if NEEDS_FENCE:
             fence()

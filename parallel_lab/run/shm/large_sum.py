@@ -171,8 +171,10 @@ class LargeSum:
                 target[...] = total
 
     def _read_sums(self, group: Group, sums: np.ndarray, results: list[int]) -> None:
-        """The others' shares of the sum, from their results; each member begins with another."""
-        for member in (*range(group.me + 1, group.n), *range(group.me)):
+        """The others' shares of the sum, from their results; in one order for all: what one has read is in the cache for the others."""
+        for member in range(group.n):
+            if member == group.me:
+                continue
             low, high = share(self.size, member, group.n)
             part = self._part(group, member, results[member], sums, member)
             target = sums[low:high].reshape(1, -1)

@@ -168,7 +168,7 @@ class OneStep:
             else:
                 self.add_up(rows, self.reduce, out)
         else:
-            for member in (*range(group.me, n), *range(group.me)):  # each begins with another, so that they do not all read one memory at once
+            for member in range(n):  # in one order for all: what one has read is in the cache for the others
                 if not (shared and value_at >= 0 and member == group.me):
                     joined[(*index, member)] = rows[member]
         if near:  # those who gave values in their heaps have them back when all have finished

@@ -1,0 +1,158 @@
+"""A barrier that a place in the program calls again takes a shorter way: it still waits for everybody, is written down, and is compared."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+
+from parallel_lab.errors import CollectiveMismatch, RankRaised
+from parallel_lab.run.shm.pool import WorkerPool
+
+RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with WorkerPool(RANKS) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("sleeping", [False, True], ids=["yielding", "sleeping"])
+def test_nobody_passes_before_all_have_come(pool, tmp_path, sleeping):
+    """Each rank counts in a file how often it has come to each of several places, in one random order for all."""
+    np.zeros((6, RANKS), np.int64).tofile(tmp_path / "counts")
+
+    def program(comm, path, sleeping):
+        n, rank = comm.world_size, comm.rank
+        counts = np.memmap(path, np.int64, "r+", shape=(6, n))
+        world, pair = tuple(range(n)), (0, 1) if rank < 2 else (2, 3)
+        places = [
+            (lambda members: comm.barrier(), [world]),
+            (lambda members: comm.barrier(tag="a tag"), [world]),
+            (lambda members: comm.barrier(tuple(range(n))), [world]),
+            (lambda members: comm.barrier(list(members), tag="another"), [pair]),
+            (lambda members: comm.barrier(members), [pair, world]),
+            (lambda members: comm.barrier(members), [pair]),
+        ]
+        order, mine, early = random.Random(0), random.Random(rank), []
+        for step in range(600):
+            if sleeping:
+                comm._meeting.calm_until = float("inf")
+            which = order.randrange(len(places))
+            if mine.random() < 0.02:
+                time.sleep(1e-3)
+            call, groups = places[which]
+            members = order.choice(groups)
+            counts[which, rank] += 1
+            call(members)
+            if (counts[which, list(members)] < counts[which, rank]).any():
+                early.append((step, which))
+        comm._meeting.calm_until = 0.0
+        return early
+
+    assert pool.run(program, str(tmp_path / "counts"), sleeping) == [[]] * RANKS
+
+
+def test_each_is_in_the_flight_recorder_with_its_line(pool):
+    cell = """
+for tag in tags:
+    comm.barrier(); check(3)
+    comm.barrier(); comm.barrier(); check(4)
+for tag in tags:
+    comm.barrier(tag=tag); check(tag or 6)
+"""
+
+    def program(comm, cell):
+        wrong, made = [], 0
+
+        def check(line):
+            nonlocal made, begin_s
+            made += 1 + (line == 4)
+            entry = comm._arena.last_entry(comm.rank)
+            in_order = entry.end_s is not None and begin_s <= entry.start_s <= entry.end_s <= time.perf_counter()
+            origin = line if type(line) is str else f"{name}:{line}"
+            if (entry.kind, entry.index, entry.number, entry.origin) != ("barrier", made - 1, made - 1, origin) or not in_order:
+                wrong.append(entry)
+            begin_s = entry.end_s
+
+        for number in range(20):  # new code each time, in which calls are always the same instructions
+            name, begin_s = f"cell{number}.py", time.perf_counter()
+            exec(compile(cell, name, "exec"), {"comm": comm, "check": check, "tags": ("", "one", "", "", "two") * 5})
+        return wrong, made
+
+    assert pool.run(program, cell) == [([], 20 * 25 * 4)] * RANKS
+
+
+def test_a_place_that_is_known_is_recorded_when_records_are_asked_for(pool):
+    def program(comm):
+        for step in range(9):
+            comm.recording = 3 <= step < 7
+            comm.barrier()
+        comm.recording = False
+        return [(index, kind, start_s < end_s, sent) for index, kind, start_s, end_s, sent, *_ in comm.records]
+
+    assert pool.run(program) == [[(index, "barrier", True, 0) for index in range(3, 7)]] * RANKS
+
+
+@pytest.mark.parametrize("other", ["comm.all_reduce(x)", "comm.all_gather(x)", "comm.broadcast(x)"])
+def test_a_known_barrier_does_not_meet_another_call(pool, other):
+    """Rank 1 leaves out one barrier, after many."""
+    text = f"""
+for step in range(100):
+    if comm.rank != 1 or step != 90:
+        comm.barrier(group)
+    {other}
+"""
+
+    def program(comm, text):
+        exec(compile(text, "places.py", "exec"), {"comm": comm, "x": np.ones(8), "group": tuple(range(comm.world_size))})
+
+    with pytest.raises(CollectiveMismatch) as caught:
+        pool.run(program, text)
+    assert re.search(r"rank [023] called barrier #180 .*places.py:4", str(caught.value)), caught.value
+    assert re.search(rf"rank 1 called {other[5:-3]} #180 .*places.py:5", str(caught.value)), caught.value
+
+
+def test_barriers_of_different_lines_meet_tags_have_to_be_equal(pool):
+    def program(comm, steps, tags):
+        for step in range(steps):
+            if comm.rank == 0:
+                comm.barrier()
+            else:
+                comm.barrier()
+            comm.barrier(tag=tags[step == 90 and comm.rank == 2])
+
+    pool.run(program, 90, ("one", "two"))
+    with pytest.raises(CollectiveMismatch, match=r"rank 2 called barrier #181 .* two"):
+        pool.run(program, 100, ("one", "two"))
+
+
+def test_a_rank_that_fails_ends_the_barriers_of_the_others(pool):
+    def program(comm):
+        for step in range(1000):
+            if comm.rank == 2 and step == 500:
+                raise ValueError("enough")
+            comm.barrier()
+
+    with pytest.raises(RankRaised, match=r"rank 2 .*enough"):
+        pool.run(program)
+
+
+@pytest.mark.parametrize("group", [3, 1.5, ({},), ([0, 1],), (0.5,), "ab", (), (0, 0), (0, 9)], ids=repr)
+@pytest.mark.parametrize("call", ["barrier(group)", "all_reduce(x, group=group)", "reduce(x, group=group)", "start('all_reduce', x, group=group)"])
+def test_what_is_no_group_is_refused_where_it_is_given(pool, call, group):
+    def program(comm, call, group):
+        said = []
+        for _ in range(2):
+            try:
+                exec(compile(f"comm.{call}", "groups.py", "exec"), {"comm": comm, "x": np.ones(4), "group": group})
+            except CollectiveMismatch as error:
+                said.append(str(error))
+        return said, comm.rank
+
+    for said, rank in pool.run(program, call, group):
+        assert len(said) == 2 and all(f"rank {rank} called " in text and "groups.py:1" in text for text in said), said
