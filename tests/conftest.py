@@ -190,11 +190,9 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def seed_as_before() -> Iterator[None]:
-    """The global seed that a test sets is not that of the next one: they run in any order, in several processes."""
-    seed = context.get_seed()
-    yield
-    if context.get_seed() != seed:
-        context.set_seed(seed)
+    """A test draws what it would draw alone, and the seed that it sets is not that of the next one: they run in any order, in several processes."""
+    with context.temporary_seed(context.get_seed()):
+        yield
 
 
 @pytest.fixture

@@ -255,7 +255,10 @@ class Instr:
         return self.owner is None or self.owner == rank
 
     def attr(self, name: str, default: Any = None) -> Any:
-        return dict(self.attrs).get(name, default)
+        for key, value in self.attrs:  # a few: a dict would take longer to make
+            if key == name:
+                return value
+        return default
 
     @property
     def opdef(self) -> OpDef:

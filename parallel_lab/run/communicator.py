@@ -18,8 +18,9 @@ is the specification of both: values are combined in group order, one member aft
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _ADDING = (*_REDUCING, "halo_reduce")
 _NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
+# beside kind, group, dtype and shape: what all members say alike
+_AGREED = {
+    "all_reduce": ("reduce",),
+    "reduce": ("reduce", "root"),
+    "reduce_scatter": ("reduce", "dim"),
+    "all_gather": ("dim",),
+    "gather": ("dim", "root"),
+    "scatter": ("dim", "root"),
+    "all_to_all": ("split_dim", "concat_dim"),
+    "broadcast": ("root",),
+}
+_dtype_name = lru_cache(str)  # numpy takes a while to find it
 REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
 
 
@@ -112,25 +125,23 @@ class Request:
         anything."""
         if self.kind in ("barrier", "send", "recv"):
             return (self.kind, self.group)
+        kind, n = self.kind, len(self.group)
         if self.value is not None:
-            dtype, shape = str(self.value.dtype), tuple(self.value.shape)
-            if self.kind == "scatter":
-                shape = scatter_part(shape, self.dim, len(self.group))
+            dtype, shape = _dtype_name(self.value.dtype), self.value.shape
+            if kind == "scatter":
+                shape = scatter_part(shape, self.dim, n)
         else:
-            dtype = None if self.dtype is None else str(np.dtype(self.dtype))
+            dtype = None if self.dtype is None else _dtype_name(np.dtype(self.dtype))
             shape = None if self.shape is None else tuple(self.shape)
-        detail = {
-            "all_reduce": (self.reduce,),
-            "reduce": (self.reduce, self.root),
-            "reduce_scatter": (self.reduce, self.dim),
-            "all_gather": (self.dim,),
-            "gather": (self.dim, self.root),
-            "scatter": (self.dim, self.root),
-            "all_to_all": (self.split_dim, self.concat_dim),
-            "broadcast": (self.root,),
-            **dict.fromkeys(HALOS, (self.dim, self.window and tuple(map(int, self.window)))),
-        }[self.kind]
-        return (self.kind, self.group, dtype, shape, *detail)
+        if kind in HALOS:
+            return (kind, self.group, dtype, shape, self.dim, self.window and tuple(map(int, self.window)))
+        return (kind, self.group, dtype, shape, *(getattr(self, name) for name in _AGREED[kind]))
+
+    def numbered(self, number: int) -> Request:
+        """The same request with its number; nothing is checked again."""
+        other = object.__new__(Request)
+        other.__dict__.update(self.__dict__, number=number)
+        return other
 
 
 @dataclass(frozen=True)
@@ -169,36 +180,39 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         raise CollectiveMismatch(
             message(f"rank {rank} called {kind!r}{at}", where="unknown kind", allowed=f"One of {(*COLLECTIVES, 'send', 'recv')}")
         )
-    call = f"rank {rank} called {describe(request)}"
+
+    def call() -> str:
+        return f"rank {rank} called {describe(request)}"
+
     if not isinstance(group, tuple) or not group or not all(_is_int(r) for r in group):
-        raise CollectiveMismatch(message(f"{call} with group {shorten(group)}", allowed="A group is a tuple of ranks, such as (0, 1)"))
+        raise CollectiveMismatch(message(f"{call()} with group {shorten(group)}", allowed="A group is a tuple of ranks, such as (0, 1)"))
     outside = [r for r in group if r not in ranks]
     if outside:
-        raise CollectiveMismatch(message(f"{call} with group {group}, which names ranks {outside}", allowed=f"The ranks are {_ranks_text(ranks)}"))
+        raise CollectiveMismatch(message(f"{call()} with group {group}, which names ranks {outside}", allowed=f"The ranks are {_ranks_text(ranks)}"))
     if kind in ("send", "recv"):
         if len(group) != 2 or group[0] == group[1] or group[kind == "recv"] != rank:
             allowed = (
                 f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the {'first' if kind == 'send' else 'second'}"
             )
-            raise CollectiveMismatch(message(f"{call} with group {group}", allowed=allowed))
+            raise CollectiveMismatch(message(f"{call()} with group {group}", allowed=allowed))
     elif rank not in group:
-        raise CollectiveMismatch(message(f"{call} for group {group}", allowed="A rank calls for its own groups"))
+        raise CollectiveMismatch(message(f"{call()} for group {group}", allowed="A rank calls for its own groups"))
     elif tuple(sorted(set(group))) != group:
-        raise CollectiveMismatch(message(f"{call} with group {group}, which is not ascending", allowed="Each rank once, in ascending order"))
+        raise CollectiveMismatch(message(f"{call()} with group {group}, which is not ascending", allowed="Each rank once, in ascending order"))
     if kind in _ROOTED and (not _is_int(request.root) or request.root not in group):
         what = "without a root" if request.root is None else f"with root {request.root!r}, which is no member of its group"
-        raise CollectiveMismatch(message(f"{call} {what}", allowed=f"root is a rank of {group}"))
+        raise CollectiveMismatch(message(f"{call()} {what}", allowed=f"root is a rank of {group}"))
     if kind in _REDUCING and request.reduce not in REDUCTIONS:
-        raise CollectiveMismatch(message(f"{call} with reduce={request.reduce!r}", allowed=f"One of {sorted(REDUCTIONS)}"))
+        raise CollectiveMismatch(message(f"{call()} with reduce={request.reduce!r}", allowed=f"One of {sorted(REDUCTIONS)}"))
     _check_out(request, rank, call)
     if kind in ("barrier", "recv") or (kind in ("broadcast", "scatter") and rank != request.root):
         return
     if value is None:
-        raise ShapeError(message(f"{call} without a value", allowed="A numpy array of numbers"))
+        raise ShapeError(message(f"{call()} without a value", allowed="A numpy array of numbers"))
     if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (kind in _ADDING and value.dtype.kind not in _NUMBERS):
-        raise ShapeError(message(f"{call}: values of dtype {value.dtype} cannot be sent", allowed="A numpy array of numbers"))
+        raise ShapeError(message(f"{call()}: values of dtype {value.dtype} cannot be sent", allowed="A numpy array of numbers"))
     if kind in _REDUCING and request.reduce == "mean" and value.dtype.kind not in "fc":
-        raise ShapeError(message(f"{call}: the mean of {value.dtype} values is no {value.dtype}", allowed="Floats", hint="Send it as float32"))
+        raise ShapeError(message(f"{call()}: the mean of {value.dtype} values is no {value.dtype}", allowed="Floats", hint="Send it as float32"))
     parts = len(group)
     cuts = {"reduce_scatter": "dim", "scatter": "dim", "all_to_all": "split_dim"}.get(kind)
     joins = {"all_gather": "dim", "gather": "dim", "all_to_all": "concat_dim", "halo_exchange": "dim", "halo_reduce": "dim"}.get(kind)
@@ -206,31 +220,31 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         dim = getattr(request, name)
         if not _is_int(dim) or not -value.ndim <= dim < value.ndim:
             allowed = f"An int from {-value.ndim} to {value.ndim - 1}" if value.ndim else "A value with dims"
-            raise ShapeError(message(f"{call}: {name}={dim!r} of a value of shape {value.shape}", allowed=allowed))
+            raise ShapeError(message(f"{call()}: {name}={dim!r} of a value of shape {value.shape}", allowed=allowed))
         if name == cuts and value.shape[dim] % parts:
-            what = f"{call}: dim {dim} of size {value.shape[dim]} cannot be cut into {parts} equal pieces"
+            what = f"{call()}: dim {dim} of size {value.shape[dim]} cannot be cut into {parts} equal pieces"
             raise ShapeError(message(what, allowed=f"A dim that divides by {parts}", hint="Pad the value, or use another dim"))
     if kind in HALOS:
         _check_window(request, call)
     if request.out is not None and (request.root is None or request.root == rank or kind == "scatter"):
         wanted, dtype = reply_shape(request), value.dtype.newbyteorder("=")
         if request.out.shape != wanted or request.out.dtype != dtype:
-            raise ShapeError(message(f"{call}: out is {request.out.dtype} {request.out.shape}", allowed=f"{dtype} {wanted}, as the reply"))
+            raise ShapeError(message(f"{call()}: out is {request.out.dtype} {request.out.shape}", allowed=f"{dtype} {wanted}, as the reply"))
 
 
-def _check_out(request: Request, rank: int, call: str) -> None:
+def _check_out(request: Request, rank: int, call: Callable[[], str]) -> None:
     """Raise ShapeError unless `out` can take the reply, as far as that is known without the value."""
     out = request.out
     if out is None:
         return
     if not isinstance(out, np.ndarray) or not out.flags.c_contiguous or not out.flags.writeable:
-        raise ShapeError(message(f"{call} with out={shorten(out)}", allowed="A C-contiguous numpy array that can be written"))
+        raise ShapeError(message(f"{call()} with out={shorten(out)}", allowed="A C-contiguous numpy array that can be written"))
     if request.kind in ("barrier", "send") or (request.kind in ("reduce", "gather") and request.root != rank):
-        raise ShapeError(message(f"{call} with out", allowed="No out: this rank has no reply"))
+        raise ShapeError(message(f"{call()} with out", allowed="No out: this rank has no reply"))
     for name, have in (("shape", out.shape), ("dtype", str(out.dtype))):
         given = getattr(request, name)
         if given is not None and (tuple(given) if name == "shape" else str(np.dtype(given))) != have:
-            raise ShapeError(message(f"{call} with {name}={given} and an out of {name} {have}", allowed="The same in both"))
+            raise ShapeError(message(f"{call()} with {name}={given} and an out of {name} {have}", allowed="The same in both"))
 
 
 def reply_shape(request: Request) -> tuple[int, ...]:
@@ -252,20 +266,20 @@ def reply_shape(request: Request) -> tuple[int, ...]:
     return shape
 
 
-def _check_window(request: Request, call: str) -> None:
+def _check_window(request: Request, call: Callable[[], str]) -> None:
     """Raise ShapeError unless neighbours can fill the windows of a halo request, and its value is a slice (or a window) of them."""
     window = request.window
     if not isinstance(window, tuple) or len(window) != 4 or not all(_is_int(n) for n in window):
         allowed = "Four ints: (step, origin, length, part); member i gets [step * i + origin, + length) of slices of `part` elements"
-        raise ShapeError(message(f"{call}: window={shorten(window)}", allowed=allowed))
+        raise ShapeError(message(f"{call()}: window={shorten(window)}", allowed=allowed))
     halo = Halo(*window, members=len(request.group))
     extent, size = halo.extents(request.kind)[0], request.value.shape[request.dim]
     if size != extent:
-        what = f"{call}: dim {request.dim} has {size} elements"
+        what = f"{call()}: dim {request.dim} has {size} elements"
         raise ShapeError(message(what, allowed=f"A {'slice' if request.kind == 'halo_exchange' else 'window'} of {extent}, as window={window} says"))
     fault = halo.fault()
     if fault:
-        raise ShapeError(message(f"{call}: {fault}", allowed="Windows reach no further than the neighbouring slices"))
+        raise ShapeError(message(f"{call()}: {fault}", allowed="Windows reach no further than the neighbouring slices"))
 
 
 def _is_int(value: object) -> bool:

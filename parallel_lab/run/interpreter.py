@@ -146,11 +146,13 @@ def rank_step(
     return env
 
 
+_OF_REQUEST = frozenset(("dim", "split_dim", "concat_dim", "reduce", "window", "root", "shape", "dtype"))  # attributes of messages
+
+
 def request_of(instr: Instr, rank: int, env: Env) -> Request:
     """The request that one communication instruction makes. A bucket's sum takes the bucket's place: nothing else reads it."""
-    given = ("dim", "split_dim", "concat_dim", "reduce", "window", "root", "shape", "dtype")
-    fields = {name: instr.attr(name) for name in given if instr.attr(name) is not None}
-    place, value = instr.origin.place, env[instr.ins[0]] if instr.attr("root", rank) == rank else None
+    fields = {name: value for name, value in instr.attrs if name in _OF_REQUEST and value is not None}
+    place, value = instr.origin.place, env[instr.ins[0]] if fields.get("root", rank) == rank else None
     out = value if instr.in_place else None
     return Request(instr.message, instr.group(rank), value, origin=f"{instr.out}" + (f" ({place})" if place else ""), out=out, **fields)
 

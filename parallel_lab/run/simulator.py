@@ -110,7 +110,7 @@ class _Engine:
             return request
         number = self.numbers.get(key, 0)
         self.numbers[key] = number + 1
-        return dataclasses.replace(request, number=number)
+        return request.numbered(number)
 
     # what is started and waited for
 

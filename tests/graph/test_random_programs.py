@@ -1,7 +1,7 @@
 """Random programs of all operators, under random legal strategies on 2, 4, 8 and 16 ranks, equal one device: loss, every value, every gradient.
 
-`random_programs.py` says what is drawn. Hypothesis makes a program that fails smaller and prints it; `-m exhaustive` tries a thousand of its
-programs and two thousand of the seeded ones. Of defects put in on purpose (a rank's offset or window forgotten by one operator) a thousand programs
+`random_programs.py` says what is drawn. Hypothesis makes a program that fails smaller and prints it; `-m exhaustive` tries five hundred of its
+programs and a thousand of the seeded ones. Of defects put in on purpose (a rank's offset or window forgotten by one operator) a thousand programs
 meet each 1 to 40 times; what looks at every operator under every strategy is the battery, these look at what comes of their combination.
 """
 
@@ -41,7 +41,7 @@ def test_drawn_program_equals_one_device(data):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@settings(COMMON, max_examples=1000)
+@settings(COMMON, max_examples=500)
 @given(data=st.data())
 def test_many_drawn_programs_equal_one_device(data):
     check_drawn(data)
@@ -63,7 +63,7 @@ def test_seeded_program_equals_one_device(seed):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("first", range(2000, 4000, 100))
+@pytest.mark.parametrize("first", range(2000, 3000, 100))
 def test_more_seeded_programs_equal_one_device(first):
     for seed in range(first, first + 100):
         check_seed(seed)
@@ -72,8 +72,9 @@ def test_more_seeded_programs_equal_one_device(first):
 @pytest.mark.exhaustive
 def test_every_operator_is_drawn():
     """By a kind of its own, or as its declaration's example."""
-    seen = set()
+    missing = {name for name, op in OPS.items() if not op.internal}
     for seed in range(4000):
-        seen |= operators_of(draw_program(Seeded(seed), 8))
-    public = {name for name, op in OPS.items() if not op.internal}
-    assert public - seen == set()
+        missing -= operators_of(draw_program(Seeded(seed), 8))
+        if not missing:
+            return
+    assert missing == set()

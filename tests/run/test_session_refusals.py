@@ -76,7 +76,7 @@ def test_a_plan_without_one_number_per_step_runs_forward_only():
     with WorkerPool(4) as pool, Session(plan, net) as simulated, Session(plan, net, executor="processes", pool=pool) as real:
         with pytest.raises(PlanError, match=r"first output has shape \(16, 16\).*outputs"):
             simulated.train([(x,)], 1)
-        np.testing.assert_allclose(simulated.outputs(x)[0], want, rtol=1e-6)
+        np.testing.assert_allclose(simulated.outputs(x)[0], want, rtol=1e-5, atol=1e-6 * np.abs(want).max())  # sums of slices round otherwise
         assert np.array_equal(simulated.outputs(x)[0], real.outputs(x)[0])
 
 

@@ -206,6 +206,7 @@ def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, siz
     rng, n = np.random.default_rng([SEED, size_bytes]), pool.world_size
     shape = (n, 2 * n, -(-size_bytes // (8 * n * n)))
     dims = [{"dim": d, "reduce": r} for d in (0, 1) for r in ("sum", "max")] if kind == "reduce_scatter" else ALL_TO_ALL_DIMS
+    dims = dims if size_bytes < 2 << 20 else [dims[0], dims[-1]]  # larger ones go through pipes for a while
     group = tuple(range(n))
     assert_same_bits(pool, [{rank: Request(kind, group, draw(rng, shape, "float32"), **fields) for rank in group} for fields in dims for _ in (0, 1)])
 
