@@ -255,6 +255,7 @@ class Instr:
         return self.owner is None or self.owner == rank
 
     def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute, or `default` where it is not given."""
         for key, value in self.attrs:  # a few: a dict would take longer to make
             if key == name:
                 return value

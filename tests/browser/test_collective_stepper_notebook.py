@@ -22,6 +22,12 @@ STEPPER = """from parallel_lab.lab.collective_stepper import CollectiveStepper
 from parallel_lab.widgets import CollectiveStepperWidget
 stepper = CollectiveStepper("all_reduce", "ring", ranks=4)
 CollectiveStepperWidget(stepper)"""
+# The page shows a step before the kernel has heard of it, and where kernels have subshells commands are heard beside the cells.
+CODE_STEPS = """import time
+end = time.monotonic() + 30
+while stepper.at != 2 and time.monotonic() < end:
+    time.sleep(0.01)
+stepper.to(4)"""
 RANKS = """%%ranks -n 4 --fold
 import numpy as np
 from parallel_lab.communication import get_rank, init
@@ -59,7 +65,7 @@ def opened(world):
 
 def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     page = world[0]
-    book = opened("stepper.ipynb", STEPPER, "stepper.to(4)", "print(stepper.at, stepper.algorithm.name, stepper.algorithm.ranks)")
+    book = opened("stepper.ipynb", STEPPER, CODE_STEPS, "print(stepper.at, stepper.algorithm.name, stepper.algorithm.ranks)")
     book.run_cell(0)
     root_node = page.locator(".pl-stepper")
     expect(page.locator(".pl-rank-card")).to_have_count(4, timeout=PATIENCE_MS)
