@@ -1,4 +1,6 @@
-"""A barrier that a place in the program calls again takes a shorter way: it still waits for everybody, is written down, and is compared."""
+"""A barrier or small all_reduce that a place in the program calls again takes a shorter way: it still waits for everybody, is written down, and is
+compared.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from parallel_lab.errors import CollectiveMismatch, RankRaised
+from parallel_lab.errors import CollectiveMismatch, RankRaised, ShapeError
 from parallel_lab.run.shm.pool import WorkerPool
 
 RANKS = 4
@@ -98,6 +100,77 @@ def test_a_place_that_is_known_is_recorded_when_records_are_asked_for(pool):
     assert pool.run(program) == [[(index, "barrier", True, 0) for index in range(3, 7)]] * RANKS
 
 
+@pytest.mark.parametrize("sleeping", [False, True], ids=["yielding", "sleeping"])
+def test_sums_of_known_places_are_those_of_the_values_given_each_time(pool, sleeping):
+    """Whole numbers, so that the sum is exact: in one random order for all, with other shapes, dtypes, groups, reductions and results at a place."""
+
+    def program(comm, sleeping):
+        n, rank = comm.world_size, comm.rank
+        world, pair = tuple(range(n)), (0, 1) if rank < 2 else (2, 3)
+        order, mine, wrong = random.Random(0), random.Random(rank), []
+        for step in range(800):
+            if sleeping:
+                comm._meeting.calm_until = float("inf")
+            if mine.random() < 0.02:
+                time.sleep(1e-3)
+            shape, dtype = order.choice([(3,), (3,), (2, 5), (), (700,)]), order.choice(["float32", "float32", "int64"])
+            reduce, members = order.choice(["sum", "sum", "max"]), order.choice([None, world, pair])
+            how, given = order.choice(["new", "out", "in place", "strided"]), [np.full(shape, step % 50 + r, dtype) for r in range(n)]
+            x = given[rank].copy()
+            if how == "strided" and shape:
+                x = np.repeat(x, 2, axis=-1)[..., ::2]
+            out = {"out": np.empty(shape, dtype), "in place": x}.get(how)
+            where = order.randrange(3)
+            if where == 0:
+                found = comm.all_reduce(x, reduce, members, out=out)
+            elif where == 1:
+                found = comm.all_reduce(x, reduce, members, out=out, tag="a tag")
+            else:
+                found = comm.all_reduce(x, reduce=reduce, group=members, out=out)
+            values = [given[r] for r in members or world]
+            want = np.sum(values, axis=0, dtype=dtype) if reduce == "sum" else np.max(values, axis=0)
+            if found.dtype != dtype or found.shape != shape or not np.array_equal(found, want) or (out is not None and found is not out):
+                wrong.append((step, where, how, found, want))
+            if how != "in place" and not np.array_equal(x, given[rank]):
+                wrong.append((step, where, how, "its value was changed"))
+        comm._meeting.calm_until = 0.0
+        return wrong
+
+    assert pool.run(program, sleeping) == [[]] * RANKS
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
+def test_a_result_that_cannot_be_written_is_refused_at_a_known_place_too(pool, kind):
+    def program(comm, kind):
+        x, call, said = np.ones(4), getattr(comm, kind), []
+        outs = [np.empty(4 if kind == "all_reduce" else 16) for _ in range(6)]
+        outs[4].flags.writeable = False
+        for out in outs:
+            try:
+                call(x, out=out)
+            except ShapeError as error:
+                said.append(str(error))
+        return said
+
+    for said in pool.run(program, kind):
+        assert len(said) == 1 and "can be written" in said[0]
+
+
+def test_sums_are_in_the_flight_recorder_with_their_line(pool):
+    def program(comm):
+        x, seen, begin_s = np.ones(5, np.float32), [], time.perf_counter()
+        for step in range(30):
+            comm.all_reduce(x, tag="twice" if step % 7 == 0 else "")
+            entry = comm._arena.last_entry(comm.rank)
+            in_order = entry.end_s is not None and begin_s <= entry.start_s <= entry.end_s <= time.perf_counter()
+            begin_s = entry.end_s
+            seen.append((entry.kind, entry.index, entry.number, entry.origin.partition(":")[0], in_order))
+        return seen
+
+    wanted = [("all_reduce", i, i, "twice" if i % 7 == 0 else "test_repeated.py", True) for i in range(30)]
+    assert pool.run(program) == [wanted] * RANKS
+
+
 @pytest.mark.parametrize("other", ["comm.all_reduce(x)", "comm.all_gather(x)", "comm.broadcast(x)"])
 def test_a_known_barrier_does_not_meet_another_call(pool, other):
     """Rank 1 leaves out one barrier, after many."""
@@ -115,6 +188,16 @@ for step in range(100):
         pool.run(program, text)
     assert re.search(r"rank [023] called barrier #180 .*places.py:4", str(caught.value)), caught.value
     assert re.search(rf"rank 1 called {other[5:-3]} #180 .*places.py:5", str(caught.value)), caught.value
+
+
+def test_a_known_sum_does_not_meet_one_of_another_shape(pool):
+    def program(comm):
+        x = np.ones(8)
+        for step in range(100):
+            comm.all_reduce(x[:7] if (step, comm.rank) == (90, 1) else x)
+
+    with pytest.raises(CollectiveMismatch, match=r"rank [023] called all_reduce #90 .*\(8,\).* rank 1 called all_reduce #90 .*\(7,\)"):
+        pool.run(program)
 
 
 def test_barriers_of_different_lines_meet_tags_have_to_be_equal(pool):
@@ -137,6 +220,18 @@ def test_a_rank_that_fails_ends_the_barriers_of_the_others(pool):
             if comm.rank == 2 and step == 500:
                 raise ValueError("enough")
             comm.barrier()
+
+    with pytest.raises(RankRaised, match=r"rank 2 .*enough"):
+        pool.run(program)
+
+
+def test_a_rank_that_fails_ends_the_sums_of_the_others(pool):
+    def program(comm):
+        x = np.ones(3)
+        for step in range(1000):
+            if comm.rank == 2 and step == 500:
+                raise ValueError("enough")
+            comm.all_reduce(x, out=x)
 
     with pytest.raises(RankRaised, match=r"rank 2 .*enough"):
         pool.run(program)

@@ -14,6 +14,7 @@ from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.shm import WorkerPool
 from parallel_lab.run.shm.arena import Arena, ArenaMap, SharedBlock
 from parallel_lab.run.shm.heap import Heap
+from parallel_lab.run.shm.slices import TURN_BYTES
 
 SEED = 20261121
 
@@ -380,3 +381,31 @@ def test_recv_lands_in_out(pool):
             return comm.recv(0, out=out) is out and bool((out == np.arange(70_000.0)).all())
 
     assert pool.run(program)[1] is True
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("kind", ["all_gather", "broadcast", "scatter", "all_to_all"])
+def test_values_of_several_turns_arrive_whole(pool, kind, strided):
+    """They are copied TURN_BYTES at a time. Every number says whose it is and where it stood; compared on the ranks."""
+
+    def program(comm, kind, strided, turn_bytes):
+        n, rank = comm.world_size, comm.rank
+        group, count = tuple(range(n)), turn_bytes // 8 * 2 + 5  # numbers of a piece
+        cut = {"broadcast": 1, "all_gather": 1}.get(kind, n)
+        shape = (2, cut * count) if strided else (cut * count, 1)
+        values = [np.arange(shape[0] * shape[1], dtype="f8").reshape(shape) + r / n for r in group]
+        mine = comm.empty(shape, "f8")
+        mine[...] = values[rank]
+        dim = int(strided)
+        pieces = [np.split(v, n, axis=dim)[rank] for v in values] if cut == n else values
+        if kind == "all_gather":
+            found, want = comm.all_gather(mine, dim=dim), np.concatenate(pieces, axis=dim)
+        elif kind == "broadcast":
+            found, want = comm.broadcast(mine if rank == 1 else None, root=1), values[1]
+        elif kind == "scatter":
+            found, want = comm.scatter(mine if rank == 1 else None, root=1, dim=dim), pieces[1]
+        else:
+            found, want = comm.all_to_all(mine, dim, dim), np.concatenate(pieces, axis=dim)
+        return found.shape == want.shape and bool((found == want).all())
+
+    assert all(pool.run(program, kind, strided, TURN_BYTES))

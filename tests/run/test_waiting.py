@@ -7,12 +7,14 @@ import io
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from parallel_lab.run.shm import barrier
 from parallel_lab.run.shm.arena import PID, Arena, ArenaMap, SharedBlock
 from parallel_lab.run.shm.barrier import FIRST_CALM_S, MAX_CALM_S, MAX_LOST, MIN_LOST_S, Meeting
 from parallel_lab.run.shm.pool import WorkerPool
+from parallel_lab.run.shm.slices import TURN_BYTES, copy_in_turns
 
 
 @pytest.fixture
@@ -143,3 +145,24 @@ def test_workers_may_run_where_the_notebook_may():
 
     with WorkerPool(4) as pool:
         assert pool.run(allowed) == pool.run(allowed) == [os.sched_getaffinity(0)] * 4
+
+
+# ---- in the middle of long work ----
+
+
+@pytest.mark.parametrize("calm", [False, True])
+def test_a_core_is_lent_in_the_middle_of_work_unless_others_want_it(meeting, monkeypatch, calm):
+    lent = []
+    monkeypatch.setattr(barrier, "yield_core", lambda: lent.append(1))
+    meeting.calm_until = float("inf") if calm else 0.0
+    meeting.let_others_run()
+    assert lent == ([] if calm else [1])
+
+
+@pytest.mark.parametrize(("size_bytes", "pauses"), [(TURN_BYTES - 8, 0), (TURN_BYTES, 1), (TURN_BYTES + 8, 2), (3 * TURN_BYTES, 3)])
+def test_a_copy_pauses_after_every_turn(size_bytes, pauses):
+    source, made = np.arange(size_bytes // 8, dtype="i8"), []
+    target = np.zeros_like(source)
+    copy_in_turns(target, source, lambda: made.append(int((target == source).sum())))
+    assert np.array_equal(target, source)
+    assert made == [min((n + 1) * TURN_BYTES // 8, source.size) for n in range(pauses)]

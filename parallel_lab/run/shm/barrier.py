@@ -208,6 +208,11 @@ class Meeting:
             self._settling -= 1
             self._go_to_core()
 
+    def let_others_run(self) -> None:
+        """In the middle of long work: let the other ranks of this core come as far, unless other programs want the cores."""
+        if time.perf_counter() >= self.calm_until:
+            yield_core()
+
     def lost_time(self, now: float, lost_s: float) -> None:
         """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, and goes to other programs, sleep
         in waits for a while, each time for longer; where it happens now and then, yielding is still the faster way.

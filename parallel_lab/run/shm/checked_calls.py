@@ -34,7 +34,9 @@ class CheckedCalls(Calls):
         """What is known of a request, checked once per different call: (check, loose, flight text), or what `_examined` makes of them."""
         value = request.value
         signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
-        place = (request.out.dtype, request.out.shape, request.out.flags.c_contiguous) if isinstance(request.out, np.ndarray) else request.out is None
+        out, place = request.out, request.out is None
+        if isinstance(out, np.ndarray):
+            place = out.dtype, out.shape, out.flags.c_contiguous and out.flags.writeable
         key = (
             *(request.kind, request.group, signature, request.reduce, request.dim, request.split_dim, request.concat_dim),
             *(request.root, request.shape, request.dtype, request.window, request.origin, explicit, place),

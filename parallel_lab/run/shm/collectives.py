@@ -42,7 +42,7 @@ from .heap import Heap, address_of
 from .large_sum import PIECE_BYTES, LargeSum
 from .one_meeting import Small
 from .one_step import OneStep, fits_one_step
-from .slices import as_pieces, blocks, copy_in, copy_out, positive_dim
+from .slices import as_pieces, blocks, copy_in, copy_in_turns, copy_out, positive_dim
 
 __all__ = ["SMALL_BYTES", "Collectives", "Prepared", "Program", "combine_into"]
 
@@ -209,7 +209,7 @@ class Collectives:
             for i in range(n):  # in one order for all: what one has read is in the cache for the others
                 piece = joined[:, i, :]
                 if i != group.me or not np.may_share_memory(value, out):
-                    piece[...] = group.view(places[i], value.dtype, value.size).reshape(piece.shape)
+                    copy_in_turns(piece, group.view(places[i], value.dtype, value.size).reshape(piece.shape), self.meeting.let_others_run)
         yield from self._until_read(group, check, places, request.root)
         return out
 
@@ -302,7 +302,7 @@ class Collectives:
         flat = out.reshape(-1)
         value_at = group.told(root)[0]
         if value_at >= 0:
-            flat[...] = group.view(value_at + piece * out.nbytes, dtype, out.size)
+            copy_in_turns(flat, group.view(value_at + piece * out.nbytes, dtype, out.size), self.meeting.let_others_run)
             group.check_held()
             return delivered(out, request)
         for step, (start, stop) in enumerate(self._ranges(out.size, dtype.itemsize, parts, HEAD_BYTES)):
@@ -418,7 +418,8 @@ class Collectives:
                     self._theirs(group, i, places[i], pieces).copy_to(joined[:, i, :])
                     continue
                 theirs = value if i == group.me else group.view(places[i], value.dtype, value.size)
-                slots[(slice(None),) * concat + (i,)] = theirs.reshape(whole)[(slice(None),) * split + (group.me,)]
+                source = theirs.reshape(whole)[(slice(None),) * split + (group.me,)]
+                copy_in_turns(slots[(slice(None),) * concat + (i,)], source, self.meeting.let_others_run)
         yield from self._until_read(group, check, places)
         return out
 

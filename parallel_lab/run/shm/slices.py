@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ...errors import ShapeError, message
 
-__all__ = ["as_pieces", "blocks", "copy_in", "copy_out", "dtype_from_text", "dtype_text", "positive_dim"]
+__all__ = ["TURN_BYTES", "as_pieces", "blocks", "copy_in", "copy_in_turns", "copy_out", "dtype_from_text", "dtype_text", "positive_dim"]
+
+TURN_BYTES = 2 << 20  # several ranks' cores together have caches for this and for what is written meanwhile
 
 
 def positive_dim(dim: int, ndim: int, what: str) -> int:
@@ -50,6 +52,22 @@ def _ranges(run: int, start: int, stop: int):
             count = rows * run
             yield slice(row, row + rows), slice(0, run), at - start, count
         at += count
+
+
+def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], None]) -> None:
+    """target[...] = source, of the same shape, while the other ranks copy as much: with a pause after every TURN_BYTES, so that those of one core
+    come forward together, and what one has read is still in the cache when another wants it.
+    """
+    if source.nbytes < TURN_BYTES:
+        target[...] = source
+    elif not (source.flags.c_contiguous and target.flags.c_contiguous):
+        target[...] = source
+        pause()
+    else:
+        flat, given, step = target.reshape(-1), source.reshape(-1), TURN_BYTES // source.itemsize
+        for start in range(0, given.size, step):
+            flat[start : start + step] = given[start : start + step]
+            pause()
 
 
 def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
