@@ -63,7 +63,7 @@ _AGREED = {
     "all_to_all": ("split_dim", "concat_dim"),
     "broadcast": ("root",),
 }
-_dtype_name = lru_cache(str)  # numpy takes a while to find it
+_plain_name = lru_cache(str)  # numpy takes a while to find it
 REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
 
 
@@ -160,6 +160,11 @@ class Wait:
     """Wait for what was started; the reply is that of the request. A handle is waited for once."""
 
     handle: Any
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    """str(dtype). Structured dtypes may be equal and have other names."""
+    return _plain_name(dtype) if dtype.names is None else str(dtype)
 
 
 def check_request(request: object, rank: int, ranks: Collection[int]) -> None:

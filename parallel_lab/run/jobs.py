@@ -275,9 +275,10 @@ class JobPool:
         self._interrupt(job)
         try:
             with job._changed:
-                ended = job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
-            if not ended:  # on a busy machine force takes its time too; nobody is to go on with workers that are about to be ended
-                self.kill("an interrupted run that did not end in time")
+                job._changed.wait_for(job.done, INTERRUPT_GRACE_S)
+            with self._lock:
+                if not job.done():  # on a busy machine force takes its time too; nobody is to go on with workers that are about to be ended
+                    self.kill("an interrupted run that did not end in time")
         except KeyboardInterrupt:
             self.kill("a second interrupt")
         return f": {self._reason}; all workers were ended and their state is lost" if not self.alive else ""
@@ -308,6 +309,15 @@ class JobPool:
         except ParallelLabError as error:
             return error
         return WorkersClosed(message("these workers were lost before the job started"))
+
+    def _finish_jobs(self) -> None:
+        """What those get who wait for jobs of workers that are no more."""
+        error = self._unusable()
+        for job in (self._current, *self._jobs):
+            if job is not None and not job.done():
+                job._finish(None, error if job._interrupted_at is None else KeyboardInterrupt("the run was interrupted"))
+        self._jobs.clear()
+        self._current = None
 
     # what is known
 

@@ -156,6 +156,85 @@ def test_a_result_that_cannot_be_written_is_refused_at_a_known_place_too(pool, k
         assert len(said) == 1 and "can be written" in said[0]
 
 
+def test_a_result_of_another_byte_order_is_refused_at_a_known_place_too(pool):
+    """Into memory that is given the reply comes in the machine's order."""
+
+    def program(comm):
+        x, said = np.ones(3, ">f4"), []
+        for out in [None, None, None, np.empty(3, ">f4"), np.empty(3, "f4")]:
+            try:
+                said.append(str(comm.all_reduce(x, out=out).dtype))
+            except ShapeError as error:
+                said.append("out is >f4" in str(error))
+        return said
+
+    assert pool.run(program) == [[">f4"] * 3 + [True, "float32"]] * RANKS
+
+
+def test_structured_values_meet_whatever_like_them_was_seen_before(pool):
+    """numpy holds aligned and packed fields for equal, and calls them differently."""
+
+    def program(comm):
+        aligned, packed = np.dtype([("a", "i4"), ("b", "f4")], align=True), np.dtype([("a", "i4"), ("b", "f4")])
+        if comm.rank == 0:
+            comm.all_gather(np.zeros(2, aligned), group=(0,))
+        return comm.all_gather(np.full(2, comm.rank, packed))["b"].tolist()
+
+    assert pool.run(program) == [[rank for rank in range(RANKS) for _ in (0, 1)]] * RANKS
+
+
+def test_groups_of_any_form_are_read_anew_each_time(pool):
+    """Also those whose members change while the object stays the same."""
+
+    class Team:
+        def __iter__(self):
+            return iter(self.members)
+
+    def program(comm):
+        team, found, pair = Team(), [], (0, 1) if comm.rank < 2 else (2, 3)
+        for members in (pair, pair, np.arange(comm.world_size), list(pair), range(comm.world_size)):
+            team.members = members
+            found.append([float(comm.all_reduce(np.ones(1), group=g)[0]) for g in (team, members)])
+            found.append([comm.all_gather(np.ones(1), group=g).size for g in (team, members)])
+        return found
+
+    assert pool.run(program) == [[[size, size] for size in (2, 2, 4, 2, 4) for _ in (0, 1)]] * RANKS
+
+
+def test_a_place_is_remembered_once_though_it_is_recorded(pool):
+    def program(comm):
+        comm.recording = True
+        for _ in range(50):
+            comm.all_gather(np.ones(2))
+        comm.recording, comm.records = False, []
+        return len(comm._codes), len(comm._sites)
+
+    assert pool.run(program) == [(1, 1)] * RANKS
+
+
+@pytest.mark.parametrize("call", ["comm.all_reduce(x)", "comm.barrier()"])
+def test_what_a_rank_does_for_started_calls_is_not_lost_to_others(pool, call):
+    def program(comm, call):
+        code, lost, meeting = compile(call, "lost.py", "exec"), [], comm._meeting
+        given = {"comm": comm, "x": np.ones(3)}
+        for _ in range(3):
+            exec(code, given)
+        move_on, meeting.lost_time = comm._move_on, lambda now, lost_s: lost.append(lost_s)
+        try:
+            for _ in range(10):
+                handle = comm.start("all_reduce", np.ones(3), tag="started")
+                comm._move_on = lambda: [time.sleep(0.2), move_on()][1]
+                exec(code, given)
+                comm._move_on = move_on
+                handle.wait()
+        finally:
+            del meeting.lost_time
+            comm._move_on = move_on
+        return max(lost, default=0.0)
+
+    assert max(pool.run(program, call)) < 0.2
+
+
 def test_sums_are_in_the_flight_recorder_with_their_line(pool):
     def program(comm):
         x, seen, begin_s = np.ones(5, np.float32), [], time.perf_counter()

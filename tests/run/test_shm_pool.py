@@ -298,6 +298,8 @@ def test_workers_that_force_has_not_ended_in_time_are_not_left_to_the_next_cell(
     told = pool.interrupt(job)
     assert job.done() and not pool.alive
     assert told == ": an interrupted run that did not end in time; all workers were ended and their state is lost"
+    with pytest.raises(KeyboardInterrupt, match="the run was interrupted"):
+        job.result()
     try:
         assert get_pool(2).run(lambda comm: comm.rank) == [0, 1]
     finally:

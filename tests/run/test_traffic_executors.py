@@ -112,9 +112,9 @@ def test_processes_give_the_simulators_bits(pools, ranks, first):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("first", range(100, 120, 10))
+@pytest.mark.parametrize("first", range(100, 110, 5))
 def test_processes_give_the_simulators_bits_of_more_plans(pools, ranks, first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         compare(seed, ranks, executor="processes", pool=pools[ranks])
 
 

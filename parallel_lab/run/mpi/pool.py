@@ -409,12 +409,7 @@ class MpiPool(JobPool):
                     os.kill(self._pids[rank], signal.SIGKILL)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-        error = self._unusable()
-        for job in (self._current, *self._jobs):
-            if job is not None and not job.done():
-                job._finish(None, error)
-        self._jobs.clear()
-        self._current = None
+        self._finish_jobs()
         if self._callbacks is not None:
             self._callbacks.put(None)
         self._wake()

@@ -299,7 +299,7 @@ class Collectives:
             self.meeting.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, request.root)))
         fits = request.out is not None and (request.out.shape, request.out.dtype) == (shape, dtype)
         out = request.out if fits else np.empty(shape, dtype)
-        flat = out.reshape(-1)
+        flat = np.asarray(out).reshape(-1)
         value_at = group.told(root)[0]
         if value_at >= 0:
             copy_in_turns(flat, group.view(value_at + piece * out.nbytes, dtype, out.size), self.meeting.let_others_run)

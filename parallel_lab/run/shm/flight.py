@@ -54,6 +54,7 @@ class FlightEntry:
 def flight_text(kind: str, group: tuple[int, ...], dtype: str, shape: tuple[int, ...], detail: str, origin: str) -> bytes:
     """The constant part of a flight record, at most TEXT_BYTES minus its length."""
     limit = TEXT_BYTES - TEXT_LENGTH.size
+    group = tuple(map(int, group))  # numpy's ints are ranks too
     first, last = group[0], group[-1]
     members = [first, last] if group == tuple(range(first, last + 1)) and len(group) > 2 else None
     for cut in (300, 120, 60, 0):

@@ -326,12 +326,7 @@ class WorkerPool(JobPool):
             process.join(1.0)
         for pipe in (*self._pipes, self._wake_write):
             pipe.close()
-        error = self._unusable()
-        for job in (self._current, *self._jobs):
-            if job is not None and not job.done():
-                job._finish(None, error)
-        self._jobs.clear()
-        self._current = None
+        self._finish_jobs()
         if self._callbacks is not None:
             self._callbacks.put(None)
         self._arena.close()

@@ -147,12 +147,12 @@ class RepeatedCalls(CheckedCalls):
         ):
             return self._sum_again(site, x, out)
         key = None
-        if plain and x.flags.c_contiguous:
+        if plain and x.flags.c_contiguous and (group is None or type(group) is tuple):
             place = None if out is None else (out.dtype, out.shape)
             try:
                 key = (id(frame.f_code), frame.f_lasti, x.dtype, x.shape, reduce, group, tag, place)
                 known = self._sites.get(key)
-            except TypeError:  # a group given as a list
+            except TypeError:  # a group of what is no rank, or the like
                 key = known = None
             if known is not None and not self.recording:
                 if type(known) is SumSite:
@@ -170,6 +170,7 @@ class RepeatedCalls(CheckedCalls):
             kind in ONE_STEP
             and (value is None or (type(value) is np.ndarray and value.flags.c_contiguous))
             and (out is None or (type(out) is np.ndarray and out.flags.carray))
+            and (group is None or type(group) is tuple)
         ):
             frame = sys._getframe(2)
             signature = None if value is None else (value.dtype, value.shape)
@@ -178,7 +179,7 @@ class RepeatedCalls(CheckedCalls):
             try:
                 key = (kind, id(frame.f_code), frame.f_lasti, group, tag, signature, place, *rest)
                 known = self._sites.get(key)
-            except TypeError:  # a group given as a list
+            except TypeError:  # a group of what is no rank, or the like
                 key = known = None
             if known is not None and not self.recording:
                 return self._again(known, value, out)
@@ -222,6 +223,7 @@ class RepeatedCalls(CheckedCalls):
         words[site.requests_word] = index + 1
         if meeting.progress is not None:
             self._move_on()
+            start_s = perf_counter()  # what this rank does itself is not lost to others
         if NEEDS_FENCE:
             fence()
         seq = members.seq = members.seq + 1
@@ -263,11 +265,13 @@ class RepeatedCalls(CheckedCalls):
             return
         if not tag and self._last_origin != f"{short_file(code.co_filename)}:{frame.f_lineno}":
             return  # an operator of this package: one line of it stands for many of the learner's
+        if key in self._sites:  # it went the whole way because it was recorded
+            return
         if len(self._sites) >= KEPT_CALLS:
             self._forget_sites()
         if plan.prepared is None:
             self._sites[key] = BarrierSite(self, plan, key, code)
-        elif type(plan.prepared) is Small:
+        elif type(plan.prepared) is Small and plan.prepared.total[0].dtype.isnative:  # replies are native, and so has `out` to be
             self._sites[key] = SumSite(self, plan, key, code)
         else:
             self._sites[key] = (plan.check, plan.slot, plan.group, plan.prepared, plan.loose)
@@ -315,6 +319,7 @@ class RepeatedCalls(CheckedCalls):
         words[site.requests_word] = index + 1
         if meeting.progress is not None:
             self._move_on()
+            start_s = perf_counter()
         if self._collectives.last is not members:
             self._drive(self._collectives.switch_to(members))
             start_s = perf_counter()

@@ -64,7 +64,7 @@ def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], No
         target[...] = source
         pause()
     else:
-        flat, given, step = target.reshape(-1), source.reshape(-1), TURN_BYTES // source.itemsize
+        flat, given, step = target.reshape(-1), source.reshape(-1), max(TURN_BYTES // source.itemsize, 1)
         for start in range(0, given.size, step):
             flat[start : start + step] = given[start : start + step]
             pause()
