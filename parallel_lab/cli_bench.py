@@ -67,7 +67,7 @@ def add_parser(subparsers: Any) -> None:
     training.add_argument("--parallel", action="store_true", help="the data-parallel MLP on worker processes, beside torch DDP")
     training.add_argument("--ranks", nargs="+", type=_ranks, default=None, help="with --parallel (default 2 4)")
     training.add_argument("--rounds", type=_positive, default=9, help="how often each is timed, in turns (default 9)")
-    training.add_argument("--threads", type=_positive, default=1, help="threads for matrix products on one device, for both (default 1)")
+    training.add_argument("--threads", type=_positive, default=None, help="threads for matrix products on one device, for both (default 1)")
     training.add_argument("--alone", action="store_true", help="with --parallel: without torch")
     startup = _kind(
         kinds,
@@ -221,6 +221,10 @@ def training_text(results: list[dict[str, Any]]) -> str:
 def _training(args: argparse.Namespace) -> int:
     from .bench.machine import machine_facts
 
+    others = {"--cases": args.cases, "--threads": args.threads} if args.parallel else {"--ranks": args.ranks, "--alone": args.alone}
+    useless = [name for name, given in others.items() if given]
+    if useless:
+        args.parser.error(f"{' and '.join(useless)}: {'not' if args.parallel else 'only'} with --parallel")
     _check_files(args)
     machine = machine_facts()
     if args.parallel:
@@ -231,7 +235,7 @@ def _training(args: argparse.Namespace) -> int:
         print(data_parallel_text(found))
         _write_json(args, "training", machine, {"data_parallel": found, "goals": [goal.to_dict() for goal in data_parallel_goals(found)]})
         return 0
-    results = measure_training(args.cases or list(("tiny",) if args.quick else CASES), 1 if args.quick else args.rounds, args.threads)
+    results = measure_training(args.cases or list(("tiny",) if args.quick else CASES), 1 if args.quick else args.rounds, args.threads or 1)
     print(training_text(results))
     _write_json(args, "training", machine, {"training": results})
     return 0

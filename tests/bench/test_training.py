@@ -121,3 +121,18 @@ def test_wrong_arguments_are_refused(capsys):
         with pytest.raises(SystemExit):
             cli.main(["bench", "training", *wrong])
         assert "error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--ranks", "4"], "--ranks: only with --parallel"),
+        (["--alone", "--ranks", "2", "4"], "--ranks and --alone: only with --parallel"),
+        (["--parallel", "--cases", "mlp", "--threads", "2"], "--cases and --threads: not with --parallel"),
+    ],
+)
+def test_an_option_of_the_other_form_is_refused(given, said, capsys):
+    """It was taken and had no effect."""
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "training", *given])
+    assert said in capsys.readouterr().err
