@@ -22,7 +22,7 @@ from .barrier import Wait
 from .far import BLOCK_BYTES as FAR_BLOCK_BYTES, FAR, Far, FarPiece
 from .groups import Check, Group
 from .heap import Heap, address_of
-from .slices import blocks
+from .slices import TURN_BYTES, blocks
 
 __all__ = ["LargeSum"]
 
@@ -158,7 +158,7 @@ class LargeSum:
 
     def _add_my_share(self, group: Group, flat: np.ndarray, sums: np.ndarray, places: list[int]) -> None:
         """My share of the sum, in my result, of everybody's values where they lie."""
-        values = [self._part(group, member, place, flat, group.me) for member, place in enumerate(places)]
+        values = [self._part(group, member, place, flat) for member, place in enumerate(places)]
         low, high = share(self.size, group.me, group.n)
         result = sums[low:high].reshape(1, -1)
         shared = np.may_share_memory(flat, sums)
@@ -171,21 +171,25 @@ class LargeSum:
                 target[...] = total
 
     def _read_sums(self, group: Group, sums: np.ndarray, results: list[int]) -> None:
-        """The others' shares of the sum, from their results; in one order for all: what one has read is in the cache for the others."""
-        for member in range(group.n):
-            if member == group.me:
-                continue
+        """The others' shares of the sum, from their results; all in one order and in turns: what one has read is in the cache for the others."""
+        step = max(TURN_BYTES // self.dtype.itemsize, 1)
+        for member, place in enumerate(results):
             low, high = share(self.size, member, group.n)
-            part = self._part(group, member, results[member], sums, member)
-            target = sums[low:high].reshape(1, -1)
-            if isinstance(part, FarPiece):
-                part.copy_to(target)
-            else:
-                target[...] = part
+            for start in range(low, high, step) if member != group.me else ():
+                stop = min(start + step, high)
+                self._read(group, member, place, start, sums[start:stop].reshape(1, -1))
+                group.meeting.let_others_run()
 
-    def _part(self, group: Group, member: int, place: int, mine: np.ndarray, which: int) -> np.ndarray | FarPiece:
-        """Share `which` of a member's array, (1, size), where it lies; that of this rank is `mine`."""
-        low, high = share(self.size, which, group.n)
+    def _read(self, group: Group, member: int, place: int, start: int, target: np.ndarray) -> None:
+        """target (1, run) = a member's array from element `start` on."""
+        if place < FAR:
+            target[...] = group.view(place, self.dtype, self.size)[start : start + target.size]
+        else:
+            self.far.piece(group, member, place, self.dtype, target.shape, target.size, start).copy_to(target)
+
+    def _part(self, group: Group, member: int, place: int, mine: np.ndarray) -> np.ndarray | FarPiece:
+        """This rank's share of a member's array, (1, size), where it lies; `mine` is its own."""
+        low, high = share(self.size, group.me, group.n)
         if member == group.me:
             return mine[low:high].reshape(1, -1)
         if place < FAR:
