@@ -456,10 +456,10 @@ def test_a_rank_that_is_killed_is_told_by_all(tmp_path, rng):
 
 @pytest.mark.faults
 @pytest.mark.exhaustive
-def test_ten_random_kills(tmp_path, rng):
+def test_twenty_random_kills(tmp_path, rng):
     script(tmp_path, LOOP)
-    taken = [kill_one_rank(tmp_path, rng, int(rng.integers(2, 5))) for _ in range(10)]
-    print(f"all over after median {statistics.median(taken) * 1e3:.0f} ms, max {max(taken) * 1e3:.0f} ms, n=10")
+    taken = [kill_one_rank(tmp_path, rng, int(rng.integers(2, 5))) for _ in range(20)]
+    print(f"all over after median {statistics.median(taken) * 1e3:.0f} ms, max {max(taken) * 1e3:.0f} ms, n=20")
     assert max(taken) < PROMISE_BOUND_S
 
 

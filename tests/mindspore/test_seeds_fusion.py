@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import dataset as ds, nn, value_and_grad
 from parallel_lab.tensor import Tensor
-from tests.mindspore.runs import COUNTED, DATA, NEEDS_BASH, NEEDS_MPI, WAYS, by_launcher, by_shell, copied, losses
+from tests.mindspore.runs import COUNTED, DATA, NEEDS_BASH, NEEDS_MPI, WAYS, by_shell, copied, losses
 
 RANKS, BATCH = 8, 32
 LAYERS = [f"layer{number}.{part}_mapping" for number in (1, 2, 3) for part in ("input", "output")]
@@ -80,8 +80,9 @@ def test_ids_and_losses_of_eight_ranks(tmp_path, way):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
-def test_losses_of_eight_ranks_fall_in_300_steps(tmp_path):
-    per_rank = by_launcher(copied(tmp_path, "comm_fusion.py"), RANKS, "comm_fusion.py", DATA_PATH=str(DATA / "digits"), STEPS="300")
+@pytest.mark.parametrize("way", WAYS)
+def test_losses_of_eight_ranks_fall_in_300_steps(tmp_path, way):
+    per_rank = way(copied(tmp_path, "comm_fusion.py"), RANKS, "comm_fusion.py", DATA_PATH=str(DATA / "digits"), STEPS="300")
     expected = check_lines(per_rank, 300)
     assert expected[-1] < 0.9 * expected[0]
 

@@ -79,14 +79,12 @@ def printed_means(per_rank, epochs, steps):
     return np.mean([[loss for _, _, loss in lines] for lines in found], axis=0)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", WAYS)
-def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path, way):
+def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path):
     """16 pictures per step: with much fewer, batch norm of the last stage, which has one pixel, divides by next to nothing and magnifies rounding."""
     ranks, batch, steps = 2, 8, 3
     data = few_pictures(tmp_path / "data", ranks * batch * steps)
     copied(tmp_path, *PROGRAM)
-    per_rank = way(tmp_path, ranks, PROGRAM[0], DATA_PATH=str(data), SYNC="1", BATCH=str(batch), EPOCHS="1")
+    per_rank = by_launcher(tmp_path, ranks, PROGRAM[0], DATA_PATH=str(data), SYNC="1", BATCH=str(batch), EPOCHS="1")
     expected, net = one_device(data, ranks, batch, 1)
     np.testing.assert_allclose(printed_means(per_rank, 1, steps), expected, rtol=BOUND)
     for rank in range(ranks):
@@ -98,12 +96,13 @@ def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path, way):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
-def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
     """64 pictures, 8 steps of all of them; later steps are not compared, because each magnifies the rounding of those before it."""
     steps = 8
     data = few_pictures(tmp_path / "data", 64)
     given = {"DATA_PATH": str(data), "SYNC": "1", "BATCH": "8", "EPOCHS": str(steps), "SAVE": str(steps)}  # 94 MB per rank each time
-    per_rank = by_launcher(copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], **given)
+    per_rank = way(copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], **given)
     means = printed_means(per_rank, steps, 1)
     np.testing.assert_allclose(means[:4], one_device(data, 8, 8, 4)[0], rtol=BOUND)
     assert means[-1] < 0.93 * means[0], means
