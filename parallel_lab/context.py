@@ -531,7 +531,7 @@ def get_seed() -> int:
 def temporary_seed(seed: int) -> Iterator[None]:
     """Draw with `seed` within the block, as a fresh process would after `set_seed(seed)`; afterwards everything is as before.
 
-    A Parameter draws when it is first read: read in the block what is to be drawn there.
+    A Parameter draws when it is first read: read in the block what is to be drawn there. Datasets that were given a seed of their own keep it.
     """
     global _seed, _draws
     before = _seed, _draws

@@ -174,8 +174,10 @@ class LargeSum:
         """The others' shares of the sum, from their results; all in one order and in turns: what one has read is in the cache for the others."""
         step = max(TURN_BYTES // self.dtype.itemsize, 1)
         for member, place in enumerate(results):
+            if member == group.me:
+                continue
             low, high = share(self.size, member, group.n)
-            for start in range(low, high, step) if member != group.me else ():
+            for start in range(low, high, step):
                 stop = min(start + step, high)
                 self._read(group, member, place, start, sums[start:stop].reshape(1, -1))
                 group.meeting.let_others_run()

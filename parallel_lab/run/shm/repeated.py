@@ -55,50 +55,50 @@ class Plan:
         self.started_prepared: Prepared | None = None
 
 
-class BarrierSite:
-    """A place in the program that has called a barrier without a tag, with all that its next one touches side by side.
+class Site:
+    """A place in the program that has called, with all that its next call touches side by side.
 
-    code, at    its code and the instruction there
-    asked       the group it gave
+    code, at, asked   its code, the instruction there, and the group it gave
     """
 
     __slots__ = (
-        *("asked", "asleep", "at", "bytes", "check_rows", "check_words", "code", "ends", "ends_at", "group", "meeting", "mine", "reached_by_me"),
+        *("asked", "at", "bytes", "check_rows", "check_words", "code", "ends", "ends_at", "group", "meeting", "mine", "reached_by_me"),
         *("records_at", "requests_word", "rows", "slot", "words"),
     )
 
-    def __init__(self, comm: RepeatedCalls, plan: Plan, key: tuple, code: CodeType) -> None:
-        _, self.at, self.asked = key
-        self.code, self.slot = code, plan.slot
+    def __init__(self, comm: RepeatedCalls, plan: Plan, at: int, asked: tuple[int, ...] | None, code: CodeType) -> None:
+        self.code, self.at, self.asked, self.slot = code, at, asked, plan.slot
         self.words, self.bytes, self.meeting = comm._words, comm._bytes, comm._meeting
         self.requests_word, self.records_at, self.ends, self.ends_at = comm._requests_word, comm._records_at, comm._ends, comm._ends_at
         self.check_words, self.check_rows = plan.check.words, plan.check.rows
         group = self.group = plan.group
-        self.mine, self.reached_by_me, self.rows, self.asleep = group.mine, group.reached_by_me, group.rows, group.asleep
+        self.mine, self.reached_by_me, self.rows = group.mine, group.reached_by_me, group.rows
 
 
-class SumSite:
-    """A place in the program that has called an all_reduce of a small value, with all that its next one touches side by side.
+class BarrierSite(Site):
+    """That of a barrier without a tag."""
 
-    code, at, asked, tag   its code, the instruction there, and the group and tag it gave
-    dtype, shape, reduce   of its value
-    """
-
-    __slots__ = (
-        *("add", "asked", "at", "bytes", "check_rows", "check_words", "code", "done_by_me", "dtype", "ends", "ends_at", "group", "meeting"),
-        *("mine", "reached_by_me", "records_at", "reduce", "requests_word", "results", "rows", "shape", "slot", "sums", "tag", "values", "waits"),
-        "words",
-    )
+    __slots__ = ("asleep",)
 
     def __init__(self, comm: RepeatedCalls, plan: Plan, key: tuple, code: CodeType) -> None:
-        _, self.at, self.dtype, self.shape, self.reduce, self.asked, self.tag, _ = key
-        self.code, self.slot = code, plan.slot
-        self.words, self.bytes, self.meeting = comm._words, comm._bytes, comm._meeting
-        self.requests_word, self.records_at, self.ends, self.ends_at = comm._requests_word, comm._records_at, comm._ends, comm._ends_at
-        self.check_words, self.check_rows = plan.check.words, plan.check.rows
+        _, at, asked = key
+        super().__init__(comm, plan, at, asked, code)
+        self.asleep = plan.group.asleep
+
+
+class SumSite(Site):
+    """That of an all_reduce of a small value.
+
+    dtype, shape, reduce   of its value;  tag: that it gave
+    """
+
+    __slots__ = ("add", "done_by_me", "dtype", "reduce", "results", "shape", "sums", "tag", "values", "waits")
+
+    def __init__(self, comm: RepeatedCalls, plan: Plan, key: tuple, code: CodeType) -> None:
+        _, at, self.dtype, self.shape, self.reduce, asked, self.tag, _ = key
+        super().__init__(comm, plan, at, asked, code)
         group, small = plan.group, plan.prepared
-        self.group, self.mine, self.reached_by_me, self.done_by_me = group, group.mine, group.reached_by_me, group.done_by_me
-        self.rows, self.results = group.rows, group.results
+        self.done_by_me, self.results = group.done_by_me, group.results
         self.values, self.sums, self.waits, self.add = small.mine, small.sums, small.waits, small.add
 
 
