@@ -214,6 +214,19 @@ def caught(comm) -> None:
     say(f"rank {comm.rank} caught it")
 
 
+def caught_late(comm) -> None:
+    """As `caught`; rank 1 takes a while before it reads what the others have told it, long after they have read all that it told them."""
+    leave = comm._meeting.leave
+
+    def leave_and_pause(sent_to) -> None:
+        leave(sent_to)
+        time.sleep(0.5)
+
+    if comm.rank == 1:
+        comm._meeting.leave = leave_and_pause
+    caught(comm)
+
+
 def timeout(comm) -> None:
     """Rank 1 sleeps; the others name it, also those that do not wait for it themselves."""
     if comm.rank == 1:
@@ -252,7 +265,7 @@ def main() -> None:
         compare(comm, comm.reproducible, int(sys.argv[2]))
     elif what in ("mixed", "mixed native"):
         mixed(comm, comm.reproducible, int(sys.argv[2]))
-    elif what in ("large", "memory", "caught", "timeout", "deadlock"):
+    elif what in ("large", "memory", "caught", "caught_late", "timeout", "deadlock"):
         globals()[what](comm)
     else:
         comm.barrier()

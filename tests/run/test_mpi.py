@@ -167,8 +167,9 @@ def test_what_is_no_failure_ends_nobody(how, printed):
 
 
 @needs_mpi
-def test_a_caught_mismatch_is_raised_on_every_rank_and_again_by_later_calls():
-    found = mpirun(4, "caught")
+@pytest.mark.parametrize("how", ["caught", "caught_late"])
+def test_a_caught_mismatch_is_raised_on_every_rank_and_again_by_later_calls(how):
+    found = mpirun(4, how)
     assert found.returncode == 0, found.stderr
     assert sorted(found.stdout.splitlines()) == [f"rank {rank} caught it" for rank in range(4)]
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["end_together"]
 
 SECONDARY_GRACE_S = 1.0  # for the rank with the first cause to print it and abort
+SENT_GRACE_S = 5.0  # for others to read what was sent to them; a large message that nobody receives never goes
+DRAIN_LOOK_S = 2e-3
 STILL_WORKING_S = 30.0  # after this long at the end, a line says for whom a rank waits
 
 
@@ -146,11 +148,14 @@ def _meet_at_the_end(comm: MpiCommunicator) -> None:
 
 
 def _drain(comm: MpiCommunicator) -> None:
-    """After a fault that the program caught: wait until the others have come to their end too, however they do."""
+    """After a fault that the program caught: wait until the others have come to their end too, however they do, and have read what they were told."""
     meeting = comm._meeting
     while len(meeting.left) < len(meeting.others):
         meeting.look()
-        time.sleep(2e-3)
+        time.sleep(DRAIN_LOOK_S)
+    limit_s = time.monotonic() + SENT_GRACE_S
+    while not meeting.sent_all() and time.monotonic() < limit_s:
+        time.sleep(DRAIN_LOOK_S)
 
 
 def _exit_code(given: Any) -> int:
