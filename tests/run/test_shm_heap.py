@@ -46,6 +46,18 @@ def small_pool():
 # ---- memory ----
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 64])
+def test_heaps_lie_one_after_the_other_and_differ_in_the_address_bits_that_caches_look_at(n):
+    layout = ArenaMap.for_budget(n, 1 << 16)
+    arena = Arena(SharedBlock(layout.size_bytes), layout)
+    heaps = [arena.heap(rank) for rank in range(n)]
+    end = arena.block.heaps_start + arena.block.heaps_bytes
+    arena.close()
+    assert heaps[0][1] > 0 and heaps[0][0] == arena.block.heaps_start and heaps[-1][0] + heaps[-1][1] <= end
+    assert all(start + size == after for (start, size), (after, _) in itertools.pairwise(heaps))
+    assert len({start >> 12 & 0xFFFF for start, _ in heaps}) == n
+
+
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 5), "f4"), (7, "int8"), ((2, 0, 3), "f8"), ((), "complex64"), ((1000, 1000), "float16")])
 def test_array_has_shape_and_dtype_is_aligned_and_known_by_its_address(heap, shape, dtype):
     x = heap.empty(shape, dtype)
@@ -229,6 +241,26 @@ def test_all_reduce_in_place(pool, small_pool, near, reduce):
         want = answer([Request("all_reduce", tuple(range(current.world_size)), v, reduce=reduce) for v in values])[0]
         for got in current.run_each(program, [(v, near, reduce) for v in values]):
             assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
+def test_reduce_in_place_at_every_root(pool, small_pool, near):
+    """Guards against: the sum is made in the root's array while that is still an addend."""
+
+    def program(comm, x, root, near):
+        value = (comm.empty if near else np.empty)(x.shape, x.dtype)
+        value[:] = x
+        reply = comm.answer(Request("reduce", tuple(range(comm.world_size)), value, root=root, out=value if comm.rank == root else None))
+        assert (reply is value) == (comm.rank == root)
+        return value.copy()
+
+    for current in (pool, small_pool):
+        n, rng = current.world_size, np.random.default_rng(SEED)
+        values = [draw(rng, (150_001,), "f4") for _ in range(n)]
+        for root in range(n):
+            want = list(values)
+            want[root] = answer([Request("reduce", tuple(range(n)), v, root=root) for v in values])[root]
+            assert [g.tobytes() for g in current.run_each(program, [(v, root, near) for v in values])] == [w.tobytes() for w in want]
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])

@@ -79,6 +79,20 @@ def test_what_ranks_of_the_same_world_compute_is_not_lost(meeting):
     assert meeting.calm_until == pytest.approx(now + FIRST_CALM_S)
 
 
+def test_what_one_rank_has_seen_the_others_take_from_it(meeting):
+    other = Meeting(meeting.arena, 1)
+    other._yielding_since, now = 100.0, 100.0 + MIN_LOST_S
+    meeting._others_compute, other._others_compute = lambda: False, lambda: pytest.fail("looked for itself")
+    meeting.lost_time(now, MIN_LOST_S)
+    other.lost_time(now + 0.9 * barrier.TRUST_S, barrier.TRUST_S)
+    assert other.calm_until < 100
+    other._others_compute = lambda: True
+    now += barrier.TRUST_S
+    other.lost_time(now + MIN_LOST_S, MIN_LOST_S)
+    assert other.calm_until == pytest.approx(now + MIN_LOST_S + FIRST_CALM_S)
+    del other.words
+
+
 @pytest.mark.parametrize(
     ("loadavg", "states", "others"),
     [

@@ -29,13 +29,18 @@ from .flight import FLIGHT_BYTES, FLIGHT_HEAD, FLIGHT_RECORDS, TEXT_BYTES, TEXT_
 
 __all__ = ["ABORT", "CONTROL", "FLIGHT_RECORDS", "RUN", "Arena", "ArenaMap", "FlightEntry", "SharedBlock", "fence"]
 
-ABORT, CONTROL, RUN = 0, 1, 2  # control words: author of the fault + 1 (0: none); 0 run, 1 pause, 2 stop; number of the current run
+# control words: author of the fault + 1 (0: none); 0 run, 1 pause, 2 stop; number of the current run; when a rank saw that none but ranks compute
+ABORT, CONTROL, RUN, QUIET_NS = range(4)
 CONTROL_WORDS = 64  # one page line each for the few control words would be waste: 512 bytes in all
 SLOT_WORDS = 24  # three cache lines per rank, so that ranks do not share lines
 FAULT_BYTES = 16 * 1024
 MIN_BUFFER = 4096
 MAX_GROUPS = 4096  # groups, started collectives' apart, whose first member is one and the same rank, in one run
 GROUP_WORDS = 1 << 16  # words for their meetings, per rank: 390 groups of 8
+# Heaps are an odd number of these apart. Ranks use their heaps alike, and AMD's first-level cache (since Zen) tells lines of one set apart by a hash of
+# address bits 12 to 27: equal places in heaps a large power of two apart would drive each other out of it.
+# Lipp et al. 2020, "Take A Way", section 3.1
+HEAP_UNIT = 1 << 16
 
 # words of a slot; WAIT_* tell what the rank's program waits for, LANE_* what the oldest of its started collectives waits for meanwhile
 PID, FINISHED, REQUESTS, WAIT_STAMP, WAIT_PEER, WAIT_INDEX, WAIT_VALUE, WAIT_SINCE_NS, WAIT_ENTRY, WAIT_LANE = range(10)
@@ -152,7 +157,8 @@ class Arena:
 
     def heap(self, rank: int) -> tuple[int, int]:
         """(start, size) of the heap of `rank`, in bytes; a size of 0 where there is none."""
-        size = self.block.heaps_bytes // self.map.world_size // PAGE * PAGE
+        spacing = self.block.heaps_bytes // self.map.world_size // HEAP_UNIT
+        size = (spacing - (spacing + 1) % 2) * HEAP_UNIT if spacing else 0
         return self.block.heaps_start + rank * size, size
 
     def begin_run(self, run: int) -> None:

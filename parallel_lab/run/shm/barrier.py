@@ -32,6 +32,7 @@ from .arena import (
     LANE_STAMP,
     LANE_VALUE,
     PID,
+    QUIET_NS,
     RUN,
     WAIT_ENTRY,
     WAIT_INDEX,
@@ -53,7 +54,7 @@ STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to ano
 MIN_LOST_S = 4e-3  # judged once so much was lost: when a run begins, ranks that come first wait once or twice for those that are still starting
 MAX_LOST = 0.3  # a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
-TRUST_S = 0.05  # for how long what is lost is not judged again, once it has gone to ranks of the same world: looking takes a millisecond
+TRUST_S = 0.05  # for how long no rank judges again what is lost, once one has seen it go to ranks of the same world: a look takes half a millisecond
 LOOKS_AT_OTHERS = 2
 SETTLING = 8  # sleeps at the beginning of a run after which a rank goes to its core again: it may have been woken on another
 MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
@@ -223,13 +224,23 @@ class Meeting:
         if self._lost_s < MIN_LOST_S:
             return
         much = self._lost_s > MAX_LOST * (now - self._yielding_since)
-        if much and self._others_compute():
+        since = self._trusted_until(now) if much else now
+        if since:
+            self._yielding_since = since
+            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
+        else:
             self._yielding_since = self.calm_until = now + self._calm_s
             self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
-        else:
-            self._yielding_since = now + TRUST_S if much else now
-            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
         self._lost_s = 0.0
+
+    def _trusted_until(self, now: float) -> float:
+        """Until when to take it that what is lost goes to ranks of this world, after what one of them has seen; 0.0: it goes to other programs."""
+        seen = self.words[QUIET_NS] / 1e9
+        if not 0 <= now - seen < TRUST_S:
+            if self._others_compute():
+                return 0.0
+            self.words[QUIET_NS], seen = int(now * 1e9), now
+        return seen + TRUST_S
 
     def _others_compute(self) -> bool:
         """Whether more processes want a core than this world's ranks, each time one looks; True where the system does not tell."""

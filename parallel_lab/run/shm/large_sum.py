@@ -76,7 +76,10 @@ class LargeSum:
                 copy = heap.empty(value.shape, self.dtype) if value_at >= 0 else np.empty(value.shape, self.dtype)
                 copy[...] = value
                 value, value_at = copy, heap.position(copy)
-            out_at = heap.position(out) if value_at >= 0 and out.dtype == self.dtype else -1  # others write there, in the values' byte order
+            if out is value:
+                out_at = value_at
+            elif value_at >= 0 and out.dtype == self.dtype:  # others write there, in the values' byte order
+                out_at = heap.position(out)
         if self.far is not None and group.reads_far:
             value_at = value_at if value_at >= 0 else self.far.place(value)
             out_at = out_at if out_at >= 0 else self.far.place(out)
@@ -146,7 +149,10 @@ class LargeSum:
             values, outs = ([np.frombuffer(group.arena.bytes, self.dtype, self.size, at) for at in where] for where in (places, results))
             step = self.scratch.size
             ranges = [slice(a, min(a + step, high)) for a in range(low, high, step)]
-            pieces = [([v[part] for v in values], self.scratch[: part.stop - part.start], [out[part] for out in outs]) for part in ranges]
+            if results[0] in places[2:]:  # a sum there would change an addend before it has been read
+                pieces = [([v[part] for v in values], self.scratch[: part.stop - part.start], [out[part] for out in outs]) for part in ranges]
+            else:
+                pieces = [([v[part] for v in values], outs[0][part], [out[part] for out in outs[1:]]) for part in ranges]
             if len(pieces) <= KEPT_PIECES:
                 if len(self.sets) >= KEPT_SETS:
                     self.sets.clear()
