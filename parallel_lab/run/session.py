@@ -536,6 +536,8 @@ def _train(
             if comm.rank == 0 and now - last_report >= REPORT_INTERVAL_S:
                 comm.report(losses[reported:])
                 reported, last_report = len(losses), now
+    if record:  # whoever is through goes on to its report, and would take the core of those that are in the recorded step
+        comm.barrier(tag="all ranks have ended the recorded steps")
     if comm.rank == 0 and reported < len(losses):
         comm.report(losses[reported:])
     return losses, to_dicts(e for step, ran in recorded for e in _events(comm.rank, step, ran, "measured"))

@@ -512,6 +512,33 @@ def test_a_rank_does_one_thing_at_a_time_in_program_order(ready, executor):
         assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered)), rank
 
 
+def test_no_rank_works_on_its_report_before_all_have_ended_the_recorded_steps(ready, pools):
+    """Guards against: the ranks that are through first take the cores, and the last message of the others seems to take ten times as long."""
+
+    def note_when(comm):
+        from parallel_lab.run import session
+
+        comm.state["as it was"] = session.to_dicts
+
+        def noted(events):
+            comm.state["began_s"] = time.perf_counter()
+            return comm.state["as it was"](events)
+
+        session.to_dicts = noted
+
+    def noted_s(comm):
+        from parallel_lab.run import session
+
+        session.to_dicts = comm.state.pop("as it was")
+        return comm.state.pop("began_s")
+
+    make, data = ready
+    session = make("processes")
+    pools[8].run(note_when)
+    session.train(data, steps=4, record=2)
+    assert min(pools[8].run(noted_s)) >= max(e.end_s for e in session.events)
+
+
 def test_simulated_messages_end_together_and_start_with_the_last_arrival(ready):
     make, data = ready
     session = make("simulator")
