@@ -110,20 +110,21 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
         _abort(mpi, code)
     caught = meeting.fault is not None  # the program has seen it, and went on to its end
     try:
-        if not caught:
+        if caught:
+            meeting.leave(comm._sent)
+            _drain(comm)
+        else:
             _meet_at_the_end(comm)
+        if meeting.untidy:
+            _say(f"rank {comm.rank} ends with transfers that were given up; all ranks are ended")
+            _abort(mpi, 1)
+        _all_through(comm, caught)
     except BaseException as error:
         if follows_fault(error):
             _say(f"rank {comm.rank}, at its end, stopped: {type(error).__name__}: {error}")
             time.sleep(SECONDARY_GRACE_S)
         else:
             _say(f"rank {comm.rank}, at its end: {type(error).__name__}: {error}")
-        _abort(mpi, 1)
-    if caught:
-        meeting.leave(comm._sent)
-        _drain(comm)
-    if meeting.untidy:
-        _say(f"rank {comm.rank} ends with transfers that were given up; all ranks are ended")
         _abort(mpi, 1)
     mpi.Finalize()
 
@@ -153,8 +154,29 @@ def _drain(comm: MpiCommunicator) -> None:
     while len(meeting.left) < len(meeting.others):
         meeting.look()
         time.sleep(DRAIN_LOOK_S)
+    _until_sent(comm)
+
+
+def _all_through(comm: MpiCommunicator, caught: bool) -> None:
+    """Wait until no rank can fail any more: mpirun (Open MPI 4.1) crashes or hangs at its own end if one aborts while another is in MPI_Finalize."""
+    meeting = comm._meeting
+    meeting.tell_through()
+
+    def through() -> bool:
+        return len(meeting.through) == len(meeting.others)
+
+    if not caught:
+        meeting.until_settled(through)
+    while not through():
+        meeting.look()
+        time.sleep(DRAIN_LOOK_S)
+    _until_sent(comm)
+
+
+def _until_sent(comm: MpiCommunicator) -> None:
+    """Wait until the others have read all that was sent to them, or are known not to."""
     limit_s = time.monotonic() + SENT_GRACE_S
-    while not meeting.sent_all() and time.monotonic() < limit_s:
+    while not comm._meeting.sent_all() and time.monotonic() < limit_s:
         time.sleep(DRAIN_LOOK_S)
 
 

@@ -34,7 +34,7 @@ from ..shm.barrier import FAULT_ERRORS, RunInterrupted, yield_core
 __all__ = ["ARRIVED", "DATA_TAG", "MESSAGE_TAG", "SLOWEST_BYTES_PER_S", "STARTED", "Arrival", "Meeting", "died", "entry_of", "pack_arrival"]
 
 CONTROL_TAG, MESSAGE_TAG, DATA_TAG = 11, 12, 13
-ARRIVED, FAULT, WAITS, LEFT, STARTED = 1, 2, 3, 4, 5
+ARRIVED, FAULT, WAITS, LEFT, STARTED, THROUGH = 1, 2, 3, 4, 5, 6
 _HEAD = struct.Struct("<BBHHIIIIQ")  # what, carries a value, bytes of text, bytes of dtype and shape, run, check, origin, shape, number
 LOOKS = 16  # looks with sched_yield before the clock is read for the first time
 SPIN_S = 300e-6  # as in shared memory: a few turns of 8 ranks on 2 cores
@@ -130,6 +130,7 @@ class Meeting:
         self.inbox: list[deque[Arrival]] = [deque() for _ in range(self.world_size)]
         self.started: list[deque[Arrival]] = [deque() for _ in range(self.world_size)]
         self.left: dict[int, tuple[int, str]] = {}
+        self.through: set[int] = set()
         self.waiting: dict[int, _Waiting] = {}
         self.entry: Callable[[], FlightEntry | None] = lambda: None
         self._stamp = 0
@@ -189,6 +190,8 @@ class Meeting:
             self.fault = self.fault or (source, note)
         elif what == LEFT:
             self.left[source] = (number, note["last"])
+        elif what == THROUGH:
+            self.through.add(source)
         elif note["ranks"]:
             self.waiting[source] = _Waiting(note["stamp"], tuple(note["ranks"]), note["text"], note["moving"])
         else:
@@ -298,6 +301,10 @@ class Meeting:
         entry = self.entry()
         for rank in self.others:
             self._tell(LEFT, (rank,), {"last": "" if entry is None else str(entry)}, number=sent_to[rank])
+
+    def tell_through(self) -> None:
+        """Tell every rank that nothing keeps this one from finishing MPI."""
+        self._tell(THROUGH, self.others, {})
 
     def until_settled(self, done: Callable[[], bool]) -> None:
         """Wait without a limit: for ranks that still compute, after this one has returned. Raises what stops one of them meanwhile."""
