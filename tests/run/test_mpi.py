@@ -31,16 +31,7 @@ needs_mpi = pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} n
 
 
 def mpirun(n: int, *arguments: str, script: str = SCRIPT, limit_s: float = 100.0) -> subprocess.CompletedProcess:
-    """`arguments` on n ranks: what was printed, and the exit code. Ends within `limit_s` with all its processes, or the test fails.
-
-    Open MPI 4.1.4's mpirun crashes now and then when it has ended all ranks: then once more.
-    """
-    found = _mpirun_once(n, *arguments, script=script, limit_s=limit_s)
-    crashed = found.returncode == -signal.SIGSEGV and "PMIx_server_finalize" in found.stderr
-    return _mpirun_once(n, *arguments, script=script, limit_s=limit_s) if crashed else found
-
-
-def _mpirun_once(n: int, *arguments: str, script: str, limit_s: float) -> subprocess.CompletedProcess:
+    """`arguments` on n ranks: what was printed, and the exit code. Ends within `limit_s` with all its processes, or the test fails."""
     environment = {**launch.rank_environment(), "PYTHONPATH": ROOT, "OPENBLAS_NUM_THREADS": "1"}
     command = mpi.mpirun_command(n, [sys.executable, script, *arguments])
     process = subprocess.Popen(
