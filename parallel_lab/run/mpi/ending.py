@@ -5,6 +5,7 @@ Measured without this: a rank that raises prints its traceback, blocks in MPI_Fi
     an exception nobody caught, in any thread   its traceback with the rank, then MPI_Abort: mpirun ends the others
     sys.exit with a code that is not 0          one line, then MPI_Abort with that code
     a normal end while others still wait        they are told, and raise; a rank that still computes is waited for, as MPI_Finalize does
+    a normal end of all                         each says that it is through; MPI is finished when all are
     death by a signal, os._exit                 mpirun sees it and ends the others
 
 A rank that was stopped by another's fault says so in one line and leaves that other a moment to print what really happened.
@@ -17,6 +18,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -151,9 +153,7 @@ def _meet_at_the_end(comm: MpiCommunicator) -> None:
 def _drain(comm: MpiCommunicator) -> None:
     """After a fault that the program caught: wait until the others have come to their end too, however they do, and have read what they were told."""
     meeting = comm._meeting
-    while len(meeting.left) < len(meeting.others):
-        meeting.look()
-        time.sleep(DRAIN_LOOK_S)
+    _look_until(comm, lambda: len(meeting.left) == len(meeting.others))
     _until_sent(comm)
 
 
@@ -165,16 +165,22 @@ def _all_through(comm: MpiCommunicator, caught: bool) -> None:
     def through() -> bool:
         return len(meeting.through) == len(meeting.others)
 
-    if not caught:
+    if caught:
+        _look_until(comm, through)
+    else:
         meeting.until_settled(through)
-    while not through():
-        meeting.look()
-        time.sleep(DRAIN_LOOK_S)
     _until_sent(comm)
 
 
+def _look_until(comm: MpiCommunicator, done: Callable[[], bool]) -> None:
+    """Read what comes until done(), whatever stopped the run."""
+    while not done():
+        comm._meeting.look()
+        time.sleep(DRAIN_LOOK_S)
+
+
 def _until_sent(comm: MpiCommunicator) -> None:
-    """Wait until the others have read all that was sent to them, or are known not to."""
+    """Wait until the others have read all that was sent to them, SENT_GRACE_S at most."""
     limit_s = time.monotonic() + SENT_GRACE_S
     while not comm._meeting.sent_all() and time.monotonic() < limit_s:
         time.sleep(DRAIN_LOOK_S)

@@ -157,8 +157,8 @@ class Arena:
 
     def heap(self, rank: int) -> tuple[int, int]:
         """(start, size) of the heap of `rank`, in bytes; a size of 0 where there is none."""
-        spacing = self.block.heaps_bytes // self.map.world_size // HEAP_UNIT
-        size = (spacing - (spacing + 1) % 2) * HEAP_UNIT if spacing else 0
+        units = self.block.heaps_bytes // self.map.world_size // HEAP_UNIT
+        size = max((units - 1) | 1, 0) * HEAP_UNIT  # the largest odd number of them
         return self.block.heaps_start + rank * size, size
 
     def begin_run(self, run: int) -> None:
