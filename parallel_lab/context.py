@@ -23,7 +23,7 @@ from typing import Any
 from .context_tables import ALGORITHM, COMPOSED, COST_MODEL, DEFAULTS_OF_2_10, EXECUTION, GRAPH_MODE, PARALLEL, PARTS, PYNATIVE_MODE, Checks, Table
 from .errors import ContextConflictError, ContextError, ContextPathError, ContextTypeError, message, shorten
 from .parallel_config import Fusion, ParallelConfig
-from .settings import PARALLEL_MODES, choice, integer, nearest, refuse
+from .settings import PARALLEL_MODES, SETTING, check_comm_fusion, choice, integer, nearest, refuse
 
 __all__ = [
     "GRAPH_MODE",
@@ -39,6 +39,7 @@ __all__ = [
     "default_settings",
     "frozen",
     "frozen_for_run",
+    "fusion_is_switched_off",
     "get_algo_parameters",
     "get_auto_parallel_context",
     "get_compat",
@@ -328,6 +329,9 @@ def frozen(**overrides: Any) -> ParallelConfig:
     device_num were both set and do not fit, or if device_num is known and pipeline_stages does not divide it.
     """
     fusion = _kept("comm_fusion")
+    if isinstance(overrides.get("comm_fusion"), dict):
+        checked = check_comm_fusion(overrides["comm_fusion"], SETTING, "comm_fusion")
+        overrides["comm_fusion"] = Fusion().after(checked, off_is_final=_compat == "seeds").resolved()
     kept = {key: value for key, value in {**_parallel, **_algorithm}.items() if key != "comm_fusion"}
     if _compat == "2.10":
         kept = {**DEFAULTS_OF_2_10, **kept}
@@ -339,6 +343,11 @@ def frozen(**overrides: Any) -> ParallelConfig:
         allowed = f"A divisor of device_num, which is {config.device_num}"
         raise refuse(ContextConflictError, "pipeline_stages", config.pipeline_stages, allowed, "compile")
     return config
+
+
+def fusion_is_switched_off() -> bool:
+    """Whether a comm_fusion with openstate False has come since the reset: what is set later may be fused, and nothing else."""
+    return _kept("comm_fusion").switched_off
 
 
 def frozen_for_run(**overrides: Any) -> ParallelConfig:

@@ -86,7 +86,7 @@ class ParallelConfig:
     gradient_fp32_sync           automatic modes: sum 16-bit gradients in float32
     search_mode                  who chooses strategies in auto_parallel
     fully_use_devices            search only strategies that use every rank, or one
-    parameter_broadcast          rank 0's initial weights are sent to all before step 1
+    parameter_broadcast          rank 0's initial weights are sent to all before step 1, by Model and by steps of the automatic modes
     parallel_optimizer_threshold KB; smaller parameters are not cut by the optimizer parallel
     optimizer_weight_shard_size  ranks that share one cut; -1: all that hold the same slice
     comm_fusion                  (kind, mode, config) per fused kind of message: ("allreduce", "size", 32) in MB, ("allreduce", "index", (20, 35));

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..context import current_tracer, current_world, frozen, get_auto_parallel_context
+from ..context import current_tracer, current_world, frozen, fusion_is_switched_off, get_auto_parallel_context
 from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTypeError, message, shorten
 from ..fusion import buckets_of, index_groups, size_groups_by_bytes
 from ..ops.rank_calls import members_of, origin_of
@@ -45,6 +45,10 @@ def _one_each(where: str, grads: Any, parameters: Sequence[Parameter]) -> Sequen
         raise ArgumentTypeError(message(f"gradients {shorten(grads)}", where=where, allowed="A tuple with one gradient per parameter"))
     if len(grads) != len(parameters):
         raise ShapeError(message(f"{len(grads)} gradients", where=where, allowed=f"{len(parameters)}, one per parameter"))
+    for p, g in zip(parameters, grads, strict=True):
+        if g is None:
+            hint = "A parameter that the loss does not depend on has a gradient of zeros: ops.zeros_like(parameter)"
+            raise ArgumentTypeError(message(f"the gradient of {p.name!r} is None", where=where, allowed="A Tensor or an array each", hint=hint))
     return grads
 
 
@@ -145,7 +149,7 @@ class DistributedGradReducer(Cell):
         config = frozen()
         self._setting = next(((mode, value) for kind, mode, value in config.comm_fusion if kind == "allreduce"), None)
         self._wording = config.fusion_index
-        self._closed = self._setting is None and not get_auto_parallel_context("comm_fusion")["openstate"]
+        self._closed = self._setting is None and fusion_is_switched_off()
         self._messages: tuple[Any, Any] = (None, ())
 
     def construct(self, grads: Any) -> tuple[Any, ...]:
@@ -170,9 +174,9 @@ class DistributedGradReducer(Cell):
             # operators, so that gradients go through; and in a trace, where they say that they cannot be there
             sums = [_summed(self.all_reduce, grads[i], wide) for i in sent]
             for i, total in zip(sent, sums, strict=True):
-                if str(total.dtype) != str(grads[i].dtype):
-                    total = ops.cast(total, str(grads[i].dtype))
-                found[i] = total if factor == 1 else ops.mul(total, factor)
+                total = total if factor == 1 else ops.mul(total, factor)
+                # the mean can be had in float16 where the sum cannot
+                found[i] = total if str(total.dtype) == str(grads[i].dtype) else ops.cast(total, str(grads[i].dtype))
         elif sent:
             self._send(found, sent, factor, wide)
         return tuple(found)
@@ -195,10 +199,10 @@ class DistributedGradReducer(Cell):
             under_way.append((numbers, spans, bucket, comm.start("all_reduce", bucket, members, reduce="sum", out=bucket, tag=tag)))
         for numbers, spans, bucket, handle in under_way:
             handle.wait()
+            if factor != 1:
+                np.multiply(bucket, bucket.dtype.type(factor), out=bucket)
             for n, span in zip(numbers, spans, strict=True):
                 total = bucket[span].reshape(arrays[n].shape).astype(arrays[n].dtype, copy=False)
-                if factor != 1:
-                    np.multiply(total, total.dtype.type(factor), out=total)
                 grads[places[n]] = Tensor(total) if isinstance(grads[places[n]], Tensor) else total
 
     def _shared(self, places: list[int], arrays: list[np.ndarray], dtypes: list[np.dtype]) -> tuple[tuple[int, ...], ...]:

@@ -372,3 +372,34 @@ def test_memory_of_a_bucket_is_that_of_its_gradients():
     plan = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
     alone = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS)
     assert predict_memory(plan).grads_bytes == predict_memory(alone).grads_bytes == 5 * (64 + 8) * 4
+
+
+# ---- float16 ----
+
+
+@pytest.mark.parametrize("fusion", [{}, {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}}])
+def test_a_mean_that_float16_can_hold_of_a_sum_that_it_cannot(fusion):
+    """The sum is 80000, above 65504; the mean over the 4 ranks that were summed is 20000."""
+    net = Halves()
+    optimizer = nn.SGD(net.trainable_params(), 1.0)
+    x, label = np.full((8, 4), 10000, np.float16), np.zeros(8, np.float32)
+    settings = {"device_num": 4, "parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch", "gradients_mean": True, **fusion}
+    plan = pl.compile(net, x, label, loss=WideSum(), optimizer=optimizer, **settings)
+    with Session(plan, net, optimizer) as session:
+        session.train([(x, label)], 1)
+        found = session.gradients()["w"]
+    assert found.dtype == np.float16 and np.array_equal(found, np.full(4, 20000))
+
+
+class Halves(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = pl.Parameter(pl.Tensor(np.zeros(4, np.float16)), name="w")
+
+    def construct(self, x):
+        return pl.ops.mul(x, self.w)
+
+
+class WideSum(nn.Cell):
+    def construct(self, outputs, label):
+        return pl.ops.reduce_sum(pl.ops.cast(outputs, "float32"))

@@ -193,18 +193,56 @@ def test_as_many_messages_as_the_rule_says_and_the_same_bits(pool, way):
             assert gradient.dtype == wanted.dtype and np.array_equal(gradient, wanted), SHAPES[i]
 
 
+@pytest.mark.parametrize("fusion_type", [0, 1])
+def test_a_mean_that_float16_can_hold_of_a_sum_that_it_cannot(pool, fusion_type):
+    for found in on_ranks(pool, large_halves, {"gradients_mean": True}, fusion_type):
+        for gradient in found:  # 4 x 40000 is above 65504, the largest float16
+            assert gradient.dtype == np.float16 and np.array_equal(gradient, [40000, 40000])
+
+
+def large_halves(world, settings, fusion_type):
+    """The mean of what every rank has, from arrays and as operators (with gradients through them)."""
+    context.set_auto_parallel_context(parallel_mode="data_parallel", **settings)
+    p = Parameter(Tensor(np.zeros(2, np.float16)), "p")
+    reducer = nn.DistributedGradReducer([p], fusion_type=fusion_type)
+    with_gradients = Parameter(Tensor(np.full(2, 40000, np.float16)), "q")
+    return [reducer([g])[0].asnumpy() for g in (Tensor(np.full(2, 40000, np.float16)), with_gradients)]
+
+
+def test_a_kind_set_after_openstate_false_stays_off(pool):
+    """As in compiled steps: every gradient travels alone."""
+    for before, after in on_ranks(pool, set_between, {"comm_fusion": {"openstate": False}}, {"all_reduce_fusion_config": [0]}):
+        assert before == after == 3
+
+
+def test_a_gradient_that_is_none_is_refused_before_anything_is_sent(pool):
+    for told, found in on_ranks(pool, without_one):
+        assert "the gradient of 'p1' is None" in told
+        assert np.array_equal(found, np.full(3, N))
+
+
+def without_one(world):
+    parameters = [Parameter(Tensor(np.zeros(3)), f"p{i}") for i in range(2)]
+    reducer = nn.DistributedGradReducer(parameters, mean=False)
+    with pytest.raises(TypeError) as refused:
+        reducer([Tensor(np.ones(3)), None])
+    return str(refused.value), reducer([Tensor(np.ones(3))] * 2)[1].asnumpy()
+
+
 def test_a_setting_that_comes_after_the_reducer_does_not_change_it(pool):
-    for before, after in on_ranks(pool, set_between):
+    for before, after in on_ranks(pool, set_between, {}, index(0)):
         assert before == after == 1
 
 
-def set_between(world):
+def set_between(world, first, then):
     parameters = [Parameter(Tensor(np.zeros(3)), f"p{i}") for i in range(3)]
+    context.set_auto_parallel_context(**first)
     reducer = nn.DistributedGradReducer(parameters)
     world.comm.recording = True
     counts = []
-    for settings in ({}, index(0)):
+    for settings in ({}, then):
         context.set_auto_parallel_context(**settings)
+        reducer = reducer if first == {} else nn.DistributedGradReducer(parameters)
         world.comm.records.clear()
         reducer([Tensor(np.ones(3))] * 3)
         counts.append(len(world.comm.records))

@@ -425,7 +425,6 @@ class _Backward:
         if gradient is None:
             return None
         layout = self.values[name].layout
-        whole = Value(given.shape, given.dtype, layout)
         axes = tuple(sorted(layout.replica_axes, reverse=True))
         local = config.parallel_mode in LOCAL_MODES
         own = local and (given.layerwise or given.role == "data")  # stays each rank's own
@@ -448,19 +447,20 @@ class _Backward:
                 device_matrix=layout.device_matrix,
                 reason=reason,
             )
-        if str(gradient.dtype) != given.dtype:
-            gradient = OPS["cast"](gradient, dtype=given.dtype)
-        self.values[gradient.name] = whole
+        as_sent = self.values[gradient.name] = Value(given.shape, str(gradient.dtype), layout)
         if config.gradients_mean and (axes or shared > 1) and not own:
             gradient = self.rec.emit(
                 "compute",
-                whole,
+                as_sent,
                 (gradient.name,),
                 f"{name}.grad.mean",
                 op="divide_by",
                 op_class="Mul",
                 attrs=attr_pairs({"count": layout.replica_count * shared}),
             )
+        if as_sent.dtype != given.dtype:  # after the division: a mean can be had in float16 where the sum cannot
+            gradient = OPS["cast"](gradient, dtype=given.dtype)
+            self.values[gradient.name] = Value(given.shape, given.dtype, layout)
         return gradient.name
 
 
