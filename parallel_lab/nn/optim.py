@@ -309,15 +309,23 @@ class Optimizer:
             if had != wanted:
                 if had is not None:
                     self._states[i] = self._shared_by(had, i)
+                elif p.name in self.state_layouts:  # while every rank still has its slice
+                    self._states[i] = self._gathered(i)
+                    del self.state_layouts[p.name]
                 self._note_owner(p.name, wanted)
         states = self._eager_states()
         for i, p in enumerate(self.parameters):
-            have = self.state_layouts.get(p.name)
-            if not same_slices(have, p.layout):
-                whole = {k: gather_full(v, p.full_shape, have, tag=f"{k} of {p.name}") for k, v in states[i].items()}
+            if not same_slices(self.state_layouts.get(p.name), p.layout):
+                whole = self._gathered(i)
                 states[i] = whole if p.layout is None else {k: cut(v, p.layout, current_world().rank) for k, v in whole.items()}
                 self._note_layout(p)
         return states
+
+    def _gathered(self, i: int) -> State:
+        """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
+        p = self.parameters[i]
+        have = self.state_layouts.get(p.name)
+        return {kind: gather_full(v, p.full_shape, have, tag=f"{kind} of {p.name}") for kind, v in self._states[i].items()}
 
     def _note_layout(self, p: Parameter) -> None:
         self.state_layouts.pop(p.name, None)
@@ -371,20 +379,19 @@ class Optimizer:
             shape, want = slices[parameter.name]
             have = self.state_layouts.get(parameter.name)
             had, needs = self.state_owners.get(parameter.name), owners.get(parameter.name)
-            sent = self._shared_by(had, i) if had is not None and had != needs else None
+            mine = {} if self._states is None else self._states[i]
+            if had is not None and had != needs:
+                mine, have = self._shared_by(had, i), None
+            elif mine and have is not None and not have.same_placement(want):
+                mine, have = self._gathered(i), None
             if needs is not None and needs != rank:
                 continue
-            if sent is not None:
-                state = {k: cut(v, want, rank) for k, v in sent.items()} if is_cut(want) else sent
-            elif self._states is None or not self._states[i]:
+            if not mine:
                 # what a state starts as does not depend on where it lies
-                state = self.initial_state(_Like(want.slice_shape(shape), parameter.dtype))
-            elif have is not None and have.same_placement(want):
-                state = self._states[i]
-            else:
-                whole = {k: gather_full(v, shape, have, tag=f"{k} of {parameter.name}") for k, v in self._states[i].items()}
-                state = {k: cut(v, want, rank) for k, v in whole.items()} if is_cut(want) else whole
-            found[parameter.name] = dict(state)
+                mine = self.initial_state(_Like(want.slice_shape(shape), parameter.dtype))
+            elif have is None and is_cut(want):
+                mine = {k: cut(v, want, rank) for k, v in mine.items()}
+            found[parameter.name] = dict(mine)
         return found
 
     def keep_states(

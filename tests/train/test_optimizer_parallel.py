@@ -86,6 +86,12 @@ def test_states_go_where_they_are_needed(worlds):
         assert note["kept"] == [HELD[rank], HELD[rank], everything, everything] * 2
 
 
+def test_states_in_slices_go_to_their_owners(worlds):
+    for rank, note in enumerate(notes(worlds, 2, "cut_then_grouped")):
+        everything = ["bias", "v", "w"]
+        assert note["kept"] == [everything, HELD[rank]] * 2
+
+
 def test_files_are_whole_and_a_folder_has_each_rank_s_share(worlds):
     everything = sorted(f"{kind}.{name}" for kind in ("lamb_m", "lamb_v") for name in ("w", "bias", "v"))
     for rank, note in enumerate(notes(worlds, 2, "grouped_saved_and_loaded")):

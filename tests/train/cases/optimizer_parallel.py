@@ -297,6 +297,22 @@ def grouped_then_at_once_then_not(here):
 
 
 @case(2)
+def cut_then_grouped(here):
+    """Each rank has a slice of every state, then one rank the whole of each."""
+    net = made(here)
+    optimizer = lamb_clipped(net.trainable_params())
+    losses, kept = [], []
+    for _ in range(2):
+        here.settings(gradients_mean=False, **SEMI, **config())
+        losses.append(here.full(make_train_step(net, SquareLoss(), optimizer)(*batch())))
+        kept.append(sorted(optimizer.states))
+        here.settings(dataset_strategy="data_parallel", **GROUPED)
+        losses.append(here.mean(make_train_step(net, SquareLoss(), optimizer)(*here.rows(*batch()))))
+        kept.append(sorted(optimizer.states))
+    return {"losses": losses, **parameters(here, net), **states(here, optimizer)}, {"kept": kept}
+
+
+@case(2)
 def grouped_saved_and_loaded(here):
     """A file of whole tensors and a folder in which each rank has its share: both bring all states back."""
     here.settings(**GROUPED)
