@@ -11,7 +11,7 @@ import numpy as np
 
 from .context import ParallelConfig, frozen, get_auto_parallel_context
 from .errors import NotBuiltYet, ShapeError, StrategyError, TraceError, message, shorten
-from .graph.ir import LOCAL_MODES, Draft
+from .graph.ir import LOCAL_MODES, Draft, Graph
 from .graph.passes import (
     DATA_PARALLEL_PASSES,
     PASSES,
@@ -120,6 +120,11 @@ class Compiled:
     @property
     def plan(self) -> Plan:
         return self.steps[-1][1]
+
+    @property
+    def traced(self) -> Graph:
+        """The network as it was before any pass."""
+        return self.steps[0][1].graph
 
 
 def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled:

@@ -100,11 +100,20 @@ class CompiledFunction:
 
 
 def still_holds(made: Compiled) -> bool:
-    """Whether what a program was made from is as it was: training mode of Cells, strategies of operators, and which Parameters are trained."""
+    """Whether what a program was made from is as it was: training mode of Cells, strategies of operators, which Parameters are trained, and how their
+    gradients travel.
+    """
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)
     same = same and all((p.in_strategy, p.out_strategy) == strategies for p, strategies in made.primitives)
-    return same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
+    same = same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
+    ways = {p.name: (p.comm_fusion, p.fusion_given, p.layerwise, p.parallel_optimizer) for p in made.traced.inputs if p.role == "parameter"}
+    return same and all(_way(p) == ways[name] for name, p in made.parameters.items() if name in ways)
+
+
+def _way(p: Parameter) -> tuple[int, bool, bool, bool]:
+    """What a Parameter says of the messages that carry its gradient."""
+    return p.comm_fusion, p.comm_fusion_given, p.layerwise_parallel, p.parallel_optimizer
 
 
 def _is_tensor(value: Any) -> bool:

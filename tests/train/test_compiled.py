@@ -107,3 +107,9 @@ def test_a_loss_scale_that_is_a_power_of_two_changes_no_step():
 def test_a_strategy_that_changes_between_calls_makes_another_program(worlds):
     for note in notes(worlds, 2, "a_strategy_that_changes_between_calls"):
         assert note == {"held": [(12, 8), (6, 8)]}
+
+
+def test_fusion_ids_that_change_between_steps_are_followed(worlds):
+    for note in notes(worlds, 2, "other_messages_make_another_program"):
+        alone, together, alone_again = note["sent"]
+        assert set(alone) == {1} == set(alone_again) and len(alone) == len(alone_again) == sum(together) and max(together) > 1

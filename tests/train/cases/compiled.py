@@ -275,6 +275,28 @@ def a_frozen_parameter_makes_another_program(here):
     return {"losses": losses, "frozen": frozen, **parameters(here, net)}, {}
 
 
+@case(2)
+def other_messages_make_another_program(here):
+    here.settings(**ROWS)
+    net = Net()
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    step = TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
+    losses, sent = [], []
+
+    def train():
+        losses.append(here.full(step(*tensors(*here.rows(*batch())))))
+        plan = None if here.alone else step.__dict__["_compiled"].plan
+        messages = () if plan is None else [i for _, i in plan.instructions() if i.is_communication and i.carried]
+        sent.append([len(i.attr("members") or (1,)) for i in messages])
+
+    train()
+    net.set_comm_fusion(2)
+    train()
+    net.set_comm_fusion(0)
+    train()
+    return {"losses": losses, **parameters(here, net)}, {"sent": sent}
+
+
 @case(2, 4)
 def pynative_mode_runs_at_once(here):
     here.settings(parallel_mode="data_parallel", gradients_mean=True)
