@@ -446,8 +446,12 @@ class FusionLab(RunsOneThing):
         return fusion_page(self.snapshot(), title)
 
     def export(self) -> str:
-        """The lines that ask MindSpore for these messages."""
-        return export_line(self._mode, self.comm_fusion, self._given.ids, self._parallel_mode)
+        """The lines that ask MindSpore for these messages: its positions are inclusive, whatever the wording here is."""
+        given, setting = self._given, self.comm_fusion
+        if self._mode == "index" and given.wording == "first_n":
+            ends = [first - 1 for first in given.indices if first] or [self._last_position()]
+            setting = {"allreduce": {"mode": "index", "config": ends}}
+        return export_line(self._mode, setting, given.ids, self._parallel_mode)
 
     # ---- inside ----
 

@@ -1,6 +1,8 @@
 """The Fusion Lab without a widget: groups as the compiled plan has them, times that add up, the puzzle, and refusals that change nothing."""
 
+import json
 import random
+import re
 from itertools import pairwise
 
 import pytest
@@ -89,6 +91,8 @@ def test_cuts_are_what_they_were_set_to(seed, wording):
     cuts = sorted(rng.sample(range(1, 10), rng.randrange(0, 10)))
     lab.set_cuts(cuts)
     assert list(lab.cuts) == cuts and lab.snapshot()["cuts"] == cuts
+    asked = json.loads(re.search(r"\[.*?\]", lab.export()).group())  # MindSpore's positions are inclusive
+    assert joined(index_groups(10, asked)) == joined(lab.groups)
 
 
 def test_cuts_move_come_and_go():
