@@ -665,3 +665,26 @@ print(pool.run(train, 3)); print("PIDS", *pool.pids)"""
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("end", ["shutdown", "restart"])
+def test_a_kernel_that_had_workers_ends_in_time_to_remove_what_it_made(end, tmp_path):
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        setup = f"""
+import sys, tempfile; sys.path.insert(0, {ROOT!r})
+from parallel_lab.run.shm import WorkerPool
+scratch = tempfile.TemporaryDirectory(prefix="learner-")
+with WorkerPool(2) as pool: pool.run(lambda comm: comm.barrier())
+pool = WorkerPool(2)"""
+        client.execute_interactive(setup, timeout=30)
+        assert [p.name for p in tmp_path.glob("learner-*")]
+        if end == "restart":
+            manager.restart_kernel()
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+    assert not list(tmp_path.glob("learner-*"))

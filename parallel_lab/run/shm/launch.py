@@ -67,9 +67,30 @@ def _without_main() -> Iterator[None]:
         spawn.get_preparation_data = original
 
 
+@contextmanager
+def _without_tracker() -> Iterator[None]:
+    """Keep the tracker of named semaphores and shared memory from being started: workers have neither, and it ignores SIGTERM.
+
+    A notebook's kernel that shuts down asks its children to end, waits for those that do not, and is killed meanwhile: no temporary folder of the
+    learner's would be removed. Whoever needs a tracker later starts one.
+    """
+    from multiprocess import resource_tracker
+
+    tracker = resource_tracker._resource_tracker
+    if sys.platform == "win32" or getattr(tracker, "_fd", 0) is not None:  # it runs already, or is made in another way
+        yield
+        return
+    tracker._fd = os.open(os.devnull, os.O_WRONLY)
+    try:
+        yield
+    finally:
+        os.close(tracker._fd)
+        tracker._fd = None
+
+
 def start_processes(make_processes) -> int | None:
     """Call `make_processes(server_pid)`, which starts workers, with everything arranged; returns the fork server's pid (None with spawn)."""
-    with _starting, _environment(), _without_main():
+    with _starting, _environment(), _without_main(), _without_tracker():
         server_pid = None
         if METHOD == "forkserver":
             from multiprocess import forkserver
