@@ -300,11 +300,11 @@ export function mount(root, { send, live }) {
 // ---- in a notebook ----
 
 function render({ model, el }) {
-  let number = 0, ahead = null; // `ahead`: the round shown here while the kernel has not answered yet
+  let number = 0, lost = null, ahead = null; // `ahead`: the round shown here while the kernel has not answered yet
   const root = document.createElement("div");
   el.append(root);
   let story = null;
-  const whole = () => ({ ...story, ...model.get("place"), last_error: model.get("last_error") });
+  const whole = () => ({ ...story, ...model.get("place"), last_error: lost ?? model.get("last_error") });
   const refresh = () => {
     if (!story || !story.version) return;
     const now = whole();
@@ -314,7 +314,8 @@ function render({ model, el }) {
     live: true,
     send(command, args) {
       number += 1;
-      model.send({ command, arguments: args, number });
+      try { model.send({ command, arguments: args, number }); }
+      catch { lost = UNANSWERED; refresh(); view.redraw(); return; }
       if (command === "to") { ahead = args[0]; refresh(); }
     },
   });

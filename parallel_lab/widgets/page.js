@@ -134,6 +134,8 @@ function runLine(run, name, live) {
   return html`<p class="${name}" role="status">${going ? "running – " : ""}${run.text}</p>${going ? html`<button type="button" class="pl-button" data-key="stop" data-command="stop"${flag("disabled", !live)} title="end it after the present step">Stop</button>` : ""}`;
 }
 
+const UNANSWERED = "Nobody answers: the kernel was restarted or has ended. Run the cell again.";
+
 // `render` of a widget whose one trait `snapshot` is shown. pickOf(send): what to do with a choice that a page of its own makes by itself.
 function inNotebook(mount, pickOf) {
   return ({ model, el }) => {
@@ -143,7 +145,7 @@ function inNotebook(mount, pickOf) {
     const send = (command, args) => {
       number += 1;
       try { model.send({ command, arguments: args, number }); }
-      catch { lost = "Nobody answers: the kernel was restarted or has ended. Run the cell again."; refresh(); view.answered(); }
+      catch { lost = UNANSWERED; refresh(); view.answered(); }
     };
     const view = mount(root, { live: true, send, pick: pickOf(send) });
     const refresh = () => {

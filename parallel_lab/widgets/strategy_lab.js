@@ -522,13 +522,18 @@ export function mount(root, { send, live, can = () => true }) {
 const floats = (view) => (view && view.byteLength ? new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)) : new Float32Array(0));
 
 function render({ model, el }) {
-  let number = 0;
+  let number = 0, lost = null;
   const root = document.createElement("div");
   el.append(root);
-  const view = mount(root, { live: true, send: (command, args) => { number += 1; model.send({ command, arguments: args, number }); } });
+  const send = (command, args) => {
+    number += 1;
+    try { model.send({ command, arguments: args, number }); }
+    catch { lost = UNANSWERED; refresh(); view.answered(); }
+  };
+  const view = mount(root, { live: true, send });
   const refresh = () => {
     const whole = model.get("snapshot");
-    if (whole && whole.version) view.show({ ...whole, ...model.get("progress"), last_error: model.get("last_error") });
+    if (whole && whole.version) view.show({ ...whole, ...model.get("progress"), last_error: lost ?? model.get("last_error") });
   };
   const keep = () => view.addLoss(0, { parallel: floats(model.get("loss_parallel")), single: floats(model.get("loss_single")) });
   const heard = (message, buffers) => {

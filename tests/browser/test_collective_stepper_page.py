@@ -294,6 +294,17 @@ def test_choices_are_commands_and_a_refused_one_goes_back(live):
     expect(page.locator(".pl-compare input[value=ring]")).to_be_checked()
 
 
+def test_a_kernel_that_is_gone_is_told_and_nothing_moves(live):
+    """JupyterLab leaves the page as it was, and sending raises."""
+    page, _ = live
+    page.evaluate("void (sent.push = () => { throw new Error('Cannot send'); })")
+    page.get_by_role("button", name="one round on").click()
+    expect(page.get_by_role("alert")).to_contain_text("the kernel was restarted or has ended. Run the cell again.")
+    page.select_option("select[data-command=choose_kind]", "broadcast")
+    expect(page.locator("select[data-command=choose_kind]")).to_have_value("all_reduce")
+    at(page, 0)
+
+
 def test_another_story_replaces_the_first(live):
     page, stepper = live
     stepper.choose_ranks(8)

@@ -382,6 +382,14 @@ def test_a_strategy_is_chosen_from_the_list_by_keyboard(live):
     expect(box).to_have_attribute("aria-expanded", "false")
 
 
+def test_a_kernel_that_is_gone_is_told_at_the_first_click(live):
+    """JupyterLab leaves the page as it was, and sending raises."""
+    page, _ = live
+    page.evaluate("void (sent.push = () => { throw new Error('Cannot send'); })")
+    page.locator(".pl-card").nth(1).click()
+    expect(page.get_by_role("alert")).to_contain_text("the kernel was restarted or has ended. Run the cell again.")
+
+
 def test_a_typed_strategy_is_sent_once_and_escape_takes_it_back(live):
     page, _ = live
     box = page.get_by_role("combobox", name="matmul", exact=True)
