@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -109,7 +111,7 @@ def test_what_a_program_writes_into_its_chunks_is_its_own():
     ("answer", "part", "words", "rank"),
     [
         (lambda rank, ranks, chunks: chunks[rank], "values", "No message was sent: every rank has only its own addend", 0),
-        (shifted, "values", "rank r has chunk r + 1. Let the ring begin one chunk further", 0),
+        (shifted, "values", "rank r has chunk r + 1. Let each rank begin with the chunk before", 0),
         (ring_scatter(mean=True), "values", "That is the mean", 0),
         (ring_scatter(rounds=lambda n: n - 2), "steps", "3: n - 1", None),
         (ring_scatter(rounds=lambda n: n - 2), "bytes", "(n - 1)/n S", 0),
@@ -122,6 +124,28 @@ def test_what_a_program_writes_into_its_chunks_is_its_own():
 def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
     found = failed(check("02.1", answer))[part]
     assert words in f"{found.found} {found.expected} {found.note}" and found.rank == rank
+
+
+def begun(begin, way):
+    """A ring to the right (way 1) or to the left that begins with chunk rank + begin and returns the chunk it added last."""
+
+    def program(rank, ranks, chunks):
+        chunks, at = list(chunks), (rank + begin) % ranks
+        for _ in range(ranks - 1):
+            got = yield from exchange(rank, (rank + way) % ranks, (rank - way) % ranks, chunks[at])
+            at = (at - way) % ranks
+            chunks[at] = chunks[at] + got
+        return chunks[at]
+
+    return program
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("off", [1, -1])
+def test_the_note_on_where_a_ring_begins_leads_to_the_right_one(way, off):
+    assert check("02.1", begun(-way, way)).passed
+    note = failed(check("02.1", begun(-way + off, way)))["values"].note
+    assert f"with the chunk {'before' if off == 1 else 'after'} the one it begins with now" in note
 
 
 def test_the_bytes_of_a_whole_vector_ring_and_of_the_right_one_are_counted():
@@ -187,6 +211,21 @@ def relative(sizes, times):
 
 def answered(line, half, fit=FIT):
     return check("02.3", {"line": line, "half_size_bytes": half}, fit=fit)
+
+
+def test_the_half_size_of_ones_own_line_is_as_good_as_the_fit_s():
+    """Of times 30 % off, a line by another rule may be as near as the fit's and have another alpha / beta."""
+    times = [(3e-6 + 2e-10 * m) * (1 + e) for m, e in zip(FIT.sizes_bytes, itertools.cycle((0.3, -0.3)))]
+    fit = dataclasses.replace(FIT, median_s=tuple(times))
+
+    def other(sizes, times):
+        alpha, beta = relative(sizes, times)
+        return 1.11 * alpha, 0.91 * beta
+
+    alpha, beta = other(np.array(fit.sizes_bytes, float), np.array(times))
+    assert answered(other, alpha / beta, fit).passed
+    assert list(failed(answered(relative, alpha / beta, fit))) == ["half_size_bytes"]
+    assert list(failed(answered(other, math.nan, fit))) == ["half_size_bytes"]
 
 
 def test_the_relative_line_and_its_half_size_pass():

@@ -135,7 +135,7 @@ def test_a_difference_names_the_first_tensor_and_its_bound():
 # ---- 03.2 ----
 
 
-@pytest.mark.parametrize("form", [list, tuple, np.array])
+@pytest.mark.parametrize("form", [list, tuple, np.array, lambda weights: np.array(weights, np.float32)])
 def test_weights_by_rows_pass(form):
     assert check("03.2", lambda rows: form([n / sum(rows) for n in rows])).points == 4
 

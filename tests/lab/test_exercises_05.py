@@ -177,6 +177,14 @@ def test_bytes_are_counted_by_the_engine():
     assert "at test_exercises_05.py:" in part.op
 
 
+def test_a_fault_is_on_the_learner_s_line():
+    def misspelt(rank, ranks, *given):
+        yield Request("reduce_scater", tuple(range(ranks)), np.zeros(ranks))
+
+    text = str(check("05.2", misspelt))
+    assert "'reduce_scater' at test_exercises_05.py:" in text and "zero_step.py" not in text
+
+
 def test_ranks_that_do_not_ask_for_the_same_are_told_so():
     def first_rank_alone(rank, ranks, weights, gradient, velocity):
         if rank == 0:

@@ -45,7 +45,7 @@ def _text(line: tuple[float, float]) -> str:
 
 
 def _off(found: float, true: float) -> bool:
-    return abs(found - true) > CLOSE * true
+    return not abs(found - true) <= CLOSE * true  # nan is off
 
 
 def _line_part(function: Any, name: str, noise: tuple[float, ...], rule: str) -> Part:
@@ -94,9 +94,11 @@ def _alpha_beta(answer: Any, fit: Any = None) -> Iterator[Part]:
         yield Part("your machine", False, what, 'check("02.3", ..., fit=fit) with the fit of fit_link')
         return
     mine = fit_line(fit.sizes_bytes, [[t] for t in fit.median_s])  # from the measured times, whatever the fit says of itself
-    if exact.passed:
-        yield _own_line(function, mine)
-    yield _half(half, mine)
+    own = _own_line(function, mine) if exact.passed else None
+    if own is not None:
+        yield own
+    line = _line_of(function, mine.sizes_bytes, list(mine.median_s))[0] if own is not None and own.passed else None
+    yield _half(half, mine, line)
 
 
 def _spread(line: tuple[float, float], fit: Fit) -> float:
@@ -123,7 +125,8 @@ def _line_note_own(line: tuple[float, float], fit: Fit) -> str:
     return f"These are the numbers of the usual least squares: the largest message decides about alpha{negative}."
 
 
-def _half(given: Any, fit: Fit) -> Part:
+def _half(given: Any, fit: Fit, line: tuple[float, float] | None) -> Part:
+    """line: the learner's own, where it is as good as the fit's: the number may come from either."""
     name, true = "half_size_bytes", fit.half_size_bytes
     alpha, beta = fit.alpha_s, fit.beta_s_per_byte
     rule = f"alpha / beta = {alpha:.3g} s / {beta:.3g} s per byte = {true:.4g} bytes: where alpha = beta m"
@@ -135,6 +138,8 @@ def _half(given: Any, fit: Fit) -> Part:
         return Part(name, math.isinf(number), f"{number:.4g}", "infinite: bytes cost nothing on this fit")
     if not _off(number, true):
         return Part(name, True, f"{number:.4g} bytes; {rule}")
+    if line is not None and min(line) > 0 and not _off(number, line[0] / line[1]):
+        return Part(name, True, f"{number:.4g} bytes: alpha / beta of your line")
     wrong = {
         "That is beta / alpha: right with MindSpore's letters, where alpha is the time per byte, and upside down here.": beta / alpha if alpha else 0,
         "A factor of 1000 is missing: us and ns, or kilobytes and bytes.": true / 1e3,

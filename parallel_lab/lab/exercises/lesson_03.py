@@ -21,6 +21,7 @@ from .verdict import Part
 __all__ = ["EXERCISES", "OPTIMIZERS"]
 
 RANKS, STEPS = 4, 20
+CLOSE = 1e-6  # relative: weights may be float32
 
 # ---- 03.1: the same as one device ----
 
@@ -137,12 +138,12 @@ def _uneven(answer: Any) -> Iterator[Part]:
         want, got = _summed_on_ranks(rows, weights)
         off = float(np.abs(got - want).max() / np.abs(want).max())
         text = ", ".join(f"{w:.4g}" for w in weights)
-        if off < 1e-9:  # float64: rounding of some ten additions is 1e-15
+        if off < CLOSE:
             yield Part(name, True, f"rows {rows}, weights {text}: the summed gradient is one device's")
             continue
         right = [n / sum(rows) for n in rows]
-        first = next((r for r, (w, v) in enumerate(zip(weights, right, strict=True)) if not math.isclose(w, v, rel_tol=1e-9)), None)
-        size = f"{off:.1%} of" if off < 1 else f"{off:.3g} times"
+        first = next((r for r, (w, v) in enumerate(zip(weights, right, strict=True)) if not math.isclose(w, v, rel_tol=CLOSE)), None)
+        size = f"{off:.3%} of" if off < 1 else f"{off:.3g} times"
         found = f"rows {rows}, weights {text}: the summed gradient is {size} its largest element away from one device's"
         yield Part(name, False, found, rule, _weights_note(rows, weights), first)
 

@@ -294,8 +294,9 @@ def _training_steps() -> tuple[tuple[Sending, float], ...]:
         sent = [e for e in events if e.rank == 0 and e.overlapped]
         # a message travels once the last rank has handed it over
         ready = tuple(max(e.start_s for e in events if e.overlapped and e.name == mine.name) - began for mine in sent)
-        first_wait = min(e.start_s for e in events if e.rank == 0 and e.kind == "wait")
-        backward_s = max(e.end_s for e in events if e.rank == 0 and e.kind == "compute" and e.end_s <= first_wait) - began
+        waits = [min(e.start_s for e in events if e.rank == rank and e.kind == "wait") for rank in range(4)]
+        computed = max(e.end_s for e in events if e.kind == "compute" and e.end_s <= waits[e.rank]) - began
+        backward_s = max(computed, *ready)  # over when the last rank has handed over its last gradient
         counted_s = sent[-1].end_s - began - backward_s
         line = all_reduce_line(4, cluster.link, cluster.device.gamma_s_per_byte)
         found.append(((ready, tuple(e.bytes for e in sent), backward_s, line), max(0.0, counted_s)))

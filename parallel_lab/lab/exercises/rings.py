@@ -74,9 +74,9 @@ def _scattered(run: ProgramRun, want: Callable[[int], np.ndarray]) -> Part | Non
         found, note = f"on {ranks} ranks: {_whose(array, ranks)}", ""
         for step in (1, -1):
             if ranks > 2 and all(_same(_array(v, (WIDTH,)), want((r + step) % ranks)) for r, v in enumerate(run.results)):
-                turn = "one chunk further" if step == 1 else "one chunk back"
                 note = (
-                    f"Every sum is complete, but lies on the wrong rank: rank r has chunk r {'+' if step > 0 else '-'} 1. Let the ring begin {turn}."
+                    f"Every sum is complete, but lies on the wrong rank: rank r has chunk r {'+' if step > 0 else '-'} 1. "
+                    f"Let each rank begin with the chunk {'before' if step > 0 else 'after'} the one it begins with now."
                 )
         if np.array_equal(array * ranks, want(rank)):
             note = "That is the mean. A reduce_scatter adds; nobody divides unless told to."
