@@ -259,7 +259,8 @@ class CollectiveStepper(Listened):
     def _machine(self) -> str:
         link = self._link()
         bandwidth = f"{1e-9 / link.beta_s_per_byte:.3g} GB/s" if link.beta_s_per_byte else "free bytes"
-        return f"{self._cluster.name}: alpha {time_text(link.alpha_s)}, {bandwidth}; {CONTENTION_WORDS[self._contention]}"
+        gamma = f"gamma {self._cluster.device.gamma_s_per_byte * 1e9:.3g} ns for each byte that is added"
+        return f"{self._cluster.name}: alpha {time_text(link.alpha_s)}, {bandwidth}, {gamma}; {CONTENTION_WORDS[self._contention]}"
 
     def _chunk(self, chunk: int, columns: int) -> dict[str, Any]:
         """Its label, the slice of the data it is (colour), and its place on a card."""

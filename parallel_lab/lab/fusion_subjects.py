@@ -126,7 +126,12 @@ SUBJECTS: dict[str, Subject] = {
     s.name: s
     for s in (
         Subject("golf", "fusion golf (puzzle)", "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MB"),
-        Subject("chain", "golf's sizes as a network", "ten Dense layers without bias; weights of 0.25 MB to 4 MB, a quarter of golf's", _chain),
+        Subject(
+            "chain",
+            "a quarter of golf's sizes, as a network",
+            "ten Dense layers without bias; weights of 0.25 MB to 4 MB, a quarter of golf's",
+            _chain,
+        ),
         Subject("dense", "Dense layers", "two Dense layers on handwritten digits", _network("dense", "digits")),
         Subject("convnet", "convolutions", "two convolutions with batch norm on colour digits", _network("convnet", "pictures")),
         Subject("transformer", "GPT, one block", "a GPT of one block that counts in words", _network("transformer", "text")),

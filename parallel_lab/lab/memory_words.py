@@ -45,7 +45,7 @@ def changed_text(c: Mapping[str, Any]) -> str:
     saved, added = c["off_peak_bytes"] - c["peak_bytes"], c["sent_bytes"] - c["off_sent_bytes"]
     kept = c["off_resident_bytes"] - c["resident_bytes"]
     if not (saved or added or kept or c["messages"] - c["off_messages"]):
-        return "nothing has changed against off"
+        return "nothing has changed"
     memory = _difference("memory at the fullest moment", -saved, c["off_peak_bytes"])
     stays = _difference("kept between steps", -kept, c["off_resident_bytes"])
     traffic = _difference("traffic", added, c["off_sent_bytes"])
