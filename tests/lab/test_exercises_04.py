@@ -78,6 +78,7 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
         (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is no message"),
         (lambda s, t: [*by_size(s, t), [0]], "the example", "A gradient is in two buckets"),
         (lambda s, t: [[0, 0]], "the example", "Gradients 1, 2, 3, 4 are in no bucket. One is in two places."),
+        (lambda s, t: [s], "the example", "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes."),
         (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
         (lambda s, t: None, "the example", "Lists of positions"),
         (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),

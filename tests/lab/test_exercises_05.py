@@ -236,6 +236,7 @@ def test_the_best_without_sharing_is_a_border():
         ({"width": 256, "level": "off"}, {"fits", "beats level off", "par"}, "new values beside the old ones"),
         ({"width": 128, "level": "off"}, {"beats level off", "par"}, "Nothing is cut"),
         ({"width": 256, "level": "level1"}, {"par"}, "which level does not keep them?"),
+        ({"width": np.float64(256), "level": "level1"}, {"par"}, "which level does not keep them?"),
         ({"width": 256, "level": "level3"}, {"par"}, "a wider one that still fits"),
         ({"width": 1024, "level": "level3"}, {"fits", "beats level off", "par"}, "at most 4 MiB"),
         ({"width": 256, "level": "level1", "threshold_kb": 1024}, {"fits", "beats level off", "par"}, "at most 4 MiB"),

@@ -77,6 +77,8 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
     """The wrong rule that gives these buckets, found by computing what it gives."""
     limit = threshold_mb * MB
     members = [position for bucket in given for position in bucket]
+    if sorted(members) == sorted(sizes) != list(range(len(sizes))):
+        return "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes."
     if sorted(members) != list(range(len(sizes))):
         lost, twice = set(range(len(sizes))) - set(members), len(members) > len(set(members))
         if lost:
@@ -102,7 +104,7 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
         elements = size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb)
         text = "That is the rule where operators are cut (semi_auto_parallel): there the size of the gradient that opens a bucket is not counted."
         models[text] = [list(bucket) for bucket in buckets_of(elements)]
-    return next((text for text, wrong in models.items() if wrong == given), "")
+    return " Or: ".join([text for text, wrong in models.items() if wrong == given][:2])
 
 
 def _asked(answer: Any, name: str, sizes: list[int], threshold_mb: int, want: Buckets, rule: str) -> Part | None:

@@ -144,9 +144,10 @@ def _read_model(answer: Any) -> tuple[int, Settings] | Part:
     unknown = [key for key in answer if key not in ("width", *FREE)]
     if unknown:
         return Part(name, False, f"{shorten(unknown[0])} is no setting of this puzzle", rule)
-    width = answer.get("width")
-    if isinstance(width, bool) or not isinstance(width, int) or width not in WIDTHS:
-        return Part(name, False, f"width {shorten(width)}", f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}")
+    number = read_number(answer.get("width"))
+    if number is None or number not in WIDTHS:
+        return Part(name, False, f"width {shorten(answer.get('width'))}", f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}")
+    width = int(number)
     chosen = {key: answer[key] for key in FREE if key in answer}
     settings = replace(GIVEN, **chosen)
     if not isinstance(settings.parallel_mode, str) or settings.parallel_mode not in LEVELS:
