@@ -6,6 +6,7 @@ Outside a world, and with parallel_mode "stand_alone", where ranks train each fo
 from __future__ import annotations
 
 import json
+import warnings
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +17,16 @@ from ..context import current_world
 from ..errors import WorldError, message
 from ..tensor import Parameter
 
-__all__ = ["agree_on_start", "broadcast_parameters", "groups_of", "mean_over_ranks", "said_by_all", "said_by_first", "training_world"]
+__all__ = [
+    "agree_on_start",
+    "broadcast_parameters",
+    "groups_of",
+    "mean_over_ranks",
+    "said_by_all",
+    "said_by_first",
+    "training_world",
+    "warn_of_other_starts",
+]
 
 
 def training_world(parallel_mode: str) -> Any:
@@ -79,11 +89,26 @@ def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bo
     if broadcast:
         broadcast_parameters(whole, world)
         return
-    mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in whole}
+    told = _first_difference(whole, world)
+    if told:
+        raise WorldError(told)
+
+
+def warn_of_other_starts(parameters: Iterable[Parameter], world: Any) -> None:
+    """A RuntimeWarning on rank 0 where copies that are to stay equal begin with other values. Collective. (MindSpore logs a warning, too.)"""
+    told = _first_difference([p for p in parameters if p.layout is None and not p.layerwise_parallel], world)
+    if told and world.rank == 0:
+        warnings.warn(f"{told} Equal gradients keep the difference for ever.", RuntimeWarning, stacklevel=2)
+
+
+def _first_difference(parameters: Iterable[Parameter], world: Any) -> str:
+    """What to say of the first parameter that begins with other values on another rank; "" if there is none. Collective."""
+    mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in parameters}
     found = said_by_all(world, mine)
     for rank, theirs in enumerate(found):
         other = next((name for name in mine if theirs.get(name) != found[0].get(name)), None)
         if other is not None:
             what = f"parameter {other!r} begins with other values on rank {rank} than on rank 0"
             hint = "Set one seed on all ranks before the network is made, or parameter_broadcast=True"
-            raise WorldError(message(what, where="before step 1", allowed="The same initial values on all ranks", hint=hint))
+            return message(what, where="before step 1", allowed="The same initial values on all ranks", hint=hint)
+    return ""

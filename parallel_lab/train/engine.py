@@ -29,9 +29,10 @@ from ..nn.loss import WithLossCell, check_outputs
 from ..nn.weight_groups import check_grouping_in_context
 from ..nn.wrap import DistributedGradReducer, GradAccumulation, TrainOneStepCell
 from ..plan import Plan
+from ..settings import LOCAL_MODES
 from ..slices import gather_full
 from ..tensor import Parameter, RankTensor, Tensor
-from .agreement import broadcast_parameters
+from .agreement import broadcast_parameters, warn_of_other_starts
 from .auto_parallel import AutoParallel
 from .compiled import SHARDED_MODES, CompiledFunction
 
@@ -154,10 +155,16 @@ class TrainStep(_Step):
         return self.plan
 
     def _before_first_step(self) -> None:
-        """With parameter_broadcast every rank starts with rank 0's parameters. (Compiled programs that cut parameters insist on equal ones.)"""
+        """With parameter_broadcast every rank starts with rank 0's parameters; else a warning tells where they differ. (Compiled programs that cut
+        parameters insist on equal ones.)
+        """
         world = self.world
-        if world is not None and world.world_size > 1 and self.mode != "stand_alone" and frozen().parameter_broadcast:
+        if world is None or world.world_size == 1 or self.mode == "stand_alone":
+            return
+        if frozen().parameter_broadcast:
             broadcast_parameters(self._parameters(), world)
+        elif self.mode in LOCAL_MODES:
+            warn_of_other_starts(self._parameters(), world)
 
     def _parameters(self) -> list[Parameter]:
         cells = [c for c in (self.network, self.loss_fn) if isinstance(c, Cell)]

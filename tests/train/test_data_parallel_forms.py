@@ -101,6 +101,7 @@ def test_ranks_had_drawn_other_weights_before_the_broadcast(worlds, size, how):
 def test_without_a_broadcast_ranks_go_on_with_different_weights(worlds):
     first, second = notes(worlds, 2, "without_a_broadcast_copies_differ")
     assert not np.array_equal(first["before"], second["before"]) and not np.array_equal(first["after"], second["after"])
+    assert "parameter 'weight' begins with other values on rank 1 than on rank 0" in first["warned"][0] and not second["warned"]
     # gradients are each rank's at its own weights, averaged: both go the same way
     np.testing.assert_allclose(first["after"] - first["before"], second["after"] - second["before"], atol=1e-6)
 
