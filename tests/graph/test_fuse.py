@@ -78,6 +78,15 @@ def test_nobody_asked(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("indices", "said"), [([3, 9], ""), ([3, 10], "index 10 cuts nothing: the last is 9"), ([20, 35], "index 20, 35 cut nothing")]
+)
+def test_positions_behind_the_last_message_are_told(mode, indices, said):
+    note = dict(compiled(Chain(WIDTHS), mode, WIDTHS, comm_fusion=allreduce("index", indices)).notes)["fuse"]
+    assert said in note and ("nothing" in note) == bool(said)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_equal_ids_travel_together_and_0_alone(mode):
     net = Chain(WIDTHS)
     for n, layer in enumerate(net.l):

@@ -21,7 +21,7 @@ from ...fusion import cost_model_groups, distances_from_loss, index_groups, size
 from ...layout import canonical_axes
 from ..ir import LOCAL_MODES, Draft, GraphInput, Instr, Value
 
-__all__ = ["Member", "members_of", "shared_buckets"]
+__all__ = ["Member", "members_of", "shared_buckets", "unreached"]
 
 _FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}  # what comm_fusion calls them
 
@@ -70,6 +70,18 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
         alone = member.given.fusion_given and member.given.comm_fusion == 0
         buckets.setdefault((member.place,) if alone else (member.key, number), []).append(member)
     return sorted(buckets.values(), key=lambda bucket: bucket[-1].place)
+
+
+def unreached(draft: Draft, members: list[Member]) -> str:
+    """What to say of the positions of mode "index" that lie behind the last message and cut nothing; "" without any. (MindSpore logs a warning.)"""
+    config = draft.config
+    mode, setting = next(((m, c) for kind, m, c in config.comm_fusion if kind == _FUSED[members[0].instr.kind]), ("", 0))
+    local = config.parallel_mode in LOCAL_MODES
+    count = sum(draft.graph.input(name).trainable for name in draft.order) if local else len(members)
+    behind = [position for position in setting if position >= count] if mode == "index" else []
+    if not behind:
+        return ""
+    return f" (index {', '.join(map(str, behind))} cut{'s' if len(behind) == 1 else ''} nothing: the last is {count - 1})"
 
 
 def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:

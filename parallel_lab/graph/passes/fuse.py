@@ -23,7 +23,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 
 from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
-from .buckets import Member, members_of, shared_buckets
+from .buckets import Member, members_of, shared_buckets, unreached
 
 __all__ = ["fuse_messages"]
 
@@ -42,7 +42,7 @@ def fuse_messages(draft: Draft) -> Draft:
             found = shared_buckets(draft, members)
             if found is not None:
                 buckets += found
-                notes.append(f"{phase}: {len(members)} {kind} in {len(found)} message{'s' if len(found) != 1 else ''}")
+                notes.append(f"{phase}: {len(members)} {kind} in {len(found)} message{'s' if len(found) != 1 else ''}{unreached(draft, members)}")
         if buckets:
             program, buckets = _with_means(program, buckets)
             program = _placed(program, [_Bucket(members, values) for members in buckets])
