@@ -111,12 +111,22 @@ class Request:
             given = getattr(self, name)
             if isinstance(given, (list, range)):
                 object.__setattr__(self, name, tuple(given))
+        self._make_plain()
         if self.value is not None and not isinstance(self.value, np.ndarray):
             try:
                 object.__setattr__(self, "value", np.asarray(self.value))
             except ValueError as error:  # rows of different lengths
                 where = f"{self.kind}{' at ' + self.origin if self.origin else ''}"
                 raise ShapeError(message(f"the value {shorten(self.value)} is no array", where=where, allowed="A numpy array of numbers")) from error
+
+    def _make_plain(self) -> None:
+        """Numbers and names of numpy become Python's, whose texts are the same on all ranks: a root may come from np.argmin on one of them."""
+        for name in ("dim", "split_dim", "concat_dim", "root", "reduce"):
+            given = getattr(self, name)
+            if isinstance(given, (np.integer, np.str_)):
+                object.__setattr__(self, name, given.item())
+        if isinstance(self.group, tuple) and any(isinstance(rank, np.integer) for rank in self.group):
+            object.__setattr__(self, "group", tuple(rank.item() if isinstance(rank, np.integer) else rank for rank in self.group))
 
     def descriptor(self) -> tuple:
         """What all members must agree on. Shapes are part of it: every collective here is over equal parts.

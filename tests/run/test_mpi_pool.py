@@ -542,3 +542,14 @@ def test_training_on_mpi_equals_the_simulator_bit_for_bit(large):
     for mine, theirs in zip(found["mpi"][1:], found["simulator"][1:], strict=True):
         for name in theirs:
             np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+def test_mpi_s_own_sums_of_ranks_in_place_and_others():
+    """MPI's IN_PLACE is for all ranks or none: Open MPI crashed or waited for ever."""
+
+    def program(comm):
+        x = np.full(8192, 1.0 + comm.rank)
+        return comm.all_reduce(x, out=x if comm.rank == 0 else None)[[0, -1]].tolist()
+
+    with MpiPool(4, reproducible=False, timeout_s=20) as pool:
+        assert pool.run(program) == [[10.0, 10.0]] * 4

@@ -409,3 +409,25 @@ def test_records_hold_index_kind_times_and_bytes(pool):
         assert [(r[0], r[1], r[4]) for r in records] == sent
         times = [t for r in records for t in r[2:4]]
         assert times == sorted(times)
+
+
+def test_numbers_of_numpy_on_some_ranks_are_the_same_call(pool):
+    n = len(pool.pids)
+
+    def program(comm):
+        number, name = (np.int64, np.str_) if comm.rank % 2 else (int, str)
+        ranks = tuple(map(number, range(comm.world_size)))
+        x = np.arange(4.0).reshape(2, 2) + comm.rank
+        found = []
+        for _ in range(2):  # the second time the place is known
+            found.append(comm.all_reduce(x, name("max"), group=ranks).tolist())
+            found.append(comm.all_gather(x, dim=number(1)).shape)
+            found.append(comm.broadcast(x if comm.rank == 1 else None, root=number(1)).tolist())
+            summed = comm.reduce(x, root=number(0))
+            found.append(comm.rank == 0 or summed is None)
+            found.append(comm.begin(Request("all_reduce", ranks, x)).wait().tolist())
+        return found
+
+    base = np.arange(4.0).reshape(2, 2)
+    every = [(base + n - 1).tolist(), (2, 2 * n), (base + 1).tolist(), True, (n * base + n * (n - 1) / 2).tolist()]
+    assert pool.run(program) == [every * 2] * n

@@ -213,7 +213,8 @@ class Movement:
         in_place = self._in_place(call, out)
         if (native := self._native(call)) is not None:
             comm, op = native
-            given = self._mpi.IN_PLACE if in_place else value.reshape(-1)
+            # MPI's IN_PLACE is for all ranks or none, and another rank may have an `out` of its own
+            given = value.copy().reshape(-1) if in_place else value.reshape(-1)
             yield Step([comm.Iallreduce(given, out.reshape(-1), op)], call.members, 2 * value.nbytes)
             return self._mean_of_sum(call, out)
         parts = self._parts(call, out.reshape(-1))
