@@ -22,8 +22,8 @@ from typing import Any
 
 from .context_tables import ALGORITHM, COMPOSED, COST_MODEL, DEFAULTS_OF_2_10, EXECUTION, GRAPH_MODE, PARALLEL, PARTS, PYNATIVE_MODE, Checks, Table
 from .errors import ContextConflictError, ContextError, ContextPathError, ContextTypeError, message, shorten
-from .parallel_config import Fusion, ParallelConfig
-from .settings import PARALLEL_MODES, SETTING, check_comm_fusion, choice, integer, nearest, refuse
+from .parallel_config import Fusion, ParallelConfig, resolved_fusion
+from .settings import PARALLEL_MODES, SETTING, choice, integer, nearest, refuse
 
 __all__ = [
     "GRAPH_MODE",
@@ -330,8 +330,7 @@ def frozen(**overrides: Any) -> ParallelConfig:
     """
     fusion = _kept("comm_fusion")
     if isinstance(overrides.get("comm_fusion"), dict):
-        checked = check_comm_fusion(overrides["comm_fusion"], SETTING, "comm_fusion")
-        overrides["comm_fusion"] = Fusion().after(checked, off_is_final=_compat == "seeds").resolved()
+        overrides["comm_fusion"] = resolved_fusion(overrides["comm_fusion"], SETTING, "comm_fusion", off_is_final=_compat == "seeds")
     kept = {key: value for key, value in {**_parallel, **_algorithm}.items() if key != "comm_fusion"}
     if _compat == "2.10":
         kept = {**DEFAULTS_OF_2_10, **kept}

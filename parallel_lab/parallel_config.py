@@ -17,7 +17,7 @@ from .context_tables import ALGORITHM, PARALLEL, PARTS
 from .errors import ContextError, ContextTypeError
 from .settings import FUSED_MESSAGES, SETTING, Check, check_comm_fusion, integer, number, refuse
 
-__all__ = ["FUSION_THRESHOLD_MB", "Fusion", "ParallelConfig"]
+__all__ = ["FUSION_THRESHOLD_MB", "Fusion", "ParallelConfig", "resolved_fusion"]
 
 FUSION_THRESHOLD_MB = 64  # of mode "auto" (MindSpore, set_auto_parallel_context)
 
@@ -152,17 +152,22 @@ class ParallelConfig:
         )
 
 
+def resolved_fusion(given: object, where: str, key: str, *, off_is_final: bool = True) -> tuple[tuple[Any, ...], ...]:
+    """`ParallelConfig.comm_fusion` of one dict after the reset. off_is_final: as in `Fusion.after`. Raises what `check_comm_fusion` raises."""
+    return Fusion().after(check_comm_fusion(given, where, key), off_is_final=off_is_final).resolved()
+
+
 def _resolved_fusion(key: str, value: object, where: str) -> tuple[tuple[Any, ...], ...]:
     """A dict of `comm_fusion` resolved, or the resolved form checked."""
     if not issubclass(type(value), tuple):
-        return Fusion().after(check_comm_fusion(value, where, key)).resolved()
+        return resolved_fusion(value, where, key)
     parts = list(tuple.__iter__(value))
     if not all(type(part) is tuple and len(part) == 3 for part in parts):
         raise refuse(ContextTypeError, key, value, "A dict, or one (kind, mode, config) per fused kind of message", where)
     as_dict = {kind: {"mode": mode, "config": _as_given(mode, config)} for kind, mode, config in parts if type(kind) is str}
     if len(as_dict) != len(parts):
         raise refuse(ContextTypeError, key, value, f"Each kind of message once: {', '.join(FUSED_MESSAGES)}", where)
-    return Fusion().after(check_comm_fusion(as_dict, where, key)).resolved()
+    return resolved_fusion(as_dict, where, key)
 
 
 def _cost_model_fusion(key: str, value: object, where: str) -> tuple[Any, ...] | None:

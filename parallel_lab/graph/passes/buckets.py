@@ -14,8 +14,10 @@ nn.DistributedGradReducer.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...fusion import cost_model_groups, distances_from_loss, index_groups, size_groups_by_bytes, size_groups_by_elements
 from ...layout import canonical_axes
@@ -74,20 +76,26 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
 
 def unreached(draft: Draft, members: list[Member]) -> str:
     """What to say of the positions of mode "index" that lie behind the last message and cut nothing; "" without any. (MindSpore logs a warning.)"""
-    config = draft.config
-    mode, setting = next(((m, c) for kind, m, c in config.comm_fusion if kind == _FUSED[members[0].instr.kind]), ("", 0))
-    local = config.parallel_mode in LOCAL_MODES
-    count = sum(draft.graph.input(name).trainable for name in draft.order) if local else len(members)
+    mode, setting = _setting(draft, members)
+    if draft.config.parallel_mode in LOCAL_MODES:
+        count = sum(draft.graph.input(name).trainable for name in draft.order)
+    else:  # counted among those that could share a message
+        count = max(Counter((m.key, m.given.comm_fusion) for m in members).values())
     behind = [position for position in setting if position >= count] if mode == "index" else []
     if not behind:
         return ""
     return f" (index {', '.join(map(str, behind))} cut{'s' if len(behind) == 1 else ''} nothing: the last is {count - 1})"
 
 
+def _setting(draft: Draft, members: list[Member]) -> tuple[str, Any]:
+    """(mode, config) of comm_fusion for the members' kind of message; ("", 0) where it is not set."""
+    return next(((mode, config) for kind, mode, config in draft.config.comm_fusion if kind == _FUSED[members[0].instr.kind]), ("", 0))
+
+
 def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
     """What members of one bucket have in common beside their key; None: nobody asked for fusion."""
     config = draft.config
-    mode, setting = next(((m, c) for kind, m, c in config.comm_fusion if kind == _FUSED[members[0].instr.kind]), ("", 0))
+    mode, setting = _setting(draft, members)
     ids = [m.given.comm_fusion for m in members]
     given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
     local = config.parallel_mode in LOCAL_MODES
