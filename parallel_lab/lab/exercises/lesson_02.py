@@ -94,10 +94,10 @@ def _alpha_beta(answer: Any, fit: Any = None) -> Iterator[Part]:
         yield Part("your machine", False, what, 'check("02.3", ..., fit=fit) with the fit of fit_link')
         return
     mine = fit_line(fit.sizes_bytes, [[t] for t in fit.median_s])  # from the measured times, whatever the fit says of itself
-    own = _own_line(function, mine) if exact.passed else None
-    if own is not None:
+    line = None
+    if exact.passed:
+        own, line = _own_line(function, mine)
         yield own
-    line = _line_of(function, mine.sizes_bytes, list(mine.median_s))[0] if own is not None and own.passed else None
     yield _half(half, mine, line)
 
 
@@ -106,14 +106,16 @@ def _spread(line: tuple[float, float], fit: Fit) -> float:
     return math.sqrt(sum(((line[0] + line[1] * m - t) / t) ** 2 for m, t in zip(fit.sizes_bytes, fit.median_s, strict=True)) / len(fit.sizes_bytes))
 
 
-def _own_line(function: Any, fit: Fit) -> Part:
+def _own_line(function: Any, fit: Fit) -> tuple[Part, tuple[float, float] | None]:
+    """The part, and the learner's line if it passes."""
     best = _spread((fit.alpha_s, fit.beta_s_per_byte), fit)
     rule = f"off by {best:.1%} of the measured times (root mean square), as the best line is, or up to {CLOSE:.0%} more"
     line, fault = _line_of(function, fit.sizes_bytes, list(fit.median_s))
     if fault is not None:
-        return fault.part("your machine", rule)
+        return fault.part("your machine", rule), None
     off = _spread(line, fit)
-    return Part("your machine", bool(off <= best * (1 + CLOSE) + 0.01), f"{_text(line)}: off by {off:.1%}", rule, _line_note_own(line, fit))
+    part = Part("your machine", bool(off <= best * (1 + CLOSE) + 0.01), f"{_text(line)}: off by {off:.1%}", rule, _line_note_own(line, fit))
+    return part, line if part.passed else None
 
 
 def _line_note_own(line: tuple[float, float], fit: Fit) -> str:
