@@ -125,8 +125,10 @@ class Request:
             given = getattr(self, name)
             if isinstance(given, (np.integer, np.str_)):
                 object.__setattr__(self, name, given.item())
-        if isinstance(self.group, tuple) and any(isinstance(rank, np.integer) for rank in self.group):
-            object.__setattr__(self, "group", tuple(rank.item() if isinstance(rank, np.integer) else rank for rank in self.group))
+        for name in ("group", "shape"):
+            given = getattr(self, name)
+            if isinstance(given, tuple) and any(isinstance(n, np.integer) for n in given):
+                object.__setattr__(self, name, tuple(n.item() if isinstance(n, np.integer) else n for n in given))
 
     def descriptor(self) -> tuple:
         """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
