@@ -211,8 +211,18 @@ def large_halves(world, settings, fusion_type):
 
 def test_a_kind_set_after_openstate_false_stays_off(pool):
     """As in compiled steps: every gradient travels alone."""
-    for before, after in on_ranks(pool, set_between, {"comm_fusion": {"openstate": False}}, {"all_reduce_fusion_config": [0]}):
-        assert before == after == 3
+    for count in on_ranks(pool, set_after_openstate_false):
+        assert count == 3
+
+
+def set_after_openstate_false(world):
+    context.set_auto_parallel_context(comm_fusion={"openstate": False})
+    context.set_auto_parallel_context(all_reduce_fusion_config=[0])
+    parameters = [Parameter(Tensor(np.zeros(3)), f"p{i}") for i in range(3)]
+    world.comm.recording = True
+    world.comm.records.clear()
+    nn.DistributedGradReducer(parameters)([Tensor(np.ones(3))] * 3)
+    return len(world.comm.records)
 
 
 def test_a_gradient_that_is_none_is_refused_before_anything_is_sent(pool):
@@ -230,19 +240,17 @@ def without_one(world):
 
 
 def test_a_setting_that_comes_after_the_reducer_does_not_change_it(pool):
-    for before, after in on_ranks(pool, set_between, {}, index(0)):
+    for before, after in on_ranks(pool, set_between):
         assert before == after == 1
 
 
-def set_between(world, first, then):
+def set_between(world):
     parameters = [Parameter(Tensor(np.zeros(3)), f"p{i}") for i in range(3)]
-    context.set_auto_parallel_context(**first)
     reducer = nn.DistributedGradReducer(parameters)
     world.comm.recording = True
     counts = []
-    for settings in ({}, then):
+    for settings in ({}, index(0)):
         context.set_auto_parallel_context(**settings)
-        reducer = reducer if first == {} else nn.DistributedGradReducer(parameters)
         world.comm.records.clear()
         reducer([Tensor(np.ones(3))] * 3)
         counts.append(len(world.comm.records))
