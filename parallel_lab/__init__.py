@@ -8,11 +8,20 @@
     with pl.Session(plan, net, opt, executor="processes") as session:
         losses = session.train([(x, label)], steps=20)
 
-    pl.init()                                                       # in a script under `parallel-lab run -n 8 script.py`
+In a script that is started with `parallel-lab run -n 8 script.py`:
+
+    pl.init()
     pl.Model(net, nn.MSELoss(), opt).train(5, dataset, callbacks=[pl.LossMonitor()])
 
-Words and behaviour are MindSpore's. `import parallel_lab` loads numpy, tensors, operators and layers; compiling, running, training and files are
-imported when one of their names is first used (`_LATER`), widgets, plots and processes where they are needed.
+In a notebook:
+
+    lab = pl.StrategyLab("quickstart", devices=8)
+    pl.widgets.StrategyLabWidget(lab)
+    with pl.WorkerPool(4) as pool:
+        pool.run(lambda comm: comm.all_reduce(np.ones(3)))
+
+Words and behaviour are MindSpore's. `import parallel_lab` loads numpy, tensors, operators and layers; compiling,
+running, training, files, processes and labs are imported when one of their names is first used (`_LATER`).
 """
 
 from __future__ import annotations
@@ -23,25 +32,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 from . import nn, ops
-from .autograd import grad, value_and_grad
-from .context import (
-    GRAPH_MODE,
-    PYNATIVE_MODE,
-    ParallelMode,
-    get_algo_parameters,
-    get_auto_parallel_context,
-    get_compat,
-    get_context,
-    get_seed,
-    reset_algo_parameters,
-    reset_auto_parallel_context,
-    set_algo_parameters,
-    set_auto_parallel_context,
-    set_compat,
-    set_context,
-    set_seed,
-)
-from .errors import (
+from .base.errors import (
     CollectiveMismatch,
     CollectiveTimeout,
     ContextError,
@@ -55,42 +46,101 @@ from .errors import (
     StrategyError,
     TraceError,
 )
-from .layout import TensorLayout
-from .named_layout import Layout
+from .base.seeds import get_seed, set_seed
+from .base.settings.context import (
+    ParallelMode,
+    get_algo_parameters,
+    get_auto_parallel_context,
+    get_compat,
+    get_context,
+    keep_also,
+    reset_algo_parameters,
+    reset_auto_parallel_context,
+    set_algo_parameters,
+    set_auto_parallel_context,
+    set_compat,
+    set_context,
+)
+from .base.settings.tables import GRAPH_MODE, PYNATIVE_MODE
+from .layout.named_layout import Layout
+from .layout.redistribution import plan_redistribution
+from .layout.tensor_layout import TensorLayout
+from .nn.cell import shard
 from .nn.initializer import initializer
-from .nn.sharded import shard
-from .redistribution import plan_redistribution
-from .tensor import Parameter, ParameterTuple, Tensor
+from .nn.tensor.autograd import grad, value_and_grad
+from .nn.tensor.tensor import Parameter, ParameterTuple, Tensor
 
 if TYPE_CHECKING:  # what `_LATER` says, for editors
-    from . import checkpoint, communication, dataset, models, train
-    from .checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
-    from .communication import create_group, get_group_size, get_rank, init, release
-    from .compiler import compile_network as compile, compile_steps
-    from .plan import Plan
+    from . import train
+    from .base.cluster import Link, get_cluster
+    from .base.events import Event, EventLog
+    from .graph.compiler import compile_network as compile, compile_steps
+    from .graph.plan import Plan
+    from .lab import widgets
+    from .lab.collectives.model import CollectiveStepper
+    from .lab.fusion.model import FusionLab
+    from .lab.memory.model import MemoryLab
+    from .lab.strategy.model import StrategyLab
+    from .nn import models
+    from .processes.shm import WorkerPool
     from .run.communicator import Request
-    from .run.session import Session
     from .run.simulator import Simulator, simulate
-    from .train import AutoParallel, Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint, ProgressBar, TimeMonitor, jit
+    from .train import (
+        AutoParallel,
+        Callback,
+        CheckpointConfig,
+        LossMonitor,
+        Model,
+        ModelCheckpoint,
+        ProgressBar,
+        TimeMonitor,
+        checkpoint,
+        communication,
+        dataset,
+        jit,
+    )
+    from .train.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
+    from .train.communication import create_group, get_group_size, get_rank, init, release
+    from .train.session import Session
 
-# what is imported when it is first asked for: name -> (module, its name there; "" for the module itself)
+# what is imported when it is first used: name -> (module, its name there; "" for the module itself)
 _LATER: dict[str, tuple[str, str]] = {
-    "compile": ("compiler", "compile_network"),
+    "compile": ("graph.compiler", "compile_network"),
     **{
         name: (module, name)
         for module, names in {
-            "compiler": ("compile_steps",),
-            "plan": ("Plan",),
+            "base.cluster": ("Link", "get_cluster"),
+            "base.events": ("Event", "EventLog"),
+            "graph.compiler": ("compile_steps",),
+            "graph.plan": ("Plan",),
             "run.communicator": ("Request",),
-            "run.session": ("Session",),
             "run.simulator": ("Simulator", "simulate"),
-            "communication": ("create_group", "get_group_size", "get_rank", "init", "release"),
-            "checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
-            "train": ("AutoParallel", "Callback", "CheckpointConfig", "LossMonitor", "Model", "ModelCheckpoint", "ProgressBar", "TimeMonitor", "jit"),
+            "processes.shm": ("WorkerPool",),
+            "train.session": ("Session",),
+            "train.communication": ("create_group", "get_group_size", "get_rank", "init", "release"),
+            "train.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
+            "train": (
+                "AutoParallel",
+                "Callback",
+                "CheckpointConfig",
+                "LossMonitor",
+                "Model",
+                "ModelCheckpoint",
+                "ProgressBar",
+                "TimeMonitor",
+                "jit",
+            ),
+            "lab.strategy.model": ("StrategyLab",),
+            "lab.collectives.model": ("CollectiveStepper",),
+            "lab.fusion.model": ("FusionLab",),
+            "lab.memory.model": ("MemoryLab",),
         }.items()
         for name in names
     },
-    **{module: (module, "") for module in ("checkpoint", "communication", "dataset", "models", "train")},
+    **{
+        path.rpartition(".")[2]: (path, "")
+        for path in ("train", "train.checkpoint", "train.communication", "train.dataset", "nn.models", "lab.widgets")
+    },
 }
 
 __all__ = [
@@ -100,12 +150,18 @@ __all__ = [
     "Callback",
     "CheckpointConfig",
     "CollectiveMismatch",
+    "CollectiveStepper",
     "CollectiveTimeout",
     "ContextError",
     "DeadlockError",
+    "Event",
+    "EventLog",
+    "FusionLab",
     "Layout",
     "LayoutError",
+    "Link",
     "LossMonitor",
+    "MemoryLab",
     "Model",
     "ModelCheckpoint",
     "ParallelLabError",
@@ -122,10 +178,12 @@ __all__ = [
     "ShapeError",
     "Simulator",
     "StrategyError",
+    "StrategyLab",
     "Tensor",
     "TensorLayout",
     "TimeMonitor",
     "TraceError",
+    "WorkerPool",
     "checkpoint",
     "communication",
     "compile",
@@ -134,6 +192,7 @@ __all__ = [
     "dataset",
     "get_algo_parameters",
     "get_auto_parallel_context",
+    "get_cluster",
     "get_compat",
     "get_context",
     "get_group_size",
@@ -162,7 +221,17 @@ __all__ = [
     "simulate",
     "train",
     "value_and_grad",
+    "widgets",
 ]
+
+
+def _kept_settings() -> dict[str, Any]:
+    from .mindspore._settings import KEPT
+
+    return KEPT
+
+
+keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 
 def __getattr__(name: str) -> Any:
@@ -183,6 +252,6 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython) -> None:
     """`%load_ext parallel_lab`: adds the cell magic `%%ranks`."""
-    from .magics import load
+    from .cli.magics import load
 
     load(ipython)

@@ -1,9 +1,10 @@
 """What every test gets: a check that it leaves nothing behind, and `rng`.
 
-A test leaves no process, no name in /dev/shm and no open widget. What a fixture of wider scope (a pool per module) holds was there before the test
-began and is not counted; the whole run is looked at once more at its end. Environment:
+A test leaves no process, no name in /dev/shm and no open widget. What a fixture of wider scope (a pool per module)
+holds was there before the test began and is not counted; the whole run is looked at once more at its end. Environment:
 
-    PARALLEL_LAB_CI=1         a skipped test fails: on the build machine every tool is there, so nothing may be left out in silence
+    PARALLEL_LAB_CI=1         a skipped test fails: on the build machine every tool is there, so nothing may be left out
+                              in silence
     PARALLEL_LAB_TEST_SEED=n  seed of `rng` instead of the test's own
 """
 
@@ -20,11 +21,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_lab import context
+from parallel_lab.base import seeds
 
 GRACE_S = 3.0  # processes need a moment to end after they were told to
 HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
 SHM = Path("/dev/shm")
+
+
+# ---- compiled modules ----
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests start thousands of Python processes. Where the environment forbids compiled files (PYTHONDONTWRITEBYTECODE)
+    they go to pytest's own cache: otherwise each process would compile the package again, which takes it a second.
+    """
+    if sys.dont_write_bytecode and sys.pycache_prefix is None:
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("compiled"))
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 # ---- skips ----
@@ -53,9 +67,15 @@ def pytest_make_collect_report() -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """On the build machine a failure is told when it happens: a build that is stopped at its time limit never comes to the summary."""
+    """On the build machine a failure is told when it happens: a build that is stopped at its time limit never comes to
+    the summary.
+    """
     if report.failed and os.environ.get("PARALLEL_LAB_CI") == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
-        print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)\n{report.longreprtext}", file=sys.stderr, flush=True)
+        print(
+            f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)\n{report.longreprtext}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -79,10 +99,16 @@ def _children(pid: int) -> list[int]:
 
 
 def _command(pid: int) -> str | None:
-    """The command line; None for a process that has ended. It is empty for a moment while a program is being loaded, and that is no end."""
+    """The command line; None for a process that has ended. It is empty for a moment while a program is being loaded,
+    and that is no end.
+    """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return None if state in "ZX" else Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            None
+            if state in "ZX"
+            else Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        )
     except OSError:
         return None
 
@@ -90,7 +116,8 @@ def _command(pid: int) -> str | None:
 def living_processes() -> dict[int, str]:
     """Descendants of the test run that are alive: {pid: command line}, without the helpers that multiprocess keeps.
 
-    A worker has the command line of the fork server it was cloned from; only the server itself, our own child, is a helper.
+    A worker has the command line of the fork server it was cloned from; only the server itself, our own child, is a
+    helper.
     """
     found, waiting = {}, [(pid, True) for pid in _children(os.getpid())]
     while waiting:
@@ -106,7 +133,9 @@ def living_processes() -> dict[int, str]:
 
 
 def _users(name: str) -> list[int]:
-    """Processes that have the /dev/shm file or folder `name` mapped or open, or in their command line: they look after it."""
+    """Processes that have the /dev/shm file or folder `name` mapped or open, or in their command line: they look after
+    it.
+    """
     target, found = str(SHM / name), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -124,7 +153,9 @@ def shared_names() -> dict[str, str]:
 
 
 def own_new_names(before: dict[str, str]) -> dict[str, str]:
-    """Names that were not there before and that no living process outside this run uses: another run's come and go while a test ends."""
+    """Names that were not there before and that no living process outside this run uses: another run's come and go
+    while a test ends.
+    """
     return {name: name for name in shared_names() if name not in before and not _of_others(name)}
 
 
@@ -138,7 +169,9 @@ def _of_others(name: str) -> bool:
 
 
 def open_widgets() -> dict[str, str]:
-    """Widgets that were not closed: {model id: class}. Layout and style helpers are left out: `close()` of their owner does not close them."""
+    """Widgets that were not closed: {model id: class}. Layout and style helpers are left out: `close()` of their owner
+    does not close them.
+    """
     module = sys.modules.get("ipywidgets.widgets.widget")
     if module is None:
         return {}
@@ -180,7 +213,9 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
     """After each test: no process, no name in /dev/shm, no open widget beyond what was there before it."""
     processes, names, widgets = living_processes(), shared_names(), open_widgets()
     yield
-    left = _report(_left(living_processes, processes), _left(lambda: own_new_names(names), {}), _left(open_widgets, widgets, 0.0))
+    left = _report(
+        _left(living_processes, processes), _left(lambda: own_new_names(names), {}), _left(open_widgets, widgets, 0.0)
+    )
     if left:
         pytest.fail(f"left behind by this test:\n  {left}", pytrace=False)
 
@@ -190,14 +225,18 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def seed_as_before() -> Iterator[None]:
-    """A test draws what it would draw alone, and the seed that it sets is not that of the next one: they run in any order, in several processes."""
-    with context.temporary_seed(context.get_seed()):
+    """A test draws what it would draw alone, and the seed that it sets is not that of the next one: they run in any
+    order, in several processes.
+    """
+    with seeds.temporary_seed(seeds.get_seed()):
         yield
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator whose seed is the test's own (made from its name), and printed, so that a failing draw can be had again."""
+    """A generator whose seed is the test's own (made from its name), and printed, so that a failing draw can be had
+    again.
+    """
     named = os.environ.get("PARALLEL_LAB_TEST_SEED")
     seed = int(named) if named else zlib.crc32(request.node.nodeid.encode())
     print(f"rng seed {seed} (PARALLEL_LAB_TEST_SEED={seed} draws the same again)")

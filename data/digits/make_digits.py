@@ -2,13 +2,15 @@
 
     pip install scikit-learn && python data/digits/make_digits.py
 
-Only needed to make the files again; `parallel_lab/dataset/digits.py` reads them. It prints the SHA-256 of each file's unzipped content, which must be
-those in SOURCE.md. The arithmetic is in integers and the gzip header carries no time and no name, so nothing changes from run to run.
+Only needed to make the files again; `parallel_lab/train/dataset/digits.py` reads them. It prints the SHA-256 of
+each file's unzipped content, which must be those in SOURCE.md. The arithmetic is in integers and the gzip header
+carries no time and no name, so nothing changes from run to run.
 
-Recipe: each original is 8x8 with values 0..16. Bilinear interpolation with aligned pixel centres takes it to 28x28: output pixel i has its centre at
-(2i + 1) * 8 / 56 - 1/2 = (4i - 5) / 14 in units of input pixels, and beyond the edge the edge value goes on. The result is rounded half up to the
-original's 17 grey levels 0..16 (finer levels would be invented, and double the size of the files), which become 0..255 as level * 255 / 16, again
-rounded half up.
+Recipe: each original is 8x8 with values 0..16. Bilinear interpolation with aligned pixel centres takes it to 28x28:
+output pixel i has its centre at (2i + 1) * 8 / 56 - 1/2 = (4i - 5) / 14 in units of input pixels, and beyond the
+edge the edge value goes on. The result is rounded half up to the original's 17 grey levels 0..16 (finer levels
+would be invented, and double the size of the files), which become 0..255 as level * 255 / 16, again rounded half
+up.
 """
 
 from __future__ import annotations

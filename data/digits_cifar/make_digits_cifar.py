@@ -2,17 +2,21 @@
 
     python data/digits_cifar/make_digits_cifar.py
 
-Only needed to make the files again; `parallel_lab.dataset.Cifar10Dataset` reads them. It prints the SHA-256 of each file's unzipped content,
-which must be those in README.md. All arithmetic is in integers, every choice comes from a hash, and the gzip header carries no time and no name, so
-the content does not change from run to run or from machine to machine.
+Only needed to make the files again; `parallel_lab.train.dataset.Cifar10Dataset` reads them. It prints the SHA-256
+of each file's unzipped content, which must be those in README.md. All arithmetic is in integers, every choice comes
+from a hash, and the gzip header carries no time and no name, so the content does not change from run to run or from
+machine to machine.
 
-Recipe: each digit is 28x28 with values 0 (paper) to 255 (ink). The first bytes of SHA-256("digits_cifar <split> <index>") choose for each picture:
+Recipe: each digit is 28x28 with values 0 (paper) to 255 (ink). The first bytes of SHA-256("digits_cifar <split>
+<index>") choose for each picture:
 
-- byte 0: where the digit lies in the 32x32 picture: row = byte // 16 % 5, column = byte % 16 % 5, so 0 to 4 pixels of paper above and to the left;
+- byte 0: where the digit lies in the 32x32 picture: row = byte // 16 % 5, column = byte % 16 % 5, so 0 to 4 pixels
+  of paper above and to the left;
 - byte 1: odd, light ink on dark paper; even, dark ink on light paper;
-- bytes 2 and 3: two dark values, byte * 96 // 256 (from 0 to 95); bytes 4 and 5: two light values, 160 + byte * 96 // 256 (from 160 to 255);
-- byte 6: which of the two pairs red, green and blue have: the bits 0, 1 and 2 of 1 + byte % 6, so that never all three are alike. Two pairs
-  instead of three make the files a third smaller, because gzip finds the repeated plane.
+- bytes 2 and 3: two dark values, byte * 96 // 256 (from 0 to 95); bytes 4 and 5: two light values, 160 + byte * 96
+  // 256 (from 160 to 255);
+- byte 6: which of the two pairs red, green and blue have: the bits 0, 1 and 2 of 1 + byte % 6, so that never all
+  three are alike. Two pairs instead of three make the files a third smaller, because gzip finds the repeated plane.
 
 A pixel is (paper * (255 - value) + ink * value) / 255 in each channel, rounded half up.
 """
@@ -32,9 +36,12 @@ DARK, LIGHT, RANGE = 0, 160, 96  # smallest value of a dark and of a light colou
 
 def digits(folder: Path, prefix: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 28, 28) and labels (n,), uint8; the IDX headers are 16 and 8 bytes long."""
-    images = np.frombuffer(gzip.decompress((folder / f"{prefix}-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
-    labels = np.frombuffer(gzip.decompress((folder / f"{prefix}-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
-    return images.reshape(-1, SMALL, SMALL), labels
+
+    def content(name: str, header_bytes: int) -> np.ndarray:
+        file = folder / f"{prefix}-{name}.gz"
+        return np.frombuffer(gzip.decompress(file.read_bytes()), np.uint8, offset=header_bytes)
+
+    return content("images-idx3-ubyte", 16).reshape(-1, SMALL, SMALL), content("labels-idx1-ubyte", 8)
 
 
 def colour(digit: np.ndarray, split: str, index: int) -> np.ndarray:
@@ -53,9 +60,11 @@ def colour(digit: np.ndarray, split: str, index: int) -> np.ndarray:
 def contents(folder: Path) -> dict[str, bytes]:
     """File name -> content, from the digits in `folder`: a record is the label, then the red, green and blue plane."""
     found = {}
-    for prefix, split, names in (("train", "train", [f"data_batch_{i + 1}.bin" for i in range(BATCHES)]), ("t10k", "test", ["test_batch.bin"])):
+    training = [f"data_batch_{i + 1}.bin" for i in range(BATCHES)]
+    for prefix, split, names in (("train", "train", training), ("t10k", "test", ["test_batch.bin"])):
         images, labels = digits(folder, prefix)
-        records = [bytes([label]) + colour(image, split, i).tobytes() for i, (image, label) in enumerate(zip(images, labels, strict=True))]
+        pairs = enumerate(zip(images, labels, strict=True))
+        records = [bytes([label]) + colour(image, split, i).tobytes() for i, (image, label) in pairs]
         share = len(records) // len(names)
         for i, name in enumerate(names):
             found[name] = b"".join(records[i * share : (i + 1) * share])

@@ -5,14 +5,10 @@
     predict_memory(plan).peak_bytes
     predict_timeline(plan, cluster, ranks=(0, 1)).log
 
-Only what measures a machine for these formulas runs something, on workers (`fit.py`, `measure.py`):
-
-    measured_cluster(fit_link(8, "all_reduce"), device=measure_device(8))     # this machine's own profile
+What measures a machine for these formulas is in `processes/measure/`.
 """
 
-from ..cluster import CLUSTERS, Cluster, Device, Link, get_cluster
-from .fit import Fit, fit_line, fit_link, measured_cluster
-from .measure import measure_device
+from ..base.cluster import CLUSTERS, Cluster, Device, Link, get_cluster
 from .memory import MEMORY_KINDS, MemoryPoint, MemoryReport, predict_memory
 from .time import PhaseTime, StepTime, instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
 from .timeline import Timeline, predict_timeline
@@ -23,7 +19,6 @@ __all__ = [
     "MEMORY_KINDS",
     "Cluster",
     "Device",
-    "Fit",
     "Link",
     "MemoryPoint",
     "MemoryReport",
@@ -31,13 +26,9 @@ __all__ = [
     "StepTime",
     "Timeline",
     "ZeroMemory",
-    "fit_line",
-    "fit_link",
     "get_cluster",
     "instr_time_s",
     "message_bytes",
-    "measure_device",
-    "measured_cluster",
     "message_time_s",
     "predict_memory",
     "predict_timeline",

@@ -1,14 +1,17 @@
-"""Bytes one rank holds during a step, from shapes alone; all slices of a tensor are equally large, so ranks only differ in what one of them alone
-holds (optimizer states in weight grouping).
+"""Bytes one rank holds during a step, from shapes alone; all slices of a tensor are equally large, so ranks only differ
+in what one of them alone holds (optimizer states in weight grouping).
 
     params        parameter slices                     optimizer     optimizer states (the learning rate too)
-    inputs        slices of data and constants         activations   forward results that the backward program still reads
-    grads         synchronised parameter gradients     gathered      parameters that the optimizer parallel keeps cut, put together for use
-    workspace     everything else: operands on their way, new parameter values
+    inputs        slices of data and constants         activations   forward results that the backward program still
+                  reads
+    grads         synchronised parameter gradients     gathered      parameters that the optimizer parallel keeps cut,
+                  gathered for use
+    workspace     everything else: operands on their way, new values beside the old ones that they replace
 
-A value lives from the instruction that makes it to its last use (`Plan.last_uses`); a reshape is a view of its operand and takes no bytes; while
-an instruction runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a collective
-and the allocator's rounding are not counted.
+A value lives from the instruction that makes it to its last use (`Plan.last_uses`), a parameter or state until its new
+value replaces it (`Plan.replacements`); a reshape is a view of its operand and takes no bytes; while an instruction
+runs, its operands and its result are both there. The step starts without gradients of the step before. Buffers inside a
+collective and the allocator's rounding are not counted.
 
     report = predict_memory(plan)
     report.parts              {"params": 512, "grads": 512, "optimizer": 516, "activations": 640}
@@ -19,12 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..cluster import Cluster
+from ..base.cluster import Cluster
 from ..graph.ir import Instr
-from ..plan import Plan
+from ..graph.plan import Plan
 from .time import is_view, single_stage
-
-__all__ = ["MEMORY_KINDS", "MemoryPoint", "MemoryReport", "predict_memory", "value_kinds"]
 
 MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "grads", "workspace")
 
@@ -58,7 +59,7 @@ class MemoryReport:
     params_bytes, optimizer_bytes, inputs_bytes   there from the start to the end
     grads_bytes         all synchronised gradients
     activations_bytes   forward values that backward still needs, at the moment when they take most
-    gathered_bytes      parameters put together for use, at the moment when they take most; 0 without optimizer parallel
+    gathered_bytes      parameters gathered for use, at the moment when they take most; 0 without optimizer parallel
     timeline            one MemoryPoint per instruction, in the order they run
     """
 
@@ -72,7 +73,9 @@ class MemoryReport:
 
     @property
     def parts(self) -> dict[str, int]:
-        """The four parts that memory is discussed in. They need not add up to the peak: not all are largest at the same time."""
+        """The four parts that memory is discussed in. They need not add up to the peak: not all are largest at the same
+        time.
+        """
         return {
             "params": self.params_bytes,
             "grads": self.grads_bytes,
@@ -100,24 +103,33 @@ class MemoryReport:
 
 
 def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
-    """Walk the program of one step on `rank` and count live bytes. Raises PlanError for a pipeline, and for a rank that does not exist."""
+    """Walk the program of one step on `rank` and count live bytes. Raises PlanError for a pipeline, and for a rank that
+    does not exist.
+    """
     stage = single_stage(plan)
     plan.stage_of(rank)
     memory = _Memory(plan, rank)
+    grads_bytes = sum(memory.sizes[block] for block, kind in memory.kinds.items() if kind == "grads")
     timeline = []
     for action in stage.actions:
         dead = plan.last_uses[action.program]
         for position, instr in stage.part(action):
             if instr.runs_on(rank):
                 memory.make(instr.out)
-                timeline.append(MemoryPoint(action.program, position, instr.out, tuple(memory.live[kind] for kind in MEMORY_KINDS)))
+                timeline.append(
+                    MemoryPoint(action.program, position, instr.out, tuple(memory.live[kind] for kind in MEMORY_KINDS))
+                )
+            pairs = plan.replacements.get(position, ()) if action.program == "update" else ()
+            for target, source in pairs:
+                if plan.held_by(target, rank):
+                    memory.replace(target, source)
             for name in dead.get(position, ()):
                 if name in memory.block:
                     memory.drop(name)
     kept = memory.resident
     return MemoryReport(
         params_bytes=kept["params"],
-        grads_bytes=sum(memory.sizes[block] for block, kind in memory.kinds.items() if kind == "grads"),
+        grads_bytes=grads_bytes,
         optimizer_bytes=kept["optimizer"],
         activations_bytes=max((p.by_kind["activations"] for p in timeline), default=0),
         inputs_bytes=kept["inputs"],
@@ -127,14 +139,18 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
 
 
 def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:
-    """{value: its kind out of MEMORY_KINDS} of everything that `rank` ever holds: what arrays that are counted on a rank are called."""
+    """{value: its kind out of MEMORY_KINDS} of everything that `rank` ever holds: what arrays that are counted on a
+    rank are called.
+    """
     single_stage(plan)
     memory = _Memory(plan, rank)
     return {name: memory.kinds[block] for name, block in memory.block.items()}
 
 
 class _Memory:
-    """Blocks of memory and the values that lie in them. A block is named after its first value; a view lies in its operand's block."""
+    """Blocks of memory and the values that lie in them. A block is named after its first value; a view lies in its
+    operand's block.
+    """
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.block: dict[str, str] = {}
@@ -173,7 +189,9 @@ class _Memory:
             self._add_block(plan, instr.out, "gathered" if together else "workspace")
             if phase == "forward":
                 forward.add(instr.out)
-        read = {self.block[name] for _, instr in plan.instructions("backward") for name in instr.ins if name in self.block}
+        read = {
+            self.block[name] for _, instr in plan.instructions("backward") for name in instr.ins if name in self.block
+        }
         self.kinds.update((block, "activations") for block in forward & read if self.kinds[block] == "workspace")
         made = {self.block[value] for _, value in plan.gradients}
         self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
@@ -189,6 +207,17 @@ class _Memory:
         self.users[block] -= 1
         if not self.users[block]:
             self.live[self.kinds[block]] -= self.sizes[block]
+
+    def replace(self, target: str, source: str) -> None:
+        """`target` gives up its old value and names the new one, which counts as what the old one was."""
+        old, new = self.block[target], self.block[source]
+        self.drop(target)
+        if self.kinds[new] not in ("params", "optimizer"):
+            self.live[self.kinds[new]] -= self.sizes[new]
+            self.live[self.kinds[old]] += self.sizes[new]
+            self.kinds[new] = self.kinds[old]
+        self.block[target] = new
+        self.make(target)
 
 
 def _puts_together(instr: Instr) -> bool:

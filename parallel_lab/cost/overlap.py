@@ -1,21 +1,25 @@
-"""Backward computation above, gradient messages below: what a grouping of the messages makes of a step. Pure numbers, no plan, no arrays of data.
+"""Backward computation above, gradient messages below: what a grouping of the messages makes of a step. Pure numbers,
+no plan, no arrays of data.
 
     backward  |g0|g1|g2|g3|                     compute_s each; a gradient is there when its box ends
     messages        |--0 1--|    |--2 3--|      a bucket is sent when its last gradient is there and the line is free
                                  '------' exposed: nothing is left to compute
 
-A message of m bytes takes alpha_s + beta_s_per_byte * m (`Link`: alpha is the start, beta the time per byte; MindSpore's text has the names the other
-way round). One message travels at a time, in the order in which buckets get ready. The step ends when backward and the last message have.
+A message of m bytes takes alpha_s + beta_s_per_byte * m (`Link`: alpha is the start, beta the time per byte;
+MindSpore's text has the names the other way round). One message travels at a time, in the order in which buckets get
+ready. The step ends when backward and the last message have.
 
 `Packing` adds what buckets cost a rank that has to lay gradients side by side: copies before a message, views after it.
 
-`best_grouping` finds the contiguous grouping with the shortest step, exactly: a line that is free earlier never makes a later message end later, so
-the best grouping of the first j gradients is the best one of the first i and one message with the rest. With packing, what is kept of the first j is
-every way that no other one beats in all respects. `equal_buckets_step_s` and `best_bucket_count` are the closed forms for equal layers.
+`best_grouping` finds the contiguous grouping with the shortest step, exactly: a line that is free earlier never makes a
+later message end later, so the best grouping of the first j gradients is the best one of the first i and one message
+with the rest. With packing, what is kept of the first j is every way that no other one beats in all respects.
+`equal_buckets_step_s` and `best_bucket_count` are the closed forms for equal layers.
 
     >>> golf = tuple(Gradient(f"g{n}", mb * 10**6, 1e-3) for n, mb in enumerate((8, 1, 1, 4, 2, 8, 16, 8, 16, 4)))
     >>> link = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-9)
-    >>> [round(1e3 * predict_overlap(golf, groups, link).step_s, 2) for groups in (range(10), [0] * 10, best_grouping(golf, link))]
+    >>> groupings = range(10), [0] * 10, best_grouping(golf, link)
+    >>> [round(1e3 * predict_overlap(golf, groups, link).step_s, 2) for groups in groupings]
     [28.0, 28.0, 22.0]
 """
 
@@ -28,22 +32,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..cluster import Link
-from ..errors import ArgumentError, message, shorten
-from ..fusion import Groups, buckets_of
-
-__all__ = [
-    "BucketTime",
-    "Gradient",
-    "Overlap",
-    "Packing",
-    "all_reduce_line",
-    "best_bucket_count",
-    "best_grouping",
-    "best_threshold",
-    "equal_buckets_step_s",
-    "predict_overlap",
-]
+from ..base.cluster import Link
+from ..base.errors import ArgumentError, shorten
+from ..base.settings.fusion_rules import Groups, buckets_of
+from ..ops.collectives.definitions import MESSAGES
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,8 @@ class Gradient:
 
     size_bytes  bytes one rank hands over
     compute_s   seconds of backward between the gradient before and this one
-    after_s     seconds of work on it once its message is complete, such as dividing a sum, which the next message's waits for
+    after_s     seconds of work on it once its message is complete, such as dividing a sum, which the next message's
+                waits for
     """
 
     name: str
@@ -63,7 +56,9 @@ class Gradient:
     def __post_init__(self) -> None:
         for field, value in (("size_bytes", self.size_bytes), ("compute_s", self.compute_s), ("after_s", self.after_s)):
             if not 0 <= value < math.inf:
-                raise ArgumentError(message(f"{field}={shorten(value)}", where=f"Gradient {shorten(self.name)}", allowed="At least 0, finite"))
+                raise ArgumentError(
+                    f"{field}={shorten(value)}", where=f"Gradient {shorten(self.name)}", allowed="At least 0, finite"
+                )
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,8 @@ class BucketTime:
     """One message on the line.
 
     members    positions of its gradients, in the order of backward
-    ready_s    when the last of them is there;  start_s, end_s: when it travels, start_s later than ready_s where the line was busy
+    ready_s    when the last of them is there;  start_s, end_s: when it travels, start_s later than ready_s where the
+               line was busy
     hidden_s   seconds of travelling beside backward computation
     exposed_s  seconds of travelling after it
     unpack_s   seconds of the rank, once the message is complete: unpacking, and the gradients' own work
@@ -167,7 +163,8 @@ def predict_overlap(
 ) -> Overlap:
     """What the grouping makes of the step.
 
-    groups          per gradient its group, equal numbers share a message (see `parallel_lab/fusion.py`)
+    groups          per gradient its group, equal numbers share a message (see
+                    `parallel_lab/base/settings/fusion_rules.py`)
     link            of one message as a whole: for a collective `all_reduce_line`
     rest_s          seconds of backward after the last gradient
     after_backward  every message waits for the whole of backward: no overlap
@@ -177,9 +174,9 @@ def predict_overlap(
     """
     if len(gradients) != len(groups):
         what = f"{len(groups)} group numbers for {len(gradients)} gradients"
-        raise ArgumentError(message(what, where="predict_overlap", allowed="One per gradient"))
+        raise ArgumentError(what, where="predict_overlap", allowed="One per gradient")
     if not 0 <= rest_s < math.inf:
-        raise ArgumentError(message(f"rest_s={shorten(rest_s)}", where="predict_overlap", allowed="At least 0, finite"))
+        raise ArgumentError(f"rest_s={shorten(rest_s)}", where="predict_overlap", allowed="At least 0, finite")
     cost, buckets = packing or _FREE, buckets_of(groups)
     sizes = [sum(gradients[position].size_bytes for position in bucket) for bucket in buckets]
     packs = [0.0] * len(gradients)  # seconds of packing behind each gradient
@@ -205,7 +202,8 @@ def predict_overlap(
 
 
 def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) -> Link:
-    """One ring all_reduce as a line: 2(n-1) alpha to start, 2(n-1)/n beta + (n-1)/n gamma per byte of the operand (`cost/time.py`).
+    """One ring all_reduce as a line: 2(n-1) alpha to start, 2(n-1)/n beta + (n-1)/n gamma per byte of the operand, as
+    its definition says (`ops/collectives/definitions.py`).
 
     >>> all_reduce_line(2, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
     Link(alpha_s=2e-06, beta_s_per_byte=1e-09)
@@ -213,29 +211,35 @@ def all_reduce_line(group_size: int, link: Link, gamma_s_per_byte: float = 0.0) 
     Raises ArgumentError for a group without ranks.
     """
     if group_size < 1:
-        raise ArgumentError(message(f"group_size={shorten(group_size)}", where="all_reduce_line", allowed="At least 1"))
-    others = group_size - 1
-    return Link(2 * others * link.alpha_s, (2 * others * link.beta_s_per_byte + others * gamma_s_per_byte) / group_size)
+        raise ArgumentError(f"group_size={shorten(group_size)}", where="all_reduce_line", allowed="At least 1")
+    ring, n = MESSAGES["all_reduce"], group_size
+    return Link(ring.time_s(0, n, link), ring.time_s(n, n, Link(0.0, link.beta_s_per_byte), gamma_s_per_byte) / n)
 
 
 # ---- search ----
 
 
 def best_grouping(
-    gradients: Sequence[Gradient], link: Link, max_messages: int | None = None, *, packing: Packing | None = None, rest_s: float = 0.0
+    gradients: Sequence[Gradient],
+    link: Link,
+    max_messages: int | None = None,
+    *,
+    packing: Packing | None = None,
+    rest_s: float = 0.0,
 ) -> Groups:
     """The contiguous grouping with which the step ends first; of several one with the fewest messages.
 
     max_messages     use at most so many
-    packing, rest_s  as for `predict_overlap`; rest_s only matters with packing, or where gradients have work of their own (after_s)
+    packing, rest_s  as for `predict_overlap`; rest_s only matters with packing, or where gradients have work of their
+                     own (after_s)
 
-    Exact over all 2^(n-1) groupings. Without these O(m n^2) for n gradients and m messages in the answer; with it as many times more as there are
-    ways that no other one beats. Raises ArgumentError for max_messages below 1.
+    Exact over all 2^(n-1) groupings. Without these O(m n^2) for n gradients and m messages in the answer; with it as
+    many times more as there are ways that no other one beats. Raises ArgumentError for max_messages below 1.
     """
     count = len(gradients)
     limit = count if max_messages is None else min(max_messages, count)
     if max_messages is not None and max_messages < 1:
-        raise ArgumentError(message(f"max_messages={shorten(max_messages)}", where="best_grouping", allowed="At least 1"))
+        raise ArgumentError(f"max_messages={shorten(max_messages)}", where="best_grouping", allowed="At least 1")
     if not count:
         return ()
     if packing is not None or any(g.after_s for g in gradients):
@@ -245,7 +249,9 @@ def best_grouping(
     before = np.array(total[:-1], dtype=float)
 
     def next_ends(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """With one message more: per j the earliest end of the line once the first j gradients are sent, and where its last message begins."""
+        """With one message more: per j the earliest end of the line once the first j gradients are sent, and where its
+        last message begins.
+        """
         found, cuts = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
         for j in range(1, count + 1):
             line = np.maximum(ends[:j], ready[j - 1]) + (link.alpha_s + link.beta_s_per_byte * (total[j] - before[:j]))
@@ -297,7 +303,9 @@ def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing:
     count = len(gradients)
     ready = list(accumulate(g.compute_s for g in gradients))
     total = list(accumulate((g.size_bytes for g in gradients), initial=0))
-    behind = list(accumulate((g.after_s for g in reversed(gradients)), initial=0.0))[::-1]  # after_s of what is not sent yet
+    behind = list(accumulate((g.after_s for g in reversed(gradients)), initial=0.0))[
+        ::-1
+    ]  # after_s of what is not sent yet
 
     def no_sooner(way: _Way, sent: int) -> float:
         """The step cannot end before this, whatever follows."""
@@ -308,19 +316,27 @@ def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing:
 
     simple = [tuple(range(count))] if limit >= count else []
     simple += [(0,) * count, best_grouping([replace(g, after_s=0.0) for g in gradients], link, limit)]
-    known_s = min(predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s for groups in simple) * (1 + 1e-9)
+    known_s = min(
+        predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s for groups in simple
+    ) * (1 + 1e-9)
     ways: list[list[_Way]] = [[_Way(0.0, 0.0, 0.0, 0.0, ())]]
     for stop in range(1, count + 1):
         found: list[_Way] = []
         for start in range(stop):
             size, members = total[stop] - total[start], stop - start
-            pack_s, unpack_s, message_s = packing.pack_s(size, members), packing.unpack_all_s(gradients[start:stop]), link.time_s(size)
+            pack_s, unpack_s, message_s = (
+                packing.pack_s(size, members),
+                packing.unpack_all_s(gradients[start:stop]),
+                link.time_s(size),
+            )
             for way in ways[start]:
                 if len(way.starts) < limit:
                     late_s = way.late_s + pack_s
                     line_s = max(way.line_s, ready[stop - 1] + late_s) + message_s
                     starts = (*way.starts, start)
-                    found.append(_Way(late_s, line_s, way.unpack_s + unpack_s, max(way.done_s, line_s) + unpack_s, starts))
+                    found.append(
+                        _Way(late_s, line_s, way.unpack_s + unpack_s, max(way.done_s, line_s) + unpack_s, starts)
+                    )
         ways.append(_unbeaten([way for way in found if no_sooner(way, stop) <= known_s]))
     best = min(ways[count], key=lambda w: (max(ready[-1] + rest_s + w.late_s + w.unpack_s, w.done_s), len(w.starts)))
     return tuple(accumulate(int(position in best.starts[1:]) for position in range(count)))
@@ -365,7 +381,7 @@ def best_threshold(
         if best is None or found.step_s < best[1].step_s:
             best = threshold, found
     if best is None:
-        raise ArgumentError(message("no threshold to try", where="best_threshold", allowed="At least one"))
+        raise ArgumentError("no threshold to try", where="best_threshold", allowed="At least one")
     return best
 
 
@@ -383,7 +399,7 @@ def equal_buckets_step_s(backward_s: float, total_bytes: float, buckets: int, li
     10.0
     """
     if buckets < 1:
-        raise ArgumentError(message(f"buckets={shorten(buckets)}", where="equal_buckets_step_s", allowed="At least 1"))
+        raise ArgumentError(f"buckets={shorten(buckets)}", where="equal_buckets_step_s", allowed="At least 1")
     part_s, message_s = backward_s / buckets, link.time_s(total_bytes / buckets)
     return part_s + (buckets - 1) * max(part_s, message_s) + message_s
 
@@ -391,10 +407,11 @@ def equal_buckets_step_s(backward_s: float, total_bytes: float, buckets: int, li
 def best_bucket_count(backward_s: float, total_bytes: float, link: Link) -> float:
     """The number of equal buckets, not rounded, for which `equal_buckets_step_s` is smallest.
 
-    While the messages hide behind the computation (Tb/k above alpha + beta M/k, so k below (Tb - beta M) / alpha) more buckets shorten the tail;
-    beyond, T(k) = Tb/k + k alpha + beta M, smallest at sqrt(Tb / alpha). The answer is the larger of the two, at least 1; with alpha 0 infinity.
+    While the messages hide behind the computation (Tb/k above alpha + beta M/k, so k below (Tb - beta M) / alpha) more
+    buckets shorten the tail; beyond, T(k) = Tb/k + k alpha + beta M, smallest at sqrt(Tb / alpha). The answer is the
+    larger of the two, at least 1; with alpha 0 infinity.
 
-    >>> best_bucket_count(1000.0, 10.0, Link(alpha_s=1.0, beta_s_per_byte=200.0))  # the messages need more than the computation
+    >>> best_bucket_count(1000.0, 10.0, Link(alpha_s=1.0, beta_s_per_byte=200.0))  # messages take longer than computing
     31.622776601683793
     >>> best_bucket_count(1000.0, 500.0, Link(alpha_s=1.0, beta_s_per_byte=1.0))
     500.0

@@ -3,11 +3,12 @@
     rank 0  |matmul    |wait      |all_reduce      |relu  |
     rank 1  |matmul (slower rank) |all_reduce      |relu  |
 
-Local work moves a rank's own clock. A message starts for all members of its group when the last of them arrives (those before it wait) and ends for
-all of them together. A message that is started travels on its rank's line while the rank goes on, one after the other: it begins when all members
-have come to it and their lines are free, and who waits for it goes on when it has ended. Ranks run one program on equal slices, so their clocks only
-part where groups use different links or where a rank is slowed down on purpose; while nothing of this kind is there, one clock stands for all, and
-4096 ranks cost what one does.
+Local work moves a rank's own clock. A message starts for all members of its group when the last of them arrives (those
+before it wait) and ends for all of them together. A message that is started travels on its rank's line while the rank
+goes on, one after the other: it begins when all members have come to it and their lines are free, and who waits for it
+goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
+links or where a rank is slowed down on purpose; while nothing of this kind is there, one clock stands for all, and 4096
+ranks cost what one does.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..cluster import Cluster
-from ..errors import ArgumentError, message
-from ..events import Event, EventLog
+from ..base.cluster import Cluster
+from ..base.errors import ArgumentError
+from ..base.events import Event, EventLog
 from ..graph.ir import Instr
-from ..plan import Plan
+from ..graph.plan import Plan
 from .time import local_time_s, message_bytes, plan_message_time_s, single_stage
-
-__all__ = ["Timeline", "predict_timeline"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ def predict_timeline(
     step      step number the events carry
     slowdown  {rank: factor}: local work takes `factor` times as long there (a straggler)
 
-    Raises ArgumentError if the cluster is too small or a factor is not a positive number, PlanError for a pipeline and for ranks that do not exist.
+    Raises ArgumentError if the cluster is too small or a factor is not a positive number, PlanError for a pipeline and
+    for ranks that do not exist.
     """
     cluster.check_device_num(plan.device_num)
     stage = single_stage(plan)
@@ -70,7 +70,9 @@ def predict_timeline(
         factors is None
         and not owned
         and all(
-            len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1 for _, i in plan.instructions() if i.is_communication
+            len(set(_spans(i.device_matrix, i.axes, cluster.devices_per_node).tolist())) == 1
+            for _, i in plan.instructions()
+            if i.is_communication
         )
     )
     # one clock stands for all ranks while they are alike
@@ -98,7 +100,14 @@ def predict_timeline(
                 waits = instr.kind == "wait"
                 group = instr.group(rank) if instr.is_communication or waits else ()
                 op = instr.op_class or instr.message or instr.attr("message") or instr.kind
-                common = {"rank": rank, "step": step, "phase": action.program, "name": instr.ins[0] if waits else instr.out, "op": op, "group": group}
+                common = {
+                    "rank": rank,
+                    "step": step,
+                    "phase": action.program,
+                    "name": instr.ins[0] if waits else instr.out,
+                    "op": op,
+                    "group": group,
+                }
                 arrived_s, start_s, end_s = float(clocks[at]), float(starts[at]), float(ends[at])
                 if waits or (start_s > arrived_s and not overlapped):
                     lane.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, source="predicted", **common))
@@ -107,7 +116,9 @@ def predict_timeline(
                     sent = {"bytes": message_bytes(plan, instr, rank), "overlapped": overlapped}
                     lane.append(Event(kind=kind, start_s=start_s, end_s=end_s, source="predicted", **sent, **common))
             clocks = clocks if overlapped else ends
-    return Timeline(EventLog(tuple(e for lane in lanes.values() for e in lane)), float(max(clocks.max(), lines.max())), symmetric)
+    return Timeline(
+        EventLog(tuple(e for lane in lanes.values() for e in lane)), float(max(clocks.max(), lines.max())), symmetric
+    )
 
 
 def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
@@ -117,7 +128,9 @@ def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:
         plan.stage_of(rank)
         if not (math.isfinite(factor) and factor > 0):
             raise ArgumentError(
-                message(f"slowdown of rank {rank} is {factor}", where="predict_timeline", allowed="A finite number above 0; 2 is half speed")
+                f"slowdown of rank {rank} is {factor}",
+                where="predict_timeline",
+                allowed="A finite number above 0; 2 is half speed",
             )
         factors[rank] = factor
     return None if (factors == factors[0]).all() and factors[0] == 1 else factors

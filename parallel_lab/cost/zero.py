@@ -1,8 +1,8 @@
-"""Memory and traffic of optimizer parallel in closed form, after the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training
-trillion parameter models", sections 3, 5 and 7).
+"""Memory and traffic of optimizer parallel in closed form, after the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory
+optimizations toward training trillion parameter models", sections 3, 5 and 7).
 
-P parameters on N ranks; K bytes of optimizer state per parameter. In mixed precision with Adam a parameter takes 2 bytes, its gradient 2, and
-K = 12: a float32 copy and two moments. Bytes per rank:
+P parameters on N ranks; K bytes of optimizer state per parameter. In mixed precision with Adam a parameter takes 2
+bytes, its gradient 2, and K = 12: a float32 copy and two moments. Bytes per rank:
 
     stage 0   all ranks hold everything              2 P  +  2 P  +  12 P
     stage 1   optimizer states are cut               2 P  +  2 P  +  12 P / N
@@ -12,20 +12,24 @@ K = 12: a float32 copy and two moments. Bytes per rank:
     >>> [zero_memory(7.5e9, 64, stage).total_bytes / 1e9 for stage in range(4)]
     [120.0, 31.40625, 16.640625, 1.875]
 
-MindSpore's optimizer parallel in these words: weight grouping in data_parallel mode is stage 1, but that whole parameters are dealt out. In the modes
-that cut operators weights, gradients and states are stored as in stage 3; level1 and level2 keep the gathered weights from forward to backward (the
-peak has them whole), level3 gathers twice. Elements per rank and step: `zero_traffic`.
+MindSpore's optimizer parallel in these words: weight grouping in data_parallel mode is stage 1, but that whole
+parameters are dealt out. In the modes that cut operators weights, gradients and states are stored as in stage 3; level1
+and level2 keep the gathered weights from forward to backward (the peak has them whole), level3 gathers twice. Elements
+per rank and step: `zero_traffic`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ArgumentError, message, shorten
+from ..base.errors import ArgumentError, shorten
 
-__all__ = ["STAGES", "ZeroMemory", "zero_max_parameters", "zero_memory", "zero_traffic"]
-
-STAGES = {0: "nothing is cut", 1: "optimizer states", 2: "optimizer states and gradients", 3: "optimizer states, gradients and parameters"}
+STAGES = {
+    0: "nothing is sharded",
+    1: "optimizer states",
+    2: "optimizer states and gradients",
+    3: "optimizer states, gradients and parameters",
+}
 
 
 @dataclass(frozen=True)
@@ -43,27 +47,47 @@ class ZeroMemory:
 
 def _check(where: str, degree: int, stage: int, **amounts: float) -> None:
     if stage not in STAGES or isinstance(stage, bool):
-        raise ArgumentError(message(f"stage={shorten(stage)}", where=where, allowed=", ".join(f"{n}: {what}" for n, what in STAGES.items())))
+        raise ArgumentError(
+            f"stage={shorten(stage)}", where=where, allowed=", ".join(f"{n}: {what}" for n, what in STAGES.items())
+        )
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-        raise ArgumentError(message(f"degree={shorten(degree)}", where=where, allowed="The number of ranks that share, an int, at least 1"))
+        raise ArgumentError(
+            f"degree={shorten(degree)}", where=where, allowed="The number of ranks that share, an int, at least 1"
+        )
     for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < float("inf"):
-            raise ArgumentError(message(f"{name}={shorten(amount)}", where=where, allowed="A finite number, at least 0"))
+            raise ArgumentError(f"{name}={shorten(amount)}", where=where, allowed="A finite number, at least 0")
 
 
 def zero_memory(
-    parameters: float, degree: int, stage: int, *, param_bytes: float = 2, grad_bytes: float = 2, optimizer_bytes: float = 12
+    parameters: float,
+    degree: int,
+    stage: int,
+    *,
+    param_bytes: float = 2,
+    grad_bytes: float = 2,
+    optimizer_bytes: float = 12,
 ) -> ZeroMemory:
     """Bytes of model states that one of `degree` ranks holds of a model with `parameters` parameters.
 
     stage    0 to 3, see STAGES
     param_bytes, grad_bytes, optimizer_bytes   bytes per parameter; float32 with Adam: 4, 4, 8
 
-    Raises ArgumentError for a stage or a degree that is none, and for negative amounts.
+    Raises ArgumentError for an invalid stage or degree, and for negative amounts.
     """
-    _check("zero_memory", degree, stage, parameters=parameters, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes)
+    _check(
+        "zero_memory",
+        degree,
+        stage,
+        parameters=parameters,
+        param_bytes=param_bytes,
+        grad_bytes=grad_bytes,
+        optimizer_bytes=optimizer_bytes,
+    )
     cut = [1 if stage < first else degree for first in (3, 2, 1)]
-    return ZeroMemory(*(parameters * each / ways for each, ways in zip((param_bytes, grad_bytes, optimizer_bytes), cut, strict=True)))
+    return ZeroMemory(
+        *(parameters * each / ways for each, ways in zip((param_bytes, grad_bytes, optimizer_bytes), cut, strict=True))
+    )
 
 
 def zero_max_parameters(
@@ -76,15 +100,20 @@ def zero_max_parameters(
     grad_bytes: float = 2,
     optimizer_bytes: float = 12,
 ) -> float:
-    """How many parameters a model may have whose states fit into `memory_bytes` per rank.  model_parallel: ranks that cut the model itself.
+    """How many parameters a model may have whose states fit into `memory_bytes` per rank.  model_parallel: ranks that
+    cut the model itself.
 
     >>> round(zero_max_parameters(32e9, 64, 1) / 1e9, 1), zero_max_parameters(32e9, 64, 3, model_parallel=16) / 1e12
     (7.6, 2.048)
     """
     _check("zero_max_parameters", degree, stage, memory_bytes=memory_bytes, model_parallel=model_parallel)
-    each = zero_memory(1, degree, stage, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes).total_bytes
+    each = zero_memory(
+        1, degree, stage, param_bytes=param_bytes, grad_bytes=grad_bytes, optimizer_bytes=optimizer_bytes
+    ).total_bytes
     if not each:
-        raise ArgumentError(message("a parameter takes no bytes", where="zero_max_parameters", allowed="At least one number of bytes above 0"))
+        raise ArgumentError(
+            "a parameter takes no bytes", where="zero_max_parameters", allowed="At least one number of bytes above 0"
+        )
     return model_parallel * memory_bytes / each
 
 
@@ -96,7 +125,8 @@ def zero_traffic(parameters: float, degree: int, stage: int) -> float:
         stage 2   reduce_scatter of gradients, all_gather of parameters                    2 (N - 1) / N  P
         stage 3   reduce_scatter, and all_gather in forward and again in backward          3 (N - 1) / N  P
 
-    The paper's 2 P, 2 P and 3 P are these for many ranks. MindSpore's level1 and level2 gather once, as stage 2; level3 twice, as stage 3.
+    The paper's 2 P, 2 P and 3 P are these for many ranks. MindSpore's level1 and level2 gather once, as stage 2; level3
+    twice, as stage 3.
 
     >>> zero_traffic(1024, 4, 2), zero_traffic(1024, 4, 3)
     (1536.0, 2304.0)

@@ -3,40 +3,35 @@
     Graph   what the learner wrote: operators on global shapes, in order, with their strategies
     Draft   what the ranks will run: instructions on slices, growing pass by pass until `plan.py` freezes it
 
-One program serves all ranks: an `Instr` never mentions a rank, only axes of a device matrix; a rank's group and slice follow from its coordinates.
+One program serves all ranks: an `Instr` never mentions a rank, only axes of a device matrix; a rank's group and slice
+follow from its coordinates.
 
-    %matmul = MatMul(%x, %w)  {'transpose_a': False, 'transpose_b': False}  strategy ((2, 4), (4, 1))    # (16, 16) float32, net.py:12
+    %matmul = MatMul(%x, %w)  {'transpose_a': False}  strategy ((2, 4), (4, 1))    # (16, 16) float32, net.py:12
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ..context import ParallelConfig
-from ..halo import HALOS, Halo
-from ..layout import TensorLayout, ranks_along
-from ..named_layout import strategy_counts
-from ..ops.registry import OPS, OpDef
-from ..ops.sharding import AnyStrategy
-from ..origin import Origin
-from ..settings import LOCAL_MODES
-
-__all__ = ["COMMUNICATION", "KINDS", "LOCAL_MODES", "Draft", "Graph", "GraphInput", "Instr", "Node", "Value", "attr_pairs", "fresh_name"]
+from ..base.origin import Origin
+from ..base.settings.config import ParallelConfig
+from ..layout.halo import Halo
+from ..layout.named_layout import strategy_counts
+from ..layout.tensor_layout import TensorLayout, ranks_along
+from ..ops.collectives.definitions import MESSAGES
+from ..ops.machine.opdef import OpDef
+from ..ops.machine.registry import OPS
+from ..ops.machine.sharding import AnyStrategy
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[str, Any], ...]
-
-COMMUNICATION = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier"),
-    *HALOS,
-    *("send", "recv"),
-)
-KINDS = ("compute", *COMMUNICATION, "slice", "split", "concat", "reshape", "print", "start", "wait", "free")
 
 
 def attr_pairs(attrs: dict[str, Any]) -> Pairs:
@@ -61,8 +56,9 @@ def fresh_name(base: str, taken: Container[str]) -> str:
 class GraphInput:
     """Something the graph is given.
 
-    role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number, `value`),
-           "step" (how many training steps were taken before this one: what random masks depend on), "gradient" (made by the backward program)
+    role   "data" (fed each step), "parameter", "constant" (a Tensor the network holds), "scalar" (a Python number,
+           `value`), "step" (how many training steps were taken before this one: what random masks depend on),
+           "gradient" (made by the backward program)
     layerwise   a parameter whose gradient stays each rank's own in data_parallel and hybrid_parallel mode
     fusion_given   the learner chose the parameter's comm_fusion (an id of 1 is also what every parameter starts with)
     parallel_optimizer   a parameter that the optimizer parallel may cut
@@ -91,11 +87,14 @@ class Node:
     strategy_reason   why it was chosen, in a sentence, of one that was propagated
     out_strategy  how partial sums leave the result cut: None, as it follows from `strategy`
     cross_batch   leave a cut reduction as each rank has it;  sync: in data_parallel mode, average the result over
-                  all ranks (True) or leave it as each rank has it (False); None for an operator that does not look across samples
-    nd_tp      a product that gathers what its layouts cut in addition and scatters its sums: `add_prim_attr("enable_nd_tp", True)`
+                  all ranks (True) or leave it as each rank has it (False); None for an operator that does not look
+                  across samples
+    nd_tp      a product that gathers what its layouts cut in addition and scatters its sums:
+               `add_prim_attr("enable_nd_tp", True)`
     phase      program it belongs to: "forward", or "update" if it needs gradients
     micro_batch  which part of the batch it works on, where gradients are accumulated (`nn.GradAccumulation`)
-    own_rows     a slice that each rank takes of its own rows, so that nothing moves: `add_prim_attr("skip_redistribution", True)`
+    own_rows     a slice that each rank takes of its own rows, so that nothing moves:
+                 `add_prim_attr("skip_redistribution", True)`
     """
 
     name: str
@@ -123,12 +122,17 @@ class Node:
         return OPS[self.op]
 
     def keeps_own_part(self, device_num: int) -> bool:
-        """Whether a reduction whose dim is cut is left as each rank has it: `add_prim_attr("cross_batch", True)`, which only reductions read.
+        """Whether a reduction whose dim is cut is left as each rank has it: `add_prim_attr("cross_batch", True)`, which
+        only reductions read.
 
-        The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its first dim is cut among all
-        devices.
+        The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its
+        first dim is cut among all devices.
         """
-        return self.cross_batch and len(self.ins) == 1 and (not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num)
+        return (
+            self.cross_batch
+            and len(self.ins) == 1
+            and (not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num)
+        )
 
     @property
     def where(self) -> str:
@@ -141,8 +145,8 @@ class Graph:
     """Operators in the order they ran, on global shapes.
 
     prints   values that `construct` prints: (name, where)
-    assigns  (parameter, value): what `construct` writes into parameters that are not trained, at the end of the forward program (running statistics)
-             or, if it was made from gradients, of the update program
+    assigns  (parameter, value): what `construct` writes into parameters that are not trained, at the end of the forward
+             program (running statistics) or, if it was made from gradients, of the update program
 
     Of a function that asks for gradients itself (`value_and_grad` in a training step):
 
@@ -161,14 +165,28 @@ class Graph:
     gradients: tuple[tuple[str, str], ...] = ()
     updates: tuple[tuple[str, str], ...] = ()
 
+    @cached_property
+    def _inputs_by_name(self) -> dict[str, GraphInput]:
+        return {i.name: i for i in self.inputs}
+
+    @cached_property
+    def _nodes_by_name(self) -> dict[str, Node]:
+        return {n.name: n for n in self.nodes}
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape]:
+        return {part.name: part.shape for part in (*self.inputs, *self.nodes)}
+
     def input(self, name: str) -> GraphInput | None:
-        return next((i for i in self.inputs if i.name == name), None)
+        return self._inputs_by_name.get(name)
 
     def node(self, name: str) -> Node | None:
-        return next((n for n in self.nodes if n.name == name), None)
+        return self._nodes_by_name.get(name)
 
     def read_late(self) -> tuple[str, ...]:
-        """Values of the forward program that something outside of it reads: seeds of gradients, the update program, the caller."""
+        """Values of the forward program that something outside of it reads: seeds of gradients, the update program, the
+        caller.
+        """
         early = {i.name for i in self.inputs if i.role != "gradient"} | {n.name for n in self.of_phase("forward")}
         used = [*self.seeds, *(i for n in self.of_phase("update") for i in n.ins), *self.outputs]
         return tuple(dict.fromkeys(name for name in used if name in early))
@@ -177,8 +195,9 @@ class Graph:
         """The operators of one program, in order."""
         return tuple(n for n in self.nodes if n.phase == phase)
 
-    def shapes(self) -> dict[str, Shape]:
-        return {i.name: i.shape for i in self.inputs} | {n.name: n.shape for n in self.nodes}
+    def shapes(self) -> Mapping[str, Shape]:
+        """Global shapes of all inputs and operators, by name."""
+        return MappingProxyType(self._shapes)
 
     def numbered(self, instrs: Iterable[Instr]) -> tuple[Instr, ...]:
         """Instructions with the micro-batch of the operator that each belongs to."""
@@ -187,10 +206,14 @@ class Graph:
 
     def text(self) -> str:
         """One line per operator."""
-        lines = [f"graph {self.name}({', '.join(f'{i.name}: {i.shape} {i.dtype}' for i in self.inputs if i.role in ('data', 'parameter'))})"]
+        shown = ", ".join(f"{i.name}: {i.shape} {i.dtype}" for i in self.inputs if i.role in ("data", "parameter"))
+        lines = [f"graph {self.name}({shown})"]
         for n in self.nodes:
             chosen = f"  strategy {n.strategy} ({n.strategy_source})" if n.strategy is not None else ""
-            lines.append(f"  %{n.name} = {n.op_class}({', '.join('%' + i for i in n.ins)}){chosen}    # {n.shape} {n.dtype}, {n.origin.place}")
+            lines.append(
+                f"  %{n.name} = {n.op_class}({', '.join('%' + i for i in n.ins)}){chosen}    # {n.shape} {n.dtype}, "
+                f"{n.origin.place}"
+            )
         lines.append(f"  return {', '.join('%' + o for o in self.outputs)}")
         return "\n".join(lines)
 
@@ -207,7 +230,7 @@ class Value:
     dtype: str
     layout: TensorLayout | None
 
-    @property
+    @cached_property
     def slice_shape(self) -> Shape:
         return self.shape if self.layout is None else self.layout.slice_shape(self.shape)
 
@@ -220,18 +243,21 @@ class Value:
 class Instr:
     """One instruction of the program of every rank.
 
-    kind           one of KINDS
+    kind           one of `kinds.KINDS`
     out, ins       value names
-    name           operator it belongs to ("d1.matmul"), or the parameter whose gradient or slice a message carries; `op`/`op_class` only for compute
-    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication, with `parameter` whose gradient
-                   or slice it carries. Of a start: these, `message`, the kind of communication, and, of a bucket, `members`, its parameters. Of a
-                   concat: `rows`, for its operands stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such an
+    name           operator it belongs to ("d1.matmul"), or the parameter whose gradient or slice a message carries;
+                   `op`/`op_class` only for compute
+    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / fusion of a communication,
+                   with `parameter` whose gradient or slice it carries. Of a start: these, `message`, the kind of
+                   communication, and, of a bucket, `members`, its parameters. Of a concat: `rows`, for its operands
+                   stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such an
                    array), `member` (number of the concat's operand), shape
     axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that cut it
     reason         why a communication or a slice is here, in a sentence
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
-    micro_batch    which part of the batch it works on: with gradient accumulation, forward and backward of one part run before those of the next
+    micro_batch    which part of the batch it works on: with gradient accumulation, forward and backward of one part run
+                   before those of the next
     """
 
     kind: str
@@ -270,7 +296,7 @@ class Instr:
         """The kind of message that this instruction sends, at once or to be waited for; "" if it sends none."""
         if self.kind == "start":
             return self.attr("message")
-        return self.kind if self.kind in COMMUNICATION else ""
+        return self.kind if self.kind in MESSAGES else ""
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -285,7 +311,7 @@ class Instr:
 
     @property
     def is_communication(self) -> bool:
-        return self.kind == "start" or self.kind in COMMUNICATION
+        return self.kind == "start" or self.kind in MESSAGES
 
     @property
     def group_size(self) -> int:
@@ -297,10 +323,15 @@ class Instr:
         return Halo(*self.attr("window"), members=self.group_size)
 
     def handed_bytes(self, operand_bytes: int, rank: int) -> int:
-        """Bytes that `rank` hands over, of an operand of `operand_bytes`: all of it; of a halo its neighbours' strips; off a root nothing."""
+        """Bytes that `rank` hands over, of an operand of `operand_bytes`: all of it; of a halo its neighbours' strips;
+        off a root nothing.
+        """
         if self.attr("root", rank) != rank:
             return 0
-        return self.halo.sent_bytes(self.kind, operand_bytes, self.position(rank)) if self.kind in HALOS else operand_bytes
+        definition = MESSAGES.get(self.message)
+        if definition is None or not definition.windowed:
+            return operand_bytes
+        return definition.payload_bytes(operand_bytes, self.group_size, self.attr("window"), self.position(rank))
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The ranks `rank` communicates with here, itself included, ascending."""
@@ -320,21 +351,39 @@ class Instr:
 
 
 @dataclass(frozen=True)
+class Training:
+    """What is to be done beside computing the outputs, and the learner's objects that passes need for it.
+
+    differentiated   whether gradients are asked for
+    optimizer        an `nn.Optimizer`, or None;  parameters: the Parameters by name
+    scale_input      the input that holds the loss scale, where the function has multiplied its loss by it; or ""
+    """
+
+    differentiated: bool = False
+    optimizer: Any = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    scale_input: str = ""
+
+
+@dataclass(frozen=True)
 class Draft:
     """A program in the making: what every pass takes and returns.
 
     graph       the traced network, with strategies once chosen
     values      name -> Value
     programs    "forward", "backward", "update" -> instructions
-    bridges     values of the graph that the update program or the caller reads -> the values of the program that hold them
+    bridges     values of the graph that the update program or the caller reads -> the values of the program that hold
+                them
     gradients   a parameter (or an input) -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     updates     (parameter, value that the optimizer updates it with) where that is not the gradient as it stands
-    assignments (target, source): after the update, parameter or state `target` takes the value `source`; forward_assignments: after the forward
+    assignments (target, source): after the update, parameter or state `target` takes the value `source`;
+    forward_assignments: after the forward
                 program
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     owners      (parameter, the only rank that updates it and holds its states), where there is one
     order       names of the parameters as the optimizer has them, or the network: what fusion by index counts
+    training    what passes need beside the program
     notes       one (pass, text) per pass that ran
     """
 
@@ -354,6 +403,7 @@ class Draft:
     outputs: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    training: Training = field(default_factory=Training, compare=False)
 
     def value_table(self) -> dict[str, Value]:
         return dict(self.values)

@@ -2,7 +2,8 @@
 
     graph = trace_network(net, (("x", (16, 32), "float32"), ("label", (16, 16), "float32")), loss)
 
-A traced value knows its global shape and dtype; asking for its numbers (`asnumpy()`, `if x:`, `float(x)`) raises TraceError with the learner's line.
+A traced value knows its global shape and dtype; asking for its numbers (`asnumpy()`, `if x:`, `float(x)`) raises
+TraceError with the learner's line.
 """
 
 from __future__ import annotations
@@ -14,18 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..context import current_tracer
-from ..errors import NotBuiltYet, ShapeError, TraceError, message, shorten
-from ..named_layout import as_strategy
-from ..nn.amp import LOSS_SCALE
-from ..ops.registry import OPS, OpDef, Primitive, dtype_name, scalar_operand
-from ..origin import Origin, caller
-from ..tensor import Parameter, Tensor
+from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
+from ..base.hooks import current_tracer
+from ..base.origin import Origin, caller
+from ..layout.named_layout import as_strategy
+from ..nn.tensor.tensor import Parameter, Tensor
+from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
+from ..ops.machine.primitive import Primitive
+from ..ops.machine.registry import OPS
+from ..ops.machine.state import LOSS_SCALE
 from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
 from .traced_value import TracedValue
-
-__all__ = ["Slot", "Traced", "TracedValue", "Tracer", "fill_form", "input_names", "trace_network"]
-
 
 STEP = "training_step"  # name of the graph input that counts steps
 
@@ -52,7 +52,8 @@ class Tracer:
         self.pinned: dict[int, TracedValue] = {}
         # what was assigned, as it is read afterwards
         self.detached: dict[str, TracedValue] = {}
-        # of a function that asks for gradients: what is differentiated, the gradients by name, what is made from them, and the optimizer's call
+        # of a function that asks for gradients: what is differentiated, the gradients by name, what is made from them,
+        # and the optimizer's call
         self.seeds: tuple[str, ...] = ()
         self.targets: dict[str, str] = {}
         self.late: set[str] = set()
@@ -105,7 +106,9 @@ class Tracer:
         if isinstance(value, TracedValue):
             if value.tracer is not self:
                 raise TraceError(
-                    message(f"{value.name!r} belongs to another trace", where=caller().place, hint="Do not keep tensors of a compiled call")
+                    f"{value.name!r} belongs to another trace",
+                    where=caller().place,
+                    hint="Do not keep tensors of a compiled call",
                 )
             return value
         if isinstance(value, Parameter):
@@ -115,7 +118,7 @@ class Tracer:
         if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
             array = np.asarray(value) if isinstance(value, (np.generic, np.ndarray)) else scalar_operand(value, others)
             return self._scalar(array)
-        raise TraceError(message(f"operand {shorten(value)}", where=caller().place, allowed="Tensors, Parameters and numbers"))
+        raise TraceError(f"operand {shorten(value)}", where=caller().place, allowed="Tensors, Parameters and numbers")
 
     def _parameter(self, parameter: Parameter) -> TracedValue:
         """The value of a parameter: what it was given last, or what it holds when the step begins."""
@@ -135,20 +138,28 @@ class Tracer:
         if name is None:
             name = parameter.name
             if name in self.inputs or (name in self.used and name not in self.reserved):
-                other = "two parameters are" if name in self.parameters.values() else "a parameter and an input or operator before it are"
+                other = (
+                    "two parameters are"
+                    if name in self.parameters.values()
+                    else "a parameter and an input or operator before it are"
+                )
                 hint = "Give one of them another name: Parameter(..., name='...')"
                 if self.scope and id(parameter) not in self.registered:
                     hint = (
-                        "One of them does not belong to the network: a plain list or dict does not register what it holds. "
+                        "One of them does not belong to the network: a plain list or dict does not register what "
+                        "it holds. "
                         "Keep Cells in nn.CellList([...]) and Parameters in ParameterTuple([...])"
                     )
-                raise TraceError(message(f"{other} named {name!r}", where=caller().place, hint=hint))
+                raise TraceError(f"{other} named {name!r}", where=caller().place, hint=hint)
             self.used.add(name)
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
             shape, dtype, fusion = tuple(parameter.full_shape), str(parameter.dtype), int(parameter.comm_fusion)
-            layerwise, given = bool(parameter.layerwise_parallel), parameter.comm_fusion_given
-            kept = {"layerwise": layerwise, "fusion_given": given, "parallel_optimizer": bool(parameter.parallel_optimizer)}
+            kept = {
+                "layerwise": bool(parameter.layerwise_parallel),
+                "fusion_given": parameter.comm_fusion_given,
+                "parallel_optimizer": bool(parameter.parallel_optimizer),
+            }
             self.inputs[name] = GraphInput(name, "parameter", shape, dtype, parameter.requires_grad, fusion, **kept)
         return name
 
@@ -181,47 +192,67 @@ class Tracer:
         """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
         if self.scaler is None:
             self.scaler, self.scale_name = scaler, self.named(LOSS_SCALE)
-            self.inputs[self.scale_name] = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)
+            self.inputs[self.scale_name] = GraphInput(
+                self.scale_name, "scalar", (), "float32", value=scaler.scale_value
+            )
         elif self.scaler is not scaler:
             hint = "Scale with one, and give it to the optimizer"
-            raise NotBuiltYet(message("a second loss scaler", where=caller(self.scope_text()).place, allowed="One in a compiled function", hint=hint))
+            where, allowed = caller(self.scope_text()).place, "One in a compiled function"
+            raise NotBuiltYet("a second loss scaler", where=where, allowed=allowed, hint=hint)
         return TracedValue(self.scale_name, (), "float32", self)
 
     def assign(self, parameter: Parameter, value: Any) -> None:
-        """`parameter` takes `value` at the end of its program; what was read before is the old value, what is read from here on the new one."""
+        """`parameter` takes `value` at the end of its program; what was read before is the old value, what is read from
+        here on the new one.
+        """
         where = caller(self.scope_text()).place
         made_late = isinstance(value, TracedValue) and value.name in self.late
         if not isinstance(parameter, Parameter) or (parameter.requires_grad and not made_late):
-            what = f"{shorten(parameter)} is trained" if isinstance(parameter, Parameter) else f"{shorten(parameter)} is given a value"
-            allowed = "Inside construct only a Parameter with requires_grad=False takes a value; the optimizer changes the others"
-            raise TraceError(message(what, where=where, allowed=allowed))
+            is_trained = isinstance(parameter, Parameter)
+            what = f"{shorten(parameter)} is {'trained' if is_trained else 'given a value'}"
+            allowed = (
+                "Inside construct only a Parameter with requires_grad=False takes a value; the optimizer "
+                "changes the others"
+            )
+            raise TraceError(what, where=where, allowed=allowed)
         target, source = self._own_parameter(parameter), self.operand(value, [parameter])
         if (source.shape, source.dtype) != (parameter.full_shape, parameter.dtype):
-            what = f"{target!r} of shape {parameter.full_shape}, {parameter.dtype}, is given a value of shape {source.shape}, {source.dtype}"
-            raise ShapeError(message(what, where=where, allowed="Shape and dtype of the parameter"))
+            what = (
+                f"{target!r} of shape {parameter.full_shape}, {parameter.dtype}, is given a value of shape "
+                f"{source.shape}, {source.dtype}"
+            )
+            raise ShapeError(what, where=where, allowed="Shape and dtype of the parameter")
         if not made_late and not any(n.name == source.name for n in self.nodes):
-            raise TraceError(message(f"{target!r} is given {source.name!r}", where=where, allowed="A value that an operator has made"))
+            raise TraceError(
+                f"{target!r} is given {source.name!r}", where=where, allowed="A value that an operator has made"
+            )
         self.assigns[target] = source.name
 
     # ---- gradients and updates, called by autograd and optimizers ----
 
     def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
-        """Values that stand for the gradients of `output` (of its sum, if it is no single number) for Parameters and inputs of the function."""
+        """Values that stand for the gradients of `output` (of its sum, if it is no single number) for Parameters and
+        inputs of the function.
+        """
         where = caller(self.scope_text()).place
         if self.seeds:
-            hint = "Add up what is to be differentiated and ask once, or call the second one outside the compiled function"
-            raise NotBuiltYet(message("gradients are asked for a second time", where=where, allowed="Once in a compiled function", hint=hint))
+            hint = (
+                "Add up what is to be differentiated and ask once, or call the second one outside the compiled function"
+            )
+            raise NotBuiltYet(
+                "gradients are asked for a second time", where=where, allowed="Once in a compiled function", hint=hint
+            )
         value = self.operand(output, [])
         if value.name not in {n.name for n in self.nodes} or value.dtype.kind != "f":
             allowed = "A float that operators have made"
-            raise TraceError(message(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed))
+            raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
         made = []
         for x in wanted:
             source = self._own_parameter(x) if isinstance(x, Parameter) else self.operand(x, []).name
             given = self.inputs.get(source)
             if given is None or given.role not in ("parameter", "data"):
                 allowed = "Parameters, and inputs of the compiled function"
-                raise TraceError(message(f"the gradient for {source!r} is asked for", where=where, allowed=allowed))
+                raise TraceError(f"the gradient for {source!r} is asked for", where=where, allowed=allowed)
             name = self.named(f"{source}.gradient")
             self.inputs[name] = GraphInput(name, "gradient", given.shape, given.dtype)
             self.targets[name] = source
@@ -235,20 +266,27 @@ class Tracer:
         where = caller(self.scope_text()).place
         if self.optimizer is not None:
             hint = "Give one optimizer all parameters, in groups if they differ"
-            raise NotBuiltYet(message("a second optimizer step", where=where, allowed="One in a compiled function", hint=hint))
+            raise NotBuiltYet("a second optimizer step", where=where, allowed="One in a compiled function", hint=hint)
         updates = []
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
             if value.name not in self.late:
                 hint = "Use value_and_grad in the same function"
-                raise TraceError(message(f"{name!r} is updated with {value.name!r}", where=where, allowed="A value made from gradients", hint=hint))
+                raise TraceError(
+                    f"{name!r} is updated with {value.name!r}",
+                    where=where,
+                    allowed="A value made from gradients",
+                    hint=hint,
+                )
             if not parameter.requires_grad:
                 continue  # frozen since the optimizer was made
             if value.shape != parameter.full_shape:
                 allowed = f"Shape {parameter.full_shape}"
-                raise ShapeError(message(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed))
+                raise ShapeError(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed)
             if name in self.assigns:
-                raise TraceError(message(f"{name!r} is assigned to and trained", where=where, allowed="One of both in a compiled function"))
+                raise TraceError(
+                    f"{name!r} is assigned to and trained", where=where, allowed="One of both in a compiled function"
+                )
             updates.append((name, value.name))
         self.optimizer, self.updates = optimizer, tuple(updates)
 
@@ -266,7 +304,9 @@ class Tracer:
         """`name` below the running Cell: "conv1.conv2d"."""
         return f"{self.path()}.{name}" if self.path() else name
 
-    def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None) -> TracedValue:
+    def record(
+        self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None
+    ) -> TracedValue:
         """Write down one operator and return its result."""
         if primitive is not None:
             self.primitives[id(primitive)] = primitive
@@ -321,7 +361,11 @@ def _snake(name: str) -> str:
 def input_names(fn: Callable, count: int) -> list[str]:
     """Names for `count` positional inputs, taken from the function's own parameters where it has them."""
     try:
-        names = [p.name for p in inspect.signature(fn).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [
+            p.name
+            for p in inspect.signature(fn).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         names = []
     return [names[i] if i < len(names) else f"input{i}" for i in range(count)]
@@ -335,7 +379,8 @@ class Traced(NamedTuple):
     constants    the arrays that were held
     optimizer    the one that was called, or None
     scaler       (loss scaler that was asked for its scale, the input that holds it), or None
-    form         what was returned, with a `Slot` in the place of every value of the graph: lists, tuples and dicts of them, numbers, None
+    form         what was returned, with a `Slot` in place of every value of the graph: lists, tuples and dicts of
+                 them, numbers, None
     cells        (Cell, its `training`) of every Cell that was called
     primitives   (Primitive, its strategies) of every operator object that was called
     """
@@ -357,7 +402,7 @@ class Slot(NamedTuple):
 
 
 def fill_form(form: Any, values: Sequence[Any]) -> Any:
-    """What a traced function returned, with values in the place of its slots."""
+    """What a traced function returned, with values in place of its slots."""
     if isinstance(form, Slot):
         return values[form.number]
     if isinstance(form, (list, tuple)):
@@ -374,7 +419,8 @@ def trace_network(
     *,
     parallel_mode: str | None = None,
 ) -> Traced:
-    """Trace `network` (a Cell or a function) on inputs given as (name, global shape, dtype), for a program of `parallel_mode`.
+    """Trace `network` (a Cell or a function) on inputs given as (name, global shape, dtype), for a program of
+    `parallel_mode`.
 
     trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
 
@@ -394,9 +440,11 @@ def trace_network(
     finally:
         current_tracer.reset(token)
     if not outputs and tracer.optimizer is None:
-        raise TraceError(message(f"the network returned {shorten(result)}", where=name, allowed="Tensors that it computed from its inputs"))
+        raise TraceError(
+            f"the network returned {shorten(result)}", where=name, allowed="Tensors that it computed from its inputs"
+        )
     if not tracer.nodes:
-        raise TraceError(message("the network returned its input unchanged", where=name, hint="Use at least one operator"))
+        raise TraceError("the network returned its input unchanged", where=name, hint="Use at least one operator")
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
     graph = Graph(
         inputs=tuple(tracer.inputs.values()),
@@ -434,6 +482,8 @@ def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, .
     """An example input of `compile` as (name, shape, dtype)."""
     if isinstance(value, TracedValue) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise ShapeError(
-            message(f"input {position} is {shorten(value)}", where="compile", allowed="A Tensor or numpy array with the shape to compile for")
+            f"input {position} is {shorten(value)}",
+            where="compile",
+            allowed="A Tensor or numpy array with the shape to compile for",
         )
     return name, tuple(int(n) for n in value.shape), str(np.dtype(str(value.dtype)))

@@ -1,4 +1,6 @@
-"""`TracedValue`: what a network computes with while it is traced. It knows its global shape and dtype, and refuses to be asked for numbers."""
+"""`TracedValue`: what a network computes with while it is traced. It knows its global shape and dtype, and refuses to
+be asked for numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..context import current_tracer
-from ..errors import TraceError, message
-from ..ops.registry import OPS
-from ..origin import caller
-from ..tensor import FUNCTION_OPERATORS, UFUNC_OPERATORS, Arithmetic
-
-__all__ = ["TracedValue"]
+from ..base.errors import TraceError, message
+from ..base.hooks import current_tracer
+from ..base.origin import caller
+from ..nn.tensor.arithmetic import Arithmetic
+from ..ops.spellings import NAMES, NUMPY, UFUNCS
 
 
 class TraceAttributeError(TraceError, AttributeError):
@@ -32,12 +32,10 @@ class TracedValue(Arithmetic):
     def _refuse(self, what: str) -> Any:
         origin = caller()
         raise TraceError(
-            message(
-                f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})",
-                where=origin.place,
-                allowed="While a network is compiled its tensors have shapes but no values yet",
-                hint="Run the Cell outside a parallel mode to look at numbers, or use operators instead",
-            )
+            f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})",
+            where=origin.place,
+            allowed="While a network is compiled its tensors have shapes but no values yet",
+            hint="Run the Cell outside a parallel mode to look at numbers, or use operators instead",
         )
 
     # fmt: off
@@ -51,7 +49,8 @@ class TracedValue(Arithmetic):
     def __index__(self): return self._refuse("use as an index")
     def __round__(self, digits=None): return self._refuse("round()")
     def __contains__(self, value): return self._refuse("a search ('in')")
-    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new tensor with operators")
+    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new tensor "
+                                                                                            "with operators")
     # fmt: on
 
     def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
@@ -64,18 +63,23 @@ class TracedValue(Arithmetic):
         return self._no_operator(repr(symbol), "Write it with operators that exist: +, -, *, /, ** and comparisons")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """`array + x` reaches this through numpy, and is recorded; a numpy function on x is refused with the operator to use."""
-        operator = UFUNC_OPERATORS.get(ufunc.__name__)
-        # Python asks x's own method first when x stands on the left, so only here can numpy be the one who was asked to add
+        """`array + x` reaches this through numpy, and is recorded; a numpy function on x is refused with the operator
+        to use.
+        """
+        operator = UFUNCS.get(ufunc.__name__)
+        # Python asks x's own method first when x stands on the left, so only here can numpy be the one who was asked to
+        # add
         if method == "__call__" and ufunc.__name__ in _BINARY_UFUNCS and not isinstance(inputs[0], TracedValue):
             out = kwargs.pop("out", None)
             if not kwargs and (out is None or out[0] is inputs[0]):
-                return OPS[operator](*inputs)
-        return self._no_operator(f"np.{ufunc.__name__}", f"Use ops.{operator}" if operator else "Use operators instead")
+                return operator(*inputs)
+        return self._no_operator(
+            f"np.{ufunc.__name__}", f"Use ops.{operator.name}" if operator else "Use operators instead"
+        )
 
     def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
-        operator = FUNCTION_OPERATORS.get(name)
+        operator = NUMPY.get(name)
         if name in ("shape", "ndim", "size"):  # known without numbers
             return getattr(self, name)
         return self._no_operator(f"np.{name}", f"Use ops.{operator}" if operator else "Use operators instead")
@@ -84,7 +88,9 @@ class TracedValue(Arithmetic):
         return self._refuse(f"the format {spec!r}") if spec else str(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in TracedValue.__slots__:  # Python and numpy look for methods that need not be there
+        if (
+            name.startswith("__") or name in TracedValue.__slots__
+        ):  # Python and numpy look for methods that need not be there
             raise AttributeError(name)
         return self._no_operator(f"the attribute {name!r}", _attribute_hint(name), TraceAttributeError)
 
@@ -96,10 +102,15 @@ class TracedValue(Arithmetic):
         return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"
 
     def __str__(self) -> str:
-        """What `print(x)` shows while the network is compiled; the numbers follow when the plan runs, on every rank those of its slice."""
+        """What `print(x)` shows while the network is compiled; the numbers follow when the plan runs, on every rank
+        those of its slice.
+        """
         if hasattr(self.tracer, "prints") and current_tracer.get() is self.tracer:
             self.tracer.prints.append((self.name, caller(self.tracer.scope_text())))
-        return f"Tensor({self.name}: global shape {self.shape}, {self.dtype}; every rank prints its slice when the plan runs)"
+        return (
+            f"Tensor({self.name}: global shape {self.shape}, {self.dtype}; every rank prints its slice when the "
+            "plan runs)"
+        )
 
 
 # the numpy functions behind Python's binary operators
@@ -108,7 +119,7 @@ _BINARY_UFUNCS = frozenset((*_ARITHMETIC, "equal", "not_equal", "greater", "grea
 
 
 def _attribute_hint(name: str) -> str:
-    if name in OPS and not OPS[name].internal:
+    if name in NAMES:
         return f"Use ops.{name}(x)"
     near = difflib.get_close_matches(name, [n for n in dir(TracedValue) if not n.startswith("_")], 1)
     return f"Did you mean {near[0]!r}?" if near else "Use operators instead"

@@ -4,9 +4,10 @@
     from parallel_lab.mindspore import nn, ops
     from parallel_lab.mindspore.communication import init
 
-Re-exports only: tables (`_tables.py`) and one `__getattr__` (`_modules.py`); what a script calls in another form than ours is in `_forms.py`. From
-the 1.x forms (`context`, `dataset.vision.c_transforms`, `train.model`) to those of 2.6 (`mint`, `parallel.auto_parallel`, `runtime`). A script runs
-unmodified under `parallel-lab run --as-mindspore`, or with the folder that `parallel-lab as-mindspore` prints on PYTHONPATH.
+Re-exports only: tables (`_tables.py`) and one `__getattr__` (`_modules.py`); what a script calls in another form than
+ours is in `_forms.py`. From the 1.x forms (`context`, `dataset.vision.c_transforms`, `train.model`) to those of 2.6
+(`mint`, `parallel.auto_parallel`, `runtime`). A script runs unmodified under `parallel-lab run --as-mindspore`, or with
+the folder that `parallel-lab as-mindspore` prints on PYTHONPATH.
 """
 
 from __future__ import annotations

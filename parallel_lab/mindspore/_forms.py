@@ -1,7 +1,7 @@
 """What MindSpore has in another form than this package: the same things, called differently.
 
-Functions that make numpy arrays here make Tensors there; some operators are classes there (`ops.Shape()(x)`) and functions here; settings of devices
-and of graph compilers that every script may call have nothing to act on.
+Functions that make numpy arrays here make Tensors there; some operators are classes there (`ops.Shape()(x)`) and
+functions here; settings of devices and of graph compilers that every script may call have nothing to act on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import context, functional, ops
-from ..errors import ArgumentError, ArgumentTypeError, message, shorten
-from ..nn.checks import number, whole_number
-from ..ops.placement import check_target
-from ..tensor import Tensor
+from .. import ops
+from ..base import seeds
+from ..base.checks import checked, integer, number
+from ..base.errors import ArgumentError, ArgumentTypeError, shorten
+from ..base.settings import context
+from ..nn.tensor import functional
+from ..nn.tensor.tensor import Tensor
+from ..ops.machine.primitive import check_target
 
-VERSION = "2.6.0+parallel.lab"  # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
+# the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
+VERSION = "2.6.0+parallel.lab"
 
 
 # ---- tensors made of nothing ----
@@ -36,7 +40,18 @@ def _tensor(fn: Callable) -> Callable:
 
 
 arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like = (
-    _tensor(fn) for fn in (ops.arange, ops.eye, ops.full, ops.full_like, ops.linspace, ops.ones, ops.ones_like, ops.zeros, ops.zeros_like)
+    _tensor(fn)
+    for fn in (
+        ops.arange,
+        ops.eye,
+        ops.full,
+        ops.full_like,
+        ops.linspace,
+        ops.ones,
+        ops.ones_like,
+        ops.zeros,
+        ops.zeros_like,
+    )
 )
 
 
@@ -88,7 +103,9 @@ class _Form:
 
 
 def _form(name: str, fn: Callable) -> type[_Form]:
-    return type(name, (_Form,), {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__})
+    return type(
+        name, (_Form,), {"fn": staticmethod(fn), "__doc__": f"`{name}()(...)`: {fn.__doc__}", "__module__": __name__}
+    )
 
 
 Assign = _form("Assign", ops.assign)
@@ -125,31 +142,35 @@ class NeighborExchange(ops.NeighborExchange):
 
 
 class Dropout(ops.Dropout):
-    """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements set to 0 and the others divided by keep_prob, None).
+    """`Dropout(keep_prob)(x)`: (x with a share 1 - keep_prob of its elements set to 0 and the others divided by
+    keep_prob, None).
 
     keep_prob     above 0, at most 1
     Seed0, Seed1  ints, that make its masks differ from another's; two operators differ anyway
 
-    In the place of MindSpore's mask is None: a mask is a function of the step and of the element's place (`ops/dropout.py`), and is never stored.
-    Outside of training steps every call counts as one. Raises ArgumentError, ArgumentTypeError.
+    In the place of MindSpore's mask is None: a mask is a function of the step and of the element's place
+    (`ops/dropout.py`), and is never stored. Outside of training steps every call counts as one. Raises ArgumentError,
+    ArgumentTypeError.
     """
 
+    @checked(keep_prob=number(0, 1, above=True), Seed0=integer(0), Seed1=integer(0))
     def __init__(self, keep_prob: float = 0.5, Seed0: int = 0, Seed1: int = 0) -> None:
-        number(keep_prob, "Dropout", "keep_prob", 0, 1, above=True)
         super().__init__(p=1 - keep_prob)
-        self._seeds = (whole_number(Seed0, "Dropout", "Seed0", 0), whole_number(Seed1, "Dropout", "Seed1", 0))
-        self._number, self._calls = context.next_draw(), ops.StepCalls()
+        self._seeds = (Seed0, Seed1)
+        self._number, self._calls = seeds.next_draw(), ops.StepCalls()
 
     def __call__(self, x: Any) -> tuple[Any, None]:
         step, again = self._calls.next()
-        self.attrs["key"] = ops.dropout_key(context.get_seed(), "Dropout", self._number, *self._seeds, again)
+        self.attrs["key"] = ops.dropout_key(seeds.get_seed(), "Dropout", self._number, *self._seeds, again)
         return super().__call__(x, step), None
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None = None) -> Any:
     """`parallel_lab.ops.dropout`; outside of training steps every call has a mask of its own."""
     outside = training and ops.training_step() is None
-    return ops.dropout(input, p=p, training=training, seed=seed, step=np.asarray(context.next_draw(), np.int64) if outside else None)
+    return ops.dropout(
+        input, p=p, training=training, seed=seed, step=np.asarray(seeds.next_draw(), np.int64) if outside else None
+    )
 
 
 # ---- mint: PyTorch's spelling of some functions ----
@@ -157,7 +178,9 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, seed: int | None 
 
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """The dims from start_dim to end_dim joined.  input: (...) -> (...)."""
-    return (input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)).flatten(start_dim, end_dim)
+    return (input if hasattr(input, "flatten") and not isinstance(input, np.ndarray) else Tensor(input)).flatten(
+        start_dim, end_dim
+    )
 
 
 def mint_transpose(input: Any, dim0: int, dim1: int) -> Any:
@@ -179,8 +202,10 @@ def mint_sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 
 def set_seed(seed: int) -> None:
-    """Seed parameters, dropout and datasets (`parallel_lab.set_seed`), and numpy's global generator, as MindSpore does."""
-    context.set_seed(seed)
+    """Seed parameters, dropout and datasets (`parallel_lab.set_seed`), and numpy's global generator, as MindSpore
+    does.
+    """
+    seeds.set_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw their data from numpy's global state after set_seed
 
 
@@ -193,22 +218,35 @@ def set_device(device_target: str, device_id: int | None = None) -> None:
 def set_deterministic(deterministic: bool) -> None:
     """Accepted: results here are the same bit for bit in every run anyway."""
     if not isinstance(deterministic, bool):
-        raise ArgumentTypeError(message(f"deterministic={shorten(deterministic)}", where="set_deterministic", allowed="True or False"))
+        raise ArgumentTypeError(
+            f"deterministic={shorten(deterministic)}", where="set_deterministic", allowed="True or False"
+        )
 
 
 def set_memory(
-    init_size: str = "2GB", increase_size: str = "2GB", max_size: str = "1024GB", optimize_level: str = "O0", huge_page_reserve_size: str = "0GB"
+    init_size: str = "2GB",
+    increase_size: str = "2GB",
+    max_size: str = "1024GB",
+    optimize_level: str = "O0",
+    huge_page_reserve_size: str = "0GB",
 ) -> None:
-    """Limits of a device's memory pool, as texts such as "28GB". Checked, and without effect: a rank takes memory as it needs it."""
-    sizes = {"init_size": init_size, "increase_size": increase_size, "max_size": max_size, "huge_page_reserve_size": huge_page_reserve_size}
+    """Limits of a device's memory pool, as texts such as "28GB". Checked, and without effect: a rank takes memory as it
+    needs it.
+    """
+    sizes = {
+        "init_size": init_size,
+        "increase_size": increase_size,
+        "max_size": max_size,
+        "huge_page_reserve_size": huge_page_reserve_size,
+    }
     for name, value in sizes.items():
         allowed = 'A number of gigabytes as text, such as "28GB"'
         if not isinstance(value, str):
-            raise ArgumentTypeError(message(f"{name}={shorten(value)}", where="set_memory", allowed=allowed))
+            raise ArgumentTypeError(f"{name}={shorten(value)}", where="set_memory", allowed=allowed)
         if not re.fullmatch(r"\d+(\.\d+)?GB", value) or (name != "huge_page_reserve_size" and not float(value[:-2])):
-            raise ArgumentError(message(f"{name}={shorten(value)}", where="set_memory", allowed=allowed))
+            raise ArgumentError(f"{name}={shorten(value)}", where="set_memory", allowed=allowed)
     if optimize_level not in ("O0", "O1"):
-        raise ArgumentError(message(f"optimize_level={shorten(optimize_level)}", where="set_memory", allowed='"O0" or "O1"'))
+        raise ArgumentError(f"optimize_level={shorten(optimize_level)}", where="set_memory", allowed='"O0" or "O1"')
 
 
 def launch_blocking() -> None:
@@ -218,21 +256,27 @@ def launch_blocking() -> None:
 def dispatch_threads_num(threads_num: int) -> None:
     """Accepted: operators are run by the calling thread."""
     if isinstance(threads_num, bool) or not isinstance(threads_num, int):
-        raise ArgumentTypeError(message(f"threads_num={shorten(threads_num)}", where="dispatch_threads_num", allowed="An int, at least 1"))
+        raise ArgumentTypeError(
+            f"threads_num={shorten(threads_num)}", where="dispatch_threads_num", allowed="An int, at least 1"
+        )
     if threads_num < 1:
-        raise ArgumentError(message(f"threads_num={threads_num}", where="dispatch_threads_num", allowed="An int, at least 1"))
+        raise ArgumentError(f"threads_num={threads_num}", where="dispatch_threads_num", allowed="An int, at least 1")
 
 
 # ---- decorators of the graph compiler ----
 
 
 def unchanged(fn: Any = None, **options: Any) -> Any:
-    """A decorator that speaks to MindSpore's graph compiler (lazy_inline, jit_class, ...): what it decorates stays as it is."""
+    """A decorator that speaks to MindSpore's graph compiler (lazy_inline, jit_class, ...): what it decorates stays as
+    it is.
+    """
     return fn if fn is not None else lambda inner: inner
 
 
 def mutable(input_data: Any, dynamic_len: bool = False) -> Any:
-    """input_data: everything but tensors is a constant of a compiled function here, and a changed one compiles again."""
+    """input_data: everything but tensors is a constant of a compiled function here, and a changed one compiles
+    again.
+    """
     return input_data
 
 
@@ -240,4 +284,7 @@ def run_check() -> None:
     """Say whose paths these are, and try a matrix product."""
     product = ops.matmul(Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((3, 2), np.float32)))
     works = bool((product.asnumpy() == 3).all())
-    print(f"parallel_lab in the place of MindSpore ({VERSION}): {'a matrix product gives what it should' if works else 'a matrix product is wrong'}.")
+    print(
+        f"parallel_lab in place of MindSpore ({VERSION}): "
+        f"{'a matrix product gives what it should' if works else 'a matrix product is wrong'}."
+    )

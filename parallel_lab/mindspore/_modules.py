@@ -3,9 +3,10 @@
     import parallel_lab.mindspore.nn as nn          # nn.Cell is parallel_lab.nn.Cell
     import parallel_lab.mindspore as ms             # ms.nn is that module
 
-Each page of the tables is a module whose names are looked up when they are first asked for, so that importing one page loads no other. A finder gives
-them to Python's import; after `stand_in()` it gives the same objects under the names `mindspore` and `mindspore.nn` too. A name or module that is not
-there raises MissingName (an AttributeError), MissingImport (an ImportError) or MissingModule (a ModuleNotFoundError), which name the nearest thing.
+Each page of the tables is a module whose names are looked up when they are first asked for, so that importing one page
+loads no other. A finder gives them to Python's import; after `stand_in()` it gives the same objects under the names
+`mindspore` and `mindspore.nn` too. A name or module that is not there raises MissingName (an AttributeError),
+MissingImport (an ImportError) or MissingModule (a ModuleNotFoundError), which name the nearest thing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
 from typing import Any
 
-from ..errors import MissingImport, MissingModule, MissingName, message
-from ._tables import CORRECTIONS, HINTS, PAGES, Page
-
-__all__ = ["FacadeModule", "home_of", "homes", "install", "stand_in"]
-
-OURS = "parallel_lab.mindspore"
-THEIRS = "mindspore"
-
+from ..base.errors import MissingImport, MissingModule, MissingName, message
+from ._lookup import CORRECTIONS, HINTS, OURS, THEIRS, further, home_of, joined, names_of, path_of
+from ._tables import PAGES, Page
 
 # ---- modules ----
 
@@ -36,36 +32,40 @@ class FacadeModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         # only reached when the name was not asked for before
-        path = _path_of(self)
+        path = path_of(self)
         page = PAGES[path]
         if name.startswith("__") and name not in page.names:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
         if name in page.names:
             value = _target(page.names[name])
-        elif _joined(path, name) in PAGES:
-            value = importlib.import_module(f"{OURS}.{_joined(path, name)}")
+        elif joined(path, name) in PAGES:
+            value = importlib.import_module(f"{OURS}.{joined(path, name)}")
         else:
             value = _from_sources(page, name)
             if value is _NONE:
-                # `from mindspore.nn import X` asks with hasattr, and would turn an AttributeError into an ImportError without our words
+                # `from mindspore.nn import X` asks with hasattr, and would turn an AttributeError into an ImportError
+                # without our words
                 asked_by = sys._getframe(1).f_code
-                raise _missing(path, name, imported=asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename)
+                raise _missing(
+                    path, name, imported=asked_by.co_name == "_handle_fromlist" and "importlib" in asked_by.co_filename
+                )
         self.__dict__[name] = value
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python's import sets every submodule on its parent; where MindSpore has a function of that name (parallel.shard), the function stays
-        if not (isinstance(value, FacadeModule) and name in PAGES[_path_of(self)].names):
+        # Python's import sets every submodule on its parent; where MindSpore has a function of that name
+        # (parallel.shard), the function stays
+        if not (isinstance(value, FacadeModule) and name in PAGES[path_of(self)].names):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *_names(_path_of(self))})
+        return sorted({*self.__dict__, *names_of(path_of(self))})
 
     @property
     def __all__(self) -> list[str]:
         """What `from mindspore.nn import *` takes: names of things, not of modules."""
-        path = _path_of(self)
-        return [name for name in _names(path) if _joined(path, name) not in PAGES or name in PAGES[path].names]
+        path = path_of(self)
+        return [name for name in names_of(path) if joined(path, name) not in PAGES or name in PAGES[path].names]
 
 
 class _None:
@@ -73,15 +73,6 @@ class _None:
 
 
 _NONE = _None()
-
-
-def _path_of(module: ModuleType) -> str:
-    """ "" for the package itself, "nn.optim" for parallel_lab.mindspore.nn.optim."""
-    return module.__name__[len(OURS) + 1 :]
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _target(where: str) -> Any:
@@ -99,68 +90,33 @@ def _from_sources(page: Page, name: str) -> Any:
     """The public name of one of the modules that a page re-exports whole."""
     for source in page.sources:
         module = importlib.import_module(source)
-        if name in getattr(module, "__all__", ()) or name in _further(module):
+        if name in getattr(module, "__all__", ()) or name in further(module):
             return getattr(module, name)
     return _NONE
-
-
-def _further(module: ModuleType) -> set[str]:
-    """Names that a star import leaves out because they are Python's own (sum, max, abs), and that a module has all the same."""
-    own = (n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, ModuleType))
-    return {n for n in own if str(getattr(vars(module)[n], "__module__", "")).startswith("parallel_lab") and hasattr(_BUILTINS, n)}
-
-
-_BUILTINS = importlib.import_module("builtins")
-
-
-def _names(path: str) -> list[str]:
-    """Every name of a page: its own, its modules', and those of what it re-exports."""
-    page = PAGES[path]
-    start = f"{path}." if path else ""
-    below = [p[len(start) :] for p in PAGES if p and p.startswith(start) and "." not in p[len(start) :]]
-    taken = [n for source in page.sources for n in getattr(importlib.import_module(source), "__all__", ())]
-    return sorted(dict.fromkeys([*page.names, *below, *taken]))
 
 
 # ---- what is not there ----
 
 
-def homes(name: str) -> list[str]:
-    """MindSpore's paths under which `name` is: ["mindspore.parallel.auto_parallel"]. The longest, most exact path comes last."""
-    found = []
-    for path, page in PAGES.items():
-        if name in page.names or any(name in getattr(importlib.import_module(s), "__all__", ()) for s in page.sources):
-            found.append(f"{THEIRS}.{path}" if path else THEIRS)
-    return sorted(found, key=len)
-
-
-def home_of(name: str) -> str:
-    """The path under which documents import `name`; "" if it is nowhere."""
-    found = homes(name)
-    return (found[-1] if name in _EXACT else found[0]) if found else ""
-
-
-# names that documents import by their full path
-_EXACT = ("AutoParallel", "no_init_parameters", "GradAccumulation", "MicroBatchInterleaved")
-
-
 def _missing(path: str, name: str, *, imported: bool) -> MissingName | MissingImport:
     where = f"{THEIRS}.{path}" if path else THEIRS
-    text = message(f"{where} has no {name!r} here", allowed="parallel_lab is not all of MindSpore", hint=_hint(path, name))
+    text = message(
+        f"{where} has no {name!r} here", allowed="parallel_lab is not all of MindSpore", hint=_hint(path, name)
+    )
     if imported:
         return MissingImport(text, name=where)
     return MissingName(text, name=name)
 
 
 def _hint(path: str, name: str) -> str:
-    known = HINTS.get(_joined(path, name)) or HINTS.get(name)
+    known = HINTS.get(joined(path, name)) or HINTS.get(name)
     if known:
         return known
     if home := home_of(name):
         return f"It is in {home}: from {home} import {name}"
     module = f"{THEIRS}.{path}" if path else THEIRS
-    near = _nearest(name, _names(path))
-    everywhere = dict.fromkeys(n for page in PAGES for n in _names(page) if _joined(page, n) not in PAGES)
+    near = _nearest(name, names_of(path))
+    everywhere = dict.fromkeys(n for page in PAGES for n in names_of(page) if joined(page, n) not in PAGES)
     close = difflib.get_close_matches(name, everywhere, 1, 0.85)
     if close and close[0] not in near:
         return f"The nearest is {close[0]}: from {home_of(close[0])} import {close[0]}"
@@ -184,9 +140,13 @@ def _missing_module(path: str) -> MissingModule:
     hint = HINTS.get(path) or HINTS.get(path.rpartition(".")[2])
     if not hint:
         near = _nearest(path, [p for p in PAGES if p])
-        hint = f"The nearest here: {' or '.join(f'{THEIRS}.{p}' for p in near)}" if near else "dir(mindspore) lists what there is"
+        hint = (
+            f"The nearest here: {' or '.join(f'{THEIRS}.{p}' for p in near)}"
+            if near
+            else "dir(mindspore) lists what there is"
+        )
     what = f"there is no module {THEIRS}.{path} here"
-    return MissingModule(message(what, allowed="parallel_lab is not all of MindSpore", hint=hint), name=f"{THEIRS}.{path}")
+    return MissingModule(what, allowed="parallel_lab is not all of MindSpore", hint=hint, name=f"{THEIRS}.{path}")
 
 
 # ---- Python's import ----
@@ -216,7 +176,9 @@ class _Finder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         for prefix in (OURS, THEIRS):
-            if not fullname.startswith(f"{prefix}.") or (prefix == THEIRS and sys.modules.get(THEIRS) is not sys.modules.get(OURS)):
+            if not fullname.startswith(f"{prefix}.") or (
+                prefix == THEIRS and sys.modules.get(THEIRS) is not sys.modules.get(OURS)
+            ):
                 continue
             page = fullname[len(prefix) + 1 :]
             if page.startswith("_"):
@@ -232,7 +194,7 @@ class _Corrections(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname in CORRECTIONS:
-            raise MissingModule(message(f"there is no module {fullname!r}", hint=CORRECTIONS[fullname]), name=fullname)
+            raise MissingModule(f"there is no module {fullname!r}", hint=CORRECTIONS[fullname], name=fullname)
         return None
 
 
@@ -246,7 +208,8 @@ def install(module: ModuleType) -> None:
 def stand_in() -> None:
     """From now on `import mindspore` in this process is the facade, whether or not a MindSpore is installed.
 
-    Called by the folder that `parallel-lab as-mindspore` prints, when a script imports mindspore; a second call does nothing.
+    Called by the folder that `parallel-lab as-mindspore` prints, when a script imports mindspore; a second call does
+    nothing.
     """
     module = importlib.import_module(OURS)
     if sys.modules.get(THEIRS) is module:

@@ -3,8 +3,8 @@
     NameError: name 'AutoParallel' is not defined
     'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`.
 
-Python's own errors say what is wrong; these lines, added to an error that ends a script, say what was meant. They look at the exception and at the
-source of the script, which is read and parsed, never run.
+Python's own errors say what is wrong; these lines, added to an error that ends a script, say what was meant. They look
+at the exception and at the source of the script, which is read and parsed, never run.
 """
 
 from __future__ import annotations
@@ -16,24 +16,38 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import ShapeError
-from ._tables import CORRECTIONS, OPTIMIZERS
-
-__all__ = ["explain"]
+from ..base.errors import ShapeError
+from ._lookup import CORRECTIONS
+from ._tables import OPTIMIZERS
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 # what documents call modules
 ALIASES = {
-    **{"ms": "import mindspore as ms", "mindspore": "import mindspore", "nn": "from mindspore import nn", "ops": "from mindspore import ops"},
-    **{"np": "import numpy as np", "ds": "import mindspore.dataset as ds", "mstype": "import mindspore.common.dtype as mstype"},
-    **{"rt": "import mindspore.runtime as rt", "mint": "from mindspore import mint", "train": "from mindspore import train"},
+    **{
+        "ms": "import mindspore as ms",
+        "mindspore": "import mindspore",
+        "nn": "from mindspore import nn",
+        "ops": "from mindspore import ops",
+    },
+    **{
+        "np": "import numpy as np",
+        "ds": "import mindspore.dataset as ds",
+        "mstype": "import mindspore.common.dtype as mstype",
+    },
+    **{
+        "rt": "import mindspore.runtime as rt",
+        "mint": "from mindspore import mint",
+        "train": "from mindspore import train",
+    },
     "vision": "import mindspore.dataset.vision as vision",
 }
 MISSING_ARGUMENTS = re.compile(r"(\w+)\.__init__\(\) missing \d+ required positional arguments?: (.*)")
 
 
 def explain(error: BaseException) -> None:
-    """Add notes to an error, and to those that led to it, where there is something to say. A second call adds nothing."""
+    """Add notes to an error, and to those that led to it, where there is something to say. A second call adds
+    nothing.
+    """
     for each in _chain(error):
         for note in _notes(each):
             if note not in getattr(each, "__notes__", ()):
@@ -67,20 +81,26 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _missing_name(name: str, error: BaseException) -> str:
-    from ._modules import home_of
+    from ._lookup import home_of
 
     for file, line in _places(error)[-1:]:
         tree = _parsed(file)
         below = next((at for at in _definitions(tree).get(name, ()) if at > line), 0) if tree is not None else 0
         if below:
-            return f"{name!r} is defined in line {below}, which has not run when line {line} needs it: move the definition above line {line}."
+            return (
+                f"{name!r} is defined in line {below}, which has not run when line {line} needs it: move the "
+                f"definition above line {line}."
+            )
     if name in ALIASES:
         return f"{name!r} was never imported: add `{ALIASES[name]}`."
     if where := home_of(name):
         return f"{name!r} was never imported: add `from {where} import {name}`."
     if name in sys.stdlib_module_names:
         return f"{name!r} was never imported: add `import {name}`."
-    return next((f"Nothing above line {line} defines or imports {name!r}: define it there." for _, line in _places(error)[-1:]), "")
+    return next(
+        (f"Nothing above line {line} defines or imports {name!r}: define it there." for _, line in _places(error)[-1:]),
+        "",
+    )
 
 
 def _definitions(tree: ast.Module) -> dict[str, list[int]]:
@@ -100,7 +120,7 @@ def _definitions(tree: ast.Module) -> dict[str, list[int]]:
 
 def _missing_arguments(error: BaseException) -> str:
     """For a class of this package that was made without what it needs."""
-    from ._modules import home_of
+    from ._lookup import home_of
 
     found = MISSING_ARGUMENTS.match(str(error))
     if found is None or not home_of(found[1]):
@@ -112,13 +132,19 @@ def _missing_arguments(error: BaseException) -> str:
 
 
 def _mixed_up_call(error: BaseException) -> str:
-    """For shapes that do not fit: a call of the script's whose arguments bear the names of a function's parameters, in another order."""
+    """For shapes that do not fit: a call of the script's whose arguments bear the names of a function's parameters, in
+    another order.
+    """
     for file in dict.fromkeys(file for file, _ in _places(error)):
         tree = _parsed(file)
         if tree is None:
             continue
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords)
+        calls = (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords
+        )
         notes = (_in_order(call, functions[call.func.id]) for call in calls if call.func.id in functions)
         if note := next(filter(None, notes), ""):
             return note
@@ -126,7 +152,9 @@ def _mixed_up_call(error: BaseException) -> str:
 
 
 def _in_order(call: ast.Call, function: ast.FunctionDef) -> str:
-    """What to write instead of `call`, or "" if its arguments stand as the function's parameters do, or cannot be told apart."""
+    """What to write instead of `call`, or "" if its arguments stand as the function's parameters do, or cannot be told
+    apart.
+    """
     parameters = [argument.arg for argument in function.args.args]
     given = [argument.id if isinstance(argument, ast.Name) else "" for argument in call.args]
     if len(given) != len(parameters) or not all(given):

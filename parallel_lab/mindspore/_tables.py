@@ -1,9 +1,10 @@
-"""Which module of MindSpore's holds what: one page per module path, and hints for what is not here.
+"""Which module of MindSpore's holds what: one page per module path.
 
     PAGES["nn.optim.momentum"].names["Momentum"]     "parallel_lab.nn:Momentum"
     PAGES["nn"].sources                              ("parallel_lab.nn", ...): everything public in them
 
-A name's target is "module:attribute" of this package, or "@path" for another page. The paths are those of MindSpore 1.0 to 2.6.
+A name's target is "module:attribute" of this package, or "@path" for another page. The paths are those of MindSpore 1.0
+to 2.6.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["CORRECTIONS", "HINTS", "PAGES", "Page"]
+from ..ops.spellings import MINT
 
 
 @dataclass(frozen=True)
@@ -28,61 +29,177 @@ def _of(module: str, *names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names}
 
 
-FORMS, TENSOR, TRAIN, CHECKPOINT = "parallel_lab.mindspore._forms", "parallel_lab.tensor", "parallel_lab.train", "parallel_lab.checkpoint"
+FORMS, TENSOR, TRAIN, CHECKPOINT = (
+    "parallel_lab.mindspore._forms",
+    "parallel_lab.nn.tensor.tensor",
+    "parallel_lab.train",
+    "parallel_lab.train.checkpoint",
+)
 
 DTYPES = _of(
     "parallel_lab.mindspore._dtypes",
-    *("bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),
-    *("int_", "uint", "float_", "short", "half", "single", "double", "dtype_to_nptype", "dtype_to_pytype", "pytype_to_dtype"),
+    *(
+        "bool_",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ),
+    *(
+        "int_",
+        "uint",
+        "float_",
+        "short",
+        "half",
+        "single",
+        "double",
+        "dtype_to_nptype",
+        "dtype_to_pytype",
+        "pytype_to_dtype",
+    ),
 )
 CONTEXT = {
-    **_of("parallel_lab.context", "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "set_context", "get_context"),
-    **_of("parallel_lab.context", "set_auto_parallel_context", "get_auto_parallel_context", "reset_auto_parallel_context"),
+    **_of(
+        "parallel_lab.base.settings.context",
+        "GRAPH_MODE",
+        "PYNATIVE_MODE",
+        "ParallelMode",
+        "set_context",
+        "get_context",
+    ),
+    **_of(
+        "parallel_lab.base.settings.context",
+        "set_auto_parallel_context",
+        "get_auto_parallel_context",
+        "reset_auto_parallel_context",
+    ),
 }
 ALGORITHM = {
-    **_of("parallel_lab.context", "set_algo_parameters", "get_algo_parameters", "reset_algo_parameters"),
-    **_of("parallel_lab.context", "set_cost_model_context", "get_cost_model_context", "reset_cost_model_context"),
+    **_of("parallel_lab.base.settings.context", "set_algo_parameters", "get_algo_parameters", "reset_algo_parameters"),
+    **_of(
+        "parallel_lab.base.settings.context",
+        "set_cost_model_context",
+        "get_cost_model_context",
+        "reset_cost_model_context",
+    ),
 }
 PARAMETERS = _of(TENSOR, "Parameter", "ParameterTuple")
 TENSORS = {**_of(TENSOR, "Tensor"), **_of(FORMS, "tensor")}
 INITIALIZERS = _of(
     "parallel_lab.nn.initializer",
-    *("initializer", "Initializer", "Constant", "HeNormal", "HeUniform", "Normal", "One", "TruncatedNormal", "Uniform", "XavierUniform", "Zero"),
+    *(
+        "initializer",
+        "Initializer",
+        "Constant",
+        "HeNormal",
+        "HeUniform",
+        "Normal",
+        "One",
+        "TruncatedNormal",
+        "Uniform",
+        "XavierUniform",
+        "Zero",
+    ),
 )
 JIT = {
     "jit": f"{TRAIN}:jit",
     "ms_function": f"{TRAIN}:jit",
     **dict.fromkeys(("ms_class", "jit_class", "lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
 }
-SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.context:get_seed"}
-GRADIENTS = _of("parallel_lab.autograd", "value_and_grad", "grad")
-SHARD = {"shard": "parallel_lab.nn.sharded:shard", "Layout": "parallel_lab.named_layout:Layout"}
+SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
+GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad", "grad")
+SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 
 CALLBACKS = _of(
     TRAIN,
-    *("Callback", "RunContext", "LossMonitor", "TimeMonitor", "ModelCheckpoint", "CheckpointConfig", "LearningRateScheduler", "LambdaCallback"),
+    *(
+        "Callback",
+        "RunContext",
+        "LossMonitor",
+        "TimeMonitor",
+        "ModelCheckpoint",
+        "CheckpointConfig",
+        "LearningRateScheduler",
+        "LambdaCallback",
+    ),
     *("EarlyStopping", "ReduceLROnPlateau", "History", "SummaryCollector"),
 )
 METRICS = _of(
     TRAIN,
-    *("Metric", "Accuracy", "Loss", "MAE", "MSE", "Precision", "Recall", "F1", "Fbeta", "TopKCategoricalAccuracy", "Top1CategoricalAccuracy"),
+    *(
+        "Metric",
+        "Accuracy",
+        "Loss",
+        "MAE",
+        "MSE",
+        "Precision",
+        "Recall",
+        "F1",
+        "Fbeta",
+        "TopKCategoricalAccuracy",
+        "Top1CategoricalAccuracy",
+    ),
     *("Top5CategoricalAccuracy", "get_metric_fn", "rearrange_inputs"),
     *("get_metrics",),
 )
 METRIC_NAMES = {**METRICS, "names": f"{TRAIN}.metrics:names"}
-SAVED = _of(CHECKPOINT, "save_checkpoint", "load_checkpoint", "load_param_into_net", "merge_sliced_parameter", "build_searched_strategy")
-SAVED_CUT = _of(CHECKPOINT, "load_distributed_checkpoint", "rank_list_for_transform", "transform_checkpoint_by_rank", "transform_checkpoints")
-LOSS_SCALERS = _of("parallel_lab.nn.amp", "LossScaler", "StaticLossScaler", "DynamicLossScaler", "all_finite")
-LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.amp", "FixedLossScaleManager", "DynamicLossScaleManager")
+SAVED = _of(
+    CHECKPOINT,
+    "save_checkpoint",
+    "load_checkpoint",
+    "load_param_into_net",
+    "merge_sliced_parameter",
+    "build_searched_strategy",
+)
+SAVED_CUT = _of(
+    CHECKPOINT,
+    "load_distributed_checkpoint",
+    "rank_list_for_transform",
+    "transform_checkpoint_by_rank",
+    "transform_checkpoints",
+)
+LOSS_SCALERS = _of("parallel_lab.nn.optim.amp", "LossScaler", "StaticLossScaler", "DynamicLossScaler") | _of(
+    "parallel_lab.nn.optim.global_norm", "all_finite"
+)
+LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.optim.amp", "FixedLossScaleManager", "DynamicLossScaleManager")
 
 OPTIMIZERS = ("Adagrad", "Adam", "AdamWeightDecay", "LARS", "Lamb", "Momentum", "Optimizer", "RMSProp", "SGD")
-SCHEDULES = ("CosineDecayLR", "ExponentialDecayLR", "InverseDecayLR", "LearningRateSchedule", "NaturalExpDecayLR", "PolynomialDecayLR", "WarmUpLR")
+SCHEDULES = (
+    "CosineDecayLR",
+    "ExponentialDecayLR",
+    "InverseDecayLR",
+    "LearningRateSchedule",
+    "NaturalExpDecayLR",
+    "PolynomialDecayLR",
+    "WarmUpLR",
+)
 RATE_LISTS = (
-    *("cosine_decay_lr", "exponential_decay_lr", "inverse_decay_lr", "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr"),
+    *(
+        "cosine_decay_lr",
+        "exponential_decay_lr",
+        "inverse_decay_lr",
+        "natural_exp_decay_lr",
+        "piecewise_constant_lr",
+        "polynomial_decay_lr",
+    ),
     "warmup_lr",
 )
 WRAPPERS = (
-    *("ForwardValueAndGrad", "GradAccumulationCell", "MicroBatchInterleaved", "ParameterUpdate", "PipelineCell", "TrainOneStepCell"),
+    *(
+        "ForwardValueAndGrad",
+        "GradAccumulationCell",
+        "MicroBatchInterleaved",
+        "ParameterUpdate",
+        "PipelineCell",
+        "TrainOneStepCell",
+    ),
     *("WithEvalCell", "WithGradCell", "WithLossCell"),
 )
 LOSS_SCALE_CELLS = ("DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell")
@@ -91,47 +208,77 @@ LOSS_SCALE_CELLS = ("DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "T
 MADE = ("arange", "eye", "fill", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like")
 OPERATOR_FORMS = {
     **_of(FORMS, *MADE, "dtype", "rank", "size"),
-    **_of(FORMS, "Assign", "AssignAdd", "AssignSub", "DType", "Depend", "Eye", "Fill", "LinSpace", "Ones", "OnesLike", "Rank", "ScalarToArray"),
-    **_of(FORMS, "ScalarToTensor", "Shape", "Size", "Zeros", "ZerosLike", "Receive", "NeighborExchange", "Dropout", "dropout"),
+    **_of(
+        FORMS,
+        "Assign",
+        "AssignAdd",
+        "AssignSub",
+        "DType",
+        "Depend",
+        "Eye",
+        "Fill",
+        "LinSpace",
+        "Ones",
+        "OnesLike",
+        "Rank",
+        "ScalarToArray",
+    ),
+    **_of(
+        FORMS,
+        "ScalarToTensor",
+        "Shape",
+        "Size",
+        "Zeros",
+        "ZerosLike",
+        "Receive",
+        "NeighborExchange",
+        "Dropout",
+        "dropout",
+    ),
 }
 COMPOSITE = {
-    **_of("parallel_lab.functional", "GradOperation", "HyperMap", "Map", "MultitypeFuncGraph"),
-    **{"Partial": "parallel_lab.functional:Partial", "partial": "parallel_lab.functional:Partial"},
-    **_of("parallel_lab.functional", "depend", "assign_add", "assign_sub"),
+    **_of("parallel_lab.nn.tensor.functional", "GradOperation", "HyperMap", "Map", "MultitypeFuncGraph"),
+    **{"Partial": "parallel_lab.nn.tensor.functional:Partial", "partial": "parallel_lab.nn.tensor.functional:Partial"},
+    **_of("parallel_lab.nn.tensor.functional", "depend", "assign_add", "assign_sub"),
 }
-PRIMITIVES = {**_of("parallel_lab.ops", "Primitive"), **dict.fromkeys(("constexpr", "prim_attr_register"), f"{FORMS}:unchanged")}
-CLIPS = _of("parallel_lab.nn.clip", "clip_by_global_norm", "clip_by_norm")
-OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": "parallel_lab.nn.sharded:shard"}
+PRIMITIVES = {
+    **_of("parallel_lab.ops", "Primitive"),
+    **dict.fromkeys(("constexpr", "prim_attr_register"), f"{FORMS}:unchanged"),
+}
+CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm", "clip_by_norm")
+OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": "parallel_lab.nn.cell:shard"}
 COMMUNICATION_OPERATORS = {
-    **_of("parallel_lab.ops", "AllGather", "AllReduce", "AlltoAll", "Barrier", "Broadcast", "CollectiveGather", "CollectiveScatter", "Reduce"),
+    **_of(
+        "parallel_lab.ops",
+        "AllGather",
+        "AllReduce",
+        "AlltoAll",
+        "Barrier",
+        "Broadcast",
+        "CollectiveGather",
+        "CollectiveScatter",
+        "Reduce",
+    ),
     **_of("parallel_lab.ops", "ReduceOp", "ReduceScatter", "Send"),
     **_of(FORMS, "Receive", "NeighborExchange"),
 }
 
-# PyTorch's spellings that are this package's too
-MINT = (
-    *("abs", "argmax", "argmin", "bmm", "broadcast_to", "cat", "ceil", "chunk", "clamp", "concat", "cos", "cumsum", "div", "divide", "einsum", "eq"),
-    *("equal", "erf", "exp", "expm1", "flip", "floor", "gather", "ge", "greater", "greater_equal", "gt", "isfinite", "isinf", "le", "less"),
-    *("less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "masked_fill", "matmul", "maximum"),
-    *("mean", "minimum", "mul", "ne", "neg", "negative", "norm", "not_equal", "permute", "pow", "prod", "reciprocal", "repeat_interleave", "reshape"),
-    *("roll", "round", "rsqrt", "select", "sign", "sin", "softmax", "split", "sqrt", "square", "squeeze", "stack", "sum", "tanh", "tile", "topk"),
-    *("tril", "triu", "unbind", "unsqueeze", "where"),
+# PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
+MINT_LAYERS = (
+    "ELU",
+    "GELU",
+    "GroupNorm",
+    "Identity",
+    "L1Loss",
+    "LogSoftmax",
+    "MSELoss",
+    "PReLU",
+    "ReLU",
+    "ReLU6",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
 )
-MINT_FUNCTIONS = (
-    *(
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "cross_entropy",
-        "elu",
-        "embedding",
-        "gelu",
-        "l1_loss",
-        "leaky_relu",
-        "log_softmax",
-    ),
-    *("mse_loss", "nll_loss", "one_hot", "pad", "relu", "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh"),
-)
-MINT_LAYERS = ("ELU", "GELU", "GroupNorm", "Identity", "L1Loss", "LogSoftmax", "MSELoss", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax")
 
 ROOT = {
     **DTYPES,
@@ -154,7 +301,9 @@ ROOT = {
 }
 
 
-def _several(doc: str, paths: Iterable[str], names: Mapping[str, str], sources: tuple[str, ...] = ()) -> dict[str, Page]:
+def _several(
+    doc: str, paths: Iterable[str], names: Mapping[str, str], sources: tuple[str, ...] = ()
+) -> dict[str, Page]:
     """Pages that hold the same."""
     return {path: Page(doc, sources, names) for path in paths}
 
@@ -163,17 +312,39 @@ PAGES: dict[str, Page] = {
     "": Page("MindSpore's names for this package.", names=ROOT),
     "context": Page("Settings of the run and of parallel training.", names={**CONTEXT, **ALGORITHM}),
     # ---- nn ----
-    "nn": Page("Networks: Cell, layers, losses, optimizers.", ("parallel_lab.nn",), {k: v for k, v in METRIC_NAMES.items() if k != "get_metrics"}),
+    "nn": Page(
+        "Networks: Cell, layers, losses, optimizers.",
+        ("parallel_lab.nn",),
+        {k: v for k, v in METRIC_NAMES.items() if k != "get_metrics"},
+    ),
     "nn.cell": Page("The base of networks.", names=_of("parallel_lab.nn", "Cell")),
     "nn.utils": Page("Delayed initialisation.", ("parallel_lab.nn.utils",)),
     "nn.layer": Page("Layers.", ("parallel_lab.nn",)),
     **_several(
         "Layers.",
-        (f"nn.layer.{p}" for p in ("activation", "basic", "container", "conv", "dense", "embedding", "normalization", "pooling", "transformer")),
+        (
+            f"nn.layer.{p}"
+            for p in (
+                "activation",
+                "basic",
+                "container",
+                "conv",
+                "dense",
+                "embedding",
+                "normalization",
+                "pooling",
+                "transformer",
+            )
+        ),
         {},
         ("parallel_lab.nn",),
     ),
-    **_several("Losses.", ("nn.loss", "nn.loss.loss"), {}, ("parallel_lab.nn.loss", "parallel_lab.nn.class_losses")),
+    **_several(
+        "Losses.",
+        ("nn.loss", "nn.loss.loss"),
+        {},
+        ("parallel_lab.nn.layers.losses", "parallel_lab.nn.layers.class_losses"),
+    ),
     "nn.optim": Page("Optimizers.", names=_of("parallel_lab.nn", *OPTIMIZERS)),
     "nn.optim.momentum": Page("Momentum.", names=_of("parallel_lab.nn", "Momentum")),
     "nn.optim.sgd": Page("SGD.", names=_of("parallel_lab.nn", "SGD")),
@@ -187,30 +358,60 @@ PAGES: dict[str, Page] = {
     "nn.dynamic_lr": Page("Lists of learning rates.", names=_of("parallel_lab.nn", *RATE_LISTS)),
     "nn.metrics": Page("Metrics (in train since 2.0).", names=METRIC_NAMES),
     "nn.wrap": Page(
-        "Cells around a network.", names=_of("parallel_lab.nn", *WRAPPERS, *LOSS_SCALE_CELLS, "DistributedGradReducer", "PipelineGradReducer")
+        "Cells around a network.",
+        names=_of("parallel_lab.nn", *WRAPPERS, *LOSS_SCALE_CELLS, "DistributedGradReducer", "PipelineGradReducer"),
     ),
     "nn.wrap.cell_wrapper": Page("Cells around a network.", names=_of("parallel_lab.nn", *WRAPPERS)),
-    "nn.wrap.grad_reducer": Page("Gradients of all ranks.", names=_of("parallel_lab.nn", "DistributedGradReducer", "PipelineGradReducer")),
+    "nn.wrap.grad_reducer": Page(
+        "Gradients of all ranks.", names=_of("parallel_lab.nn", "DistributedGradReducer", "PipelineGradReducer")
+    ),
     "nn.wrap.loss_scale": Page("Steps with a scaled loss.", names=_of("parallel_lab.nn", *LOSS_SCALE_CELLS)),
     # ---- ops ----
     "ops": Page("Operators.", ("parallel_lab.ops",), OPERATORS),
     **_several("Operators.", ("ops.operations", "ops.function", "ops.auto_generate"), OPERATORS, ("parallel_lab.ops",)),
-    **_several("Operators.", (f"ops.operations.{p}_ops" for p in ("array", "math", "nn", "inner", "other")), OPERATORS, ("parallel_lab.ops",)),
+    **_several(
+        "Operators.",
+        (f"ops.operations.{p}_ops" for p in ("array", "math", "nn", "inner", "other")),
+        OPERATORS,
+        ("parallel_lab.ops",),
+    ),
     "ops.operations.comm_ops": Page("Communication that is called by hand.", names=COMMUNICATION_OPERATORS),
     "ops.functional": Page("Operators as functions.", ("parallel_lab.ops",), OPERATORS),
-    **_several("Functions of functions.", ("ops.composite", "ops.composite.base"), {**COMPOSITE, **GRADIENTS}, ("parallel_lab.nn.clip",)),
+    **_several(
+        "Functions of functions.",
+        ("ops.composite", "ops.composite.base"),
+        {**COMPOSITE, **GRADIENTS},
+        ("parallel_lab.nn.optim.clip",),
+    ),
     "ops.primitive": Page("The base of operators.", names=PRIMITIVES),
     # ---- mint ----
     "mint": Page(
         "Operators in PyTorch's spelling.",
         names={
-            **_of("parallel_lab.ops", *MINT),
-            **_of(FORMS, "arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like", "flatten"),
+            **{name: f"parallel_lab.ops:{name}" for name in MINT if "." not in name},
+            **_of(
+                FORMS,
+                "arange",
+                "eye",
+                "full",
+                "full_like",
+                "linspace",
+                "ones",
+                "ones_like",
+                "zeros",
+                "zeros_like",
+                "flatten",
+            ),
             **{"add": f"{FORMS}:mint_add", "sub": f"{FORMS}:mint_sub", "transpose": f"{FORMS}:mint_transpose"},
         },
     ),
-    "mint.nn": Page("Layers whose arguments are the same in both spellings.", names=_of("parallel_lab.nn", *MINT_LAYERS)),
-    "mint.nn.functional": Page("Functions of layers.", names=_of("parallel_lab.ops", *MINT_FUNCTIONS)),
+    "mint.nn": Page(
+        "Layers whose arguments are the same in both spellings.", names=_of("parallel_lab.nn", *MINT_LAYERS)
+    ),
+    "mint.nn.functional": Page(
+        "Functions of layers.",
+        names=_of("parallel_lab.ops", *(own for name, own in MINT.items() if name.startswith("functional."))),
+    ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
     "common.api": Page("Compiling functions.", names=JIT),
@@ -220,23 +421,33 @@ PAGES: dict[str, Page] = {
     "common.seed": Page("The global seed.", names=SEED),
     "common.tensor": Page("Tensors.", names=TENSORS),
     # ---- communication ----
-    **_several("Ranks and groups.", ("communication", "communication.management"), {}, ("parallel_lab.communication",)),
+    **_several(
+        "Ranks and groups.", ("communication", "communication.management"), {}, ("parallel_lab.train.communication",)
+    ),
     # ---- data ----
-    **_several("Data pipelines.", ("dataset", "dataset.engine", "dataset.engine.datasets"), {}, ("parallel_lab.dataset",)),
-    "dataset.config": Page("Settings of data pipelines.", ("parallel_lab.dataset.config",)),
+    **_several(
+        "Data pipelines.", ("dataset", "dataset.engine", "dataset.engine.datasets"), {}, ("parallel_lab.train.dataset",)
+    ),
+    "dataset.config": Page("Settings of data pipelines.", ("parallel_lab.train.dataset.config",)),
     "dataset.core": Page("Settings of data pipelines."),
-    "dataset.core.config": Page("Settings of data pipelines.", ("parallel_lab.dataset.config",)),
+    "dataset.core.config": Page("Settings of data pipelines.", ("parallel_lab.train.dataset.config",)),
     **_several(
         "Operations on pictures.",
         (f"dataset.vision{p}" for p in ("", ".c_transforms", ".transforms", ".utils")),
         {},
-        ("parallel_lab.dataset.vision",),
+        ("parallel_lab.train.dataset.vision",),
     ),
     **_several(
-        "Operations on columns.", (f"dataset.transforms{p}" for p in ("", ".c_transforms", ".transforms")), {}, ("parallel_lab.dataset.transforms",)
+        "Operations on columns.",
+        (f"dataset.transforms{p}" for p in ("", ".c_transforms", ".transforms")),
+        {},
+        ("parallel_lab.train.dataset.transforms",),
     ),
     # ---- training ----
-    "train": Page("Model, callbacks, metrics.", names={**CALLBACKS, **METRICS, **SAVED, **LOSS_SCALE_MANAGERS, "Model": f"{TRAIN}:Model"}),
+    "train": Page(
+        "Model, callbacks, metrics.",
+        names={**CALLBACKS, **METRICS, **SAVED, **LOSS_SCALE_MANAGERS, "Model": f"{TRAIN}:Model"},
+    ),
     "train.model": Page("The training loop.", names={"Model": f"{TRAIN}:Model"}),
     "train.callback": Page("What happens around steps and epochs.", names=CALLBACKS),
     "train.metrics": Page("Metrics.", names=METRIC_NAMES),
@@ -245,70 +456,28 @@ PAGES: dict[str, Page] = {
     "train.amp": Page("Loss scales.", names={**LOSS_SCALERS, **LOSS_SCALE_MANAGERS}),
     "amp": Page("Loss scales.", names={**LOSS_SCALERS, **LOSS_SCALE_MANAGERS}),
     # ---- parallel ----
-    "parallel": Page("Parallel training.", names={**ALGORITHM, **SHARD, **SAVED_CUT, "AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"}),
-    "parallel.auto_parallel": Page("A network that is cut among ranks.", names={"AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"}),
+    "parallel": Page(
+        "Parallel training.",
+        names={**ALGORITHM, **SHARD, **SAVED_CUT, "AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"},
+    ),
+    "parallel.auto_parallel": Page(
+        "A network that is split over ranks.", names={"AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"}
+    ),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),
     "parallel.algo_parameter_config": Page("Settings of strategy searches.", names=ALGORITHM),
     # the only path under which MindSpore has them
-    "parallel._cost_model_context": Page("Settings of the cost model.", names={n: at for n, at in ALGORITHM.items() if "cost_model" in n}),
+    "parallel._cost_model_context": Page(
+        "Settings of the cost model.", names={n: at for n, at in ALGORITHM.items() if "cost_model" in n}
+    ),
     "parallel.checkpoint_transform": Page("Checkpoints for other strategies.", names=SAVED_CUT),
     "parallel.nn": Page(
-        "Cells around a network.", names=_of("parallel_lab.nn", "GradAccumulation", "MicroBatchInterleaved", "Pipeline", "PipelineGradReducer")
+        "Cells around a network.",
+        names=_of("parallel_lab.nn", "GradAccumulation", "MicroBatchInterleaved", "Pipeline", "PipelineGradReducer"),
     ),
     # ---- the rest ----
     "runtime": Page("Settings of a device.", names=_of(FORMS, "set_memory", "launch_blocking", "dispatch_threads_num")),
     "log": Page(
-        "Python's logging, under the logger 'mindspore'.", names=_of("parallel_lab.mindspore._log", "critical", "debug", "error", "info", "warning")
+        "Python's logging, under the logger 'mindspore'.",
+        names=_of("parallel_lab.mindspore._log", "critical", "debug", "error", "info", "warning"),
     ),
-}
-
-# What MindSpore has and this package has not: module paths, and names where several pages would have them
-HINTS: dict[str, str] = {
-    "numpy": "Use numpy for data, and mindspore.ops for what a network computes",
-    "scipy": "Use numpy for data, and mindspore.ops for what a network computes",
-    "profiler": "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, shown by chrome://tracing",
-    "Profiler": "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, shown by chrome://tracing",
-    "mindrecord": "Read the data with dataset.GeneratorDataset or dataset.NumpySlicesDataset",
-    "hal": "Every rank computes on this machine's processors; `parallel-lab doctor` shows what they are",
-    "rewrite": "parallel_lab.compile(net, x) gives the plan, and plan.text() shows it",
-    "boost": "Model(..., amp_level='O2') computes in float16",
-    "export": "save_checkpoint(net, 'net.ckpt') keeps a network's values",
-    "load": "load_checkpoint('net.ckpt') reads what save_checkpoint wrote",
-    "data_sink": "Call the step in a loop over the dataset, or use Model.train",
-    "DatasetHelper": "Iterate the dataset itself: for data, label in dataset",
-    "connect_network_with_dataset": "Iterate the dataset itself: for data, label in dataset",
-    "auto_mixed_precision": "net.to_float(ms.float16), or Model(..., amp_level='O2')",
-    "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
-    "bfloat16": "numpy has float16 and float32",
-    "complex64": "Tensors hold bools, ints and floats",
-    "complex128": "Tensors hold bools, ints and floats",
-    "dataset.vision.py_transforms": "mindspore.dataset.vision has the same operations, and Dataset.map takes functions of your own",
-    "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes functions of your own",
-    "communication.comm_func": "Use the operators: ops.AllReduce()(x), ops.AllGather()(x), ops.Broadcast(0)(x)",
-    "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
-    "mint.optim": "Use mindspore.nn: nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay",
-    "mint.nn.Linear": "Use nn.Dense(in_channels, out_channels, has_bias=True)",
-    "nn.Transformer": "Use nn.TransformerEncoder",
-    "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
-    "parallel.nn.Transformer": "Use nn.TransformerEncoder",
-    "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",
-    "sync_pipeline_shared_parameters": "Pipeline stages are not built yet",
-    "merge_pipeline_strategys": "Pipeline stages are not built yet",
-    "recompute": "cell.recompute() keeps the wish; recomputing is not built yet",
-    "set_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
-    "get_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
-    "reset_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
-    "set_dump": "Print tensors with ops.Print()",
-    "jit_config": "@ms.jit compiles; there are no levels",
-    "JitConfig": "@ms.jit compiles; there are no levels",
-    "Symbol": "Shapes are known when a network is compiled; another shape compiles again",
-    "RowTensor": "Gradients are dense tensors",
-    "COOTensor": "Tensors are dense",
-    "CSRTensor": "Tensors are dense",
-}
-
-# modules that a tutorial misprints, or that lie beside its script
-CORRECTIONS: dict[str, str] = {
-    "context": "Write `from mindspore.context import ...`",
-    "resnet": "The tutorial's resnet.py lies beside its script: put it there (parallel_lab.models has a resnet50 of its own)",
 }

@@ -1,11 +1,14 @@
 """Networks: Cell, layers, losses, initial values and optimizers, with MindSpore's names."""
 
+# ruff: noqa: F401 - imported for others: this is a public face
+
 import difflib
+from types import ModuleType as _ModuleType
 
 from .. import ops as _ops
-from ..tensor import Parameter, ParameterTuple
 from . import initializer, utils
-from .activation import (
+from .cell import Cell, ShardedCell, shard
+from .layers.activation import (
     ACTIVATIONS,
     ELU,
     GELU,
@@ -24,7 +27,15 @@ from .activation import (
     Tanh,
     get_activation,
 )
-from .amp import (
+from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
+from .layers.class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
+from .layers.conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d, MaxPool2d
+from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
+from .layers.embedding import Embedding, EmbeddingLookup
+from .layers.losses import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MAELoss, MSELoss, SmoothL1Loss, WithLossCell
+from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
+from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from .optim.amp import (
     DynamicLossScaleManager,
     DynamicLossScaler,
     DynamicLossScaleUpdateCell,
@@ -32,22 +43,12 @@ from .amp import (
     FixedLossScaleUpdateCell,
     LossScaler,
     StaticLossScaler,
-    all_finite,
 )
-from .cell import Cell
-from .class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
-from .clip import GradientClip, clip_by_global_norm, clip_by_norm, clip_by_value
-from .conv import AdaptiveAvgPool2d, AdaptiveMaxPool2d, AvgPool2d, Conv2d, MaxPool2d
-from .dropping import Dropout, Dropout1d, Dropout2d, Dropout3d
-from .grad_reducer import DistributedGradReducer, PipelineGradReducer
-from .layers import CellList, Dense, Flatten, Identity, SequentialCell
-from .loss import BCELoss, BCEWithLogitsLoss, L1Loss, LossBase, MAELoss, MSELoss, SmoothL1Loss, WithLossCell
-from .normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
-from .optim import Optimizer
-from .optim_adaptive import Adagrad, Adam, AdamWeightDecay, RMSProp
-from .optim_layerwise import LARS, Lamb
-from .optim_momentum import SGD, Momentum
-from .schedule import (
+from .optim.clip import GradientClip, clip_by_global_norm, clip_by_norm, clip_by_value
+from .optim.global_norm import all_finite
+from .optim.grad_reducer import DistributedGradReducer, PipelineGradReducer
+from .optim.lars import LARS
+from .optim.lr_schedule import (
     CosineDecayLR,
     ExponentialDecayLR,
     InverseDecayLR,
@@ -63,9 +64,9 @@ from .schedule import (
     polynomial_decay_lr,
     warmup_lr,
 )
-from .sharded import ShardedCell, shard
-from .tables import Embedding, EmbeddingLookup
-from .transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from .optim.optimizer import Optimizer
+from .optim.rules import SGD, Adagrad, Adam, AdamWeightDecay, Lamb, Momentum, RMSProp
+from .tensor.tensor import Parameter, ParameterTuple
 from .wrap import (
     ForwardValueAndGrad,
     GradAccumulation,
@@ -80,117 +81,9 @@ from .wrap import (
     WithGradCell,
 )
 
-__all__ = [
-    "ACTIVATIONS",
-    "Adagrad",
-    "Adam",
-    "AdamWeightDecay",
-    "AdaptiveAvgPool2d",
-    "AdaptiveMaxPool2d",
-    "AvgPool2d",
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "Cell",
-    "CellList",
-    "Conv2d",
-    "CosineDecayLR",
-    "CrossEntropyLoss",
-    "Dense",
-    "DistributedGradReducer",
-    "Dropout",
-    "Dropout1d",
-    "Dropout2d",
-    "Dropout3d",
-    "DynamicLossScaleManager",
-    "DynamicLossScaleUpdateCell",
-    "DynamicLossScaler",
-    "ELU",
-    "Embedding",
-    "EmbeddingLookup",
-    "ExponentialDecayLR",
-    "FixedLossScaleManager",
-    "FixedLossScaleUpdateCell",
-    "Flatten",
-    "ForwardValueAndGrad",
-    "GELU",
-    "GradAccumulation",
-    "GradAccumulationCell",
-    "GradientClip",
-    "GroupNorm",
-    "HSigmoid",
-    "HSwish",
-    "Identity",
-    "InverseDecayLR",
-    "L1Loss",
-    "LARS",
-    "Lamb",
-    "LayerNorm",
-    "LeakyReLU",
-    "LearningRateSchedule",
-    "LogSigmoid",
-    "LogSoftmax",
-    "LossBase",
-    "LossScaler",
-    "MAELoss",
-    "MSELoss",
-    "MaxPool2d",
-    "MicroBatchInterleaved",
-    "Momentum",
-    "MultiheadAttention",
-    "NLLLoss",
-    "NaturalExpDecayLR",
-    "Optimizer",
-    "PReLU",
-    "Parameter",
-    "ParameterTuple",
-    "ParameterUpdate",
-    "Pipeline",
-    "PipelineCell",
-    "PipelineGradReducer",
-    "PolynomialDecayLR",
-    "RMSNorm",
-    "RMSProp",
-    "ReLU",
-    "ReLU6",
-    "SGD",
-    "SequentialCell",
-    "SiLU",
-    "ShardedCell",
-    "Sigmoid",
-    "SmoothL1Loss",
-    "Softmax",
-    "SoftmaxCrossEntropyExpand",
-    "SoftmaxCrossEntropyWithLogits",
-    "Softplus",
-    "StaticLossScaler",
-    "Tanh",
-    "TrainOneStepCell",
-    "TrainOneStepWithLossScaleCell",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-    "WarmUpLR",
-    "WithEvalCell",
-    "WithGradCell",
-    "WithLossCell",
-    "all_finite",
-    "clip_by_global_norm",
-    "clip_by_norm",
-    "clip_by_value",
-    "cosine_decay_lr",
-    "exponential_decay_lr",
-    "get_activation",
-    "initializer",
-    "inverse_decay_lr",
-    "natural_exp_decay_lr",
-    "piecewise_constant_lr",
-    "polynomial_decay_lr",
-    "shard",
-    "utils",
-    "warmup_lr",
-]
+# everything imported above, but not the modules that the imports leave here
+__all__ = ["initializer", "utils"]
+__all__ += [n for n, value in globals().items() if not n.startswith("_") and not isinstance(value, _ModuleType)]
 
 # PyTorch's names for what is here under MindSpore's
 _OTHER_NAMES = {
@@ -213,5 +106,5 @@ def __getattr__(name):
         hint = f"Use ops.{name}"
     else:
         near = [n for n in __all__ if n.lower() == name.lower()] or difflib.get_close_matches(name, __all__, 3, 0.6)
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "dir(parallel_lab.nn) lists all there is"
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "dir(parallel_lab.nn) lists them all"
     raise AttributeError(f"parallel_lab.nn has no {name!r}. {hint}", name=name)

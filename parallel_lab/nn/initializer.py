@@ -3,8 +3,9 @@
     Parameter(initializer("normal", [32, 16]), "w")
     Parameter(initializer(HeUniform(math.sqrt(5)), [16, 32]), "w2")
 
-Nothing is drawn here: the values come from a generator keyed by (global seed, parameter name) when the Parameter is first read, see `tensor.Initial`.
-Rules and defaults: MindSpore, common.initializer. A weight of shape (out, in, ...) has fan_in = in * rest and fan_out = out * rest.
+Nothing is drawn here: the values come from a generator keyed by (global seed, parameter name) when the Parameter is
+first read, see `tensor.Initial`. Rules and defaults: MindSpore, common.initializer. A weight of shape (out, in, ...)
+has fan_in = in * rest and fan_out = out * rest.
 """
 
 from __future__ import annotations
@@ -16,22 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError, message, shorten
-from ..tensor import Initial, Tensor
-
-__all__ = [
-    "Constant",
-    "HeNormal",
-    "HeUniform",
-    "Initializer",
-    "Normal",
-    "One",
-    "TruncatedNormal",
-    "Uniform",
-    "XavierUniform",
-    "Zero",
-    "initializer",
-]
+from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..base.hooks import set_cloner
+from .tensor.tensor import Initial, Parameter, Tensor
 
 
 class Initializer:
@@ -83,12 +71,17 @@ class TruncatedNormal(Initializer):
     """Normal distribution without the values outside mean + a * sigma ... mean + b * sigma."""
 
     def __init__(self, sigma: float = 0.01, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> None:
-        self.sigma, self.mean = _number(sigma, "TruncatedNormal", "sigma", least=0), _number(mean, "TruncatedNormal", "mean")
+        self.sigma, self.mean = (
+            _number(sigma, "TruncatedNormal", "sigma", least=0),
+            _number(mean, "TruncatedNormal", "mean"),
+        )
         self.a, self.b = _number(a, "TruncatedNormal", "a"), _number(b, "TruncatedNormal", "b")
         kept = (math.erf(self.b / math.sqrt(2)) - math.erf(self.a / math.sqrt(2))) / 2
         if kept < 0.01:  # values are redrawn until they fit; below 1 % that takes too long, and no network wants it
             raise ArgumentError(
-                message(f"a={a}, b={b} keeps {kept:.2%} of the distribution", where="TruncatedNormal", allowed="At least 1 %, with a < b")
+                f"a={a}, b={b} keeps {kept:.2%} of the distribution",
+                where="TruncatedNormal",
+                allowed="At least 1 %, with a < b",
             )
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -133,11 +126,19 @@ class _He(Initializer):
     def __init__(self, negative_slope: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
         where = type(self).__name__
         self.negative_slope = _number(negative_slope, where, "negative_slope")
-        gains = {"leaky_relu": math.sqrt(2 / (1 + self.negative_slope**2)), "relu": math.sqrt(2), "tanh": 5 / 3, "sigmoid": 1.0, "linear": 1.0}
+        gains = {
+            "leaky_relu": math.sqrt(2 / (1 + self.negative_slope**2)),
+            "relu": math.sqrt(2),
+            "tanh": 5 / 3,
+            "sigmoid": 1.0,
+            "linear": 1.0,
+        }
         if mode not in ("fan_in", "fan_out"):
-            raise ArgumentError(message(f"mode={shorten(mode)}", where=where, allowed="'fan_in' or 'fan_out'"))
+            raise ArgumentError(f"mode={shorten(mode)}", where=where, allowed="'fan_in' or 'fan_out'")
         if nonlinearity not in gains:
-            raise ArgumentError(message(f"nonlinearity={shorten(nonlinearity)}", where=where, allowed=f"One of {', '.join(gains)}"))
+            raise ArgumentError(
+                f"nonlinearity={shorten(nonlinearity)}", where=where, allowed=f"One of {', '.join(gains)}"
+            )
         self.mode, self.nonlinearity = mode, nonlinearity
         self._gain = gains[nonlinearity]
 
@@ -183,11 +184,15 @@ NAMES: dict[str, type[Initializer]] = {
 }
 
 
-def initializer(init: str | Number | Initializer | Tensor | np.ndarray, shape: int | Sequence[int] | None = None, dtype: Any = np.float32) -> Initial:
+def initializer(
+    init: str | Number | Initializer | Tensor | np.ndarray,
+    shape: int | Sequence[int] | None = None,
+    dtype: Any = np.float32,
+) -> Initial:
     """Initial values for a Parameter.
 
     init   a name ("normal", "zeros", ...), a number, an Initializer, or a Tensor or array that holds the values
-    shape  dims, each at least 1; may be left out if `init` holds the values
+    shape  dims, each at least 1; may be omitted if `init` holds the values
     dtype  numpy dtype or its name
 
     Raises ArgumentError, ArgumentTypeError, and ShapeError when the values have another shape.
@@ -198,11 +203,11 @@ def initializer(init: str | Number | Initializer | Tensor | np.ndarray, shape: i
     if isinstance(init, (Tensor, np.ndarray)):
         values = np.array(init.asnumpy() if isinstance(init, Tensor) else init)
         if shape is not None and _shape(shape) != values.shape:
-            raise ShapeError(message(f"values of shape {values.shape}", where="initializer", allowed=f"Shape {_shape(shape)}"))
+            raise ShapeError(f"values of shape {values.shape}", where="initializer", allowed=f"Shape {_shape(shape)}")
         return Initial(lambda generator, _: values, values.shape, dtype)
     rule = _rule(init)
     if shape is None:
-        raise ArgumentError(message("no shape is given", where="initializer", allowed="initializer(init, shape)"))
+        raise ArgumentError("no shape is given", where="initializer", allowed="initializer(init, shape)")
     dims = _shape(shape)
     if isinstance(rule, (XavierUniform, _He)):
         fans(dims, type(rule).__name__)
@@ -210,9 +215,11 @@ def initializer(init: str | Number | Initializer | Tensor | np.ndarray, shape: i
 
 
 def fans(shape: tuple[int, ...], where: str = "fans") -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight of shape (out, in, ...): the dims after the second count for both. Fewer than 2 dims: ShapeError."""
+    """(fan_in, fan_out) of a weight of shape (out, in, ...): the dims after the second count for both. Fewer than 2
+    dims: ShapeError.
+    """
     if len(shape) < 2:
-        raise ShapeError(message(f"shape {shape} has {len(shape)} dims", where=where, allowed="At least 2 dims, (out, in, ...)"))
+        raise ShapeError(f"shape {shape} has {len(shape)} dims", where=where, allowed="At least 2 dims, (out, in, ...)")
     rest = math.prod(shape[2:])
     return shape[1] * rest, shape[0] * rest
 
@@ -222,30 +229,60 @@ def _rule(init: Any) -> Initializer:
         return init
     if isinstance(init, str):
         if init.lower() not in NAMES:
-            raise ArgumentError(message(f"init={init!r} is not known", where="initializer", allowed=f"Names: {', '.join(NAMES)}"))
+            raise ArgumentError(
+                f"init={init!r} is not known", where="initializer", allowed=f"Names: {', '.join(NAMES)}"
+            )
         return NAMES[init.lower()]()
     if isinstance(init, Number) and not isinstance(init, (bool, complex)):
         return Constant(init)
     hint = f"Write {init.__name__}()" if isinstance(init, type) and issubclass(init, Initializer) else ""
     raise ArgumentTypeError(
-        message(f"init={shorten(init)}", where="initializer", allowed="A name, a number, an Initializer, a Tensor or an array", hint=hint)
+        f"init={shorten(init)}",
+        where="initializer",
+        allowed="A name, a number, an Initializer, a Tensor or an array",
+        hint=hint,
     )
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     dims = (shape,) if isinstance(shape, (int, np.integer)) else shape
-    if not isinstance(dims, (list, tuple)) or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in dims):
-        raise ArgumentTypeError(message(f"shape={shorten(shape)}", where="initializer", allowed="An int, or a list or tuple of ints"))
+    if not isinstance(dims, (list, tuple)) or any(
+        isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in dims
+    ):
+        raise ArgumentTypeError(
+            f"shape={shorten(shape)}", where="initializer", allowed="An int, or a list or tuple of ints"
+        )
     if any(n < 1 for n in dims):
-        raise ArgumentError(message(f"shape={shorten(shape)}", where="initializer", allowed="Every dim is at least 1"))
+        raise ArgumentError(f"shape={shorten(shape)}", where="initializer", allowed="Every dim is at least 1")
     return tuple(int(n) for n in dims)
 
 
 def _number(value: Any, where: str, name: str, least: float = -math.inf) -> float:
     if isinstance(value, (bool, np.bool_, complex)) or not isinstance(value, Number):
-        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed="A number"))
+        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A number")
     if not math.isfinite(value) or value < least:
         raise ArgumentError(
-            message(f"{name}={shorten(value)}", where=where, allowed="A finite number" + (f", at least {least}" if least > -math.inf else ""))
+            f"{name}={shorten(value)}",
+            where=where,
+            allowed="A finite number" + (f", at least {least}" if least > -math.inf else ""),
         )
     return value
+
+
+def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Parameter:
+    """A new Parameter of the same shape, dtype and flags.  init: "same": with the same values; otherwise what
+    `initializer` takes, such as "zeros" or a number.
+    """
+    p = parameter
+    start = (
+        Tensor(p.full().asnumpy().copy())
+        if isinstance(init, str) and init == "same"
+        else initializer(init, p.full_shape, p.dtype)
+    )
+    new = Parameter(start, name, p.requires_grad, p.layerwise_parallel, p.parallel_optimizer)
+    if p.comm_fusion_given:
+        new.comm_fusion = p.comm_fusion
+    return new
+
+
+set_cloner(clone_parameter)

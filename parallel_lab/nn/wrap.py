@@ -1,12 +1,15 @@
 """Cells around a network: one training step, gradients as a Cell, micro-batches.
 
     step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)
-    loss = step(x, label)                     # forward, backward, gradients of all ranks together (data_parallel), update
+    loss = step(x, label)                     # forward, backward, gradients of all ranks together (data_parallel),
+                                              update
 
-    accumulated = nn.GradAccumulation(nn.WithLossCell(net, loss), 4)      # the batch in 4 parts; their losses and gradients are added
+    accumulated = nn.GradAccumulation(nn.WithLossCell(net, loss), 4)      # the batch in 4 parts; their losses and
+    gradients are added
 
-They run at once, and inside a function or network that is compiled. Parameters keep the names they have in the network. Names, arguments and checks:
-MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `grad_reducer.py`.
+They run at once, and inside a function or network that is compiled. Parameters keep the names they have in the network.
+Names, arguments and checks:
+MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `optim/grad_reducer.py`.
 """
 
 from __future__ import annotations
@@ -18,40 +21,28 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..autograd import value_and_grad
-from ..context import current_tracer, get_auto_parallel_context
-from ..errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, TraceError, message, shorten
-from ..functional import GradOperation, weighted_sum
-from ..origin import caller
-from ..settings import LOCAL_MODES
-from ..tensor import Arithmetic, Parameter, ParameterTuple, Tensor
-from .amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler, all_finite
+from ..base.checks import checked, flag, integer
+from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, TraceError, shorten
+from ..base.hooks import current_tracer
+from ..base.origin import caller
+from ..base.settings.checks import LOCAL_MODES
+from ..base.settings.context import get_auto_parallel_context
 from .cell import Cell
-from .checks import flag, whole_number
-from .grad_reducer import DistributedGradReducer, no_stages_yet
-from .layers import Identity
-from .loss import WithLossCell
-from .optim import Optimizer
-
-__all__ = [
-    "ForwardValueAndGrad",
-    "GradAccumulation",
-    "GradAccumulationCell",
-    "MicroBatchInterleaved",
-    "ParameterUpdate",
-    "Pipeline",
-    "PipelineCell",
-    "TrainOneStepCell",
-    "TrainOneStepWithLossScaleCell",
-    "WithEvalCell",
-    "WithGradCell",
-    "WithLossCell",
-]
+from .layers.basic import Identity
+from .layers.losses import WithLossCell
+from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
+from .optim.global_norm import all_finite
+from .optim.grad_reducer import DistributedGradReducer, no_stages_yet
+from .optim.optimizer import Optimizer
+from .tensor.arithmetic import Arithmetic
+from .tensor.autograd import value_and_grad
+from .tensor.functional import GradOperation, weighted_sum
+from .tensor.tensor import Parameter, ParameterTuple, Tensor
 
 
 def _cell(where: str, name: str, value: Any) -> Any:
     if not callable(value):
-        raise ArgumentTypeError(message(f"{name}={shorten(value)}", where=where, allowed="A Cell or a function"))
+        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A Cell or a function")
     return value
 
 
@@ -67,23 +58,28 @@ class TrainOneStepCell(Cell):
 
     network      gives the loss: `WithLossCell(net, loss)`, or a Cell that computes it itself
     optimizer    its parameters are differentiated for
-    sens         the gradient of the loss itself: gradients are multiplied by it (an optimizer with loss_scale=sens divides again)
+    sens         the gradient of the loss itself: gradients are multiplied by it (an optimizer with loss_scale=sens
+                 divides again)
     return_grad  return (loss, {parameter name: gradient}) instead
 
-    In data_parallel and hybrid_parallel mode the gradients are added up over the ranks before the update (`grad_reducer`). The Cell has `network`,
-    `optimizer`, `weights`, `grad` and `grad_reducer` for subclasses that write their own `construct`.
+    In data_parallel and hybrid_parallel mode the gradients are added up over the ranks before the update
+    (`grad_reducer`). The Cell has `network`, `optimizer`, `weights`, `grad` and `grad_reducer` for subclasses that
+    write their own `construct`.
     """
 
+    @checked(return_grad=flag)
     def __init__(self, network: Cell, optimizer: Optimizer, sens: float = 1.0, return_grad: bool = False) -> None:
         super().__init__(auto_prefix=False)
         where = type(self).__name__
         _cell(where, "network", network)
         if not isinstance(optimizer, Optimizer):
-            raise ArgumentTypeError(message(f"optimizer={shorten(optimizer)}", where=where, allowed="An optimizer, such as nn.Momentum(...)"))
+            raise ArgumentTypeError(
+                f"optimizer={shorten(optimizer)}", where=where, allowed="An optimizer, such as nn.Momentum(...)"
+            )
         if isinstance(sens, bool) or not isinstance(sens, (int, float, Tensor)):
-            raise ArgumentTypeError(message(f"sens={shorten(sens)}", where=where, allowed="A number"))
+            raise ArgumentTypeError(f"sens={shorten(sens)}", where=where, allowed="A number")
         self.network, self.optimizer, self.sens = network, optimizer, sens
-        self.return_grad = flag(return_grad, where, "return_grad")
+        self.return_grad = return_grad
         # not registered a second time under the optimizer's order: the network has them
         self.__dict__["weights"] = ParameterTuple(optimizer.parameters)
         self.grad = GradOperation(get_by_list=True, sens_param=True)
@@ -106,7 +102,8 @@ class TrainOneStepCell(Cell):
 def _loss_and_gradients(
     network: Callable, weights: Iterable[Parameter], inputs: Iterable[Any], sens: Any, scaler: LossScaler | None = None
 ) -> tuple[Any, tuple[Any, ...]]:
-    """(what the network returns, gradients of sens times its loss for the weights). Several results: all are differentiated.
+    """(what the network returns, gradients of sens times its loss for the weights). Several results: all are
+    differentiated.
 
     scaler  the loss is multiplied by its scale too: an optimizer that has it divides the gradients
     """
@@ -123,10 +120,11 @@ def _loss_and_gradients(
 class TrainOneStepWithLossScaleCell(TrainOneStepCell):
     """One training step with a scaled loss, for networks in float16: (inputs) -> (loss, overflow, scale).
 
-    scale_sense  a Tensor of shape () or (1,): the scale; or `DynamicLossScaleUpdateCell` / `FixedLossScaleUpdateCell`, which adjusts it
+    scale_sense  a Tensor of shape () or (1,): the scale; or `DynamicLossScaleUpdateCell` / `FixedLossScaleUpdateCell`,
+                 which adjusts it
 
-    A step whose gradients are not finite changes no parameter. It has to look at numbers, so it runs at once only; for a compiled step give the
-    scaler to the optimizer: `nn.Momentum(..., loss_scaler=nn.DynamicLossScaler(...))`.
+    A step whose gradients are not finite changes no parameter. It has to look at numbers, so it runs at once only; for
+    a compiled step give the scaler to the optimizer: `nn.Momentum(..., loss_scaler=nn.DynamicLossScaler(...))`.
     """
 
     def __init__(self, network: Cell, optimizer: Optimizer, scale_sense: Any) -> None:
@@ -143,9 +141,9 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         where = type(self).__name__
         if not isinstance(sens, Tensor):
             allowed = "A Tensor of shape () or (1,), or an nn.DynamicLossScaleUpdateCell"
-            raise ArgumentTypeError(message(f"scale_sense={shorten(sens)}", where=where, allowed=allowed))
+            raise ArgumentTypeError(f"scale_sense={shorten(sens)}", where=where, allowed=allowed)
         if sens.shape not in ((), (1,)):
-            raise ShapeError(message(f"scale_sense of shape {sens.shape}", where=where, allowed="Shape () or (1,)"))
+            raise ShapeError(f"scale_sense of shape {sens.shape}", where=where, allowed="Shape () or (1,)")
         self.scale_sense = Tensor(np.float32(sens.asnumpy().reshape(())))
 
     def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
@@ -167,15 +165,21 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
     def construct(self, *inputs: Any) -> tuple[Any, bool, Tensor]:
         if current_tracer.get() is not None:
             hint = "Give the optimizer a loss_scaler, and use TrainOneStepCell"
-            raise TraceError(message("whether a step overflowed is not known while it is compiled", where=caller().place, hint=hint))
+            raise TraceError(
+                "whether a step overflowed is not known while it is compiled", where=caller().place, hint=hint
+            )
         scale = self.scale_sense
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # an overflow is no accident here: it lowers the scale
+        with np.errstate(
+            over="ignore", invalid="ignore", divide="ignore"
+        ):  # an overflow is expected here: it lowers the scale
             loss, grads = _loss_and_gradients(self.network, self.weights, inputs, scale)
             # added up over the ranks first: what is not finite on one is so on all, and all skip the step
             grads = self.grad_reducer(grads)
         overflow = self.process_loss_scale(self.get_overflow_status(False, grads))
         if not overflow:
-            self.optimizer(tuple(ops.div(g, scale if g.dtype == scale.dtype else ops.cast(scale, str(g.dtype))) for g in grads))
+            self.optimizer(
+                tuple(ops.div(g, scale if g.dtype == scale.dtype else ops.cast(scale, str(g.dtype))) for g in grads)
+            )
         return loss, overflow, scale
 
 
@@ -185,7 +189,7 @@ class ParameterUpdate(Cell):
     def __init__(self, param: Parameter) -> None:
         super().__init__(auto_prefix=False)
         if not isinstance(param, Parameter):
-            raise ArgumentTypeError(message(f"param={shorten(param)}", where="ParameterUpdate", allowed="A Parameter"))
+            raise ArgumentTypeError(f"param={shorten(param)}", where="ParameterUpdate", allowed="A Parameter")
         self._param = param
 
     def construct(self, x: Any) -> Any:
@@ -221,10 +225,14 @@ class WithEvalCell(Cell):
     add_cast_fp32  compute the loss in float32, from outputs of a network in float16
     """
 
+    @checked(add_cast_fp32=flag)
     def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
         super().__init__(auto_prefix=False)
-        self._network, self._loss_fn = _cell("WithEvalCell", "network", network), _cell("WithEvalCell", "loss_fn", loss_fn)
-        self.add_cast_fp32 = flag(add_cast_fp32, "WithEvalCell", "add_cast_fp32")
+        self._network, self._loss_fn = (
+            _cell("WithEvalCell", "network", network),
+            _cell("WithEvalCell", "loss_fn", loss_fn),
+        )
+        self.add_cast_fp32 = add_cast_fp32
 
     def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
         outputs = self._network(data)
@@ -241,7 +249,14 @@ class ForwardValueAndGrad(Cell):
     get_all, get_by_list, sens_param  as in GradOperation
     """
 
-    def __init__(self, network: Any, weights: Any = None, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False) -> None:
+    def __init__(
+        self,
+        network: Any,
+        weights: Any = None,
+        get_all: bool = False,
+        get_by_list: bool = False,
+        sens_param: bool = False,
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.network = _cell("ForwardValueAndGrad", "network", network)
         self.__dict__["weights"] = ParameterTuple(
@@ -260,7 +275,9 @@ class ForwardValueAndGrad(Cell):
             result = self.network(*args)
             return weighted_sum(result, sens), result
 
-        (_, result), grads = value_and_grad(weighted, positions or None, list(self.weights) if self.get_by_list else None, has_aux=True)(*inputs)
+        (_, result), grads = value_and_grad(
+            weighted, positions or None, list(self.weights) if self.get_by_list else None, has_aux=True
+        )(*inputs)
         return result, grads if self.get_all or self.get_by_list else grads[0]
 
 
@@ -268,15 +285,19 @@ class ForwardValueAndGrad(Cell):
 
 
 class _MicroBatches(Cell):
-    """Runs a network once per micro-batch and adds up what it returns. Micro-batch i of M has the rows [i B / M, (i + 1) B / M) of every input."""
+    """Runs a network once per micro-batch and adds up what it returns. Micro-batch i of M has the rows [i B / M, (i +
+    1) B / M) of every input.
+    """
 
     def __init__(self, network: Cell, name: str, count: Any) -> None:
         super().__init__(auto_prefix=False)
         where = type(self).__name__
         if not isinstance(network, Cell):
-            raise ArgumentTypeError(message(f"network={shorten(network)}", where=where, allowed="A Cell, such as nn.WithLossCell(net, loss)"))
+            raise ArgumentTypeError(
+                f"network={shorten(network)}", where=where, allowed="A Cell, such as nn.WithLossCell(net, loss)"
+            )
         self.network = network
-        self._count = whole_number(count, where, name, 1)
+        self._count = integer(1)(where, name, count)
         # where the batch is cut among ranks each takes a part of its own rows: nothing moves
         self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
 
@@ -296,10 +317,14 @@ class _MicroBatches(Cell):
             return x  # a number is the same for all of them
         shape = tuple(x.shape)
         if not shape or shape[0] % self._count:
-            what = f"dim 0 of input {position} of shape {shape} cannot be cut into {self._count} equal micro-batches"
-            raise ShapeError(message(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}"))
+            what = f"dim 0 of input {position} of shape {shape} cannot be split into {self._count} equal micro-batches"
+            raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {self._count}")
         rows = shape[0] // self._count
-        return self._rows(x, (i * rows, *(0,) * (len(shape) - 1)), ((i + 1) * rows, *shape[1:]), (1,) * len(shape)) if self._count > 1 else x
+        return (
+            self._rows(x, (i * rows, *(0,) * (len(shape) - 1)), ((i + 1) * rows, *shape[1:]), (1,) * len(shape))
+            if self._count > 1
+            else x
+        )
 
 
 def _added(total: Any, result: Any) -> Any:
@@ -313,8 +338,9 @@ class GradAccumulation(_MicroBatches):
 
     micro_size  how many parts (not how large they are)
 
-    The gradient of the sum is the sum of the parts' gradients, without division, and the optimizer takes one step: with a mean loss, results and
-    gradients are micro_size times those of the undivided batch. Raises ArgumentTypeError, ArgumentError; ShapeError when the batch does not divide.
+    The gradient of the sum is the sum of the parts' gradients, without division, and the optimizer takes one step: with
+    a mean loss, results and gradients are micro_size times those of the undivided batch. Raises ArgumentTypeError,
+    ArgumentError; ShapeError when the batch does not divide.
     """
 
     def __init__(self, network: Cell, micro_size: int) -> None:
@@ -335,7 +361,8 @@ GradAccumulationCell = GradAccumulation
 
 
 class MicroBatchInterleaved(_MicroBatches):
-    """A batch in `interleave_num` parts whose results are added, so that one part's messages can travel while another computes.
+    """A batch in `interleave_num` parts whose results are added, so that one part's messages can travel while another
+    computes.
 
     The result is a sum: divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
     """
@@ -350,12 +377,14 @@ class MicroBatchInterleaved(_MicroBatches):
 
 
 class PipelineCell(_MicroBatches):
-    """A network in pipeline stages, fed with `micro_size` micro-batches: (inputs) -> the sum of what it returns for them.
+    """A network in pipeline stages, fed with `micro_size` micro-batches: (inputs) -> the sum of what it returns for
+    them.
 
     stage_config  {name of a Cell in the network: its stage}; sets their `pipeline_stage`
 
-    With one stage it is the sum over the micro-batches; a run with pipeline_stages above 1 raises NotBuiltYet. Checks as GradAccumulation; an unknown
-    name in stage_config raises StageNameError (a KeyError), fewer micro-batches than stages StrategyError.
+    With one stage it is the sum over the micro-batches; a run with pipeline_stages above 1 raises NotBuiltYet. Checks
+    as GradAccumulation; an unknown name in stage_config raises StageNameError (a KeyError), fewer micro-batches than
+    stages StrategyError.
     """
 
     def __init__(self, network: Cell, micro_size: int = 1, stage_config: dict[str, int] | None = None) -> None:
@@ -371,16 +400,21 @@ class PipelineCell(_MicroBatches):
     def _set_stages(self, config: Any) -> None:
         where = type(self).__name__
         if not isinstance(config, dict):
-            raise ArgumentTypeError(message(f"stage_config={shorten(config)}", where=where, allowed="A dict {name of a Cell: stage}, or None"))
+            raise ArgumentTypeError(
+                f"stage_config={shorten(config)}", where=where, allowed="A dict {name of a Cell: stage}, or None"
+            )
         cells = dict(self.network.cells_and_names())
         for name, stage in config.items():
             if name not in cells:
                 known = ", ".join(n for n in cells if n)
                 hint = "Inside a WithLossCell names begin with '_backbone.'" if f"_backbone.{name}" in cells else ""
                 raise StageNameError(
-                    message(f"stage_config names {name!r}", where=where, allowed=f"Cells of the network: {shorten(known, 200)}", hint=hint)
+                    f"stage_config names {name!r}",
+                    where=where,
+                    allowed=f"Cells of the network: {shorten(known, 200)}",
+                    hint=hint,
                 )
-            whole_number(stage, where, f"stage_config[{name!r}]", 0)
+            integer(0)(where, f"stage_config[{name!r}]", stage)
         for name, stage in config.items():
             cells[name].pipeline_stage = stage
 
@@ -390,7 +424,7 @@ class PipelineCell(_MicroBatches):
             where = type(self).__name__
             if self._count < stages:
                 what = f"micro_size={self._count} with pipeline_stages={stages}"
-                raise StrategyError(message(what, where=where, allowed="At least as many micro-batches as stages"))
+                raise StrategyError(what, where=where, allowed="At least as many micro-batches as stages")
             raise no_stages_yet(where, stages)
         return super().construct(*inputs)
 

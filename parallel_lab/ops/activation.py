@@ -1,4 +1,6 @@
-"""Activation functions. All but log_softmax act on each element by itself: any dim may be cut, with no communication forward."""
+"""Activation functions. All but log_softmax act on each element by itself: any dim may be cut, with no communication
+forward.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +8,13 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
+from ..base.errors import ShapeError, shorten
 from .elementwise import UNARY, first_dtype, float_result, mul, neg
-from .functions import error_function, floats
-from .registry import case, check_dim, op
-from .signature import letters
-
-__all__ = [
-    "elu",
-    "gelu",
-    "hsigmoid",
-    "hswish",
-    "leaky_relu",
-    "log_sigmoid",
-    "log_softmax",
-    "prelu",
-    "relu",
-    "relu6",
-    "sigmoid",
-    "silu",
-    "softplus",
-    "tanh",
-]
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters
+from .spellings import function
+from .unary import error_function, floats
 
 EXAMPLE = case((16, 8))
 WIDE = case((16, 8), low=-8.0, high=8.0)  # reaches both flat ends
@@ -42,13 +29,13 @@ def _check_number(where, operands, **attrs):
     """The one attribute is a number."""
     for name, value in attrs.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ShapeError(message(f"{name}={shorten(value)}", where=where, allowed="A number"))
+            raise ShapeError(f"{name}={shorten(value)}", where=where, allowed="A number")
 
 
 # ---- piecewise linear ----
 
 
-@op(UNARY, name="ReLU", example=(case((16, 8)), case((8, 4, 16))))
+@op(UNARY, name="ReLU", mint="functional.relu", example=(case((16, 8)), case((8, 4, 16))))
 def relu(x):
     """max(x, 0).  x: (...) -> (...)."""
     return np.maximum(x, np.zeros((), x.dtype))
@@ -65,7 +52,7 @@ def _(g, out, x):
     return (relu_grad(g, out),)
 
 
-@op(UNARY, name="ReLU6", example=WIDE)
+@op(UNARY, name="ReLU6", mint="functional.relu6", example=WIDE)
 def relu6(x):
     """max(x, 0), but at most 6.  x: (...) -> (...)."""
     return np.clip(x, np.zeros((), x.dtype), np.asarray(6, x.dtype))
@@ -73,7 +60,9 @@ def relu6(x):
 
 @op(infer_fn=lambda shapes, **_: shapes[0], dtype=first_dtype)
 def within_grad(g, x, *, low, high, slope):
-    """Gradient of a function that rises by `slope` between two bounds and is flat outside: g * slope where low < x < high.  g, x: (...) -> (...)."""
+    """Gradient of a function that rises by `slope` between two bounds and is flat outside: g * slope where low < x <
+    high.  g, x: (...) -> (...).
+    """
     return g * ((x > low) & (x < high)) * np.asarray(slope, g.dtype)
 
 
@@ -112,7 +101,15 @@ def _(g, out, x):
     return (hswish_grad(g, x),)
 
 
-@op(UNARY, name="LeakyReLU", check=_check_number, dtype=float_result, flops=_elements(2), example=(EXAMPLE, case((16, 8), negative_slope=0.2)))
+@op(
+    UNARY,
+    name="LeakyReLU",
+    mint="functional.leaky_relu",
+    check=_check_number,
+    dtype=float_result,
+    flops=_elements(2),
+    example=(EXAMPLE, case((16, 8), negative_slope=0.2)),
+)
 def leaky_relu(x, *, negative_slope=0.01):
     """x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -139,12 +136,20 @@ def _check_prelu(where, operands):
     x, weight = (o.shape for o in operands)
     if len(weight) != 1 or (weight != (1,) and (len(x) < 2 or weight[0] != x[1])):
         allowed = f"({x[1]},), one number per channel (dim 1 of x), or (1,)" if len(x) > 1 else "(1,)"
-        raise ShapeError(message(f"weight has shape {weight} beside x of shape {x}", where=where, allowed=allowed))
+        raise ShapeError(f"weight has shape {weight} beside x of shape {x}", where=where, allowed=allowed)
 
 
-@op(_prelu_labels, name="PReLU", check=_check_prelu, flops=_elements(2), example=(case((8, 4, 2), (4,)), case((16, 8), (1,))))
+@op(
+    _prelu_labels,
+    name="PReLU",
+    check=_check_prelu,
+    flops=_elements(2),
+    example=(case((8, 4, 2), (4,)), case((16, 8), (1,))),
+)
 def prelu(x, weight):
-    """x where x > 0, weight * x elsewhere.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...). The weight is cut as the channels are."""
+    """x where x > 0, weight * x elsewhere.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...). The weight is cut as
+    the channels are.
+    """
     return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
 
 
@@ -156,7 +161,9 @@ def prelu_grad(g, x, weight):
 
 @op(infer_fn=lambda shapes: shapes[2], dtype=first_dtype)
 def prelu_weight_grad(g, x, weight):
-    """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) or (1,) -> weight's shape."""
+    """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) or (1,) -> weight's
+    shape.
+    """
     over = tuple(i for i in range(x.ndim) if i != 1 or weight.shape == (1,))
     return (g * np.minimum(x, 0)).sum(axis=over).reshape(weight.shape)
 
@@ -175,7 +182,9 @@ _GELU_CUBE = 0.044715  # Hendrycks and Gimpel 2016, eq. for the tanh form
 
 def _check_gelu(where, operands, *, approximate):
     if approximate not in ("tanh", "none"):
-        raise ShapeError(message(f"approximate={shorten(approximate)}", where=where, allowed="'tanh' or 'none' (with the error function)"))
+        raise ShapeError(
+            f"approximate={shorten(approximate)}", where=where, allowed="'tanh' or 'none' (with the error function)"
+        )
 
 
 def _gelu_inner(x):
@@ -190,6 +199,7 @@ def _gelu_inner(x):
 @op(
     UNARY,
     name="GeLU",
+    mint="functional.gelu",
     check=_check_gelu,
     dtype=float_result,
     flops=_elements(8),
@@ -239,7 +249,7 @@ def _sigmoid(x):
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
 
 
-@op(UNARY, name="Sigmoid", dtype=float_result, example=EXAMPLE)
+@op(UNARY, name="Sigmoid", mint="functional.sigmoid", dtype=float_result, example=EXAMPLE)
 def sigmoid(x):
     """1 / (1 + exp(-x)), without overflow.  x: (...) -> (...)."""
     return _sigmoid(floats(x))
@@ -256,7 +266,7 @@ def _(g, out, x):
     return (sigmoid_grad(g, out),)
 
 
-@op(UNARY, name="SiLU", dtype=float_result, flops=_elements(5), example=EXAMPLE)
+@op(UNARY, name="SiLU", mint="functional.silu", dtype=float_result, flops=_elements(5), example=EXAMPLE)
 def silu(x):
     """x times sigmoid(x), also called swish.  x: (...) -> (...)."""
     x = floats(x)
@@ -275,7 +285,7 @@ def _(g, out, x):
     return (silu_grad(g, x),)
 
 
-@op(UNARY, name="Softplus", dtype=float_result, flops=_elements(4), example=EXAMPLE)
+@op(UNARY, name="Softplus", mint="functional.softplus", dtype=float_result, flops=_elements(4), example=EXAMPLE)
 def softplus(x):
     """log(1 + exp(x)), without overflow.  x: (...) -> (...)."""
     x = floats(x)
@@ -287,12 +297,21 @@ def _(g, out, x):
     return (mul(g, sigmoid(x)),)
 
 
+@function()
 def log_sigmoid(x):
     """log(sigmoid(x)), without overflow.  x: (...) -> (...)."""
     return neg(softplus(neg(x)))
 
 
-@op(UNARY, name="Elu", check=_check_number, dtype=float_result, flops=_elements(3), example=(EXAMPLE, case((16, 8), alpha=0.5)))
+@op(
+    UNARY,
+    name="Elu",
+    mint="functional.elu",
+    check=_check_number,
+    dtype=float_result,
+    flops=_elements(3),
+    example=(EXAMPLE, case((16, 8), alpha=0.5)),
+)
 def elu(x, *, alpha=1.0):
     """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -302,7 +321,9 @@ def elu(x, *, alpha=1.0):
 @op(infer_fn=lambda shapes, *, alpha: shapes[0], dtype=first_dtype)
 def elu_grad(g, x, *, alpha):
     """Gradient of elu: g where x > 0, g * alpha * exp(x) elsewhere.  g, x: (...) -> (...)."""
-    return g * np.where(x > 0, np.ones((), g.dtype), np.asarray(alpha, g.dtype) * np.exp(np.minimum(x, np.zeros((), x.dtype))))
+    return g * np.where(
+        x > 0, np.ones((), g.dtype), np.asarray(alpha, g.dtype) * np.exp(np.minimum(x, np.zeros((), x.dtype)))
+    )
 
 
 @elu.vjp
@@ -310,7 +331,7 @@ def _(g, out, x, *, alpha):
     return (elu_grad(g, x, alpha=alpha),)
 
 
-@op(UNARY, name="Tanh", dtype=float_result, example=EXAMPLE)
+@op(UNARY, name="Tanh", ufunc="tanh", mint="tanh functional.tanh", dtype=float_result, example=EXAMPLE)
 def tanh(x):
     """Hyperbolic tangent.  x: (...) -> (...)."""
     return np.tanh(floats(x))
@@ -334,12 +355,13 @@ def check_axis(where, operands, *, axis):
     """axis: an int that names a dim with elements."""
     shape = operands[0].shape
     if not shape[check_dim(where, "axis", axis, len(shape), shape)]:
-        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements"))
+        raise ShapeError(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements")
 
 
 @op(
     UNARY,
     name="LogSoftmax",
+    mint="functional.log_softmax",
     instead="x - LogSumExp(x)",
     check=check_axis,
     dtype=float_result,
@@ -363,3 +385,37 @@ def log_softmax_grad(g, out, *, axis):
 @log_softmax.vjp
 def _(g, out, x, *, axis):
     return (log_softmax_grad(g, out, axis=axis),)
+
+
+def softmax_of(x, axis=-1):
+    """Softmax of an array."""
+    x = floats(x)
+    shifted = np.exp(x - x.max(axis=axis, keepdims=True))
+    return shifted / shifted.sum(axis=axis, keepdims=True)
+
+
+@op(
+    "...->...",
+    name="Softmax",
+    mint="softmax functional.softmax",
+    instead="SoftmaxExpand",
+    check=check_axis,
+    dtype=float_result,
+    whole=lambda signature, *, axis: signature.out[axis],
+    flops=lambda s: 5 * np.prod(list(vars(s).values())),
+    example=(case((16, 8)), case((8, 4, 2), axis=0)),
+)
+def softmax(x, *, axis=-1):
+    """exp(x) / sum of exp(x) along `axis`, which stays whole.  x: (...) -> (...)."""
+    return softmax_of(x, axis)
+
+
+@op(infer_fn=lambda shapes, *, axis: shapes[0])
+def softmax_grad(g, out, *, axis):
+    """Gradient of softmax.  g, out: (...) -> (...)."""
+    return out * (g - (g * out).sum(axis=axis, keepdims=True))
+
+
+@softmax.vjp
+def _(g, out, x, *, axis):
+    return (softmax_grad(g, out, axis=axis),)

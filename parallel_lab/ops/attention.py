@@ -1,13 +1,16 @@
 """Scaled dot-product attention: fused, and taken apart.
 
-    softmax(scale * q k^T [+ mask]) v            q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e);  scale: 1 / sqrt(d)
+    softmax(scale * q k^T [+ mask]) v      scale: 1 / sqrt(d)
+    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e)
 
-Samples and heads are independent: b and h may be cut without a message, and so may rows of q (s) and columns of v (e). Every query looks at all keys,
-so t stays whole in the fused operator, as d does. `AttentionExpand` is the same made of MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be
-cut, which costs an all_reduce of the maxima, one of the sums and one of the result.
+Samples and heads are independent: b and h may be cut without a message, and so may rows of q (s) and columns of v (e).
+Every query looks at all keys, so t stays whole in the fused operator, as d does. `AttentionExpand` is the same made of
+MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be cut, which costs an all_reduce of the maxima, one of the
+sums and one of the result.
 
-The fused operator never holds the (b, h, s, t) weights of all samples: it works on a few samples at a time, and its gradient computes them again
-(as in Dao et al. 2022, here per sample). That is also faster, because the few stay in the cache.
+The fused operator never holds the (b, h, s, t) weights of all samples: it works on a few samples at a time, and its
+gradient computes them again (as in Dao et al. 2022, here per sample). That is also faster, because the few stay in the
+cache.
 """
 
 from __future__ import annotations
@@ -16,33 +19,40 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
+from ..base.errors import ShapeError, shorten
 from .activation import check_axis
-from .composed import composed
 from .elementwise import div, float_result, mul, sub
-from .functions import exp, stop_gradient
+from .kernels.threads import spread_over_threads, thread_count
 from .linalg import matmul
+from .machine.composed import composed
+from .machine.registry import case, op
+from .machine.signature import letters
 from .normalization import pieces
 from .reduce import reduce_max, reduce_sum
-from .registry import case, op
-from .signature import letters
-from .threads import spread_over_threads, thread_count
+from .unary import exp, stop_gradient
 
-__all__ = ["attention_expand", "causal_mask", "scaled_dot_product_attention", "scaled_dot_product_attention_with_mask", "softmax_expand"]
-
-LAYOUTS = {"BNSD": "bhsd,bhtd,bhte->bhse", "BSND": "bshd,bthd,bthe->bshe"}  # MindSpore's names of input layouts (FlashAttentionScore)
+LAYOUTS = {
+    "BNSD": "bhsd,bhtd,bhte->bhse",
+    "BSND": "bshd,bthd,bthe->bshe",
+}  # MindSpore's names of input layouts (FlashAttentionScore)
 CHUNK_BYTES = 1 << 20  # of weights at a time: they stay in the second cache
 THREAD_FLOPS = 100_000_000  # a thread costs 0.1 ms to start: not for less than 2 ms of work
 
 
 def _check(where, operands, *, is_causal, scale, input_layout):
     if input_layout not in LAYOUTS:
-        raise ShapeError(message(f"input_layout={shorten(input_layout)}", where=where, allowed="'BNSD' (heads before positions) or 'BSND'"))
-    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale)):
-        raise ShapeError(message(f"scale={shorten(scale)}", where=where, allowed="A number, or None for 1 / sqrt(d)"))
+        raise ShapeError(
+            f"input_layout={shorten(input_layout)}", where=where, allowed="'BNSD' (heads before positions) or 'BSND'"
+        )
+    if scale is not None and (
+        isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale)
+    ):
+        raise ShapeError(f"scale={shorten(scale)}", where=where, allowed="A number, or None for 1 / sqrt(d)")
     for name, x in zip(("q", "k", "v"), operands, strict=False):
         if len(x.shape) != 4 or x.dtype.kind != "f":
-            raise ShapeError(message(f"{name} is {x.dtype} of shape {x.shape}", where=where, allowed=f"Floats with 4 dims, {input_layout}"))
+            raise ShapeError(
+                f"{name} is {x.dtype} of shape {x.shape}", where=where, allowed=f"Floats with 4 dims, {input_layout}"
+            )
 
 
 def _check_masked(where, operands, **attrs):
@@ -51,9 +61,10 @@ def _check_masked(where, operands, **attrs):
     if mask.dtype.kind != "f" or not 2 <= len(mask.shape) <= 4:
         hint = "For a mask of True and False: ops.select(mask, 0.0, float('-inf'))" if mask.dtype.kind == "b" else ""
         raise ShapeError(
-            message(
-                f"mask is {mask.dtype} of shape {mask.shape}", where=where, allowed="Floats that are added, (s, t) or up to (b, h, s, t)", hint=hint
-            )
+            f"mask is {mask.dtype} of shape {mask.shape}",
+            where=where,
+            allowed="Floats that are added, (s, t) or up to (b, h, s, t)",
+            hint=hint,
         )
 
 
@@ -84,11 +95,17 @@ class _Problem:
         self.scale = np.asarray(1 / math.sqrt(q.shape[3]) if scale is None else scale, self.dtype)
         b, h, s, _ = self.q.shape
         t = self.k.shape[2]
-        self.mask = None if mask is None else np.broadcast_to(mask.reshape((1,) * (4 - mask.ndim) + mask.shape), (b, h, s, t))
+        self.mask = (
+            None if mask is None else np.broadcast_to(mask.reshape((1,) * (4 - mask.ndim) + mask.shape), (b, h, s, t))
+        )
         self.causal = None
         if is_causal:
             # row i of this slice is row offset + i of all, and looks at the keys 0 to offset + i
-            self.causal = np.where(np.arange(t) > np.arange(offset, offset + s)[:, None], np.asarray(-np.inf, self.dtype), np.asarray(0, self.dtype))
+            self.causal = np.where(
+                np.arange(t) > np.arange(offset, offset + s)[:, None],
+                np.asarray(-np.inf, self.dtype),
+                np.asarray(0, self.dtype),
+            )
         self.samples = max(1, CHUNK_BYTES // max(1, h * s * t * self.dtype.itemsize))
         self.flops = 4 * b * h * s * t * q.shape[3]
 
@@ -96,7 +113,9 @@ class _Problem:
         return [slice(i, i + self.samples) for i in range(0, len(self.q), self.samples)]
 
     def each(self, work):
-        """Call work(chunk) for every chunk of samples, in threads if the matrix library may use several and it is worth it."""
+        """Call work(chunk) for every chunk of samples, in threads if the matrix library may use several and it is worth
+        it.
+        """
         chunks = self.chunks()
         threads = min(len(chunks), thread_count()) if self.flops >= THREAD_FLOPS else 1
 
@@ -138,7 +157,8 @@ def _gradients(g, out, q, k, v, mask, *, is_causal, scale, input_layout, offset,
     packed = np.empty(sum(sizes), problem.dtype)
     starts = np.cumsum([0, *sizes])
     of_q, of_k, of_v = (
-        _heads_first(packed[start : start + x.size].reshape(x.shape), input_layout) for start, x in zip(starts[:3], (q, k, v), strict=True)
+        _heads_first(packed[start : start + x.size].reshape(x.shape), input_layout)
+        for start, x in zip(starts[:3], (q, k, v), strict=True)
     )
     scores_grad = np.empty(problem.mask.shape, problem.dtype) if of_mask else None
     g, out = _heads_first(g, input_layout), _heads_first(out, input_layout)
@@ -196,7 +216,9 @@ def scaled_dot_product_attention(q, k, v, *, is_causal=False, scale=None, input_
 
 @op(infer_fn=lambda shapes, **_: (sum(math.prod(s) for s in shapes[2:]),), part_size=_rows_of_q)
 def attention_grad(g, out, q, k, v, *, is_causal, scale, input_layout, offset=0):
-    """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v: as in attention -> (elements of q, k and v,)."""
+    """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v: as in attention -> (elements of q,
+    k and v,).
+    """
     return _gradients(g, out, q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
 
@@ -217,11 +239,15 @@ def _(g, out, q, k, v, **attrs):
     ),
     **_FACTS,
 )
-def scaled_dot_product_attention_with_mask(q, k, v, mask, *, is_causal=False, scale=None, input_layout="BNSD", offset=0):
-    """softmax(scale * q k^T + mask) v.  q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e), mask: broadcast to (b, h, s, t) -> (b, h, s, e).
+def scaled_dot_product_attention_with_mask(
+    q, k, v, mask, *, is_causal=False, scale=None, input_layout="BNSD", offset=0
+):
+    """softmax(scale * q k^T + mask) v.  q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e), mask: broadcast to (b, h, s,
+                                         t) -> (b, h, s, e).
 
     mask  numbers added to the scores; -inf where a query must not look at a key. A row without any key gives NaN
-    Attributes: as `scaled_dot_product_attention`. The mask is in the order b, h, s, t whatever the input layout; dims of size 1 are not cut.
+    Attributes: as `scaled_dot_product_attention`. The mask is in the order b, h, s, t whatever the input layout; dims
+    of size 1 are not cut.
     """
     return _attention(q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
@@ -232,8 +258,22 @@ def _masked_size(shapes, *, of_mask, **_):
 
 @op(infer_fn=_masked_size, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
 def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
-    """Gradients for q, k, v and, if `of_mask`, mask, one after the other.  g, out: (b, h, s, e), others: as in attention -> (their elements,)."""
-    return _gradients(g, out, q, k, v, mask, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset, of_mask=of_mask)
+    """Gradients for q, k, v and, if `of_mask`, mask, one after the other.  g, out: (b, h, s, e), others: as in
+    attention -> (their elements,).
+    """
+    return _gradients(
+        g,
+        out,
+        q,
+        k,
+        v,
+        mask,
+        is_causal=is_causal,
+        scale=scale,
+        input_layout=input_layout,
+        offset=offset,
+        of_mask=of_mask,
+    )
 
 
 @scaled_dot_product_attention_with_mask.vjp
@@ -254,16 +294,19 @@ def _causal_labels(shapes):
 def _check_causal(where, operands):
     shape = operands[0].shape
     if not 2 <= len(shape) <= 20 or operands[0].dtype.kind != "f":
-        raise ShapeError(message(f"scores are {operands[0].dtype} of shape {shape}", where=where, allowed="Floats, (..., s, t)"))
+        raise ShapeError(f"scores are {operands[0].dtype} of shape {shape}", where=where, allowed="Floats, (..., s, t)")
 
 
 @op(_causal_labels, name="CausalMask", check=_check_causal, offset="st", example=(case((2, 2, 8, 8)), case((8, 8))))
 def causal_mask(scores, *, offset=(0, 0)):
-    """Scores with -1e30 in place of those of keys that come after the query.  scores: (..., s, t) -> (..., s, t). Any dim may be cut.
+    """Scores with -1e30 in place of those of keys that come after the query.  scores: (..., s, t) -> (..., s, t). Any
+    dim may be cut.
 
     -1e30 and not -inf: a slice may hold nothing else, and the difference to its maximum must be a number.
     """
-    return np.where(_hidden(scores.shape, offset), np.asarray(max(-1e30, float(np.finfo(scores.dtype).min)), scores.dtype), scores)
+    return np.where(
+        _hidden(scores.shape, offset), np.asarray(max(-1e30, float(np.finfo(scores.dtype).min)), scores.dtype), scores
+    )
 
 
 def _hidden(shape, offset):
@@ -298,8 +341,8 @@ def _same_labels(shapes, **_):
 def softmax_expand(part, x, *, axis=-1):
     """exp(x) / sum of exp(x) along `axis`, which may be cut.  x: (...) -> (...).
 
-    Made of ReduceMax, Sub, Exp, ReduceSum and Div: a cut axis costs an all_reduce of the maxima and one of the sums. No gradient goes through the
-    maximum: the result does not depend on it.
+    Made of ReduceMax, Sub, Exp, ReduceSum and Div: a cut axis costs an all_reduce of the maxima and one of the sums. No
+    gradient goes through the maximum: the result does not depend on it.
     """
     names = letters(len(x.shape))
     place = axis % len(names)
@@ -329,7 +372,8 @@ def _check_expand(where, operands, *, is_causal, scale):
 def attention_expand(part, q, k, v, *, is_causal=False, scale=None):
     """softmax(scale * q k^T) v made of Mul, MatMul, CausalMask, SoftmaxExpand and MatMul.
 
-    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e). All dims but d may be cut; a cut t costs three all_reduces forward.
+    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e). All dims but d may be cut; a cut t costs three
+    all_reduces forward.
     """
     factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     scores = part(matmul, part(mul, q, factor, labels="bhsd,->bhsd"), k, labels="bhsd,bhtd->bhst", transpose_b=True)

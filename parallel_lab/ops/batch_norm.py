@@ -2,18 +2,21 @@
 
     y = (x - mean of the channel) / sqrt(variance of the channel + epsilon) * scale + bias
 
-In training the statistics are those of the batch. When the batch (or height, width) is cut, every rank has a part of the sums, so the operator is
-composed of two with one message between them:
+In training the statistics are those of the batch. When the batch (or height, width) is cut, every rank has a part of
+the sums, so the operator is composed of two with one message between them:
 
-    batch_norm_sums    x -> (2, c): sum and sum of squares of every channel            all_reduce of 2 c numbers, if n, h or w is cut
-    batch_norm_apply   x, sums, scale, bias -> y                                       backward: another all_reduce of 2 c numbers
+    batch_norm_sums    x -> (2, c): sum and sum of squares of every channel            all_reduce of 2 c numbers, if n,
+                       h or w is cut
+    batch_norm_apply   x, sums, scale, bias -> y                                       backward: another all_reduce of 2
+                       c numbers
 
-E[x^2] - E[x]^2 loses digits when the mean is large against the deviation: in float32 all of them at 3000 times. So a rank takes its own mean off
-first, and adds sums in float64: sum = n m and sum of squares = (sum of (x - m)^2) + n m^2. The variance is then as good as a two-pass one until the
-mean is 10^7 deviations, beyond what float32 data can hold, for one message as before (of 16 c bytes in place of 8 c).
+E[x^2] - E[x]^2 loses digits when the mean is large against the deviation: in float32 all of them at 3000 times. So a
+rank takes its own mean off first, and adds sums in float64: sum = n m and sum of squares = (sum of (x - m)^2) + n m^2.
+The variance is then as good as a two-pass one until the mean is 10^7 deviations, beyond what float32 data can hold, for
+one message as before (of 16 c bytes instead of 8 c).
 
-Gradients: with A = sum of g and B = sum of g * (x - mean) / deviation over a channel, bias has A, scale has B, and x has
-scale / deviation * (g - A / N - normalised * B / N), whose A and B travel with the gradient of the sums.
+Gradients: with A = sum of g and B = sum of g * (x - mean) / deviation over a channel, bias has A, scale has B, and x
+has scale / deviation * (g - A / N - normalised * B / N), whose A and B travel with the gradient of the sums.
 """
 
 from __future__ import annotations
@@ -22,15 +25,14 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message
-from .composed import composed
+from ..base.errors import ShapeError
 from .elementwise import cast
+from .machine.composed import composed
+from .machine.registry import case, op
+from .machine.signature import letters
+from .machine.state import assign
 from .normalization import check_epsilon, check_floats, check_like, piece, wide
-from .registry import case, op
-from .signature import letters
-from .state import assign
-
-__all__ = ["batch_norm", "batch_normalization"]
+from .spellings import function
 
 CHUNK = 1 << 16  # elements worked on at a time: the temporary stays in the cache (256 kB of float32)
 
@@ -49,7 +51,9 @@ def _channel_sum(planes, other=None):
     """Sum over samples and positions of x, or of x * other, in float64.  (n, c, p) -> (c,)."""
     if planes.shape[2] == 1:
         rows = planes[:, :, 0]
-        return np.einsum("nc->c" if other is None else "nc,nc->c", *((rows,) if other is None else (rows, other[:, :, 0]))).astype(np.float64)
+        return np.einsum(
+            "nc->c" if other is None else "nc,nc->c", *((rows,) if other is None else (rows, other[:, :, 0]))
+        ).astype(np.float64)
     if other is None:
         # a product with ones is a third of the time of numpy's sum
         sums = planes.reshape(-1, planes.shape[2]) @ np.ones(planes.shape[2], planes.dtype)
@@ -124,7 +128,8 @@ def _apply_labels(shapes, *, count, epsilon):
 
 @op(_apply_labels, whole="s", dtype=_of_x, flops=lambda s: 2 * math.prod(vars(s).values()))
 def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
-    """x normalised with the statistics in `sums`.  x: (n, c, ...), sums: (2, c) float64, scale, bias: (c,) -> (n, c, ...).
+    """x normalised with the statistics in `sums`.  x: (n, c, ...), sums: (2, c) float64, scale, bias: (c,) -> (n, c,
+                                                    ...).
 
     count  how many elements a channel has in the whole batch
     """
@@ -135,7 +140,9 @@ def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
 
 @op(infer_fn=lambda shapes, **_: (2, shapes[1][1]), dtype="float64")
 def batch_norm_grad_sums(g, x, mean, inverse):
-    """Sum of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse (1 / deviation): (c,) float64 -> (2, c) float64."""
+    """Sum of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse (1 / deviation): (c,) float64 -> (2,
+    c) float64.
+    """
     g, planes = _planes(wide(g)), _planes(wide(x))
     shift = mean.astype(planes.dtype)
     of_g, of_product = np.zeros(len(mean)), np.zeros(len(mean))
@@ -183,18 +190,26 @@ def _(g, out, x, sums, scale, bias, *, count, epsilon):
     inverse = batch_norm_inverse(sums, count=count, epsilon=epsilon)
     both = batch_norm_grad_sums(g, x, batch_norm_mean(sums, count=count), inverse)
     of_bias, of_scale = _rows(both, scale)
-    return scale_channels(g, scale, inverse), batch_norm_apply_sums_grad(both, sums, scale, count=count, epsilon=epsilon), of_scale, of_bias
+    return (
+        scale_channels(g, scale, inverse),
+        batch_norm_apply_sums_grad(both, sums, scale, count=count, epsilon=epsilon),
+        of_scale,
+        of_bias,
+    )
 
 
-# What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that channels lie on the ranks as
-# they do elsewhere: by its shape alone, (c,) cut in 4 on 8 ranks would lie otherwise, and be sent around.
+# What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that
+# channels lie on the ranks as # they do elsewhere: by its shape alone, (c,) cut in 4 on 8 ranks would lie otherwise,
+# and be sent around.
 def _channel_labels(shapes, **_):
     return f"{letters(len(shapes[0]))},sb,b->b"
 
 
 @op(_channel_labels, whole="s", reduce="same", dtype=lambda dtypes, **_: dtypes[2], flops=lambda s: 4 * s.b)
 def batch_norm_statistic(x, sums, like, *, count, variance):
-    """Mean, or population variance, of every channel.  x: (n, c, ...), sums: (2, c), like: (c,), whose dtype the result takes -> (c,)."""
+    """Mean, or population variance, of every channel.  x: (n, c, ...), sums: (2, c), like: (c,), whose dtype the result
+    takes -> (c,).
+    """
     return _moments(sums, count, 1.0)[int(variance)].astype(like.dtype)
 
 
@@ -213,7 +228,9 @@ def _(g, out, x, sums, like, *, count, variance):
 
 @op(_channel_labels, whole="s", reduce="same", dtype=lambda dtypes, **_: dtypes[2], flops=lambda s: 6 * s.b)
 def moving_statistic(x, sums, old, *, count, variance, share, factor):
-    """(1 - share) * old + share * factor * the batch's mean or population variance.  x: (n, c, ...), sums: (2, c), old: (c,) -> (c,)."""
+    """(1 - share) * old + share * factor * the batch's mean or population variance.  x: (n, c, ...), sums: (2, c), old:
+    (c,) -> (c,).
+    """
     return ((1 - share) * old + share * factor * _moments(sums, count, 1.0)[int(variance)]).astype(old.dtype)
 
 
@@ -277,16 +294,20 @@ def _check(where, operands, *, is_training, epsilon, momentum, data_format, unbi
     check_floats(where, x)
     check_epsilon(where, epsilon)
     if len(x.shape) < 2:
-        raise ShapeError(message(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)"))
+        raise ShapeError(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)")
     if data_format != "NCHW":
-        raise ShapeError(message(f"data_format={data_format!r}", where=where, allowed="'NCHW': samples, channels, positions"))
+        raise ShapeError(f"data_format={data_format!r}", where=where, allowed="'NCHW': samples, channels, positions")
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        raise ShapeError(message(f"momentum={momentum!r}", where=where, allowed="A number from 0 to 1: the share of the new statistics"))
+        raise ShapeError(
+            f"momentum={momentum!r}", where=where, allowed="A number from 0 to 1: the share of the new statistics"
+        )
     for name, operand in zip(("scale", "bias", "mean", "variance"), others, strict=True):
         check_like(where, name, operand, x.shape[1:2], "one per channel of x")
     if is_training and math.prod(x.shape[:1] + x.shape[2:]) < 2:
         raise ShapeError(
-            message(f"x of shape {x.shape} has one element per channel", where=where, allowed="At least 2, to have a variance in training")
+            f"x of shape {x.shape} has one element per channel",
+            where=where,
+            allowed="At least 2, to have a variance in training",
         )
 
 
@@ -309,15 +330,32 @@ _POSITIVE = {"low": 0.5, "high": 2.0}
     ),
 )
 def batch_normalization(
-    part, x, scale, bias, mean, variance, *, is_training=False, epsilon=1e-5, momentum=0.1, data_format="NCHW", unbiased=False, index=None
+    part,
+    x,
+    scale,
+    bias,
+    mean,
+    variance,
+    *,
+    is_training=False,
+    epsilon=1e-5,
+    momentum=0.1,
+    data_format="NCHW",
+    unbiased=False,
+    index=None,
 ):
-    """Batch norm over n and all dims after c.  x: (n, c, ...), the others: (c,) -> y: (n, c, ...), and four times (c,): mean, variance, both again.
+    """Batch norm over n and all dims after c.  x: (n, c, ...), the others: (c,) -> y: (n, c, ...), and four times (c,):
+                                                mean, variance, both again.
 
-    is_training  normalise with the statistics of the batch; else with `mean` and `variance`, which are then the second and third result
-    momentum     in training, `mean` and `variance` that are Parameters without gradient become (1 - momentum) * old + momentum * new
-    unbiased     variance takes n / (n - 1) times the batch's population variance (PyTorch, cuDNN); default: that variance itself (MindSpore, CPU)
+    is_training  normalise with the statistics of the batch; else with `mean` and `variance`, which are then the second
+                 and third result
+    momentum     in training, `mean` and `variance` that are Parameters without gradient become (1 - momentum) * old +
+                 momentum * new
+    unbiased     variance takes n / (n - 1) times the batch's population variance (PyTorch, cuDNN); default: that
+                 variance itself (MindSpore, CPU)
 
-    c may be cut without a message, n and the other dims with one all_reduce forward and one backward. Results and defaults: MindSpore, ops.BatchNorm.
+    c may be cut without a message, n and the other dims with one all_reduce forward and one backward. Results and
+    defaults: MindSpore, ops.BatchNorm.
     """
     names, statistics = letters(len(x.shape)), (mean, variance)
     if is_training:
@@ -331,13 +369,18 @@ def batch_normalization(
                 assign(kept, part(moving_statistic, x, sums, kept, labels=channels, **rule))
         if index is None or index > 0:
             statistics = [
-                part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1) for i, like in enumerate(statistics)
+                part(batch_norm_statistic, x, sums, like, labels=channels, count=count, variance=i == 1)
+                for i, like in enumerate(statistics)
             ]
         if index in (None, 0):
-            y = part(batch_norm_apply, x, sums, scale, bias, labels=f"{names},sb,b,b->{names}", count=count, epsilon=epsilon)
+            y = part(
+                batch_norm_apply, x, sums, scale, bias, labels=f"{names},sb,b,b->{names}", count=count, epsilon=epsilon
+            )
     else:
         if index in (None, 0):
-            y = part(batch_norm_infer, x, scale, bias, mean, variance, labels=f"{names},b,b,b,b->{names}", epsilon=epsilon)
+            y = part(
+                batch_norm_infer, x, scale, bias, mean, variance, labels=f"{names},b,b,b,b->{names}", epsilon=epsilon
+            )
         if index is None or index > 0:
             statistics = [part(given_statistic, x, s, labels=f"{names},b->b") for s in statistics]
     if index is not None:
@@ -345,6 +388,9 @@ def batch_normalization(
     return y, *statistics, *statistics
 
 
+@function()
 def batch_norm(x, running_mean, running_var, weight, bias, training=False, momentum=0.1, eps=1e-5):
     """`BatchNorm`'s first result.  x: (n, c, ...), the others: (c,) -> (n, c, ...). Form: mindspore.ops.batch_norm."""
-    return batch_normalization.result(0, x, weight, bias, running_mean, running_var, is_training=training, momentum=momentum, epsilon=eps)
+    return batch_normalization.result(
+        0, x, weight, bias, running_mean, running_var, is_training=training, momentum=momentum, epsilon=eps
+    )

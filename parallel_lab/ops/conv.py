@@ -3,9 +3,9 @@
     y = ops.Conv2D(out_channel=32, kernel_size=3, pad_mode="same").shard(((2, 2, 1, 1), (2, 2, 1, 1)))(x, weight)
     y = ops.conv2d(x, weight, bias, stride=2, pad_mode="pad", padding=1)
 
-Strategy ((n, i, h, w), (o, i, 1, 1)): samples, input channels, height, width, output channels. Cut input channels leave partial sums, which an
-all_reduce adds. Cut rows or columns need the rows of the neighbours that a kernel at the border reaches ("halo", `conv_window`); after that the
-convolution runs without padding there.
+Strategy ((n, i, h, w), (o, i, 1, 1)): samples, input channels, height, width, output channels. Cut input channels leave
+partial sums, which an all_reduce adds. Cut rows or columns need the rows of the neighbours that a kernel at the border
+reaches ("halo", `conv_window`); after that the convolution runs without padding there.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ShapeError, message, shorten
-from . import conv_kernels as kernels
+from ..base.errors import ShapeError, shorten
 from .elementwise import bias_add
-from .registry import case, op
-from .windows import Pads, Pair, check_layout, check_size, output_size, pads_of, pair
-
-__all__ = ["conv2d", "convolution"]
+from .kernels import conv as kernels
+from .kernels.windows import Pads, Pair, check_layout, check_size, output_size, pads_of, pair
+from .machine.registry import case, op
+from .spellings import function
 
 
 @dataclass(frozen=True)
@@ -51,22 +50,34 @@ def _check(where, operands, *, out_channel, kernel_size, mode, pad_mode, pad, st
     x, weight = (tuple(o.shape) for o in operands)
     if len(x) != 4 or len(weight) != 4:
         given = f"operands of shapes {x} and {weight}"
-        raise ShapeError(message(given, where=where, allowed="A picture (n, c, h, w) and a weight (out channels, in channels / group, kh, kw)"))
+        raise ShapeError(
+            given,
+            where=where,
+            allowed="A picture (n, c, h, w) and a weight (out channels, in channels / group, kh, kw)",
+        )
     check_layout(where, pad_mode, data_format)
     if 0 in weight:
-        raise ShapeError(message(f"a weight of shape {weight}", where=where, allowed="At least one element in every dim"))
+        raise ShapeError(f"a weight of shape {weight}", where=where, allowed="At least one element in every dim")
     if mode != 1:
-        raise ShapeError(message(f"mode={shorten(mode)}", where=where, allowed="1, a plain convolution, is the only mode (MindSpore)"))
+        raise ShapeError(
+            f"mode={shorten(mode)}", where=where, allowed="1, a plain convolution, is the only mode (MindSpore)"
+        )
     if isinstance(group, bool) or not isinstance(group, int) or group < 1 or x[1] % group or weight[0] % group:
         given = f"group={shorten(group)} with {x[1]} input and {weight[0]} output channels"
-        raise ShapeError(message(given, where=where, allowed="An int, at least 1, that divides both numbers of channels"))
+        raise ShapeError(given, where=where, allowed="An int, at least 1, that divides both numbers of channels")
     if weight[1] * group != x[1]:
         given = f"a weight of shape {weight} for a picture of shape {x}"
-        raise ShapeError(message(given, where=where, allowed=f"With group={group} the weight's dim 1 is {x[1]} / {group} = {x[1] // group}"))
+        raise ShapeError(
+            given, where=where, allowed=f"With group={group} the weight's dim 1 is {x[1]} / {group} = {x[1] // group}"
+        )
     if out_channel is not None and out_channel != weight[0]:
-        raise ShapeError(message(f"out_channel={shorten(out_channel)} with a weight of shape {weight}", where=where, allowed=f"{weight[0]}"))
+        raise ShapeError(
+            f"out_channel={shorten(out_channel)} with a weight of shape {weight}", where=where, allowed=f"{weight[0]}"
+        )
     if kernel_size is not None and pair(where, "kernel_size", kernel_size) != weight[2:]:
-        raise ShapeError(message(f"kernel_size={shorten(kernel_size)} with a weight of shape {weight}", where=where, allowed=f"{weight[2:]}"))
+        raise ShapeError(
+            f"kernel_size={shorten(kernel_size)} with a weight of shape {weight}", where=where, allowed=f"{weight[2:]}"
+        )
     made = _settings(where, x[2:], weight[2:], pad_mode, pad, stride, dilation)
     reach = tuple(d * (k - 1) + 1 for d, k in zip(made.dilation, weight[2:], strict=True))
     check_size(where, x[2:], made.out_size, reach, made.pads)
@@ -80,32 +91,53 @@ def _labels(shapes, *, group, **_):
     return f"nihw,o{'i' if group == 1 else 'j'}kl->nohw"
 
 
-def _window_refusal(label: str, parts: int, size: int, kernel: int, stride: int, dilation: int, before: int, after: int, mode: str):
+def _window_refusal(
+    label: str, parts: int, size: int, kernel: int, stride: int, dilation: int, before: int, after: int, mode: str
+):
     """Why a picture of `size` rows may not be cut into `parts` (what, allowed), or None. MindSpore, conv2d_info.cc."""
-    reach, count, slice_size = dilation * (kernel - 1) + 1, output_size(size, kernel, stride, dilation, before, after), size // parts
-    cut = f"cuts '{label}' ({size} elements) {parts} ways"
+    reach, count, slice_size = (
+        dilation * (kernel - 1) + 1,
+        output_size(size, kernel, stride, dilation, before, after),
+        size // parts,
+    )
+    cut = f"splits '{label}' ({size} elements) {parts} ways"
     if count % parts:
-        return f"{cut}, but the result has {count} elements there", "The result must be cut into equal slices too"
+        return f"{cut}, but the result has {count} elements there", "The result must be split into equal slices too"
     if mode == "valid" and reach > stride:
-        what = f"{cut} with pad_mode='valid', kernel {reach} and stride {stride}: windows cross the cuts"
-        return what, "With 'valid' padding a kernel larger than the stride keeps its picture whole; 'same' and 'pad' exchange rows"
+        what = f"{cut} with pad_mode='valid', kernel {reach} and stride {stride}: windows cross the slice borders"
+        return (
+            what,
+            "With 'valid' padding a kernel larger than the stride keeps its picture whole; 'same' and 'pad' "
+            "exchange rows",
+        )
     if reach < stride and before + after:
-        return f"{cut} with kernel {reach}, stride {stride} and padding {before}, {after}", "A kernel smaller than the stride must have no padding"
+        return (
+            f"{cut} with kernel {reach}, stride {stride} and padding {before}, {after}",
+            "A kernel smaller than the stride must have no padding",
+        )
     if reach <= stride and not before + after:
         if slice_size % stride:
-            return f"{cut}: slices of {slice_size} elements with stride {stride}", "A slice must be a multiple of the stride"
+            return (
+                f"{cut}: slices of {slice_size} elements with stride {stride}",
+                "A slice must be a multiple of the stride",
+            )
         return None
     if (size + before + after - reach) % stride:
-        what = f"{cut}, but of {size} + {before} + {after} elements the last window (kernel {reach}, stride {stride}) leaves some over"
+        what = (
+            f"{cut}, but of {size} + {before} + {after} elements the last window (kernel {reach}, stride {stride}) "
+            "leaves some over"
+        )
         return what, "The padded size minus the kernel must be a multiple of the stride"
     return None  # whether the neighbours hold what a window needs is checked where the exchange is planned
 
 
-def conv_window(size: int, parts: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> tuple[int, int, int]:
+def conv_window(
+    size: int, parts: int, kernel: int, stride: int, dilation: int, before: int, after: int
+) -> tuple[int, int, int]:
     """What each part of a picture cut `parts` ways along one dim must hold: (step, origin, length).
 
-    Part i computes its share of the result from the elements [step * i + origin, step * i + origin + length), zeros outside the picture, without
-    padding.
+    Part i computes its share of the result from the elements [step * i + origin, step * i + origin + length), zeros
+    outside the picture, without padding.
 
     >>> conv_window(8, 2, 3, 1, 1, 1, 1)   # 3 rows of kernel, padded by 1: elements -1..4 and 3..8
     (4, -1, 6)
@@ -116,15 +148,23 @@ def conv_window(size: int, parts: int, kernel: int, stride: int, dilation: int, 
 
 def _dims(sizes: dict[str, int], attrs: dict[str, Any]):
     """(label, size, kernel, stride, dilation, before, after) of height and width."""
-    made = _settings("Conv2D", (sizes["h"], sizes["w"]), (sizes["k"], sizes["l"]), *(attrs[a] for a in ("pad_mode", "pad", "stride", "dilation")))
+    made = _settings(
+        "Conv2D",
+        (sizes["h"], sizes["w"]),
+        (sizes["k"], sizes["l"]),
+        *(attrs[a] for a in ("pad_mode", "pad", "stride", "dilation")),
+    )
     for d, (label, kernel) in enumerate((("h", "k"), ("w", "l"))):
-        yield label, (sizes[label], sizes[kernel], made.stride[d], made.dilation[d], made.pads[2 * d], made.pads[2 * d + 1])
+        yield (
+            label,
+            (sizes[label], sizes[kernel], made.stride[d], made.dilation[d], made.pads[2 * d], made.pads[2 * d + 1]),
+        )
 
 
 def _restrict(signature, cuts, sizes, **attrs):
     if attrs["group"] != 1 and (cuts["i"] > 1 or cuts["o"] > 1):
         label = "i" if cuts["i"] > 1 else "o"
-        what = f"cuts '{label}' {cuts[label]} ways, but the channels are convolved in {attrs['group']} groups"
+        what = f"splits '{label}' {cuts[label]} ways, but the channels are convolved in {attrs['group']} groups"
         return what, "With group other than 1 the channels stay whole"
     for label, (size, *rest) in _dims(sizes, attrs):
         if cuts[label] > 1:
@@ -140,13 +180,18 @@ def _windows(sizes, cuts, **attrs):
         parts = cuts.get(label, 1)
         if parts > 1:
             step, origin, length = conv_window(size, parts, *rest)
-            if (step, origin) != (size // parts, 0) or length > size // parts:  # else each slice holds all its part needs
+            if (step, origin) != (
+                size // parts,
+                0,
+            ) or length > size // parts:  # else each slice holds all its part needs
                 found[label] = (step, origin, length)
     return found
 
 
 def _localize(attrs, parts):
-    """Attributes for one slice: no padding along a cut dim, whose windows come with the zeros in them; its share of the output channels."""
+    """Attributes for one slice: no padding along a cut dim, whose windows come with the zeros in them; its share of the
+    output channels.
+    """
     modes = tuple("valid" if parts[label] > 1 else attrs["pad_mode"] for label in "hw")
     channels = attrs["out_channel"]
     return {
@@ -186,10 +231,24 @@ def _work(s):
         case((4, 4, 5, 8), (4, 1, 3, 3), pad_mode="pad", pad=1, group=4, stride=2),
     ),
 )
-def convolution(x, weight, *, out_channel=None, kernel_size=None, mode=1, pad_mode="valid", pad=0, stride=1, dilation=1, group=1, data_format="NCHW"):
+def convolution(
+    x,
+    weight,
+    *,
+    out_channel=None,
+    kernel_size=None,
+    mode=1,
+    pad_mode="valid",
+    pad=0,
+    stride=1,
+    dilation=1,
+    group=1,
+    data_format="NCHW",
+):
     """Convolution.  x: (n, i, h, w), weight: (o, i / group, kh, kw) -> (n, o, oh, ow).
 
-    pad_mode  "valid"; "same": as many results as ceil(size / stride); "pad": `pad` zeros on every side, or (top, bottom, left, right)
+    pad_mode  "valid"; "same": as many results as ceil(size / stride); "pad": `pad` zeros on every side, or (top,
+              bottom, left, right)
     stride, dilation  an int, or (height, width)
     group     the channels are convolved in this many groups, each with its own
     out_channel, kernel_size  where given, they must agree with the weight (MindSpore's Conv2D has them)
@@ -198,8 +257,10 @@ def convolution(x, weight, *, out_channel=None, kernel_size=None, mode=1, pad_mo
     return kernels.conv_forward(x, weight, made.stride, made.dilation, made.pads, group)
 
 
+@function()
 def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):
-    """Convolution as a function, with MindSpore's names.  input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow).
+    """Convolution as a function, with MindSpore's names.  input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias:
+    (o,) -> (n, o, oh, ow).
 
     padding  for pad_mode="pad": an int, (height, width) or (top, bottom, left, right)
     """
@@ -222,7 +283,9 @@ def _(g, out, x, weight, *, group, needs, **attrs):
     flops=lambda s: 2 * s.n * s.o * s.y * s.x * vars(s).get("j", s.i) * s.k * s.l,
 )
 def conv2d_input_grad(g, weight, *, size, stride, dilation, pads, group):
-    """Gradient of a convolution for its picture.  g: (n, o, oh, ow), weight: (o, i / group, kh, kw) -> (n, i, *size)."""
+    """Gradient of a convolution for its picture.  g: (n, o, oh, ow), weight: (o, i / group, kh, kw) -> (n, i,
+    *size).
+    """
     return kernels.conv_input_grad(g, weight, size, stride, dilation, pads, group)
 
 

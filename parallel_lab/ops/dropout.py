@@ -1,16 +1,18 @@
 """Dropout whose mask is a function of the element's place, not of who computes it.
 
-Whether an element is kept depends on (key, step, global index of the element): a hash of the three, compared with the probability. A rank evaluates
-it for its own slice, so the mask is the same bit for bit on one device and under every strategy, in every step, and no mask is stored or sent: the
-gradient evaluates it again.
+Whether an element is kept depends on (key, step, global index of the element): a hash of the three, compared with the
+probability. A rank evaluates it for its own slice, so the mask is the same bit for bit on one device and under every
+strategy, in every step, and no mask is stored or sent: the gradient evaluates it again.
 
-The hash is a counter-based generator as in Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"), with the mixing of a 32-bit
-integer hash (multiply, xor with a shift; constants of C. Wellons' "lowbias32"), keyed twice:
+The hash is a counter-based generator as in Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"), with the
+mixing of a 32-bit integer hash (multiply, xor with a shift; constants of C. Wellons' "lowbias32"), keyed twice:
 
     a, b = two words made from (key, step)
-    v = index + a;  v ^= v >> 16;  v *= 0x7feb352d;  v ^= v >> 15;  v ^= b;  v *= 0x846ca68b;  v ^= v >> 16         kept where v < (1 - p) 2^32
+    v = index + a;  v ^= v >> 16;  v *= 0x7feb352d;  v ^= v >> 15;  v ^= b;  v *= 0x846ca68b;  v ^= v >> 16
+    kept where v < (1 - p) 2^32
 
-Indices count elements in row-major order, modulo 2^32: a tensor of more elements (16 GB of float32) would repeat its mask.
+Indices count elements in row-major order, modulo 2^32: a tensor of more elements (16 GB of float32) would repeat its
+mask.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ import math
 
 import numpy as np
 
-from ..context import get_seed
-from ..errors import ShapeError, message, shorten
-from ..origin import caller
-from .registry import case, op
-from .state import training_step
-
-__all__ = ["dropout", "dropout_at", "dropout_key"]
+from ..base.errors import ShapeError, shorten
+from ..base.origin import caller
+from ..base.seeds import get_seed
+from .machine.registry import case, op
+from .machine.state import training_step
+from .spellings import function
 
 CHUNK = 1 << 14  # elements hashed at a time: the words stay in the cache (64 kB each)
 _MULTIPLIERS = (np.uint32(0x7FEB352D), np.uint32(0x846CA68B))
 _MASK64 = (1 << 64) - 1
 
 
+@function()
 def dropout_key(*parts: object) -> int:
     """A 64-bit key made from names and numbers: the same for equal parts, unrelated for different ones.
 
@@ -44,7 +46,9 @@ def dropout_key(*parts: object) -> int:
 
 
 def _words(key: int, step: int) -> tuple[np.uint32, np.uint32]:
-    """Two words that differ in every bit with probability 1/2 between keys and between steps (splitmix64, Steele et al. 2014)."""
+    """Two words that differ in every bit with probability 1/2 between keys and between steps (splitmix64, Steele et al.
+    2014).
+    """
     z = (key + 0x9E3779B97F4A7C15 * (step + 1)) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -53,7 +57,8 @@ def _words(key: int, step: int) -> tuple[np.uint32, np.uint32]:
 
 
 def _row_starts(shape: tuple[int, ...], part: tuple[int, ...], offset: tuple[int, ...], dims: int) -> np.ndarray:
-    """Index modulo 2^32, in a tensor of `shape`, of the first element of every row of a slice: `part` elements from `offset` on, last dim left out.
+    """Index modulo 2^32, in a tensor of `shape`, of the first element of every row of a slice: `part` elements from
+    `offset` on, last dim omitted.
 
     dims  how many leading dims have indices of their own; elements that differ in the others alone share one
     """
@@ -63,7 +68,9 @@ def _row_starts(shape: tuple[int, ...], part: tuple[int, ...], offset: tuple[int
         if dim >= dims:
             continue
         if dim < len(shape) - 1:
-            along = ((np.arange(part[dim], dtype=np.uint64) + np.uint64(offset[dim])) * np.uint64(stride)).astype(np.uint32)
+            along = ((np.arange(part[dim], dtype=np.uint64) + np.uint64(offset[dim])) * np.uint64(stride)).astype(
+                np.uint32
+            )
             starts = along.reshape(-1, *(1,) * starts.ndim) + starts
         stride *= shape[dim]
     return np.broadcast_to(starts.reshape(starts.shape + (1,) * (len(shape) - 1 - starts.ndim)), part[:-1]).reshape(-1)
@@ -117,15 +124,29 @@ def _dropped(x, step, p, key, dims, parts, offset):
 def _check(where, operands, *, p, key, dims, parts):
     x, step = operands
     if x.dtype.kind != "f":
-        raise ShapeError(message(f"x is {x.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')"))
+        raise ShapeError(f"x is {x.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')")
     if step.shape or step.dtype.kind not in "iu":
-        raise ShapeError(message(f"step is {step.dtype} of shape {step.shape}", where=where, allowed="One int: how many steps were taken before"))
+        raise ShapeError(
+            f"step is {step.dtype} of shape {step.shape}",
+            where=where,
+            allowed="One int: how many steps were taken before",
+        )
     if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
-        raise ShapeError(message(f"p={shorten(p)}", where=where, allowed="A probability from 0 on, below 1: the share of elements that become 0"))
+        raise ShapeError(
+            f"p={shorten(p)}",
+            where=where,
+            allowed="A probability from 0 on, below 1: the share of elements that become 0",
+        )
     if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key <= _MASK64:
-        raise ShapeError(message(f"key={shorten(key)}", where=where, allowed="An int of 64 bits, such as dropout_key(...) makes"))
+        raise ShapeError(
+            f"key={shorten(key)}", where=where, allowed="An int of 64 bits, such as dropout_key(...) makes"
+        )
     if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or not 1 <= dims <= len(x.shape)):
-        raise ShapeError(message(f"dims={shorten(dims)} for x of shape {x.shape}", where=where, allowed="How many leading dims, or None for all"))
+        raise ShapeError(
+            f"dims={shorten(dims)} for x of shape {x.shape}",
+            where=where,
+            allowed="How many leading dims, or None for all",
+        )
 
 
 @op(
@@ -149,7 +170,8 @@ def dropout_at(x, step, *, p=0.5, key=0, dims=None, parts=None, offset=0):
 
     step    number of the step: every step has a mask of its own
     key     64 bits that name this dropout (`dropout_key`)
-    dims    how many leading dims have elements of their own; those that differ in the others alone are kept or dropped together (2: channels)
+    dims    how many leading dims have elements of their own; those that differ in the others alone are kept or dropped
+            together (2: channels)
     parts   in how many slices each dim of the whole tensor is cut, x being one of them; set by the compiler
 
     Any dim may be cut; the mask is that of the whole tensor. The strategy has one tuple, for x.
@@ -162,11 +184,14 @@ def _(g, out, x, step, *, p, key, dims, parts):
     return dropout_at(g, step, p=p, key=key, dims=dims, parts=parts), None
 
 
+@function()
 def dropout(x, p=0.5, training=True, seed=None, step=None):
-    """x with a share p of its elements set to 0 and the others divided by 1 - p; x itself if not training.  x: (...) -> (...).
+    """x with a share p of its elements set to 0 and the others divided by 1 - p; x itself if not training.  x: (...) ->
+    (...).
 
     seed  what makes this dropout's masks differ from another's; None: the line that calls
-    step  number of the step; None: the training step of a compiled network. Outside of one nobody counts: give it, or use `nn.Dropout`, which does
+    step  number of the step; None: the training step of a compiled network. Outside of one no step is counted: give it,
+          or use `nn.Dropout`, which does
 
     Form: mindspore.ops.dropout.
     """
@@ -174,7 +199,10 @@ def dropout(x, p=0.5, training=True, seed=None, step=None):
         return x
     step = training_step() if step is None else step
     if step is None:
-        what, allowed = "no step is given outside a compiled network", "step=0, 1, 2, ..., so that every call has a mask of its own"
-        raise ShapeError(message(what, where="dropout", allowed=allowed, hint="nn.Dropout counts its calls itself"))
+        what, allowed = (
+            "no step is given outside a compiled network",
+            "step=0, 1, 2, ..., so that every call has a mask of its own",
+        )
+        raise ShapeError(what, where="dropout", allowed=allowed, hint="nn.Dropout counts its calls itself")
     key = dropout_key(get_seed(), caller().place if seed is None else seed)
     return dropout_at(x, step, p=p, key=key)

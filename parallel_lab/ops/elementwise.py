@@ -1,4 +1,5 @@
-"""Element-wise arithmetic of tensors: each result element depends on the operand elements at its own place. Operands broadcast like numpy's.
+"""Element-wise arithmetic of tensors: each result element depends on the operand elements at its own place. Operands
+broadcast like numpy's.
 
 Any dim may be cut; a dim of size 1 that is broadcast stays whole. No communication forward.
 """
@@ -7,33 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
-from .registry import case, op
-from .signature import letters
-
-__all__ = [
-    "add",
-    "addn",
-    "bias_add",
-    "cast",
-    "clamp",
-    "clip",
-    "clip_by_value",
-    "div",
-    "floor_div",
-    "maximum",
-    "minimum",
-    "mod",
-    "mul",
-    "neg",
-    "power",
-    "sub",
-]
+from ..base.errors import ShapeError, shorten
+from .machine.registry import case, op
+from .machine.signature import letters
+from .spellings import function
 
 UNARY = "...->..."
 BINARY = "...,...->..."
 PAIR = (case((16, 8), (16, 8)), case((16, 8), (8,)), case((8, 16, 4), (16, 1)), case((8, 1), (1, 16)))
-# Away from zero: gradients of log, sqrt and division grow without bound there, and finite differences lose their digits.
+# Away from zero: gradients of log, sqrt and division grow without bound there, and finite differences lose their
+# digits.
 POSITIVE = {"low": 0.5, "high": 2.0}
 
 
@@ -85,20 +69,23 @@ def log_of_positive(x):
 
 
 def number_result(dtypes, **_):
-    """Result dtype of functions of numbers: numpy's promotion; ShapeError for bools alone, of which numpy has no such function, or another one.
+    """Result dtype of functions of numbers: numpy's promotion; ShapeError for bools alone, of which numpy has no such
+    function, or another one.
 
     Not a `check=`: these operators run too often at once for that; there numpy's own TypeError says it.
     """
     found = np.result_type(*dtypes)
     if found.kind == "b":
-        raise ShapeError(message("the operands are bool", where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')"))
+        raise ShapeError(
+            "the operands are bool", where="arithmetic", allowed="Numbers", hint="Convert them: x.astype('int32')"
+        )
     return found
 
 
 # ---- two operands ----
 
 
-@op(BINARY, name="Add", aliases=("TensorAdd",), example=PAIR)
+@op(BINARY, name="Add TensorAdd", method="add(other)", operator="__add__", ufunc="add", example=PAIR)
 def add(x, y):
     """Sum.  x, y: (...) -> broadcast (...)."""
     return np.add(x, y)
@@ -109,7 +96,16 @@ def _(g, out, x, y):
     return unbroadcast(g, x), unbroadcast(g, y)
 
 
-@op(BINARY, name="Sub", dtype=number_result, example=PAIR)
+@op(
+    BINARY,
+    name="Sub",
+    also="subtract",
+    method="sub(other)",
+    operator="__sub__",
+    ufunc="subtract",
+    dtype=number_result,
+    example=PAIR,
+)
 def sub(x, y):
     """Difference.  x, y: (...) -> broadcast (...)."""
     return np.subtract(x, y)
@@ -120,7 +116,16 @@ def _(g, out, x, y):
     return unbroadcast(g, x), neg(unbroadcast(g, y))
 
 
-@op(BINARY, name="Mul", example=PAIR)
+@op(
+    BINARY,
+    name="Mul",
+    also="multiply",
+    method="mul(other)",
+    operator="__mul__",
+    ufunc="multiply",
+    mint="mul",
+    example=PAIR,
+)
 def mul(x, y):
     """Product of elements.  x, y: (...) -> broadcast (...)."""
     return np.multiply(x, y)
@@ -131,7 +136,17 @@ def _(g, out, x, y):
     return unbroadcast(mul(g, y), x), unbroadcast(mul(g, x), y)
 
 
-@op(BINARY, name="Div", aliases=("RealDiv",), dtype=float_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
+@op(
+    BINARY,
+    name="Div RealDiv",
+    also="divide",
+    method="div(other)",
+    operator="__truediv__",
+    ufunc="divide true_divide",
+    mint="div divide",
+    dtype=float_result,
+    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR),
+)
 def div(x, y):
     """Quotient; integers give float32.  x, y: (...) -> broadcast (...)."""
     return np.true_divide(x, y, dtype=float_result((np.result_type(x, y),)))
@@ -142,13 +157,30 @@ def _(g, out, x, y):
     return unbroadcast(div(g, y), x), neg(unbroadcast(div(mul(g, out), y), y))
 
 
-@op(BINARY, name="FloorDiv", dtype=number_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]))
+@op(
+    BINARY,
+    name="FloorDiv",
+    also="floor_divide",
+    operator="__floordiv__",
+    ufunc="floor_divide",
+    dtype=number_result,
+    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]),
+)
 def floor_div(x, y):
-    """The largest integer not above x / y, in the operands' dtype.  x, y: (...) -> broadcast (...). No gradient: it is 0 wherever it exists."""
+    """The largest integer not above x / y, in the operands' dtype.  x, y: (...) -> broadcast (...). No gradient: it is
+    0 wherever it exists.
+    """
     return np.floor_divide(x, y)
 
 
-@op(BINARY, name="FloorMod", aliases=("Mod",), dtype=number_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]))
+@op(
+    BINARY,
+    name="FloorMod Mod",
+    operator="__mod__",
+    ufunc="remainder",
+    dtype=number_result,
+    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]),
+)
 def mod(x, y):
     """The remainder x - y * floor(x / y), which has the sign of y.  x, y: (...) -> broadcast (...)."""
     return np.mod(x, y)
@@ -159,7 +191,17 @@ def _(g, out, x, y):
     return unbroadcast(g, x), neg(unbroadcast(mul(g, floor_div(x, y)), y))
 
 
-@op(BINARY, name="Pow", dtype=number_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
+@op(
+    BINARY,
+    name="Pow",
+    also="pow",
+    method="pow(exponent)",
+    operator="__pow__",
+    ufunc="power",
+    mint="pow",
+    dtype=number_result,
+    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR),
+)
 def power(x, y):
     """x to the power y.  x, y: (...) -> broadcast (...)."""
     return np.power(x, y)
@@ -171,7 +213,7 @@ def _(g, out, x, y):
     return unbroadcast(mul(g, mul(y, power(x, sub(y, 1.0)))), x), unbroadcast(mul(g, mul(out, log_of_positive(x))), y)
 
 
-@op(BINARY, name="Maximum", example=PAIR)
+@op(BINARY, name="Maximum", ufunc="maximum", mint="maximum", example=PAIR)
 def maximum(x, y):
     """The larger element.  x, y: (...) -> broadcast (...). Where equal, the gradient goes to x."""
     return np.maximum(x, y)
@@ -182,7 +224,7 @@ def _(g, out, x, y):
     return unbroadcast(where_at_least(g, x, y), x), unbroadcast(where_below(g, x, y), y)
 
 
-@op(BINARY, name="Minimum", example=PAIR)
+@op(BINARY, name="Minimum", ufunc="minimum", mint="minimum", example=PAIR)
 def minimum(x, y):
     """The smaller element.  x, y: (...) -> broadcast (...). Where equal, the gradient goes to x."""
     return np.minimum(x, y)
@@ -221,7 +263,7 @@ def _add_n_labels(shapes):
     return ",".join([names] * len(shapes)) + "->" + names
 
 
-@op(_add_n_labels, name="AddN", aliases=("AccumulateNV2",), example=case((16, 8), (16, 8), (16, 8)))
+@op(_add_n_labels, name="AddN AccumulateNV2", example=case((16, 8), (16, 8), (16, 8)))
 def addn(*inputs):
     """Sum of any number of tensors of one shape, from the first to the last.  inputs: each (...) -> (...)."""
     total = np.array(inputs[0], np.result_type(*inputs))
@@ -238,7 +280,17 @@ def _(g, out, *inputs):
 # ---- one operand ----
 
 
-@op(UNARY, name="Neg", dtype=number_result, example=case((16, 8)))
+@op(
+    UNARY,
+    name="Neg",
+    also="negative",
+    method="neg",
+    operator="__neg__",
+    ufunc="negative",
+    mint="neg negative",
+    dtype=number_result,
+    example=case((16, 8)),
+)
 def neg(x):
     """Minus x.  x: (...) -> (...)."""
     return np.negative(x)
@@ -255,12 +307,16 @@ def _check_cast(where, operands, *, dtype):
     except TypeError:
         kind = ""
     if not kind or kind not in "biuf":
-        raise ShapeError(message(f"dtype={shorten(dtype)}", where=where, allowed="A dtype of numbers or bools, such as 'float32' or 'int32'"))
+        raise ShapeError(
+            f"dtype={shorten(dtype)}", where=where, allowed="A dtype of numbers or bools, such as 'float32' or 'int32'"
+        )
 
 
 @op(UNARY, name="Cast", check=_check_cast, dtype=lambda dtypes, *, dtype: dtype, example=case((16, 8), dtype="float64"))
 def cast(x, dtype="float32"):
-    """The same values in another dtype.  x: (...) -> (...) of `dtype`. The gradient is cast back; integers and bools get none."""
+    """The same values in another dtype.  x: (...) -> (...) of `dtype`. The gradient is cast back; integers and bools
+    get none.
+    """
     return x.astype(dtype)
 
 
@@ -271,20 +327,23 @@ def _(g, out, x, *, dtype):
     return (g if str(g.dtype) == str(x.dtype) else cast(g, dtype=str(x.dtype)),)
 
 
+@function(numpy="clip")
 def clip_by_value(x, clip_value_min=None, clip_value_max=None):
-    """x, but nothing below the one bound or above the other; None is no bound.  x, bounds: (...) -> broadcast (...).
+    """x, but nothing below the one bound or above the other; None: no bound.  x, bounds: (...) -> broadcast (...).
 
-    Several tensors, given as a list or tuple, are clipped one by one. The gradient is 0 where x was changed and passes where x equals a bound.
+    Several tensors, given as a list or tuple, are clipped one by one. The gradient is 0 where x was changed and passes
+    where x equals a bound.
     """
     if isinstance(x, (list, tuple)):
         return tuple(clip_by_value(each, clip_value_min, clip_value_max) for each in x)
     if clip_value_min is None and clip_value_max is None:
-        raise ShapeError(message("no bound is given", where="clip_by_value", allowed="clip_value_min, clip_value_max, or both"))
+        raise ShapeError("no bound is given", where="clip_by_value", allowed="clip_value_min, clip_value_max, or both")
     if clip_value_min is not None:
         x = maximum(x, clip_value_min)
     return x if clip_value_max is None else minimum(x, clip_value_max)
 
 
+@function(also="clamp", method="clip clamp", mint="clamp")
 def clip(x, min=None, max=None):  # the argument names of numpy, PyTorch and mindspore.ops.clip
     """`clip_by_value` under numpy's name.  x, bounds: (...) -> broadcast (...)."""
     return clip_by_value(x, min, max)
@@ -297,3 +356,56 @@ clamp = clip
 def divide_by(x, *, count):
     """x divided by a count of ranks, in x's own dtype.  x: (...) -> (...)."""
     return np.true_divide(x, np.asarray(count, x.dtype))
+
+
+@op("...->...", name="Identity", example=(case((16, 8)), case((8, 4, 16))))
+def identity(x):
+    """x itself.  x: (...) -> (...)."""
+    return x
+
+
+@identity.vjp
+def _(g, out, x):
+    return (g,)
+
+
+# ---- of optimizers: they work on one rank's slice, have no gradient and take no strategy ----
+
+PIECE = 1 << 15  # elements that are worked on at a time: what is in between stays in cache
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=lambda dtypes: dtypes[0])
+def descend(parameter, step, rate):
+    """parameter - step * rate, without an array in between.  parameter, step: (...), rate: () -> (...)."""
+    if parameter.size <= PIECE or not (
+        parameter.flags.c_contiguous and step.flags.c_contiguous and parameter.shape == step.shape
+    ):
+        down = np.asarray(np.multiply(step, rate, dtype=parameter.dtype))
+        return np.subtract(parameter, down, out=down)
+    new = np.empty_like(parameter)
+    flat, steps, out = parameter.reshape(-1), step.reshape(-1), new.reshape(-1)
+    for start in range(0, flat.size, PIECE):
+        part = slice(start, start + PIECE)
+        down = np.multiply(steps[part], rate, out=out[part], dtype=parameter.dtype)
+        np.subtract(flat[part], down, out=down)
+    return new
+
+
+@op(infer_fn=lambda shapes: (), dtype="float32")
+def count_nonfinite(x):
+    """How many elements are infinite or not a number.  x: (...) -> () float32."""
+    return np.float32(x.size - np.count_nonzero(np.isfinite(x)))
+
+
+@op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[1])
+def choose(flag, new, old):
+    """`new` if the flag is true, else `old`, untouched.  flag: (), new, old: (...) -> (...). Nothing is computed with
+    the other one.
+    """
+    return new if flag else old
+
+
+@op(infer_fn=lambda shapes: shapes[0])
+def norm_ratio(top, bottom):
+    """top / bottom where both norms are above 0, else 1.  top, bottom: () -> ()."""
+    return np.divide(top, bottom) if top > 0 and bottom > 0 else np.ones((), top.dtype)

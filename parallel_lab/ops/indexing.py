@@ -1,4 +1,5 @@
-"""Python's x[...] as operators: `getitem(x, key)` gives what numpy's indexing gives, on arrays, Tensors and values of a trace, gradient included.
+"""Ranges (strided_slice), and Python's x[...] as operators: `getitem(x, key)` gives what numpy's indexing gives, on
+arrays, Tensors and values of a trace, gradient included.
 
     x[1:5, -1]         strided_slice, then squeeze
     x[:, None]         expand_dims
@@ -18,37 +19,129 @@ from typing import Any
 
 import numpy as np
 
-from ..context import current_tracer
-from ..errors import ShapeError, message, shorten
+from ..base.errors import ShapeError, message, shorten
+from ..base.hooks import current_tracer
 from .elementwise import add, mul
-from .index import gather, strided_slice
+from .gather import gather
 from .logic import less, select
+from .machine.registry import case, op
+from .machine.signature import letters, more_letters
 from .shape import expand_dims, reshape, squeeze
+from .spellings import function
 
-__all__ = ["TensorIndexError", "getitem", "take"]
+# ---- ranges ----
+
+
+def _slices(begin, end, strides):
+    return tuple(slice(*bounds) for bounds in zip(begin, end, strides or (1,) * len(begin), strict=True))
+
+
+def _taken(shape, begin, end, strides):
+    """Per dim, how many elements are taken, and whether that is the whole dim in its order."""
+    indices = [s.indices(n) for s, n in zip(_slices(begin, end, strides), shape, strict=False)]
+    counts = [len(range(*i)) for i in indices] + list(shape[len(indices) :])
+    whole = [i == (0, n, 1) for i, n in zip(indices, shape, strict=False)] + [True] * (len(shape) - len(indices))
+    return counts, whole
+
+
+def _check_slice(where, operands, *, begin, end, strides):
+    shape = operands[0].shape
+    for name, given in (("begin", begin), ("end", end), ("strides", strides)):
+        if name == "strides" and given is None:
+            continue
+        if (
+            not isinstance(given, tuple)
+            or len(given) != len(begin)
+            or any(isinstance(n, bool) or not isinstance(n, int) for n in given)
+        ):
+            raise ShapeError(f"{name} {shorten(given)}", where=where, allowed="Tuples of ints, equally long")
+    if len(begin) > len(shape):
+        raise ShapeError(f"begin {begin} for a tensor of shape {shape}", where=where, allowed="At most one int per dim")
+    if 0 in (strides or ()):
+        raise ShapeError(f"strides {strides}", where=where, allowed="Steps other than 0")
+
+
+def _slice_labels(shapes, *, begin, end, strides):
+    names = letters(len(shapes[0]))
+    _, whole = _taken(shapes[0], begin, end, strides)
+    return f"{names}->" + "".join(c if w else s for c, s, w in zip(names, more_letters(len(names)), whole, strict=True))
+
+
+def _slice_sizes(shapes, *, begin, end, strides):
+    counts, _ = _taken(shapes[0], begin, end, strides)
+    return dict(zip(more_letters(len(counts)), counts, strict=True))
+
+
+@op(
+    _slice_labels,
+    name="StridedSlice",
+    static=("begin", "end"),
+    check=_check_slice,
+    sizes=_slice_sizes,
+    whole=lambda signature, **_: "".join(signature.reduced),
+    flops=lambda s: 0,
+    example=(
+        case((16, 8), begin=(0, 1), end=(16, 7), strides=(1, 2)),
+        case((4, 8, 2), begin=(-3,), end=(4,)),
+        case((4, 8), begin=(0, 7), end=(4, -9), strides=(1, -1)),
+    ),
+)
+def strided_slice(x, begin, end, strides=None):
+    """The elements begin, begin + stride, ... before end of every dim, by Python's slice rules.  x: (...) -> (...).
+
+    begin, end, strides  one int per dim, from the first on; dims without one are taken whole. Default stride 1
+
+    Only a dim that is taken whole with stride 1 can be cut.
+    """
+    return np.array(x[_slices(begin, end, strides)], order="C")
+
+
+@op(infer_fn=lambda shapes, *, shape, **_: shape)
+def slice_grad(g, *, shape, begin, end, strides):
+    """Gradient of strided_slice: zeros, with g where its elements came from.  g: (...) -> `shape`."""
+    grad = np.zeros(shape, g.dtype)
+    grad[_slices(begin, end, strides)] = g
+    return grad
+
+
+@strided_slice.vjp
+def _(g, out, x, *, begin, end, strides):
+    return (slice_grad(g, shape=tuple(x.shape), begin=begin, end=end, strides=strides),)
+
+
+# ---- x[...] ----
 
 
 class TensorIndexError(ShapeError, IndexError):
-    """An index outside a tensor, or of a kind it does not take. An IndexError too, so that loops written for sequences end."""
+    """An index outside a tensor, or of a kind it does not take. An IndexError too, so that loops written for sequences
+    end.
+    """
 
 
+@function()
 def getitem(x: Any, key: Any) -> Any:
     """Elements of x as numpy's `x[key]`.  x: (...) -> (...).
 
     key  ints, slices, None, Ellipsis, and arrays or Tensors of ints or bools, one or several in a tuple
 
-    Raises TensorIndexError for what lies outside, for too many indices, and for arrays of indices that stand apart from each other.
+    Raises TensorIndexError for what lies outside, for too many indices, and for arrays of indices that stand apart from
+    each other.
     """
     return _Index(x, key).result()
 
 
+@function()
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
-    """Elements along `axis` by number, from 0 on, as numpy's take; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
+    """Elements along `axis` by number, from 0 on, as numpy's take; axis None: of x as one row.  x: (...), indices:
+    (...) int -> (...).
+    """
     return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
 
 
 class _Array:
-    """Indices of one dim. `known` are their numbers; None if a trace computes them, or a Parameter holds them: then `value` stands for them."""
+    """Indices of one dim. `known` are their numbers; None if a trace computes them, or a Parameter holds them: then
+    `value` stands for them.
+    """
 
     def __init__(self, value: Any, known: np.ndarray | None) -> None:
         self.value, self.known = value, known
@@ -61,7 +154,9 @@ def _known(value: Any) -> np.ndarray | None:
         return np.asarray(value)
     if not hasattr(value, "__parallel_lab_op__"):  # a value of a trace
         return None
-    if current_tracer.get() is not None and hasattr(value, "requires_grad") and hasattr(value, "comm_fusion"):  # a Parameter: it will change
+    if (
+        current_tracer.get() is not None and hasattr(value, "requires_grad") and hasattr(value, "comm_fusion")
+    ):  # a Parameter: it will change
         return None
     return value.asnumpy()
 
@@ -104,12 +199,18 @@ class _Index:
         if kind == "b":
             if known is None:
                 hint = "ops.select(mask, x, other) keeps the shape"
-                raise self.error("is a mask that is computed", "While a network is compiled the shape of the result must be known", hint)
+                raise self.error(
+                    "is a mask that is computed",
+                    "While a network is compiled the shape of the result must be known",
+                    hint,
+                )
             if not known.ndim:
                 raise self.error("is one bool", "A mask has the dims it chooses from")
             return [_Mask(n, known.shape[d]) for d, n in enumerate(np.nonzero(known))]
         if kind not in "iu":
-            raise self.error(f"has an array of {item.dtype if known is None else known.dtype} in it", "Indices are ints or bools")
+            raise self.error(
+                f"has an array of {item.dtype if known is None else known.dtype} in it", "Indices are ints or bools"
+            )
         if known is not None and not known.ndim:
             return [int(known)]
         return [_Array(item, known)]
@@ -119,7 +220,9 @@ class _Index:
         try:
             bounds = [None if b is None else operator.index(b) for b in (item.start, item.stop, item.step)]
         except TypeError:
-            raise self.error("has a slice with a bound that is no int", "Ints or None before and after ':'") from None
+            raise self.error(
+                "has a slice with a bound that is not an int", "Ints or None before and after ':'"
+            ) from None
         if bounds[2] == 0:
             raise self.error("has a slice with step 0", "A step other than 0")
         return slice(*bounds)
@@ -133,7 +236,9 @@ class _Index:
             n = self.shape[dim]
             if isinstance(item, int):
                 if not -n <= item < n:
-                    raise self.error(f"is outside dim {dim}", f"An int from {-n} to {n - 1}" if n else "The dim has no elements")
+                    raise self.error(
+                        f"is outside dim {dim}", f"An int from {-n} to {n - 1}" if n else "The dim has no elements"
+                    )
                 self.items[place] = item % n
             elif isinstance(item, _Array):
                 self.items[place] = self.counted(item, n, dim)
@@ -150,7 +255,10 @@ class _Index:
         numbers = item.known
         if numbers.size and not -n <= numbers.min() <= numbers.max() < n:
             worst = numbers.min() if numbers.min() < -n else numbers.max()
-            raise self.error(f"has {worst}, which is outside dim {dim}", f"Ints from {-n} to {n - 1}" if n else "The dim has no elements")
+            raise self.error(
+                f"has {worst}, which is outside dim {dim}",
+                f"Ints from {-n} to {n - 1}" if n else "The dim has no elements",
+            )
         if numbers.dtype.kind == "i" and numbers.size and numbers.min() < 0:
             numbers = np.where(numbers < 0, numbers + n, numbers)
             return _Array(numbers, numbers)
@@ -193,7 +301,9 @@ class _Index:
             elif isinstance(item, slice):
                 start, stop, step = item.indices(n)
                 empty = not range(start, stop, step)
-                bounds.append((0, 0, 1) if empty else (start, stop if stop >= 0 else -n - 1, step))  # downwards, -1 means "to the first one"
+                bounds.append(
+                    (0, 0, 1) if empty else (start, stop if stop >= 0 else -n - 1, step)
+                )  # downwards, -1 means "to the first one"
             else:
                 bounds.append((0, n, 1))
         if all(b == (0, n, 1) for b, n in zip(bounds, self.x.shape, strict=True)):
@@ -201,11 +311,17 @@ class _Index:
         return strided_slice(self.x, *zip(*bounds, strict=True))
 
     def join_block(self, arrays: list[int]) -> None:
-        """Several arrays side by side: their dims become one, their numbers those of its elements. Ints between them count as arrays."""
+        """Several arrays side by side: their dims become one, their numbers those of its elements. Ints between them
+        count as arrays.
+        """
         first, last = arrays[0], arrays[-1]
         block = self.items[first : last + 1]
-        if any(item is None or isinstance(item, slice) for item in block) or (self.apart is not None and first < self.apart <= last):
-            raise self.error("has arrays that stand apart", "Arrays of indices stand side by side", "Index in two steps")
+        if any(item is None or isinstance(item, slice) for item in block) or (
+            self.apart is not None and first < self.apart <= last
+        ):
+            raise self.error(
+                "has arrays that stand apart", "Arrays of indices stand side by side", "Index in two steps"
+            )
         block = [item if isinstance(item, _Array) else _Array(np.asarray(item), np.asarray(item)) for item in block]
         dim = sum(item is not None for item in self.items[:first])
         sizes = self.shape[dim : dim + len(block)]
@@ -213,7 +329,9 @@ class _Index:
             try:
                 numbers = np.ravel_multi_index(np.broadcast_arrays(*(item.known for item in block)), sizes)
             except ValueError as error:
-                raise self.error(f"has arrays of shapes {[item.shape for item in block]}", "Shapes that broadcast to one") from error
+                raise self.error(
+                    f"has arrays of shapes {[item.shape for item in block]}", "Shapes that broadcast to one"
+                ) from error
             joined = _Array(numbers, numbers)
         else:
             total = block[0].value
@@ -224,9 +342,13 @@ class _Index:
         self.items[first : last + 1] = [joined]
 
     def check_place(self, array: int) -> None:
-        """numpy puts the dims of arrays first if an int stands apart from them: refused where that is not where they stand anyway."""
+        """numpy puts the dims of arrays first if an int stands apart from them: refused where that is not where they
+        stand anyway.
+        """
         special = [i for i, item in enumerate(self.items) if isinstance(item, (int, _Array))]
-        together = all(b - a == 1 for a, b in itertools.pairwise(special)) and not (self.apart is not None and special[0] < self.apart <= special[-1])
+        together = all(b - a == 1 for a, b in itertools.pairwise(special)) and not (
+            self.apart is not None and special[0] < self.apart <= special[-1]
+        )
         if not together and any(not isinstance(item, int) for item in self.items[:array]):
             what = "has an int apart from the array of indices"
             raise self.error(what, "They stand side by side", "Index in two steps, the int first: x[0][:, rows]")

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
-from .registry import case, check_dim, op
+from ..base.errors import ShapeError, shorten
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters, more_letters
 from .shape import reshape
-from .signature import letters, more_letters
-
-__all__ = ["cat", "chunk", "concat", "split", "split_parts", "stack", "unbind", "unstack"]
-
+from .spellings import function
 
 # ---- helpers of vjp rules ----
 
@@ -43,9 +42,11 @@ def _check_concat(where, operands, *, axis):
     place = check_dim(where, "axis", axis, len(first), first)
     for i, operand in enumerate(operands):
         shape = operand.shape
-        if len(shape) != len(first) or any(a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != place):
+        if len(shape) != len(first) or any(
+            a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != place
+        ):
             what = f"tensor {i} has shape {shape}, the first {first}"
-            raise ShapeError(message(what, where=where, allowed=f"Shapes that differ in dim {place} at most"))
+            raise ShapeError(what, where=where, allowed=f"Shapes that differ in dim {place} at most")
 
 
 def _concat_labels(shapes, *, axis):
@@ -62,6 +63,9 @@ def _concat_labels(shapes, *, axis):
 @op(
     _concat_labels,
     name="Concat",
+    also="cat",
+    numpy="concatenate",
+    mint="cat concat",
     check=_check_concat,
     out_sizes=lambda shapes, *, axis: {letters(len(shapes[0]))[axis]: sum(s[axis] for s in shapes)},
     whole=lambda signature, *, axis: "".join(dict.fromkeys(labels[axis] for labels in signature.ins)),
@@ -90,7 +94,9 @@ def _check_stack(where, operands, *, axis):
     check_dim(where, "axis", axis, len(first) + 1)
     for i, operand in enumerate(operands):
         if operand.shape != first:
-            raise ShapeError(message(f"tensor {i} has shape {operand.shape}, the first {first}", where=where, allowed="Tensors of one shape"))
+            raise ShapeError(
+                f"tensor {i} has shape {operand.shape}, the first {first}", where=where, allowed="Tensors of one shape"
+            )
 
 
 def _stack_labels(shapes, *, axis):
@@ -101,15 +107,18 @@ def _stack_labels(shapes, *, axis):
 
 @op(
     _stack_labels,
-    name="Stack",
-    aliases=("Pack",),
+    name="Stack Pack",
+    numpy="stack",
+    mint="stack",
     check=_check_stack,
     sizes=lambda shapes, *, axis: {more_letters(1): len(shapes)},
     flops=lambda s: 0,
     example=(case((8, 4), (8, 4), (8, 4), axis=1), case((16,), (16,)), case((4, 8), (4, 8), axis=-1)),
 )
 def stack(*inputs, axis=0):
-    """Tensors of one shape along a new dim at `axis` of the result.  inputs: each (...) -> (..., number of tensors, ...)."""
+    """Tensors of one shape along a new dim at `axis` of the result.  inputs: each (...) -> (..., number of tensors,
+    ...).
+    """
     return np.stack(inputs, axis=axis)
 
 
@@ -126,11 +135,21 @@ def _check_split(where, operands, *, axis, output_num, sizes):
     shape = operands[0].shape
     n = shape[check_dim(where, "axis", axis, len(shape), shape)]
     if sizes:
-        if not isinstance(sizes, tuple) or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in sizes) or sum(sizes) != n:
-            raise ShapeError(message(f"sizes {shorten(sizes)} of dim {axis} of shape {shape}", where=where, allowed=f"Sizes that add up to {n}"))
+        if (
+            not isinstance(sizes, tuple)
+            or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in sizes)
+            or sum(sizes) != n
+        ):
+            raise ShapeError(
+                f"sizes {shorten(sizes)} of dim {axis} of shape {shape}",
+                where=where,
+                allowed=f"Sizes that add up to {n}",
+            )
     elif isinstance(output_num, bool) or not isinstance(output_num, int) or output_num < 1 or n % output_num:
         what = f"output_num={shorten(output_num)} for dim {axis} of shape {shape}"
-        raise ShapeError(message(what, where=where, allowed=f"A count that divides {n}", hint="Give sizes=(...) for unequal parts"))
+        raise ShapeError(
+            what, where=where, allowed=f"A count that divides {n}", hint="Give sizes=(...) for unequal parts"
+        )
 
 
 def _part_size(shapes, *, axis, output_num, sizes, index):
@@ -145,10 +164,16 @@ def _part_size(shapes, *, axis, output_num, sizes, index):
     out_sizes=lambda shapes, *, axis, **rest: {letters(len(shapes[0]))[axis]: _part_size(shapes, axis=axis, **rest)},
     whole=lambda signature, *, axis, **_: signature.ins[0][axis],
     flops=lambda s: 0,
-    example=(case((8, 6), axis=1, output_num=3), case((4, 8, 2), axis=0, output_num=2), case((16, 7), axis=-1, sizes=(1, 4, 2))),
+    example=(
+        case((8, 6), axis=1, output_num=3),
+        case((4, 8, 2), axis=0, output_num=2),
+        case((16, 7), axis=-1, sizes=(1, 4, 2)),
+    ),
 )
 def split_parts(x, *, axis=0, output_num=1, sizes=(), index):
-    """A tensor cut along `axis` into `output_num` equal parts, or into parts of the given sizes.  x: (..., n, ...) -> several (..., n_i, ...)."""
+    """A tensor cut along `axis` into `output_num` equal parts, or into parts of the given sizes.  x: (..., n, ...) ->
+    several (..., n_i, ...).
+    """
     start = sum(sizes[:index]) if sizes else index * (x.shape[axis] // output_num)
     stop = start + _part_size((x.shape,), axis=axis, output_num=output_num, sizes=sizes, index=index)
     return np.array(x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)], order="C")
@@ -161,28 +186,35 @@ def _(g, out, x, *, axis, output_num, sizes, index):
     return (place_range(g, shape=tuple(x.shape), axis=place, start=start),)
 
 
+@function(method="split", numpy="split", mint="split")
 def split(x, split_size_or_sections, axis=0):
     """A tensor cut along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
 
-    split_size_or_sections  an int: parts of this size, the last one smaller if it does not come out even; ints: the sizes
+    split_size_or_sections  an int: parts of this size, the last one smaller if it does not come out even; ints: the
+                            sizes
     """
     shape = tuple(x.shape)
     n, given = shape[check_dim("split", "axis", axis, len(shape), shape)], split_size_or_sections
     if isinstance(given, (list, tuple)):
         sizes = tuple(given)
     elif isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ShapeError(message(f"split_size_or_sections={shorten(given)}", where="split", allowed="An int, at least 1, or a tuple of sizes"))
+        raise ShapeError(
+            f"split_size_or_sections={shorten(given)}", where="split", allowed="An int, at least 1, or a tuple of sizes"
+        )
     else:
         sizes = tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
     return split_parts(x, axis=axis, sizes=sizes)
 
 
+@function(method="chunk", mint="chunk")
 def chunk(x, chunks, axis=0):
-    """At most `chunks` equal parts along `axis`; if it does not come out even the last is smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
+    """At most `chunks` equal parts along `axis`; if it does not come out even the last is smaller.  x: (..., n, ...) ->
+    several (..., n_i, ...).
+    """
     shape = tuple(x.shape)
     n = shape[check_dim("chunk", "axis", axis, len(shape), shape)]
     if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
-        raise ShapeError(message(f"chunks={shorten(chunks)}", where="chunk", allowed="An int, at least 1"))
+        raise ShapeError(f"chunks={shorten(chunks)}", where="chunk", allowed="An int, at least 1")
     return split(x, max(1, -(-n // chunks)), axis)
 
 
@@ -190,7 +222,7 @@ def _check_unstack(where, operands, *, axis, num):
     shape = operands[0].shape
     n = shape[check_dim(where, "axis", axis, len(shape), shape)]
     if num not in (None, n):
-        raise ShapeError(message(f"num={shorten(num)} for dim {axis} of shape {shape}", where=where, allowed=f"{n}, or None"))
+        raise ShapeError(f"num={shorten(num)} for dim {axis} of shape {shape}", where=where, allowed=f"{n}, or None")
 
 
 def _unstack_labels(shapes, *, axis, num, index):
@@ -200,8 +232,7 @@ def _unstack_labels(shapes, *, axis, num, index):
 
 @op(
     _unstack_labels,
-    name="Unstack",
-    aliases=("Unpack",),
+    name="Unstack Unpack",
     check=_check_unstack,
     outputs=lambda shapes, *, axis, num: shapes[0][axis],
     whole=lambda signature, *, axis, **_: signature.ins[0][axis],
@@ -220,6 +251,7 @@ def _(g, out, x, *, axis, num, index):
     return (place_range(kept, shape=shape, axis=place, start=index),)
 
 
+@function(mint="unbind")
 def unbind(x, dim=0):
     """`unstack` under PyTorch's name.  x: (..., n, ...) -> n times (...)."""
     return unstack(x, axis=dim)

@@ -1,41 +1,199 @@
-"""Losses as functions, and the formulas that they share with the loss Cells of `nn`.
+"""Losses that compare element with element: squared and absolute difference, binary cross-entropy from probabilities
+and from logits.
 
-    loss = ops.cross_entropy(logits, labels, label_smoothing=0.1)
+    loss = ops.mse_loss(prediction, target)
 
-A formula (`..._of`) is written with the operators and settings of the loss it is given: those of a Cell, which carry strategies, or plain ones.
+The operators reduce nothing, and any dim may be cut; what is broadcast (weights) is cut as the elements it meets.
+A formula (`..._of`), which the function and the Cell of `nn` share, is written with the operators and settings of the
+loss it is given: those of a Cell, which carry strategies, or plain ones (`FormulaParts`).
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
-from ..errors import ArgumentError, ShapeError, message, shorten
-from .class_loss import check_ignore_index, check_smoothing, class_cross_entropy, label_weight, nll
-from .elementwise import add, cast, div, mul, sub
-from .functions import abs_, square
-from .loss import softmax_cross_entropy, sparse_softmax_cross_entropy
-from .pair_loss import bce_with_logits_values, binary_cross_entropy_values, smooth_l1_values
+from ..base.errors import ArgumentError, ShapeError, shorten
+from .elementwise import first_dtype, float_result, sub, unbroadcast
+from .machine.registry import case, op
 from .reduce import reduce_mean, reduce_sum
-from .shape import reshape, transpose
+from .spellings import function
+from .unary import abs_, square
 
-__all__ = [
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "l1_loss",
-    "mse_loss",
-    "nll_loss",
-    "smooth_l1_loss",
-]
+# logarithms of probabilities are at least this: a loss of 0 * infinity would not be a number (PyTorch, BCELoss)
+LEAST_LOG = -100.0
+# and so is x (1 - x), by which the gradient is divided (PyTorch and MindSpore, BCELoss)
+LEAST_SPREAD = 1e-12
+_INSIDE = {"low": 0.1, "high": 0.9}
+
+
+def _check_floats(where, operands, **_):
+    if operands[0].dtype.kind != "f":
+        raise ShapeError(f"the predictions are {operands[0].dtype}", where=where, allowed="Floats")
+
+
+def _first_like(dtypes, **_):
+    return float_result(dtypes)
+
+
+def _log(x):
+    """Logarithm, not below LEAST_LOG."""
+    least, none = x.dtype.type(LEAST_LOG), x <= 0
+    return np.where(none, least, np.maximum(np.log(np.where(none, x.dtype.type(1), x)), least))
+
+
+@op(
+    "...,...,...->...",
+    name="BinaryCrossEntropy",
+    check=_check_floats,
+    dtype=_first_like,
+    flops=lambda s: 10 * math.prod(vars(s).values()),
+    example=(case((16, 8), (16, 8), (16, 8), **_INSIDE), case((8, 4, 2), (8, 4, 2), (4, 1), **_INSIDE)),
+)
+def binary_cross_entropy_values(logits, labels, weight):
+    """-weight * (y log x + (1 - y) log(1 - x)).  logits: (...) probabilities x, labels: (...) y, weight: broadcast to
+                                                  (...) -> (...).
+
+    Logarithms are at least -100.
+    """
+    one = logits.dtype.type(1)
+    return -weight * (labels * _log(logits) + (one - labels) * _log(one - logits))
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def binary_cross_entropy_grad(g, logits, labels, weight):
+    """Gradient for the probabilities, before broadcasting is undone.  g, logits, labels: (...), weight: broadcast to
+    (...) -> (...).
+    """
+    least = max(LEAST_SPREAD, np.finfo(logits.dtype).tiny)
+    return g * weight * (logits - labels) / np.maximum(logits * (1 - logits), least)
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def binary_cross_entropy_label_grad(g, logits, weight):
+    """Gradient for the labels.  g, logits: (...), weight: broadcast to (...) -> (...)."""
+    return g * weight * (_log(1 - logits) - _log(logits))
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def binary_cross_entropy_weight_grad(g, logits, labels):
+    """Gradient for the weight, before broadcasting is undone.  g, logits, labels: (...) -> (...)."""
+    return -g * (labels * _log(logits) + (1 - labels) * _log(1 - logits))
+
+
+@binary_cross_entropy_values.vjp
+def _(g, out, logits, labels, weight, *, needs):
+    return (
+        unbroadcast(binary_cross_entropy_grad(g, logits, labels, weight), logits),
+        unbroadcast(binary_cross_entropy_label_grad(g, logits, weight), labels) if needs[1] else None,
+        unbroadcast(binary_cross_entropy_weight_grad(g, logits, labels), weight) if needs[2] else None,
+    )
+
+
+def _softplus_of_minus(x):
+    """log(1 + exp(-x)) without overflow."""
+    return np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
+
+
+def _sigmoid_of_minus(x):
+    raised = np.exp(-np.abs(x))
+    return np.where(x >= 0, raised, 1) / (1 + raised)
+
+
+@op(
+    "...,...,...,...->...",
+    name="BCEWithLogitsLoss",
+    check=_check_floats,
+    dtype=_first_like,
+    flops=lambda s: 12 * math.prod(vars(s).values()),
+    example=(case((16, 8), (16, 8), (16, 8), (8,)), case((8, 4, 2), (8, 4, 2), (4, 1), (2,))),
+)
+def bce_with_logits_values(logits, label, weight, pos_weight):
+    """Binary cross-entropy of a sigmoid: weight * ((1 - y) x + (1 + (pos_weight - 1) y) log(1 + exp(-x))).
+
+    logits: (...) x, label: (...) y, weight, pos_weight: broadcast to (...) -> (...). Nothing is reduced, and no x
+    overflows.
+    """
+    return weight * ((1 - label) * logits + (1 + (pos_weight - 1) * label) * _softplus_of_minus(logits))
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def bce_with_logits_grad(g, logits, label, weight, pos_weight):
+    """Gradient for the logits, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    return g * weight * (1 - label - (1 + (pos_weight - 1) * label) * _sigmoid_of_minus(logits))
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def bce_with_logits_label_grad(g, logits, weight, pos_weight):
+    """Gradient for the labels, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    return g * weight * ((pos_weight - 1) * _softplus_of_minus(logits) - logits)
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def bce_with_logits_weight_grad(g, logits, label, pos_weight):
+    """Gradient for the weight, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    return g * ((1 - label) * logits + (1 + (pos_weight - 1) * label) * _softplus_of_minus(logits))
+
+
+@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+def bce_with_logits_pos_weight_grad(g, logits, label, weight):
+    """Gradient for pos_weight, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    return g * weight * label * _softplus_of_minus(logits)
+
+
+@bce_with_logits_values.vjp
+def _(g, out, logits, label, weight, pos_weight, *, needs):
+    return (
+        unbroadcast(bce_with_logits_grad(g, logits, label, weight, pos_weight), logits),
+        unbroadcast(bce_with_logits_label_grad(g, logits, weight, pos_weight), label) if needs[1] else None,
+        unbroadcast(bce_with_logits_weight_grad(g, logits, label, pos_weight), weight) if needs[2] else None,
+        unbroadcast(bce_with_logits_pos_weight_grad(g, logits, label, weight), pos_weight) if needs[3] else None,
+    )
+
+
+def _check_smooth(where, operands, *, beta):
+    _check_floats(where, operands)
+    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 < beta < math.inf:
+        raise ShapeError(f"beta={shorten(beta)}", where=where, allowed="A number above 0")
+
+
+@op(
+    "...,...->...",
+    name="SmoothL1Loss",
+    check=_check_smooth,
+    dtype=_first_like,
+    example=case((16, 8), (16, 8), beta=0.7),
+)
+def smooth_l1_values(prediction, target, *, beta=1.0):
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, with d = prediction - target.  prediction, target:
+    (...) -> (...).
+    """
+    size = np.abs(prediction - target)
+    return np.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta).astype(size.dtype, copy=False)
+
+
+@op(infer_fn=lambda shapes, **_: shapes[0], dtype=first_dtype)
+def smooth_l1_grad(g, prediction, target, *, beta):
+    """Gradient for the prediction.  g: (...), prediction, target: broadcast to (...) -> (...)."""
+    return g * np.clip((prediction - target) / beta, -1, 1)
+
+
+@smooth_l1_values.vjp
+def _(g, out, prediction, target, *, beta):
+    grad = smooth_l1_grad(g, prediction, target, beta=beta)
+    return unbroadcast(grad, prediction), unbroadcast(-grad, target)
+
+
+# ---- reductions ----
 
 
 def check_reduction(where, reduction):
     """The reduction; ArgumentError unless it is one of the three."""
     if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(message(f"reduction={shorten(reduction)}", where=where, allowed="'mean', 'sum' or 'none'"))
+        raise ArgumentError(f"reduction={shorten(reduction)}", where=where, allowed="'mean', 'sum' or 'none'")
     return reduction
 
 
@@ -74,156 +232,74 @@ def binary_logits_of(loss, x, y):
     return loss.get_loss(loss.bce_with_logits(x, y, loss.weight, loss.pos_weight))
 
 
-def _class_weights(loss, count):
-    """The weights of `count` classes; ones if none were given."""
-    return np.ones(count, np.float32) if loss.weight is None else loss.weight
-
-
-def _weighted(loss, losses, labels, weights):
-    """Weighted losses reduced: a mean divides by the sum of the samples' weights."""
-    if loss.reduction != "mean" or (loss.weight is None and loss.ignore_index is None):
-        return loss.get_loss(losses)
-    counted = loss.label_weight(labels, weights)
-    if str(counted.dtype) != str(losses.dtype):
-        counted = cast(counted, str(losses.dtype))
-    return loss.div(loss.reduce_sum(losses), loss.sum_weights(counted))
-
-
-def nll_of(loss, logits, labels):
-    """Minus the log-probability of each class.  logits: (n, c, ...), labels: (n, ...) int -> () or (n, ...)."""
-    shape = tuple(logits.shape)
-    weights = _class_weights(loss, shape[1] if len(shape) > 1 else 1)  # one dim is refused by the operator, in its words
-    return _weighted(loss, loss.nll(logits, labels, weights), labels, weights)
-
-
-def cross_entropy_of(loss, logits, labels, where):
-    """Cross-entropy of a softmax.  logits: (n, c, ...), labels: (n, ...) int, or (n, c, ...) float -> () or (n, ...)."""
-    is_integer, shape, given = np.dtype(str(labels.dtype)).kind in "iu", tuple(logits.shape), tuple(labels.shape)
-    fits = (*shape[:1], *shape[2:]) if is_integer else shape
-    if len(shape) < 2 or given != fits:
-        what = f"logits of shape {shape} with labels of shape {given}, {labels.dtype}"
-        hint = "Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)" if len(shape) > 2 else ""
-        raise ShapeError(message(what, where=where, allowed="Logits (a, c) with int labels (a,), or with float labels (a, c)", hint=hint))
-    if loss.weight is not None and tuple(loss.weight.shape) != (shape[1],):
-        given = f"{loss.weight.shape[0]} numbers" if len(loss.weight.shape) == 1 else f"shape {tuple(loss.weight.shape)}"
-        raise ShapeError(message(f"weight has {given}", where=where, allowed=f"One per class: {shape[1]}"))
-    if not is_integer:
-        return loss.get_loss(_against_weights(loss, logits, labels))
-    if loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2:
-        return loss.get_loss(loss.sparse_softmax_cross_entropy(logits, labels))
-    weights = _class_weights(loss, shape[1])
-    return _weighted(loss, loss.class_cross_entropy(logits, labels, weights), labels, weights)
-
-
-def _against_weights(loss, logits, labels):
-    """Loss of every sample against given class weights."""
-    shape = tuple(logits.shape)
-    if len(shape) > 2:
-        perm = (0, *range(2, len(shape)), 1)
-        logits = loss.rows(loss.classes_last(logits, perm), (-1, shape[1]))
-        labels = loss.label_rows(loss.labels_last(labels, perm), (-1, shape[1]))
-    if loss.label_smoothing:
-        labels = loss.smooth_add(loss.smooth_mul(labels, 1 - loss.label_smoothing), loss.label_smoothing / shape[1])
-    if loss.weight is not None:
-        labels = loss.weight_mul(labels, loss.weight)
-    losses = loss.softmax_cross_entropy(logits, labels)
-    return losses if len(shape) == 2 else loss.positions(losses, (shape[0], *shape[2:]))
-
-
 # ---- functions ----
 
 
-class _Plain(SimpleNamespace):
-    """Settings, and operators without strategies: what a formula takes in place of a loss Cell."""
+class FormulaParts(SimpleNamespace):
+    """Settings, and operators without strategies: what a formula takes instead of a loss Cell."""
 
     def __init__(self, where, reduction, **settings):
-        super().__init__(reduction=check_reduction(where, reduction), reduce_mean=reduce_mean, reduce_sum=reduce_sum, **settings)
+        super().__init__(
+            reduction=check_reduction(where, reduction), reduce_mean=reduce_mean, reduce_sum=reduce_sum, **settings
+        )
 
     def get_loss(self, values):
         return reduced(self, values)
 
 
-def _operand(value):
-    """What may be given as a list, as an operand."""
+def float_operand(value):
+    """A list of numbers as a float32 array; anything else as it is."""
     return np.asarray(value, np.float32) if isinstance(value, (list, tuple)) else value
 
 
-def _array(value):
-    return value if hasattr(value, "dtype") else np.asarray(value)
-
-
+@function(mint="functional.mse_loss")
 def mse_loss(input, target, reduction="mean"):
     """Squared difference, as `nn.MSELoss`.  input, target: (...) broadcast -> (), or (...) for reduction="none"."""
-    return mse_of(_Plain("mse_loss", reduction, sub=sub, square=square), input, target)
+    return mse_of(FormulaParts("mse_loss", reduction, sub=sub, square=square), input, target)
 
 
+@function(mint="functional.l1_loss")
 def l1_loss(input, target, reduction="mean"):
     """Absolute difference, as `nn.L1Loss`.  input, target: (...) broadcast -> (), or (...) for reduction="none"."""
-    return l1_of(_Plain("l1_loss", reduction, sub=sub, abs=abs_), input, target)
+    return l1_of(FormulaParts("l1_loss", reduction, sub=sub, abs=abs_), input, target)
 
 
+@function(mint="functional.smooth_l1_loss")
 def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
-    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, as `nn.SmoothL1Loss`.  input, target: (...) broadcast -> (...), or () if reduced.
+    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, as `nn.SmoothL1Loss`.  input, target: (...) broadcast
+    -> (...), or () if reduced.
 
     By default nothing is reduced (MindSpore); PyTorch's function gives the mean.
     """
-    return smooth_l1_of(_Plain("smooth_l1_loss", reduction, smooth_l1=partial(smooth_l1_values, beta=beta)), input, target)
+    return smooth_l1_of(
+        FormulaParts("smooth_l1_loss", reduction, smooth_l1=partial(smooth_l1_values, beta=beta)), input, target
+    )
 
 
+@function(mint="functional.binary_cross_entropy")
 def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
-    """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.  logits: (...) probabilities x, labels: (...) y -> (), or (...) for "none".
+    """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.  logits: (...) probabilities x, labels: (...) y -> (),
+    or (...) for "none".
 
     weight  broadcast to (...); a mean divides by the number of elements
     """
-    weight = 1.0 if weight is None else _operand(weight)
-    return binary_of(_Plain("binary_cross_entropy", reduction, weight=weight, binary_cross_entropy=binary_cross_entropy_values), logits, labels)
+    weight = 1.0 if weight is None else float_operand(weight)
+    return binary_of(
+        FormulaParts(
+            "binary_cross_entropy", reduction, weight=weight, binary_cross_entropy=binary_cross_entropy_values
+        ),
+        logits,
+        labels,
+    )
 
 
+@function(mint="functional.binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(logits, label, weight=None, pos_weight=None, reduction="mean"):
-    """Binary cross-entropy of a sigmoid, without overflow, as `nn.BCEWithLogitsLoss`.  logits, label: (...) -> (), or (...) for "none".
+    """Binary cross-entropy of a sigmoid, without overflow, as `nn.BCEWithLogitsLoss`.  logits, label: (...) -> (), or
+    (...) for "none".
 
     weight, pos_weight  broadcast to (...): factors of the losses, and of their part for label 1
     """
-    weight, pos_weight = (1.0 if w is None else _operand(w) for w in (weight, pos_weight))
+    weight, pos_weight = (1.0 if w is None else float_operand(w) for w in (weight, pos_weight))
     settings = {"weight": weight, "pos_weight": pos_weight, "bce_with_logits": bce_with_logits_values}
-    return binary_logits_of(_Plain("binary_cross_entropy_with_logits", reduction, **settings), logits, label)
-
-
-def _class_loss(where, weight, ignore_index, reduction, **settings):
-    check_ignore_index(where, ignore_index)
-    shared = {"label_weight": partial(label_weight, ignore_index=ignore_index), "sum_weights": reduce_sum, "div": div}
-    return _Plain(where, reduction, weight=_operand(weight), ignore_index=ignore_index, **shared, **settings)
-
-
-def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean"):
-    """Minus the log-probability of each sample's class, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int -> (), or (n, ...) for "none".
-
-    weight        (c,), one number per class; a mean divides by the sum of the samples' weights
-    ignore_index  class number of samples to leave out; None: there are none
-    """
-    loss = _class_loss("nll_loss", weight, ignore_index, reduction, nll=partial(nll, ignore_index=ignore_index))
-    return nll_of(loss, _array(input), _array(target))
-
-
-def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean", label_smoothing=0.0):
-    """Cross-entropy of a softmax, as `nn.CrossEntropyLoss`.  input: (n, c, ...) logits, target: (n, ...) int class numbers, or (n, c, ...) float
-    class weights -> (), or (n, ...) for reduction="none".
-
-    weight           (c,), one number per class; with class numbers a mean divides by the sum of the samples' weights
-    ignore_index     class number of samples to leave out; None: there are none (MindSpore's and PyTorch's default is -100)
-    label_smoothing  share of the target that is spread over all classes equally
-    """
-    check_smoothing("cross_entropy", label_smoothing)
-    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    loss = _class_loss(
-        *("cross_entropy", weight, ignore_index, reduction),
-        label_smoothing=label_smoothing,
-        sparse_softmax_cross_entropy=sparse_softmax_cross_entropy,
-        softmax_cross_entropy=softmax_cross_entropy,
-        class_cross_entropy=partial(class_cross_entropy, **options),
-        **dict.fromkeys(("smooth_mul", "weight_mul"), mul),
-        **dict.fromkeys(("classes_last", "labels_last"), transpose),
-        **dict.fromkeys(("rows", "label_rows", "positions"), reshape),
-        smooth_add=add,
-    )
-    return cross_entropy_of(loss, _array(input), _array(target), "cross_entropy")
+    return binary_logits_of(FormulaParts("binary_cross_entropy_with_logits", reduction, **settings), logits, label)

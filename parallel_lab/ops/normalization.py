@@ -1,15 +1,19 @@
-"""Normalisation over dims that one rank holds whole: layer norm, RMS norm, group norm. Batch norm has a file of its own.
+"""Normalisation over dims that one rank holds whole: layer norm, RMS norm, group norm. Batch norm has a file of its
+own.
 
-    y = (x - mean) / sqrt(variance + epsilon) * gamma + beta          mean, variance: of the normalised elements, population form (divided by n)
+    y = (x - mean) / sqrt(variance + epsilon) * gamma + beta
 
-The normalised dims stay whole, all others may be cut without a message: a mean over a cut dim is not "local mean, then one reduction" of the result.
-Gradients of gamma and beta are sums over the other dims, which the synchronisation of gradients completes.
+Mean and variance are those of the normalised elements; the variance is divided by n (population form).
 
-Few passes over the data make these fast: means are products with a vector of ones (a third of the time of numpy's mean, 1024 x 256 float32), sums of
-squares are row-wise dot products. float16 is computed in float32.
+The normalised dims stay whole, all others may be cut without a message: a mean over a cut dim is not "local mean, then
+one reduction" of the result. Gradients of gamma and beta are sums over the other dims, which the synchronisation of
+gradients completes.
 
-A gradient rule needs the normalised values three times, for x, gamma and beta. One operator computes all three into one array, `piece` names the
-parts.
+Few passes over the data make these fast: means are products with a vector of ones (a third of the time of numpy's mean,
+1024 x 256 float32), sums of squares are row-wise dot products. float16 is computed in float32.
+
+A gradient rule needs the normalised values three times, for x, gamma and beta. One operator computes all three into one
+array, `piece` names the parts.
 """
 
 from __future__ import annotations
@@ -18,45 +22,48 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
-from .functions import floats
-from .registry import case, check_dim, op
-from .signature import letters
-
-__all__ = ["group_norm", "l2_normalize", "layer_norm", "layer_normalization", "rms_norm", "rms_normalization"]
-
+from ..base.errors import ShapeError, shorten
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters
+from .spellings import function
+from .unary import floats
 
 # ---- helpers shared with other families ----
 
 
 @op(infer_fn=lambda shapes, *, start, shape: shape)
 def piece(x, *, start, shape):
-    """Consecutive elements as an array of their own.  x: any shape -> `shape`, the elements from number `start` on (a view)."""
+    """Consecutive elements as an array of their own.  x: any shape -> `shape`, the elements from number `start` on (a
+    view).
+    """
     return x.reshape(-1)[start : start + math.prod(shape)].reshape(shape)
 
 
 def pieces(packed, *shapes):
     """`piece` for each of several arrays that lie one after the other."""
     starts = np.cumsum([0, *map(math.prod, shapes)])
-    return tuple(piece(packed, start=int(start), shape=tuple(shape)) for start, shape in zip(starts, shapes, strict=False))
+    return tuple(
+        piece(packed, start=int(start), shape=tuple(shape)) for start, shape in zip(starts, shapes, strict=False)
+    )
 
 
 def check_epsilon(where, epsilon):
     """ShapeError unless epsilon is a number that keeps the root above zero."""
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < math.inf:
-        raise ShapeError(message(f"epsilon={shorten(epsilon)}", where=where, allowed="A number above 0"))
+        raise ShapeError(f"epsilon={shorten(epsilon)}", where=where, allowed="A number above 0")
 
 
 def check_floats(where, operand):
     """ShapeError unless the operand has a float dtype."""
     if operand.dtype.kind != "f":
-        raise ShapeError(message(f"x is {operand.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')"))
+        raise ShapeError(f"x is {operand.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')")
 
 
 def check_like(where, name, operand, shape, what):
     """ShapeError unless the operand has this shape."""
     if operand.shape != tuple(shape):
-        raise ShapeError(message(f"{name} has shape {operand.shape}", where=where, allowed=f"{tuple(shape)}, {what}"))
+        raise ShapeError(f"{name} has shape {operand.shape}", where=where, allowed=f"{tuple(shape)}, {what}")
 
 
 def wide(x):
@@ -113,11 +120,13 @@ def _check_layer(where, operands, *, begin_norm_axis, begin_params_axis, epsilon
     check_floats(where, x)
     check_dim(where, "begin_norm_axis", begin_norm_axis, len(x.shape), x.shape)
     if 0 in x.shape[begin_norm_axis:]:
-        raise ShapeError(message(f"x has shape {x.shape}", where=where, allowed="Normalised dims with elements"))
+        raise ShapeError(f"x has shape {x.shape}", where=where, allowed="Normalised dims with elements")
     start = check_dim(where, "begin_params_axis", begin_params_axis, len(x.shape), x.shape)
     check_epsilon(where, epsilon)
     for name, operand in (("gamma", gamma), ("beta", beta)):
-        check_like(where, name, operand, x.shape[start:], f"the dims of x from begin_params_axis={begin_params_axis} on")
+        check_like(
+            where, name, operand, x.shape[start:], f"the dims of x from begin_params_axis={begin_params_axis} on"
+        )
 
 
 @op(
@@ -137,8 +146,8 @@ def _check_layer(where, operands, *, begin_norm_axis, begin_params_axis, epsilon
 def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7, index=0):
     """x normalised over its dims from `begin_norm_axis` on, and the mean and variance of those elements.
 
-    x: (...), gamma, beta: the dims from `begin_params_axis` on -> y: (...); mean, variance: (..., 1 for each normalised dim).
-    The normalised dims stay whole; gamma and beta are cut as x is. Defaults: MindSpore's ops.LayerNorm.
+    x: (...), gamma, beta: the dims from `begin_params_axis` on -> y: (...); mean, variance: (..., 1 for each normalised
+    dim). The normalised dims stay whole; gamma and beta are cut as x is. Defaults: MindSpore's ops.LayerNorm.
     """
     axis = begin_norm_axis % x.ndim
     rows = wide(x).reshape(math.prod(x.shape[:axis]), -1)
@@ -161,7 +170,9 @@ def _packed_like(shapes, **_):
 
 @op(infer_fn=_packed_like)
 def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon):
-    """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and twice those of gamma,)."""
+    """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and
+    twice those of gamma,).
+    """
     axis, start = begin_norm_axis % x.ndim, begin_params_axis % x.ndim
     dtype = np.result_type(g, x, gamma)
     g, x = wide(g), wide(x)
@@ -198,16 +209,23 @@ def _(g, out, x, gamma, beta, *, begin_norm_axis, begin_params_axis, epsilon, in
         return layer_norm_mean_grad(g, x, begin_norm_axis=begin_norm_axis), None, None
     if index == 2:
         return layer_norm_variance_grad(g, x, begin_norm_axis=begin_norm_axis), None, None
-    packed = layer_norm_grad(g, x, gamma, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon)
+    packed = layer_norm_grad(
+        g, x, gamma, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon
+    )
     return pieces(packed, x.shape, gamma.shape, beta.shape)
 
 
+@function()
 def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
-    """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: `normalized_shape` -> (...). Form: mindspore.ops.layer_norm."""
+    """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: `normalized_shape` -> (...). Form:
+    mindspore.ops.layer_norm.
+    """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ShapeError(
-            message(f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}", where="layer_norm", allowed="Its last dims")
+            f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}",
+            where="layer_norm",
+            allowed="Its last dims",
         )
     axis = -len(shape)
     return layer_normalization.result(0, x, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)
@@ -237,8 +255,7 @@ def _inverse_rms(rows, epsilon):
 
 @op(
     _rms_labels,
-    name="RmsNorm",
-    aliases=("RMSNorm",),
+    name="RmsNorm RMSNorm",
     check=_check_rms,
     outputs=lambda shapes, **_: 2,
     whole=lambda signature, **_: signature.ins[1],
@@ -248,7 +265,8 @@ def _inverse_rms(rows, epsilon):
 def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
     """x / sqrt(mean of x squared + epsilon) * gamma, and that inverse root (Zhang and Sennrich 2019).
 
-    x: (...), gamma: its last dims, over which the mean goes -> y: (...), inverse root: (..., 1 for each of gamma's dims). gamma's dims stay whole.
+    x: (...), gamma: its last dims, over which the mean goes -> y: (...), inverse root: (..., 1 for each of gamma's
+    dims). gamma's dims stay whole.
     """
     rows = wide(x).reshape(-1, gamma.size)
     dtype = np.result_type(floats(x), gamma)
@@ -260,7 +278,9 @@ def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
 
 @op(infer_fn=lambda shapes, **_: (math.prod(shapes[1]) + math.prod(shapes[2]),))
 def rms_norm_grad(g, x, gamma, *, epsilon):
-    """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and of gamma,)."""
+    """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and of
+    gamma,).
+    """
     dtype = np.result_type(g, x, gamma)
     rows = wide(x).reshape(-1, gamma.size)
     g_rows = wide(g).reshape(rows.shape)
@@ -288,6 +308,7 @@ def _(g, out, x, gamma, *, epsilon, index):
     return pieces(rms_norm_grad(g, x, gamma, epsilon=epsilon), x.shape, gamma.shape)
 
 
+@function()
 def rms_norm(x, gamma, epsilon=1e-6):
     """`RmsNorm`'s first result.  x: (...), gamma: its last dims -> (...). Form: mindspore.ops.rms_norm."""
     return rms_normalization.result(0, x, gamma, epsilon=epsilon)
@@ -317,7 +338,9 @@ def _l2_scale(x, axis, epsilon):
     example=(case((8, 16)), case((4, 8, 3), axis=1)),
 )
 def l2_normalize(x, *, axis=-1, epsilon=1e-4):
-    """x / sqrt(max(sum of x squared along `axis`, epsilon)).  x: (...) -> (...). That dim stays whole. Defaults: MindSpore's ops.L2Normalize."""
+    """x / sqrt(max(sum of x squared along `axis`, epsilon)).  x: (...) -> (...). That dim stays whole. Defaults:
+    MindSpore's ops.L2Normalize.
+    """
     return (wide(x) * _l2_scale(wide(x), axis, epsilon)[0]).astype(x.dtype, copy=False)
 
 
@@ -348,10 +371,12 @@ def _check_group(where, operands, *, num_groups, epsilon):
     check_floats(where, x)
     check_epsilon(where, epsilon)
     if len(x.shape) < 2:
-        raise ShapeError(message(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)"))
+        raise ShapeError(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)")
     if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 1 or x.shape[1] % num_groups:
         raise ShapeError(
-            message(f"num_groups={shorten(num_groups)} for {x.shape[1]} channels", where=where, allowed="A count that divides the channels")
+            f"num_groups={shorten(num_groups)} for {x.shape[1]} channels",
+            where=where,
+            allowed="A count that divides the channels",
         )
     for name, operand in (("gamma", gamma), ("beta", beta)):
         check_like(where, name, operand, x.shape[1:2], "one per channel of x")
@@ -360,8 +385,8 @@ def _check_group(where, operands, *, num_groups, epsilon):
 def _group_restriction(signature, cuts, sizes, *, num_groups, epsilon):
     parts = cuts["b"]
     if num_groups % parts:
-        what = f"cuts dim 1 of input 0 ('b', the channels) {parts} ways, but there are {num_groups} groups"
-        return what, "A group stays on one rank: channels are cut at the borders of groups only"
+        what = f"splits dim 1 of input 0 ('b', the channels) {parts} ways, but there are {num_groups} groups"
+        return what, "A group stays on one rank: channels are split at the borders of groups only"
     return None
 
 
@@ -378,8 +403,8 @@ def _group_restriction(signature, cuts, sizes, *, num_groups, epsilon):
 def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     """Channels normalised in groups, every sample on its own (Wu and He 2018).
 
-    x: (n, c, ...), gamma, beta: (c,) -> (n, c, ...). The mean goes over c / num_groups channels and all dims after them, which stay whole; c may be
-    cut at the borders of groups.
+    x: (n, c, ...), gamma, beta: (c,) -> (n, c, ...). The mean goes over c / num_groups channels and all dims after
+    them, which stay whole; c may be cut at the borders of groups.
     """
     dtype = np.result_type(floats(x), gamma, beta)
     rows = wide(x).reshape(len(x) * num_groups, -1)
@@ -391,7 +416,9 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
 
 @op(infer_fn=_packed_like)
 def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
-    """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (elements of x and twice those of gamma,)."""
+    """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (elements of x and twice
+    those of gamma,).
+    """
     dtype = np.result_type(g, x, gamma)
     planes = (len(x), x.shape[1], math.prod(x.shape[2:]))
     normal, inverse = _normalized(wide(x).reshape(len(x) * num_groups, -1), epsilon)
@@ -404,4 +431,6 @@ def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
 
 @group_norm.vjp
 def _(g, out, x, gamma, beta, *, num_groups, epsilon):
-    return pieces(group_norm_grad(g, x, gamma, num_groups=num_groups, epsilon=epsilon), x.shape, gamma.shape, beta.shape)
+    return pieces(
+        group_norm_grad(g, x, gamma, num_groups=num_groups, epsilon=epsilon), x.shape, gamma.shape, beta.shape
+    )

@@ -1,25 +1,31 @@
-"""Operators that need a whole row at once: the order of its elements (sort, top_k, argmax, argmin) and running sums (cumsum).
+"""Operators that need a whole row at once: the order of its elements (sort, top_k, argmax, argmin) and running sums
+(cumsum).
 
-The dim they work along stays whole (MindSpore: ArgMax, TopK, CumSum); all others may be cut. Of equal elements the earlier one comes first, in both
-directions. Numbers of elements are int32, as in MindSpore, unless `output_type` says otherwise.
+The dim they work along stays whole (MindSpore: ArgMax, TopK, CumSum); all others may be cut. Of equal elements the
+earlier one comes first, in both directions. Numbers of elements are int32, as in MindSpore, unless `output_type` says
+otherwise.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
+from ..base.errors import ShapeError, shorten
 from .elementwise import UNARY, first_dtype
-from .registry import case, check_dim, op
-from .signature import letters, more_letters
-
-__all__ = ["argmax", "argmin", "argsort", "cumsum", "sort", "top_k"]
+from .gather import gather_elements
+from .indexing import strided_slice
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters, more_letters
+from .reduce import reduce_max, reduce_min, spelling
+from .shape import as_array, reshape, squeeze
+from .spellings import function
 
 
 def _check_axis(where, operands, *, axis, **_):
     shape = operands[0].shape
     if not shape[check_dim(where, "axis", axis, len(shape), shape)]:
-        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements"))
+        raise ShapeError(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements")
 
 
 def _along(signature, *, axis, **_):
@@ -32,7 +38,7 @@ def _along(signature, *, axis, **_):
 def _check_arg(where, operands, *, axis, output_type, keep_dims):
     _check_axis(where, operands, axis=axis)
     if output_type not in ("int32", "int64"):
-        raise ShapeError(message(f"output_type={shorten(output_type)}", where=where, allowed="'int32' or 'int64'"))
+        raise ShapeError(f"output_type={shorten(output_type)}", where=where, allowed="'int32' or 'int64'")
 
 
 def _arg_labels(shapes, *, axis, output_type, keep_dims):
@@ -48,18 +54,20 @@ _ARG = {
 }
 
 
-@op(_arg_labels, name="Argmax", **_ARG)
+@op(_arg_labels, name="Argmax", numpy="argmax", mint="argmax", **_ARG)
 def argmax(x, *, axis=-1, output_type="int32", keep_dims=False):
-    """The number of the largest element along `axis`, the first of equal ones.  x: (..., n, ...) -> (...) int, with size 1 there if keep_dims.
+    """The number of the largest element along `axis`, the first of equal ones.  x: (..., n, ...) -> (...) int, with
+    size 1 there if keep_dims.
 
     No gradient.
     """
     return np.argmax(x, axis=axis, keepdims=keep_dims).astype(output_type)
 
 
-@op(_arg_labels, name="Argmin", **_ARG)
+@op(_arg_labels, name="Argmin", numpy="argmin", mint="argmin", **_ARG)
 def argmin(x, *, axis=-1, output_type="int32", keep_dims=False):
-    """The number of the smallest element along `axis`, the first of equal ones.  x: (..., n, ...) -> (...) int, with size 1 there if keep_dims.
+    """The number of the smallest element along `axis`, the first of equal ones.  x: (..., n, ...) -> (...) int, with
+    size 1 there if keep_dims.
 
     No gradient.
     """
@@ -99,7 +107,9 @@ def put_along(g, numbers, *, shape, axis):
     example=(case((16, 8)), case((8, 4, 2), axis=0, descending=True)),
 )
 def sort(x, *, axis=-1, descending=False, index):
-    """Elements along `axis` in order, and the numbers they had.  x: (..., n, ...) -> values (..., n, ...), numbers (..., n, ...) int32."""
+    """Elements along `axis` in order, and the numbers they had.  x: (..., n, ...) -> values (..., n, ...), numbers
+    (..., n, ...) int32.
+    """
     order = _order(x, axis, descending)
     return np.take_along_axis(x, order, axis) if index == 0 else order.astype(np.int32)
 
@@ -117,8 +127,11 @@ def _(g, out, x, *, axis, descending, index):
     return (put_along(g, order_numbers(x, axis=axis, descending=descending), shape=tuple(x.shape), axis=axis),)
 
 
+@function(method="argsort")
 def argsort(x, axis=-1, descending=False):
-    """The numbers that elements along `axis` have, in their order.  x: (..., n, ...) -> (..., n, ...) int32. No gradient."""
+    """The numbers that elements along `axis` have, in their order.  x: (..., n, ...) -> (..., n, ...) int32. No
+    gradient.
+    """
     return sort(x, axis=axis, descending=descending)[1]
 
 
@@ -126,7 +139,7 @@ def _check_top_k(where, operands, *, k, sorted):
     shape = operands[0].shape
     if not shape or isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= shape[-1]:
         allowed = f"An int from 0 to {shape[-1]}, the size of the last dim" if shape else "A tensor with dims"
-        raise ShapeError(message(f"k={shorten(k)} for a tensor of shape {shape}", where=where, allowed=allowed))
+        raise ShapeError(f"k={shorten(k)} for a tensor of shape {shape}", where=where, allowed=allowed)
 
 
 def _top_k_labels(shapes, *, k, sorted, index):
@@ -146,7 +159,8 @@ def _top_k_labels(shapes, *, k, sorted, index):
     example=(case((16, 8), k=3), case((4, 2, 8), k=8)),
 )
 def top_k(x, k, *, sorted=True, index):
-    """The k largest elements of every row, the largest first, and their numbers.  x: (..., n) -> values (..., k), numbers (..., k) int32.
+    """The k largest elements of every row, the largest first, and their numbers.  x: (..., n) -> values (..., k),
+    numbers (..., k) int32.
 
     sorted  kept for MindSpore's form: the order is the same with False, which promises none
     """
@@ -181,11 +195,17 @@ def _summed(dtypes, **_):
 @op(
     UNARY,
     name="CumSum",
+    numpy="cumsum",
+    mint="cumsum",
     static=("axis",),
     check=_check_cumsum,
     dtype=_summed,
     whole=_along,
-    example=(case((16, 8), axis=1), case((4, 8, 2), axis=0, exclusive=True), case((16, 8), axis=-1, reverse=True, exclusive=True)),
+    example=(
+        case((16, 8), axis=1),
+        case((4, 8, 2), axis=0, exclusive=True),
+        case((16, 8), axis=-1, reverse=True, exclusive=True),
+    ),
 )
 def cumsum(x, axis, *, exclusive=False, reverse=False):
     """Sums of all elements along `axis` up to each one.  x: (..., n, ...) -> (..., n, ...). `axis` stays whole.
@@ -203,3 +223,58 @@ def cumsum(x, axis, *, exclusive=False, reverse=False):
 @cumsum.vjp
 def _(g, out, x, *, axis, exclusive, reverse):
     return (cumsum(g, axis, exclusive=exclusive, reverse=not reverse),)
+
+
+# ---- extremes with their places, in every spelling ----
+
+
+def _extreme(name, largest, operator, place):
+    """Publish `ops.<name>`: the extreme elements along one dim, and their places."""
+
+    def extreme(input, axis=None, keep_dims=False, **spelled):
+        x = as_array(input)
+        axis, keep_dims = spelling(name, axis, keep_dims, spelled)
+        shape = tuple(x.shape)
+        if axis is None:
+            return operator(x), place(reshape(x, (-1,)))
+        axis = check_dim(name, "axis", axis, len(shape), shape)
+        numbers = place(x, axis=axis, keep_dims=True)
+        values = gather_elements(x, axis, numbers)  # unlike reduce_max: the gradient goes to the element of this number
+        return (values, numbers) if keep_dims else (squeeze(values, axis=(axis,)), squeeze(numbers, axis=(axis,)))
+
+    extreme.__name__ = extreme.__qualname__ = name
+    extreme.__doc__ = f"""The {largest} elements along one dim and their numbers, as in mindspore.ops.
+
+    input: (..., n, ...) -> values (...), numbers (...) int32
+
+    axis  an int, or None: the {largest} of all elements, (), and its number among them in row-major order (MindSpore
+          gives 0 then)
+
+    Of equal elements the first counts, and the gradient is its alone. `{operator.name}` (or `a{name}`) gives the values
+    only; there `axis` may be cut.
+    """
+    function()(extreme)
+
+
+_extreme("max", "largest", reduce_max, argmax)
+_extreme("min", "smallest", reduce_min, argmin)
+
+
+@function(method="topk", mint="topk")
+def topk(input, k, dim=None, largest=True, sorted=True):
+    """The k largest (or smallest) elements along `dim` (None: the last one), in order, and their numbers, as in
+    mindspore.ops.
+
+    input: (..., n, ...) -> values (..., k, ...), numbers (..., k, ...) int32. `sorted=False` promises no order; it is
+    the same.
+    """
+    input = as_array(input)
+    shape = tuple(input.shape)
+    axis = check_dim("topk", "dim", -1 if dim is None else dim, len(shape), shape)
+    if largest and axis == len(shape) - 1:
+        return top_k(input, k)
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= shape[axis]:
+        what = f"k={shorten(k)} for dim {axis} of a tensor of shape {shape}"
+        raise ShapeError(what, where="topk", allowed=f"An int from 0 to {shape[axis]}, the size of the dim")
+    end = (*shape[:axis], k)
+    return tuple(strided_slice(each, (0,) * len(end), end) for each in sort(input, axis=axis, descending=largest))

@@ -1,50 +1,61 @@
-"""Operators that make dims longer (pad) or turn them (flip, roll). A dim that is changed stays whole, all others may be cut."""
+"""Operators that make dims longer (pad) or turn them (flip, roll). A dim that is changed stays whole, all others may be
+cut.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
-from .index import strided_slice
-from .registry import case, check_dim, op
+from ..base.errors import ShapeError, shorten
+from .indexing import strided_slice
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters, more_letters
 from .shape import changed_labels, check_int_tuple
-from .signature import letters, more_letters
+from .spellings import function
 
-__all__ = ["flip", "pad", "pad_dims", "roll"]
-
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "symmetric": "symmetric", "replicate": "edge", "circular": "wrap"}
+_PAD_MODES = {
+    "constant": "constant",
+    "reflect": "reflect",
+    "symmetric": "symmetric",
+    "replicate": "edge",
+    "circular": "wrap",
+}
 
 
 def _check_pad(where, operands, *, paddings, mode, value):
     shape = operands[0].shape
     if not isinstance(mode, str) or mode not in _PAD_MODES:
-        raise ShapeError(message(f"mode={shorten(mode)}", where=where, allowed=f"One of {tuple(_PAD_MODES)}"))
+        raise ShapeError(f"mode={shorten(mode)}", where=where, allowed=f"One of {tuple(_PAD_MODES)}")
     if not isinstance(value, (bool, int, float)):
-        raise ShapeError(message(f"value={shorten(value)}", where=where, allowed="A number"))
+        raise ShapeError(f"value={shorten(value)}", where=where, allowed="A number")
     given = f"paddings {shorten(paddings)} for a tensor of shape {shape}"
     if not isinstance(paddings, tuple) or len(paddings) != len(shape):
-        raise ShapeError(message(given, where=where, allowed="One pair (before, after) per dim"))
+        raise ShapeError(given, where=where, allowed="One pair (before, after) per dim")
     for dim, (pair, n) in enumerate(zip(paddings, shape, strict=True)):
         check_int_tuple(where, f"paddings of dim {dim}:", pair, 0)
         if len(pair) != 2:
-            raise ShapeError(message(given, where=where, allowed="One pair (before, after) per dim"))
+            raise ShapeError(given, where=where, allowed="One pair (before, after) per dim")
         most = {"constant": None, "replicate": None, "reflect": n - 1}.get(mode, n)
         if most is not None and max(pair) > most or max(pair) and not n and mode != "constant":
             allowed = f"mode {mode!r} copies elements of the tensor: at most {most} on each side of dim {dim}"
-            raise ShapeError(message(given, where=where, allowed=allowed))
+            raise ShapeError(given, where=where, allowed=allowed)
 
 
 def _pad_labels(shapes, *, paddings, mode, value):
     names = letters(len(shapes[0]))
-    return f"{names}->" + "".join(s if any(p) else c for c, s, p in zip(names, more_letters(len(names)), paddings, strict=True))
+    return f"{names}->" + "".join(
+        s if any(p) else c for c, s, p in zip(names, more_letters(len(names)), paddings, strict=True)
+    )
 
 
 @op(
     _pad_labels,
-    name="Pad",
-    aliases=("PadV3",),
+    name="Pad PadV3",
     check=_check_pad,
-    sizes=lambda shapes, *, paddings, **_: {c: n + sum(p) for c, n, p in zip(more_letters(len(paddings)), shapes[0], paddings, strict=True)},
+    sizes=lambda shapes, *, paddings, **_: {
+        c: n + sum(p) for c, n, p in zip(more_letters(len(paddings)), shapes[0], paddings, strict=True)
+    },
     whole=changed_labels,
     flops=lambda s: 0,
     example=(
@@ -57,11 +68,12 @@ def _pad_labels(shapes, *, paddings, mode, value):
     ),
 )
 def pad_dims(x, *, paddings, mode="constant", value=0.0):
-    """x with elements put before and after each dim.  x: (...) -> (...), dim i grows by sum(paddings[i]). A dim that grows stays whole.
+    """x with elements put before and after each dim.  x: (...) -> (...), dim i grows by sum(paddings[i]). A dim that
+    grows stays whole.
 
     paddings  (before, after) per dim
-    mode      "constant": `value`; "reflect": mirrored at the edge element; "symmetric": mirrored beside it; "replicate": the edge element;
-              "circular": from the other end
+    mode      "constant": `value`; "reflect": mirrored at the edge element; "symmetric": mirrored beside it;
+              "replicate": the edge element; "circular": from the other end
     """
     fill_with = {"constant_values": np.asarray(value, x.dtype)} if mode == "constant" else {}
     return np.pad(x, paddings, _PAD_MODES[mode], **fill_with)
@@ -69,7 +81,9 @@ def pad_dims(x, *, paddings, mode="constant", value=0.0):
 
 @op(infer_fn=lambda shapes, *, shape, **_: shape)
 def pad_grad(g, *, shape, paddings, mode):
-    """Gradient of pad_dims where elements were copied: every copy's gradient is added to its original.  g: (...) -> `shape`."""
+    """Gradient of pad_dims where elements were copied: every copy's gradient is added to its original.  g: (...) ->
+    `shape`.
+    """
     for dim, (n, pair) in enumerate(zip(shape, paddings, strict=True)):
         if any(pair):
             originals = np.pad(np.arange(n), pair, _PAD_MODES[mode])
@@ -87,15 +101,18 @@ def _(g, out, x, *, paddings, mode, value):
     return (strided_slice(g, begin, tuple(b + n for b, n in zip(begin, x.shape, strict=True))),)
 
 
+@function(numpy="pad", mint="functional.pad")
 def pad(x, padding, mode="constant", value=0.0):
     """`pad_dims` in PyTorch's and mindspore.ops' form.  x: (...) -> (...).
 
-    padding  (before, after) of the last dim, then of the one before it, and so on: (1, 1, 2, 0) puts 1 on both sides of the last dim, and 2 before
-             the one before it
+    padding  (before, after) of the last dim, then of the one before it, and so on: (1, 1, 2, 0) puts 1 on both sides of
+             the last dim, and 2 before the one before it
     """
     ndim, flat = len(x.shape), tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
     if len(flat) % 2 or len(flat) > 2 * ndim:
-        raise ShapeError(message(f"padding {shorten(padding)}", where="pad", allowed=f"Pairs of ints, at most {ndim}, the last dim's first"))
+        raise ShapeError(
+            f"padding {shorten(padding)}", where="pad", allowed=f"Pairs of ints, at most {ndim}, the last dim's first"
+        )
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))[::-1]
     return pad_dims(x, paddings=((0, 0),) * (ndim - len(pairs)) + pairs, mode=mode, value=value)
 
@@ -111,7 +128,9 @@ def _check_dims(where, operands, *, axis, **_):
     shape = operands[0].shape
     dims = [check_dim(where, "axis", a, len(shape), shape) for a in _dims(axis)]
     if len(set(dims)) < len(dims):
-        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"))
+        raise ShapeError(
+            f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"
+        )
 
 
 def _along(signature, *, axis, **_):
@@ -120,8 +139,8 @@ def _along(signature, *, axis, **_):
 
 @op(
     lambda shapes, *, axis: f"{letters(len(shapes[0]))}->{letters(len(shapes[0]))}",
-    name="ReverseV2",
-    aliases=("Flip",),
+    name="ReverseV2 Flip",
+    mint="flip",
     check=_check_dims,
     whole=_along,
     flops=lambda s: 0,
@@ -139,20 +158,29 @@ def _(g, out, x, *, axis):
 
 def _check_roll(where, operands, *, shift, axis):
     _check_dims(where, operands, axis=axis)
-    if len(_dims(shift)) != len(_dims(axis)) or any(isinstance(n, bool) or not isinstance(n, int) for n in _dims(shift)):
-        raise ShapeError(message(f"shift {shorten(shift)} along axis {axis}", where=where, allowed="An int, or as many ints as axis names dims"))
+    if len(_dims(shift)) != len(_dims(axis)) or any(
+        isinstance(n, bool) or not isinstance(n, int) for n in _dims(shift)
+    ):
+        raise ShapeError(
+            f"shift {shorten(shift)} along axis {axis}",
+            where=where,
+            allowed="An int, or as many ints as axis names dims",
+        )
 
 
 @op(
     lambda shapes, *, shift, axis: f"{letters(len(shapes[0]))}->{letters(len(shapes[0]))}",
     name="Roll",
+    mint="roll",
     check=_check_roll,
     whole=_along,
     flops=lambda s: 0,
     example=(case((16, 8), shift=3, axis=1), case((4, 8, 2), shift=(1, -1), axis=(0, 2))),
 )
 def roll(x, *, shift, axis):
-    """Elements moved `shift` places along the dims `axis`, those beyond the end to the front.  x: (...) -> (...). These dims stay whole."""
+    """Elements moved `shift` places along the dims `axis`, those beyond the end to the front.  x: (...) -> (...). These
+    dims stay whole.
+    """
     return np.roll(x, shift, axis)
 
 

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message
+from ..base.errors import ShapeError
 from .elementwise import cast, first_dtype, mul
 from .logic import equal, select
-from .registry import case, check_dim, op
-from .signature import letters
-
-__all__ = ["reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters
+from .spellings import function
 
 
 def reduced_dims(axis, ndim: int) -> tuple[int, ...]:
@@ -30,7 +30,9 @@ def check_axes(where, operands, *, axis, keep_dims):
     shape = operands[0].shape
     dims = [check_dim(where, "axis", a, len(shape), shape) for a in (axis if isinstance(axis, tuple) else (axis,))]
     if len(set(dims)) < len(dims):
-        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"))
+        raise ShapeError(
+            f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"
+        )
 
 
 def check_some(where, operands, *, axis, keep_dims):
@@ -38,7 +40,11 @@ def check_some(where, operands, *, axis, keep_dims):
     check_axes(where, operands, axis=axis, keep_dims=keep_dims)
     shape = operands[0].shape
     if not math.prod(shape[i] for i in reduced_dims(axis, len(shape))):
-        raise ShapeError(message(f"axis={axis} for a tensor of shape {shape}: no elements to reduce", where=where, allowed="At least one element"))
+        raise ShapeError(
+            f"axis={axis} for a tensor of shape {shape}: no elements to reduce",
+            where=where,
+            allowed="At least one element",
+        )
 
 
 def reduce_labels(shapes, *, axis, keep_dims):
@@ -68,18 +74,24 @@ _CASES = (
 
 @op(infer_fn=lambda shapes, *, shape, axis: shape)
 def spread(x, *, shape, axis):
-    """Undo a reduction's shape: repeat x along the dims that were reduced.  x: (...) -> `shape`. axis: the reduced dims."""
+    """Undo a reduction's shape: repeat x along the dims that were reduced.  x: (...) -> `shape`. axis: the reduced
+    dims.
+    """
     kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
-    return np.array(np.broadcast_to(x.reshape(kept), shape), order="C")  # ascontiguousarray would give a 0-d array a dim
+    return np.array(
+        np.broadcast_to(x.reshape(kept), shape), order="C"
+    )  # ascontiguousarray would give a 0-d array a dim
 
 
 def _spread(value, x, axis):
     return spread(value, shape=tuple(x.shape), axis=reduced_dims(axis, len(x.shape)))
 
 
-@op(reduce_labels, check=check_axes, name="ReduceSum", dtype=_summed, example=_CASES)
+@op(reduce_labels, check=check_axes, name="ReduceSum", numpy="sum", dtype=_summed, example=_CASES)
 def reduce_sum(x, axis=None, *, keep_dims=False):
-    """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if
+    keep_dims.
+    """
     return x.sum(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
 
 
@@ -88,9 +100,11 @@ def _(g, out, x, *, axis, keep_dims):
     return (_spread(g, x, axis),)
 
 
-@op(reduce_labels, check=check_some, name="ReduceMean", dtype=_float, mean=True, example=_CASES)
+@op(reduce_labels, check=check_some, name="ReduceMean", numpy="mean", dtype=_float, reduce="mean", example=_CASES)
 def reduce_mean(x, axis=None, *, keep_dims=False):
-    """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if
+    keep_dims.
+    """
     return x.mean(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_float((str(x.dtype),)))
 
 
@@ -101,15 +115,18 @@ def _(g, out, x, *, axis, keep_dims):
 
 
 def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
-    # Equal extremes share the gradient equally (MindSpore), also when they lie on different ranks: their number is summed across ranks.
+    # Equal extremes share the gradient equally (MindSpore), also when they lie on different ranks: their number is
+    # summed across ranks.
     mask = cast(equal(x, _spread(out, x, axis)), dtype=str(g.dtype))
     ties = across(reduce_sum(mask, axis, keep_dims=keep_dims))
     return (mul(mask, _spread(g / ties, x, axis)),)
 
 
-@op(reduce_labels, check=check_some, name="ReduceMax", reduce="max", example=_CASES)
+@op(reduce_labels, check=check_some, name="ReduceMax", numpy="max amax", reduce="max", example=_CASES)
 def reduce_max(x, axis=None, *, keep_dims=False):
-    """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there
+    if keep_dims.
+    """
     return x.max(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
 
 
@@ -118,9 +135,11 @@ def _(g, out, x, *, axis, keep_dims, across):
     return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
 
 
-@op(reduce_labels, check=check_some, name="ReduceMin", reduce="min", example=_CASES)
+@op(reduce_labels, check=check_some, name="ReduceMin", numpy="min amin", reduce="min", example=_CASES)
 def reduce_min(x, axis=None, *, keep_dims=False):
-    """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there
+    if keep_dims.
+    """
     return x.min(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
 
 
@@ -133,12 +152,15 @@ def _(g, out, x, *, axis, keep_dims, across):
     reduce_labels,
     check=check_axes,
     name="ReduceProd",
+    numpy="prod",
     dtype=_summed,
     reduce="prod",
     example=tuple(case(*c.shapes, low=0.5, high=1.5, **dict(c.attrs)) for c in _CASES),
 )
 def reduce_prod(x, axis=None, *, keep_dims=False):
-    """Product over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if keep_dims."""
+    """Product over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if
+    keep_dims.
+    """
     return x.prod(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
 
 
@@ -158,7 +180,8 @@ def reduce_prod_grad(g, x, product, zeros, *, axis):
 
 @reduce_prod.vjp
 def _(g, out, x, *, axis, keep_dims, across):
-    # out / x would do but for zeros: the factors that are not 0 and the number of those that are say what the others multiply to, for every x
+    # out / x would do but for zeros: the factors that are not 0 and the number of those that are say what the others
+    # multiply to, for every x
     zero = equal(x, 0.0)
     product = across(reduce_prod(select(zero, 1.0, x), axis, keep_dims=keep_dims), reduce="prod")
     zeros = across(reduce_sum(cast(zero, dtype=str(g.dtype)), axis, keep_dims=keep_dims))
@@ -169,13 +192,75 @@ def _bool_case(c):
     return case(*c.shapes, bools={0}, **dict(c.attrs))
 
 
-@op(reduce_labels, check=check_axes, name="ReduceAny", dtype="bool", reduce="max", example=tuple(_bool_case(c) for c in _CASES))
+@op(
+    reduce_labels,
+    check=check_axes,
+    name="ReduceAny",
+    numpy="any",
+    dtype="bool",
+    reduce="max",
+    example=tuple(_bool_case(c) for c in _CASES),
+)
 def reduce_any(x, axis=None, *, keep_dims=False):
-    """Whether any element is true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those dims or with size 1 there."""
+    """Whether any element is true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those
+    dims or with size 1 there.
+    """
     return x.any(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
 
 
-@op(reduce_labels, check=check_axes, name="ReduceAll", dtype="bool", reduce="min", example=tuple(_bool_case(c) for c in _CASES))
+@op(
+    reduce_labels,
+    check=check_axes,
+    name="ReduceAll",
+    numpy="all",
+    dtype="bool",
+    reduce="min",
+    example=tuple(_bool_case(c) for c in _CASES),
+)
 def reduce_all(x, axis=None, *, keep_dims=False):
-    """Whether all elements are true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those dims or with size 1 there."""
+    """Whether all elements are true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those
+    dims or with size 1 there.
+    """
     return x.all(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
+
+
+# ---- every spelling ----
+
+
+def spelling(where, axis, keep_dims, spelled):
+    """(axis, keep_dims) from all spellings: `dim` is axis, `keepdims` and `keepdim` are keep_dims. ShapeError for other
+    names.
+    """
+    for name, value in spelled.items():
+        if name == "dim" and axis is None:
+            axis = value
+        elif name in ("keepdims", "keepdim"):
+            keep_dims = value
+        else:
+            fault = "axis and dim are both given" if name == "dim" else f"unknown argument {name!r}"
+            raise ShapeError(fault, where=where, allowed="axis (or dim), keep_dims (or keepdims, keepdim)")
+    return axis, keep_dims
+
+
+def _in_every_spelling(name, operator, result="", **spellings):
+    """Publish `ops.<name>`, a reduction whose arguments may be spelled as in MindSpore, numpy or PyTorch."""
+
+    def reduction(input, axis=None, keep_dims=False, **spelled):
+        axis, keep_dims = spelling(name, axis, keep_dims, spelled)
+        return operator(input, axis, keep_dims=keep_dims)
+
+    reduction.__name__ = reduction.__qualname__ = name
+    reduction.__doc__ = (
+        f"`{operator.name}`.  input: (...) -> (...){result} without the dims `axis` (or `dim`; None: all), or with "
+        "size 1 there if keep_dims (keepdims, keepdim)."
+    )
+    function(**spellings)(reduction)
+
+
+_in_every_spelling("sum", reduce_sum, method="sum", mint="sum")
+_in_every_spelling("mean", reduce_mean, method="mean", mint="mean")
+_in_every_spelling("prod", reduce_prod, method="prod", mint="prod")
+_in_every_spelling("amax", reduce_max)
+_in_every_spelling("amin", reduce_min)
+_in_every_spelling("all", reduce_all, " bool", method="all")
+_in_every_spelling("any", reduce_any, " bool", method="any")

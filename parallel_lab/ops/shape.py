@@ -1,6 +1,7 @@
 """Operators that rename, move, add and repeat dims.
 
-Others that change shapes: `padding.py` (longer dims, turned dims), `join.py` (several tensors), `index.py` (elements by range and by number).
+Others that change shapes: `padding.py` (longer dims, turned dims), `join.py` (several tensors), `indexing.py` (elements
+by range) and `gather.py` (by number).
 """
 
 from __future__ import annotations
@@ -9,23 +10,13 @@ import math
 
 import numpy as np
 
-from ..errors import ShapeError, message, shorten
+from ..base.errors import ShapeError, shorten
 from .elementwise import unbroadcast
+from .machine.opdef import check_dim
+from .machine.registry import case, op
+from .machine.signature import letters, more_letters
 from .reduce import reduce_sum
-from .registry import case, check_dim, op
-from .signature import letters, more_letters
-
-__all__ = [
-    "broadcast_to",
-    "expand_dims",
-    "fill",
-    "flatten",
-    "reshape",
-    "squeeze",
-    "swapaxes",
-    "tile",
-    "transpose",
-]
+from .spellings import function
 
 
 def _target(shapes, *, shape):
@@ -35,20 +26,26 @@ def _target(shapes, *, shape):
     if shape.count(-1) == 1 and known and total % known == 0:
         shape = tuple(total // known if n == -1 else n for n in shape)
     if -1 in shape or math.prod(shape) != total:
-        raise ShapeError(message(f"shape {shape} for a tensor of shape {shapes[0]}", where="Reshape", allowed=f"A shape with {total} elements"))
+        raise ShapeError(
+            f"shape {shape} for a tensor of shape {shapes[0]}",
+            where="Reshape",
+            allowed=f"A shape with {total} elements",
+        )
     return {"shape": shape}
 
 
 def _check_reshape(where, operands, *, shape):
     entries = shape if isinstance(shape, tuple) else (shape,)
     if any(isinstance(n, bool) or not isinstance(n, int) or n < -1 for n in entries):
-        raise ShapeError(message(f"shape {shorten(shape)}", where=where, allowed="A tuple of ints; one of them may be -1"))
+        raise ShapeError(f"shape {shorten(shape)}", where=where, allowed="A tuple of ints; one of them may be -1")
     _target((operands[0].shape,), shape=shape)
 
 
 @op(
     lambda shapes, *, shape: f"{letters(len(shapes[0]))}->",
     name="Reshape",
+    numpy="reshape ravel",
+    mint="reshape",
     static=("shape",),
     check=_check_reshape,
     sizes=_target,
@@ -58,7 +55,8 @@ def _check_reshape(where, operands, *, shape):
 def reshape(x, shape):
     """The same elements in row-major order under another shape; one entry may be -1.  x: (...) -> `shape`.
 
-    Takes no strategy: in a parallel program it passes from its producer's layout to the one its consumer wants, by redistribution.
+    Takes no strategy: in a parallel program it passes from its producer's layout to the one its consumer wants, by
+    redistribution.
     """
     return x.reshape(shape)
 
@@ -70,7 +68,7 @@ def _(g, out, x, *, shape):
 
 def _check_flatten(where, operands):
     if not operands[0].shape:
-        raise ShapeError(message("a tensor of shape ()", where=where, allowed="At least one dim"))
+        raise ShapeError("a tensor of shape ()", where=where, allowed="At least one dim")
 
 
 @op(
@@ -99,16 +97,20 @@ def _permuted(shapes, *, perm):
 
 def _check_transpose(where, operands, *, perm):
     shape = operands[0].shape
-    given, allowed = f"perm {shorten(perm)} for a tensor of shape {shape}", f"A permutation of {tuple(range(len(shape)))}"
+    given, allowed = (
+        f"perm {shorten(perm)} for a tensor of shape {shape}",
+        f"A permutation of {tuple(range(len(shape)))}",
+    )
     if not isinstance(perm, tuple) or len(perm) != len(shape):
-        raise ShapeError(message(given, where=where, allowed=allowed))
+        raise ShapeError(given, where=where, allowed=allowed)
     if len({check_dim(where, "an entry of perm", p, len(shape), shape) for p in perm}) < len(shape):
-        raise ShapeError(message(given, where=where, allowed=allowed))
+        raise ShapeError(given, where=where, allowed=allowed)
 
 
 @op(
     _permuted,
     name="Transpose",
+    numpy="transpose",
     static=("perm",),
     check=_check_transpose,
     flops=lambda s: 0,
@@ -127,11 +129,14 @@ def _(g, out, x, *, perm):
     return (transpose(g, tuple(inverse)),)
 
 
+@function(method="swapaxes")
 def swapaxes(x, axis0, axis1):
     """x with two dims exchanged.  x: (...) -> (...)."""
     ndim = len(x.shape)
     perm = list(range(ndim))
-    i, j = (check_dim("swapaxes", name, axis, ndim, tuple(x.shape)) for name, axis in (("axis0", axis0), ("axis1", axis1)))
+    i, j = (
+        check_dim("swapaxes", name, axis, ndim, tuple(x.shape)) for name, axis in (("axis0", axis0), ("axis1", axis1))
+    )
     perm[i], perm[j] = j, i
     return transpose(x, tuple(perm))
 
@@ -152,6 +157,8 @@ def _expanded(shapes, *, axis):
 @op(
     _expanded,
     name="ExpandDims",
+    method="expand_dims",
+    numpy="expand_dims",
     static=("axis",),
     check=_check_expand,
     flops=lambda s: 0,
@@ -182,19 +189,27 @@ def _squeezed(shape, axis):
 def _check_squeeze(where, operands, *, axis):
     shape = operands[0].shape
     given = f"axis={axis} for a tensor of shape {shape}"
-    dims = [check_dim(where, "axis", a, len(shape), shape) for a in (() if axis is None else axis if isinstance(axis, tuple) else (axis,))]
+    dims = [
+        check_dim(where, "axis", a, len(shape), shape)
+        for a in (() if axis is None else axis if isinstance(axis, tuple) else (axis,))
+    ]
     for d in dims:
         if shape[d] != 1:
-            raise ShapeError(message(given, where=where, allowed=f"Dims of size 1; dim {d} has {shape[d]}"))
+            raise ShapeError(given, where=where, allowed=f"Dims of size 1; dim {d} has {shape[d]}")
     if len(set(dims)) < len(dims):
-        raise ShapeError(message(f"{given} names a dim twice", where=where, allowed="Each dim once"))
+        raise ShapeError(f"{given} names a dim twice", where=where, allowed="Each dim once")
 
 
 def _squeeze_labels(shapes, *, axis):
     names, gone = letters(len(shapes[0])), _squeezed(shapes[0], axis)
-    # the dims that go have labels of their own kind, by which _squeeze_local knows them: a slice may have a size of 1 where the tensor has more
+    # the dims that go have labels of their own kind, by which _squeeze_local knows them: a slice may have a size of 1
+    # where the tensor has more
     spare = dict(zip(gone, more_letters(len(gone)), strict=True))
-    return "".join(spare.get(i, c) for i, c in enumerate(names)) + "->" + "".join(c for i, c in enumerate(names) if i not in spare)
+    return (
+        "".join(spare.get(i, c) for i, c in enumerate(names))
+        + "->"
+        + "".join(c for i, c in enumerate(names) if i not in spare)
+    )
 
 
 def _squeeze_local(attrs, parts):
@@ -208,6 +223,8 @@ def _squeeze_local(attrs, parts):
 @op(
     _squeeze_labels,
     name="Squeeze",
+    numpy="squeeze",
+    mint="squeeze",
     check=_check_squeeze,
     localize=_squeeze_local,
     flops=lambda s: 0,
@@ -230,14 +247,16 @@ def _(g, out, x, *, axis):
 def check_int_tuple(where, name, given, least):
     """ShapeError unless `given` is a tuple of ints, none of them below `least`."""
     if not isinstance(given, tuple) or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in given):
-        raise ShapeError(message(f"{name} {shorten(given)}", where=where, allowed=f"A tuple of ints, none below {least}"))
+        raise ShapeError(f"{name} {shorten(given)}", where=where, allowed=f"A tuple of ints, none below {least}")
 
 
 def _check_tile(where, operands, *, multiples):
     check_int_tuple(where, "multiples", multiples, 1)
     shape = operands[0].shape
     if len(multiples) < len(shape):
-        raise ShapeError(message(f"multiples {multiples} for a tensor of shape {shape}", where=where, allowed="At least one count per dim"))
+        raise ShapeError(
+            f"multiples {multiples} for a tensor of shape {shape}", where=where, allowed="At least one count per dim"
+        )
 
 
 def _tile_labels(shapes, *, multiples):
@@ -261,6 +280,8 @@ def changed_labels(signature, **_):
 @op(
     _tile_labels,
     name="Tile",
+    numpy="tile",
+    mint="tile",
     static=("multiples",),
     check=_check_tile,
     sizes=_tile_sizes,
@@ -269,7 +290,9 @@ def changed_labels(signature, **_):
     example=(case((16, 8), multiples=(1, 3)), case((8, 4), multiples=(2, 1, 1)), case((4, 2, 8), multiples=(2, 3, 1))),
 )
 def tile(x, multiples):
-    """x repeated `multiples[i]` times along dim i; more counts than dims add dims in front.  x: (...) -> (...). A repeated dim stays whole."""
+    """x repeated `multiples[i]` times along dim i; more counts than dims add dims in front.  x: (...) -> (...). A
+    repeated dim stays whole.
+    """
     return np.tile(x, multiples)
 
 
@@ -287,7 +310,9 @@ def _broadcast_shape(shape, target):
     """The target shape with its -1 (as x has it) worked out; None if x does not broadcast to it."""
     added = len(target) - len(shape)
     full = (None,) * added + tuple(shape)
-    if added < 0 or any(n is None and t < 0 or n not in (None, 1, t) and t != -1 for n, t in zip(full, target, strict=True)):
+    if added < 0 or any(
+        n is None and t < 0 or n not in (None, 1, t) and t != -1 for n, t in zip(full, target, strict=True)
+    ):
         return None
     return tuple(n if t == -1 else t for n, t in zip(full, target, strict=True))
 
@@ -297,7 +322,7 @@ def _check_broadcast(where, operands, *, shape):
     given = operands[0].shape
     if _broadcast_shape(given, shape) is None:
         allowed = "Dims of size 1 are stretched, dims in front are added, -1 keeps a dim; other sizes stay"
-        raise ShapeError(message(f"shape {shape} for a tensor of shape {given}", where=where, allowed=allowed))
+        raise ShapeError(f"shape {shape} for a tensor of shape {given}", where=where, allowed=allowed)
 
 
 def _broadcast_labels(shapes, *, shape):
@@ -308,12 +333,18 @@ def _broadcast_labels(shapes, *, shape):
 
 
 def _broadcast_local(attrs, parts):
-    return {"shape": tuple(n if n == -1 else n // parts[c] for c, n in zip(letters(len(attrs["shape"])), attrs["shape"], strict=True))}
+    return {
+        "shape": tuple(
+            n if n == -1 else n // parts[c] for c, n in zip(letters(len(attrs["shape"])), attrs["shape"], strict=True)
+        )
+    }
 
 
 @op(
     _broadcast_labels,
     name="BroadcastTo",
+    numpy="broadcast_to",
+    mint="broadcast_to",
     check=_check_broadcast,
     sizes=lambda shapes, *, shape: dict(zip(letters(len(shape)), _broadcast_shape(shapes[0], shape), strict=True)),
     localize=_broadcast_local,
@@ -321,7 +352,9 @@ def _broadcast_local(attrs, parts):
     example=(case((16, 1), shape=(16, 8)), case((8,), shape=(4, 8)), case((4, 1, 8), shape=(2, -1, 3, -1))),
 )
 def broadcast_to(x, *, shape):
-    """x stretched to `shape` by numpy's rules; -1 keeps a dim.  x: (...) -> `shape`. Stretched and added dims are not cut."""
+    """x stretched to `shape` by numpy's rules; -1 keeps a dim.  x: (...) -> `shape`. Stretched and added dims are not
+    cut.
+    """
     return np.array(np.broadcast_to(x, _broadcast_shape(x.shape, shape)), order="C")
 
 
@@ -345,3 +378,63 @@ def strided_slice_grad(g, *, shape, dim, offset=0):
     grad = np.zeros(shape, g.dtype)
     grad[(slice(None),) * dim + (slice(offset, offset + g.shape[dim]),)] = g
     return grad
+
+
+# ---- in PyTorch's words ----
+
+
+def as_array(value):
+    """A list as an array; anything with a dtype as it is."""
+    return value if hasattr(value, "dtype") else np.asarray(value)
+
+
+@function(mint="permute")
+def permute(input, *axis):
+    """`transpose`: dims in the order `axis`, a tuple or the ints themselves.  input: (...) -> (...)."""
+    return transpose(as_array(input), tuple(axis[0]) if len(axis) == 1 and isinstance(axis[0], (tuple, list)) else axis)
+
+
+@function(method="unsqueeze", mint="unsqueeze")
+def unsqueeze(input, dim):
+    """`expand_dims`: a dim of size 1 put in at `dim` of the result.  input: (...) -> (..., 1, ...)."""
+    return expand_dims(input, dim)
+
+
+@function(mint="repeat_interleave")
+def repeat_interleave(input, repeats, axis=None):
+    """Every element `repeats` times along `axis`, one after the other, as numpy's repeat; axis None: of input as one
+    row.
+
+    input: (..., n, ...) -> (..., n * repeats, ...)
+    """
+    input = as_array(input)
+    if axis is None:
+        input, axis = reshape(input, (-1,)), 0
+    shape = tuple(input.shape)
+    axis = check_dim("repeat_interleave", "axis", axis, len(shape), shape)
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        hint = (
+            "For other counts along each dim use ops.tile(x, multiples)" if isinstance(repeats, (tuple, list)) else ""
+        )
+        raise ShapeError(
+            f"repeats={shorten(repeats)}", where="repeat_interleave", allowed="An int, at least 1", hint=hint
+        )
+    multiples = (*(1,) * (axis + 1), repeats, *(1,) * (len(shape) - axis - 1))
+    return reshape(
+        tile(expand_dims(input, axis + 1), multiples), (*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])
+    )
+
+
+# ---- facts about operands ----
+
+
+@function()
+def shape(x):
+    """The shape of x as a tuple of ints; in a trace the global shape."""
+    return tuple(x.shape)
+
+
+@function()
+def scalar_to_array(value):
+    """A Python number as a 0-d operand (MindSpore's scalar_to_array); it takes the dtype of the tensors beside it."""
+    return value

@@ -1,23 +1,24 @@
-"""Reductions made of others, so that the dims they reduce may be cut: norms, logsumexp, variance and standard deviation.
+"""Reductions made of others, so that the dims they reduce may be cut: norms, logsumexp, variance and standard
+deviation.
 
-None of them is "each slice's own result, then one reduction": a norm is a root of a sum, a variance needs the mean first. Each is declared with one
-strategy for all its parts (`composed.py`); a cut, reduced dim costs the all_reduce of every reduction inside.
+None of them is "each slice's own result, then one reduction": a norm is a root of a sum, a variance needs the mean
+first. Each is declared with one strategy for all its parts (`machine/composed.py`); a cut, reduced dim costs the
+all_reduce of every reduction inside.
 """
 
 from __future__ import annotations
 
 import math
 
-from ..errors import ShapeError, message, shorten
-from .composed import composed
+from ..base.errors import ShapeError, shorten
 from .elementwise import add, cast, float_result, mul, power, sub
-from .functions import abs_, exp, log, sqrt, square, stop_gradient
 from .logic import equal, isfinite, not_equal, select
+from .machine.composed import composed
+from .machine.registry import case
 from .reduce import check_axes, reduce_labels, reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
-from .registry import case
 from .shape import squeeze
-
-__all__ = ["logsumexp", "lp_norm", "norm", "std", "var"]
+from .spellings import function
+from .unary import abs_, exp, log, sqrt, square, stop_gradient
 
 CASES = (case((16, 8)), case((16, 8), axis=1), case((8, 4, 2), axis=(0, 2), keep_dims=True))
 
@@ -27,7 +28,9 @@ def _labels(shapes, *, axis, keep_dims, **_):
 
 
 class _Steps:
-    """Parts of one such operator on x and on what its reductions leave, which keep the reduced dims with size 1 until the end."""
+    """Parts of one such operator on x and on what its reductions leave, which keep the reduced dims with size 1 until
+    the end.
+    """
 
     def __init__(self, part, x, axis):
         self.part, self.shape = part, tuple(x.shape)
@@ -36,7 +39,10 @@ class _Steps:
 
     def each(self, fn, *operands, **attrs):
         """A function of every element of tensors shaped as x, of reduced ones, and of numbers."""
-        labels = ("" if not hasattr(v, "shape") else self.whole if tuple(v.shape) == self.shape else self.small for v in operands)
+        labels = (
+            "" if not hasattr(v, "shape") else self.whole if tuple(v.shape) == self.shape else self.small
+            for v in operands
+        )
         return self.part(fn, *operands, labels=",".join(labels), **attrs)
 
     def over(self, fn, x):
@@ -61,7 +67,7 @@ class _Steps:
 def _check_norm(where, operands, *, axis, p, keep_dims):
     check_axes(where, operands, axis=axis, keep_dims=keep_dims)
     if isinstance(p, bool) or not isinstance(p, (int, float)) or (p < 0 and p != -math.inf) or p != p:
-        raise ShapeError(message(f"p={shorten(p)}", where=where, allowed="A number above 0, 0, or infinity with either sign"))
+        raise ShapeError(f"p={shorten(p)}", where=where, allowed="A number above 0, 0, or infinity with either sign")
 
 
 @composed(
@@ -69,12 +75,20 @@ def _check_norm(where, operands, *, axis, p, keep_dims):
     name="LpNorm",
     check=_check_norm,
     dtype=float_result,
-    example=(*CASES, case((16, 8), axis=0, p=1), case((16, 8), axis=1, p=math.inf), case((8, 4, 2), axis=-2, p=3), case((16, 8), p=-math.inf)),
+    example=(
+        *CASES,
+        case((16, 8), axis=0, p=1),
+        case((16, 8), axis=1, p=math.inf),
+        case((8, 4, 2), axis=-2, p=3),
+        case((16, 8), p=-math.inf),
+    ),
 )
 def lp_norm(part, x, *, axis=None, p=2, keep_dims=False):
-    """(sum of |x| to the power p) to the power 1/p over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
+    """(sum of |x| to the power p) to the power 1/p over `axis` (None = all dims).  x: (...) -> (...) without those
+    dims, or with size 1 there.
 
-    p  2: the Euclidean norm; 1: the sum of |x|; infinity: the largest |x|, minus infinity: the smallest; 0: how many are not 0
+    p  2: the Euclidean norm; 1: the sum of |x|; infinity: the largest |x|, minus infinity: the smallest; 0: how many
+       are not 0
 
     The gradient at 0 is 0.
     """
@@ -93,20 +107,25 @@ def lp_norm(part, x, *, axis=None, p=2, keep_dims=False):
     return do.done(total, keep_dims)
 
 
+@function(method="norm", mint="norm")
 def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspore.ops.norm
     """`lp_norm` in mindspore.ops' form.  x: (...) -> (...) without the dims `dim` (None: all), or with size 1 there.
 
-    ord  None or 2: the Euclidean norm of all elements (of a matrix: Frobenius'); other numbers as `p` of lp_norm, on all elements as one vector
+    ord  None or 2: the Euclidean norm of all elements (of a matrix: Frobenius'); other numbers as `p` of lp_norm, on
+         all elements as one vector
     """
     return lp_norm(x, axis=dim, p=2 if ord in (None, "fro") else ord, keep_dims=keepdim)
 
 
-@composed(_labels, name="LogSumExp", check=check_axes, dtype=float_result, example=CASES)
+@composed(_labels, name="LogSumExp", mint="logsumexp", check=check_axes, dtype=float_result, example=CASES)
 def logsumexp(part, x, axis=None, *, keep_dims=False):
-    """log of the sum of exp(x) over `axis` (None = all dims), without overflow.  x: (...) -> (...) without those dims, or with size 1 there."""
+    """log of the sum of exp(x) over `axis` (None = all dims), without overflow.  x: (...) -> (...) without those dims,
+    or with size 1 there.
+    """
     do = _Steps(part, x, axis)
     x = do.floats(x)
-    # shifted by the largest element, through which no gradient need flow; a row of infinities is not shifted: inf - inf is no number
+    # shifted by the largest element, through which no gradient need flow; a row of infinities is not shifted: inf - inf
+    # is no number
     top = do.each(stop_gradient, do.over(reduce_max, x))
     top = do.each(select, do.each(isfinite, top), top, 0.0)
     total = do.over(reduce_sum, do.each(exp, do.each(sub, x, top)))
@@ -118,7 +137,9 @@ def _check_var(where, operands, *, axis, ddof, keep_dims):
     shape = operands[0].shape
     count = math.prod(shape[i] for i in reduced_dims(axis, len(shape)))
     if isinstance(ddof, bool) or not isinstance(ddof, (int, float)) or ddof >= count:
-        raise ShapeError(message(f"ddof={shorten(ddof)}", where=where, allowed=f"A number below {count}, how many elements are reduced"))
+        raise ShapeError(
+            f"ddof={shorten(ddof)}", where=where, allowed=f"A number below {count}, how many elements are reduced"
+        )
 
 
 def _squares(do, x, ddof):
@@ -144,6 +165,8 @@ def var(part, x, axis=None, *, ddof=0, keep_dims=False):
 
 @composed(_labels, name="Std", check=_check_var, dtype=float_result, example=_VARIANCES)
 def std(part, x, axis=None, *, ddof=0, keep_dims=False):
-    """Standard deviation over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there. See `var`; gradient 0 at 0."""
+    """Standard deviation over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
+    See `var`; gradient 0 at 0.
+    """
     do = _Steps(part, x, axis)
     return do.done(do.root(_squares(do, do.floats(x), ddof), 0.5), keep_dims)

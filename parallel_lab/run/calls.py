@@ -1,6 +1,8 @@
-"""The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`, whoever answers.
+"""The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`, the
+same for every backend.
 
-Shared memory (`shm/comm.py`) and MPI (`mpi/comm.py`) derive from it, by way of `shm/checked_calls.py`, and bring `_answer`.
+Shared memory (`processes/shm/comm.py`) and MPI (`processes/mpi/comm.py`) derive from it, by way of
+`processes/shm/checked_calls.py`, and bring `_answer`.
 """
 
 from __future__ import annotations
@@ -8,17 +10,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import CollectiveMismatch, message, shorten
-from ..origin import caller as learners_line, short_file
-from .communicator import Request, describe, detail, payload_bytes
-
-__all__ = ["TWO_LINES", "Calls", "Handle", "caller", "check_startable", "detail", "not_waited_for"]
+from ..base.errors import CollectiveMismatch, message, shorten
+from ..base.origin import caller as learners_line, short_file
+from ..ops.collectives.definitions import MESSAGES
+from .communicator import Request, describe
 
 # the hint of a CollectiveMismatch whose calls differ in nothing but where they stand
-TWO_LINES = "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=..."
+TWO_LINES = (
+    "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=..."
+)
 
 _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ops") + os.sep
 
@@ -32,7 +36,9 @@ class Handle:
     end_s: float | None = None
 
     def wait(self) -> np.ndarray | None:
-        """Wait until the group has answered; the reply. Raises what `answer` raises, and PlanError when called a second time."""
+        """Wait until the group has answered; the reply. Raises what `answer` raises, and PlanError when called a second
+        time.
+        """
         raise NotImplementedError
 
     def done(self) -> bool:
@@ -41,10 +47,14 @@ class Handle:
 
 
 def check_startable(request: Request) -> None:
-    """Raise CollectiveMismatch for a send or recv: a send waits for nobody, and a recv has nothing to do until its message is there."""
-    if request.kind in ("send", "recv"):
+    """Raise CollectiveMismatch for a send or recv: a send waits for nobody, and a recv has nothing to do until its
+    message is there.
+    """
+    if request.kind in MESSAGES and not MESSAGES[request.kind].is_collective:
         raise CollectiveMismatch(
-            message(f"{describe(request)} is started", allowed="A collective", hint=f"Call comm.{request.kind} where it is needed")
+            f"{describe(request)} is started",
+            allowed="A collective",
+            hint=f"Call comm.{request.kind} where it is needed",
         )
 
 
@@ -54,23 +64,48 @@ def not_waited_for(rank: int, request: Request) -> str:
     return message(what, allowed="Every start needs its wait", hint="Call handle.wait() before the run ends")
 
 
+class MessageRecord(NamedTuple):
+    """One request of a rank, as `comm.records` keeps it.
+
+    index          number of the request on this rank, from 0
+    kind           "all_reduce", "send", ...
+    start_s, end_s  time.perf_counter() seconds
+    size_bytes     what this rank sent: `payload_bytes` of what it gave; 0 for a recv or a barrier
+    group, origin  the ranks that took part, and the source line (or the tag) of the call
+    step           training step of the compiled program that made it; 0 outside of one
+    """
+
+    index: int
+    kind: str
+    start_s: float
+    end_s: float
+    size_bytes: int
+    group: tuple[int, ...]
+    origin: str
+    step: int = 0
+
+
 class Calls:
     """One method per kind of request; each fills in a Request and the caller's source line, and hands it to `_answer`.
 
     rank, world_size
     state       a dict that lives as long as the worker: parameters and the like, kept between runs
-    recording   when True, every request appends (index, kind, start_s, end_s, bytes sent, group, origin) to `records`; times are
-                time.perf_counter(), bytes those of `communicator.payload_bytes` for what this rank gives
+    recording   when True, every request appends a MessageRecord to `records`; one that was started is appended when it
+                is complete
+    step        training step that is noted in the records; compiled programs set it
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self.state: dict = {}
-        self.recording, self.records = False, []
+        self.recording, self.step = False, 0
+        self.records: list[MessageRecord] = []
         self._world = tuple(range(world_size))
 
     def _members(self, kind: str, group: Iterable[int] | None, origin: str) -> tuple[int, ...]:
-        """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be one; `check_request` looks at its ranks."""
+        """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be one; `check_request`
+        looks at its ranks.
+        """
         if group is None:
             return self._world
         try:
@@ -78,7 +113,7 @@ class Calls:
             hash(members)  # calls are known by their groups
         except TypeError:
             what = f"rank {self.rank} called {kind} at {origin} with group {shorten(group)}"
-            raise CollectiveMismatch(message(what, allowed="A group is a tuple of ranks, such as (0, 1)")) from None
+            raise CollectiveMismatch(what, allowed="A group is a tuple of ranks, such as (0, 1)") from None
         return members
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
@@ -103,14 +138,17 @@ class Calls:
     # working while a message travels
 
     def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
-        """A new array, contents arbitrary, in memory that the other ranks can read too, where there is such: a collective on it copies nothing in."""
+        """A new array, contents arbitrary, in memory that the other ranks can read too, where there is such: a
+        collective on it copies nothing in.
+        """
         return np.empty(shape, dtype)
 
     def begin(self, request: Request) -> Handle:
         """Start the collective of `request` and return at once.
 
-        Its value, and what it has as `out`, must be left alone until `handle.wait()`. Members of a group start the same collectives in one
-        order; calls that are not started may stand anywhere between. Progress is made in `progress`, in `handle.done()`, and while waiting.
+        Its value, and what it has as `out`, must be left alone until `handle.wait()`. Members of a group start the same
+        collectives in one order; calls that are not started may stand anywhere between. Progress is made in `progress`,
+        in `handle.done()`, and while waiting.
         """
         return self._begin(request, bool(request.origin))
 
@@ -133,37 +171,55 @@ class Calls:
     # the calls
 
     def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which may be x) if given."""
+        """x combined over the group in group order.  x: any shape, equal on all members -> same shape, in `out` (which
+        may be x) if given.
+        """
         return self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
 
     def all_gather(self, x, dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
         """The members' values joined along `dim` in group order.  (..., s, ...) -> (..., n * s, ...)."""
         return self._ask("all_gather", group, tag, value=x, dim=dim, out=out)
 
-    def reduce_scatter(self, x, reduce: str = "sum", dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+    def reduce_scatter(
+        self, x, reduce: str = "sum", dim: int = 0, group=None, *, out=None, tag: str = ""
+    ) -> np.ndarray:
         """This rank's piece, along `dim`, of the combination.  (..., n * s, ...) -> (..., s, ...)."""
         return self._ask("reduce_scatter", group, tag, value=x, reduce=reduce, dim=dim, out=out)
 
-    def all_to_all(self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+    def all_to_all(
+        self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, out=None, tag: str = ""
+    ) -> np.ndarray:
         """x cut along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
         return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim, out=out)
 
-    def halo_exchange(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part, ...) -> (..., length, ...)."""
+    def halo_exchange(
+        self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = ""
+    ) -> np.ndarray:
+        """This rank's window of the members' slices, zeros outside; window: (step, origin, length, part).  (..., part,
+        ...) -> (..., length, ...).
+        """
         return self._ask("halo_exchange", group, tag, value=x, window=window, dim=dim)
 
-    def halo_reduce(self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = "") -> np.ndarray:
-        """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length, ...) -> (..., part, ...)."""
+    def halo_reduce(
+        self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = ""
+    ) -> np.ndarray:
+        """The sum of what all members' windows hold of this rank's slice: the adjoint of halo_exchange.  (..., length,
+        ...) -> (..., part, ...).
+        """
         return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
 
     def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the root's."""
+        """The root's value on every member. Off the root x may be None; if it is given, its shape and dtype must be the
+        root's.
+        """
         if self.rank == root or x is None:
             return self._ask("broadcast", group, tag, value=x, root=root, out=out)
         x = np.asarray(x)
         return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype), out=out)
 
-    def reduce(self, x, reduce: str = "sum", root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray | None:
+    def reduce(
+        self, x, reduce: str = "sum", root: int = 0, group=None, *, out=None, tag: str = ""
+    ) -> np.ndarray | None:
         """The combination on the root, None elsewhere (where there is no `out`)."""
         return self._ask("reduce", group, tag, value=x, reduce=reduce, root=root, out=out)
 
@@ -186,17 +242,39 @@ class Calls:
     def recv(self, source: int, shape=None, dtype=None, *, out=None) -> np.ndarray:
         """The next value sent by rank `source`; shape and dtype, where given, must be those sent."""
         shape = None if shape is None else tuple(shape)
-        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)), out=out)
+        return self._ask(
+            "recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)), out=out
+        )
+
+    # what was sent
+
+    def sent(self) -> tuple[MessageRecord, ...]:
+        """The recorded messages in which this rank sent bytes, in the order in which they were complete.
+
+            comm.recording = True
+            comm.all_reduce(x)
+            size_bytes = sum(message.size_bytes for message in comm.sent())
+
+        Messages of before `recording` was set are missing.
+        """
+        return tuple(record for record in self.records if record.size_bytes)
+
+    def _record(self, index: int, request: Request, group: tuple[int, ...], start_s: float, end_s: float) -> None:
+        sent = self._bytes_sent(request)
+        self.records.append(MessageRecord(index, request.kind, start_s, end_s, sent, group, request.origin, self.step))
 
     def _bytes_sent(self, request: Request) -> int:
-        silent = request.value is None or (request.kind in ("broadcast", "scatter") and request.root != self.rank)
-        if silent:
+        definition = MESSAGES[request.kind]
+        if request.value is None or (definition.sender == "root" and request.root != self.rank):
             return 0
-        return payload_bytes(request.kind, len(request.group), request.value.nbytes, request.window, request.group.index(self.rank))
+        position = request.group.index(self.rank)
+        return definition.payload_bytes(request.value.nbytes, len(request.group), request.window, position)
 
 
 def caller(depth: int) -> str:
-    """file:line of the caller `depth` frames above the function that asks; where that is an operator of this package, of the line that called it."""
+    """file:line of the caller `depth` frames above the function that asks; where that is an operator of this package,
+    of the line that called it.
+    """
     frame = sys._getframe(depth + 1)
     file = frame.f_code.co_filename
     return (learners_line().place if file.startswith(_OPERATORS) else "") or f"{short_file(file)}:{frame.f_lineno}"

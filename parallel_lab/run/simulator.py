@@ -1,7 +1,8 @@
 """All ranks in this process, in lock step.
 
-`simulate(programs)` drives any rank programs (generators that yield `Request`s, from a plan or written by hand); a wait that can never end is a
-`DeadlockError` at once, not a hang. `Simulator` runs a plan and can stop at every instruction to look at any rank:
+`simulate(programs)` drives any rank programs (generators that yield `Request`s, from a plan or written by hand); a wait
+that can never end is a `DeadlockError` at once, not a hang. `Simulator` runs a plan and can stop at every instruction
+to look at any rank:
 
     sim = Simulator(plan, values)
     sim.begin(x, label)
@@ -19,14 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from ..allocator import keep_freed_memory
-from ..errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, message, shorten
-from ..plan import Plan
+from ..base.errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, shorten
+from ..graph.plan import Plan
+from ..ops.kernels.threads import keep_freed_memory
 from .calls import Handle, check_startable, not_waited_for
 from .communicator import Request, Start, Wait, answer, check_request, describe
-from .interpreter import Env, Tick, computing, gather_value, rank_step, slice_value, step_inputs
-
-__all__ = ["Simulator", "simulate"]
+from .interpreter import Env, Tick, computing, gather_value, half_done, rank_step, slice_value, step_inputs
 
 RankProgram = Generator[Any, Any, Any]
 
@@ -49,9 +48,11 @@ def _waiting_for(asked: Any) -> str:
 
 
 class _Engine:
-    """Drives rank programs; answers a collective when all its members have asked, a send at once, a recv when its message is there.
+    """Drives rank programs; answers a collective when all its members have asked, a send at once, a recv when its
+    message is there.
 
-    Collectives that were started are answered apart from the others, each when it is the oldest that all its members have started.
+    Collectives that were started are answered apart from the others, each when it is the oldest that all its members
+    have started.
     """
 
     def __init__(self, programs: Mapping[int, RankProgram]) -> None:
@@ -60,13 +61,17 @@ class _Engine:
             if not isinstance(program, Generator):
                 hint = "Call the function: simulate([program(rank) for rank in range(4)]), where program has a yield"
                 raise ArgumentTypeError(
-                    message(f"the program of rank {rank} is {shorten(program)}", where="simulate", allowed="A generator", hint=hint)
+                    f"the program of rank {rank} is {shorten(program)}",
+                    where="simulate",
+                    allowed="A generator",
+                    hint=hint,
                 )
         self.waiting: dict[int, Request | _Started] = {}
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        # per ordered pair (source, destination): the sends whose message nobody has taken, oldest first; and how many were sent
+        # per ordered pair (source, destination): the sends whose message nobody has taken, oldest first; and how many
+        # were sent
         self.mail: dict[tuple[int, ...], deque[Request]] = {}
         self.sent: dict[tuple[int, ...], int] = {}
         # per rank: what it has started and nobody has answered, oldest first; and what it has not waited for
@@ -100,7 +105,9 @@ class _Engine:
                 self.waiting[rank] = asked
                 return None
             # a copy: the sender may change its array from now on
-            self.mail.setdefault(asked.group, deque()).append(dataclasses.replace(asked, value=np.array(asked.value, order="C")))
+            self.mail.setdefault(asked.group, deque()).append(
+                dataclasses.replace(asked, value=np.array(asked.value, order="C"))
+            )
             self.sent[asked.group] = self.sent.get(asked.group, 0) + 1
             reply = None
 
@@ -128,7 +135,7 @@ class _Engine:
         """The handle that a rank waits for, which it must have got from a start, and not have waited for."""
         if not any(handle is mine for mine in self.unclaimed[rank]):
             what = f"rank {rank} waits for {shorten(handle)}"
-            raise PlanError(message(what, where="Wait", allowed="What a Start gave to this rank, once"))
+            raise PlanError(what, where="Wait", allowed="What a Start gave to this rank, once")
         self.unclaimed[rank] = [mine for mine in self.unclaimed[rank] if mine is not handle]
         return handle
 
@@ -173,51 +180,67 @@ class _Engine:
 
     def deadlock(self) -> DeadlockError:
         """The error that says who waits for whom, with a hint for each kind of wait."""
-        lines = [f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(q)}" for r, q in sorted(self.waiting.items())]
+        lines = [
+            f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(q)}" for r, q in sorted(self.waiting.items())
+        ]
         ended = sorted(self.results)
         rest = f"; ranks {ended} have ended" if ended else ""
         asked = [q.request if isinstance(q, _Started) else q for q in self.waiting.values()]
         pairs = sorted({q.group for q in asked if q.kind == "recv"})
-        hints = ["A recv waits for its sender, and the sender never sends: " + ", ".join(f"rank {a} to rank {b}" for a, b in pairs)] if pairs else []
+        hints = (
+            [
+                "A recv waits for its sender, and the sender never sends: "
+                + ", ".join(f"rank {a} to rank {b}" for a, b in pairs)
+            ]
+            if pairs
+            else []
+        )
         if any(q.kind != "recv" for q in asked):
             hints.append("All members of a group must make the same calls in the same order")
-        return DeadlockError(message("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints)))
+        return DeadlockError("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints))
 
     def check_mail(self) -> None:
-        """Raise CollectiveMismatch if a message is left that nobody has received, or a collective that was started and not waited for."""
+        """Raise CollectiveMismatch if a message is left that nobody has received, or a collective that was started and
+        not waited for.
+        """
         for rank, left in self.unclaimed.items():
             if left:
                 raise CollectiveMismatch(not_waited_for(rank, left[0].request))
         for pair, left in sorted(self.mail.items()):
             if left:
                 (source, target), count = pair, self.sent[pair]
-                what = f"rank {source} sent {count} message{'s' if count != 1 else ''} to rank {target}, which received {count - len(left)}"
+                what = (
+                    f"rank {source} sent {count} message{'s' if count != 1 else ''} to rank {target}, which "
+                    f"received {count - len(left)}"
+                )
                 first = f"The first without a recv is {describe(left[0])}"
-                raise CollectiveMismatch(message(what, allowed="Every send needs its recv", hint=first))
+                raise CollectiveMismatch(what, allowed="Every send needs its recv", hint=first)
 
 
 def _received(request: Request, sent: Request) -> np.ndarray:
-    """The message of `sent` as the reply to the recv `request`. Raises CollectiveMismatch if another shape or dtype was announced."""
+    """The message of `sent` as the reply to the recv `request`. Raises CollectiveMismatch if another shape or dtype was
+    announced.
+    """
     value = sent.value
     shape = value.shape if request.shape is None else tuple(request.shape)
     dtype = value.dtype if request.dtype is None else np.dtype(request.dtype)
     if (shape, dtype) != (value.shape, value.dtype):
         source, target = request.group
         what = f"rank {target} expects {dtype} {shape} from rank {source}, which called {describe(sent)}"
-        raise CollectiveMismatch(message(what, where=f"{describe(request)}, call {request.number}"))
+        raise CollectiveMismatch(what, where=f"{describe(request)}, call {request.number}")
     return value
 
 
 def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> list[Any]:
     """Run rank programs to their ends; returns what each returned, in rank order.
 
-    Raises DeadlockError when ranks wait for each other for ever; CollectiveMismatch when members of a group disagree, when a request cannot be, or
-    when a message is sent and not received; ShapeError for a value that a request cannot carry; ArgumentTypeError for programs that are no
-    generators.
+    Raises DeadlockError when ranks wait for each other for ever; CollectiveMismatch when members of a group disagree,
+    when a request cannot be, or when a message is sent and not received; ShapeError for a value that a request cannot
+    carry; ArgumentTypeError for programs that are no generators.
     """
     if not isinstance(programs, (Mapping, Sequence)):
         allowed = "A list of generators, one per rank, or {rank: generator}"
-        raise ArgumentTypeError(message(f"programs is {shorten(programs)}", where="simulate", allowed=allowed))
+        raise ArgumentTypeError(f"programs is {shorten(programs)}", where="simulate", allowed=allowed)
     engine = _Engine(programs if isinstance(programs, Mapping) else dict(enumerate(programs)))
     for rank in list(engine.programs):
         while engine.advance(rank) is not None:
@@ -237,10 +260,12 @@ class Simulator:
     """A plan on simulated ranks.
 
     plan    what to run
-    values  full tensors by name: parameters and optimizer states (`Session` prepares them); every rank gets its slices. Learning rates stay as they
-            are given here; it is `Session.train` that follows a schedule
+    values  full tensors by name: parameters and optimizer states (`Session` prepares them); every rank gets its slices.
+            Learning rates stay as they are given here; it is `Session.train` that follows a schedule
 
-    `envs[rank]` are the arrays of a rank. Computation uses one BLAS thread, as the processes do: results are equal bit for bit.
+    `envs[rank]` are the arrays of a rank. The update runs in place: of a step that fails before it, nothing has
+    changed; after a step that fails in it, `half_done` says what has changed, and no other step is taken. Computation
+    uses one BLAS thread, as the processes do: results are equal bit for bit.
     """
 
     def __init__(self, plan: Plan, values: Mapping[str, np.ndarray]) -> None:
@@ -248,8 +273,10 @@ class Simulator:
         self.ranks = range(plan.device_num)
         self._need([i.name for i in plan.parameters], values)
         known = {n: v for n, v in values.items() if n in plan.value_table}
-        self.envs: list[Env] = [{n: slice_value(plan, n, v, r) for n, v in known.items() if plan.held_by(n, r)} for r in self.ranks]
-        self.steps = 0
+        self.envs: list[Env] = [
+            {n: slice_value(plan, n, v, r) for n, v in known.items() if plan.held_by(n, r)} for r in self.ranks
+        ]
+        self.steps, self.half_done = 0, ""
         keep_freed_memory()
         self._engine: _Engine | None = None
 
@@ -257,34 +284,54 @@ class Simulator:
     def _need(names: Sequence[str], values: Mapping[str, np.ndarray]) -> None:
         missing = ", ".join(repr(n) for n in names if n not in values)
         if missing:
-            hint = "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares optimizer states too"
-            raise PlanError(message(f"no value for {missing}", where="Simulator", allowed="One array per parameter and optimizer state", hint=hint))
+            hint = (
+                "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares "
+                "optimizer states too"
+            )
+            raise PlanError(
+                f"no value for {missing}",
+                where="Simulator",
+                allowed="One array per parameter and optimizer state",
+                hint=hint,
+            )
 
     def _need_states(self) -> None:
+        if self.half_done:
+            raise PlanError(f"it {self.half_done}", where="Simulator", hint="Make a new one")
         for rank, env in enumerate(self.envs):
             self._need([s.name for s in self.plan.states if self.plan.held_by(s.name, rank)], env)
 
     def run_step(
-        self, *inputs: Any, phases: Sequence[str] | None = None, step: int | None = None, observe: Callable[..., None] | None = None
+        self,
+        *inputs: Any,
+        phases: Sequence[str] | None = None,
+        step: int | None = None,
+        observe: Callable[..., None] | None = None,
     ) -> np.ndarray:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
-        step     number of the step, on which random masks depend; default: how many whole steps this simulator has taken
+        step     number of the step, on which random masks depend; default: how many whole steps this simulator has
+                 taken
         observe  called with (rank, phase, instruction, start, end) after every instruction
 
         A step that was begun and not stepped to its end is given up.
         """
-        if phases is None or "update" in phases:
+        if self.half_done or phases is None or "update" in phases:
             self._need_states()
         self._engine = None  # the arrays of a step that was being stepped through are overwritten: it cannot go on
-        number = self.steps if step is None else step
+        number, replaced = self.steps if step is None else step, []
         with computing(self.plan):
             programs = []
             for rank in self.ranks:
                 self.envs[rank].update(step_inputs(self.plan, rank, inputs))
                 seen = None if observe is None else (lambda *what, rank=rank: observe(rank, *what))
-                programs.append(rank_step(self.plan, rank, self.envs[rank], phases=phases, step=number, observe=seen))
-            simulate(programs)
+                options = {"phases": phases, "step": number, "observe": seen, "replaced": replaced}
+                programs.append(rank_step(self.plan, rank, self.envs[rank], **options))
+            try:
+                simulate(programs)
+            except BaseException:
+                self.half_done = half_done(number, replaced)
+                raise
         if phases is None:
             self.steps = number + 1
         return self.full(self.plan.outputs[0])
@@ -298,12 +345,14 @@ class Simulator:
             keep = {i.name for i in self.plan.graph.inputs} | {s.name for s in self.plan.states}
             self.envs[rank] = {n: v for n, v in self.envs[rank].items() if n in keep}
             self.envs[rank].update(step_inputs(self.plan, rank, inputs))
-        self._engine = _Engine({r: rank_step(self.plan, r, self.envs[r], step=self.steps, ticks=True) for r in self.ranks})
+        self._engine = _Engine(
+            {r: rank_step(self.plan, r, self.envs[r], step=self.steps, ticks=True) for r in self.ranks}
+        )
 
     def next_instruction(self) -> Tick | None:
         """Let every rank run one instruction; returns which, or None at the end of the step."""
         if self._engine is None:
-            raise PlanError(message("no step was begun", where="Simulator.next_instruction", hint="Call begin(*inputs) first"))
+            raise PlanError("no step was begun", where="Simulator.next_instruction", hint="Call begin(*inputs) first")
         engine, ticks = self._engine, {}
         with computing(self.plan):
             for rank in self.ranks:
@@ -329,14 +378,20 @@ class Simulator:
     def value(self, name: str, rank: int) -> np.ndarray:
         """The array called `name` on `rank` now. Raises PlanError if the rank does not hold it (yet, or any more)."""
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank not in self.ranks:
-            raise PlanError(message(f"rank {rank!r} does not exist", where="Simulator", allowed=f"Ranks run from 0 to {len(self.ranks) - 1}"))
+            raise PlanError(
+                f"rank {rank!r} does not exist", where="Simulator", allowed=f"Ranks run from 0 to {len(self.ranks) - 1}"
+            )
         if name not in self.envs[rank]:
             self.plan.value(name)
             raise PlanError(
-                message(f"rank {rank} does not hold {name!r} now", where="Simulator", hint="Values live from the instruction that makes them")
+                f"rank {rank} does not hold {name!r} now",
+                where="Simulator",
+                hint="Values live from the instruction that makes them",
             )
         return self.envs[rank][name]
 
     def full(self, name: str) -> np.ndarray:
-        """The full tensor, put together from the ranks' slices."""
-        return gather_value(self.plan, name, [self.value(name, r) if self.plan.held_by(name, r) else None for r in self.ranks])
+        """The full tensor, gathered from the ranks' slices."""
+        return gather_value(
+            self.plan, name, [self.value(name, r) if self.plan.held_by(name, r) else None for r in self.ranks]
+        )

@@ -1,10 +1,20 @@
 """Training: `Model`, its callbacks and metrics; networks and functions that run compiled on the ranks of a world."""
 
-from ..nn.sharded import ShardedCell, shard
+from ..nn.cell import ShardedCell, shard
 from .auto_parallel import AutoParallel
-from .callbacks import Callback, CallbackList, CallbackParams, History, LambdaCallback, LossMonitor, RunContext, SummaryCollector, TimeMonitor
+from .callbacks import (
+    Callback,
+    CallbackList,
+    CallbackParams,
+    History,
+    LambdaCallback,
+    LossMonitor,
+    RunContext,
+    SummaryCollector,
+    TimeMonitor,
+)
 from .checkpoint_callback import CheckpointConfig, ModelCheckpoint
-from .compiled import CompiledFunction, jit
+from .compiled import CompiledFunction
 from .engine import layouts, make_eval_step, make_predict_step, make_train_step
 from .metrics import (
     F1,
@@ -27,6 +37,7 @@ from .metrics import (
 from .model import Model
 from .plateau import EarlyStopping, LearningRateScheduler, ReduceLROnPlateau
 from .progress import ProgressBar
+from .run_cell import jit
 
 __all__ = [
     "F1",

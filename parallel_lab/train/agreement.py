@@ -1,4 +1,5 @@
-"""What ranks must agree on before and while they train together: told to each other in messages, so that a difference is an error on all of them.
+"""What ranks must agree on before and while they train together: told to each other in messages, so that a difference
+is an error on all of them.
 
 Outside a world, and with parallel_mode "stand_alone", where ranks train each for itself, nothing is sent.
 """
@@ -13,20 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..context import current_world
-from ..errors import WorldError, message
-from ..tensor import Parameter
-
-__all__ = [
-    "agree_on_start",
-    "broadcast_parameters",
-    "groups_of",
-    "mean_over_ranks",
-    "said_by_all",
-    "said_by_first",
-    "training_world",
-    "warn_of_other_starts",
-]
+from ..base.errors import WorldError, message
+from ..base.hooks import current_world
+from ..nn.tensor.tensor import Parameter
 
 
 def training_world(parallel_mode: str) -> Any:
@@ -36,7 +26,9 @@ def training_world(parallel_mode: str) -> Any:
 
 
 def said_by_all(world: Any, value: Any) -> list[Any]:
-    """What each rank gave as `value` (made of what JSON knows), in rank order. Collective: every rank of the world must call it."""
+    """What each rank gave as `value` (made of what JSON knows), in rank order. Collective: every rank of the world must
+    call it.
+    """
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = world.comm.all_gather(np.array([text.size], np.int64), tag="Model: agree").tolist()
     longest = max(lengths)
@@ -52,7 +44,9 @@ def said_by_first(world: Any, value: bool) -> bool:
 
 
 def mean_over_ranks(value: float, parallel_mode: str) -> float:
-    """The mean of what the ranks give; a process that trains alone gets its own back. Collective where ranks train together."""
+    """The mean of what the ranks give; a process that trains alone gets its own back. Collective where ranks train
+    together.
+    """
     world = training_world(parallel_mode)
     if world is None:
         return float(value)
@@ -79,7 +73,8 @@ def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
 
 
 def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bool) -> None:
-    """Before a program that cuts its Parameters runs: all ranks hold the same values, those of rank 0 if they are broadcast. Collective.
+    """Before a program that cuts its Parameters runs: all ranks hold the same values, those of rank 0 if they are
+    broadcast. Collective.
 
     Raises WorldError on every rank if they do not: copies of a slice would differ for ever, and nobody would see it.
     """
@@ -95,14 +90,18 @@ def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bo
 
 
 def warn_of_other_starts(parameters: Iterable[Parameter], world: Any) -> None:
-    """A RuntimeWarning on rank 0 where copies that are to stay equal begin with other values. Collective. (MindSpore logs a warning, too.)"""
+    """A RuntimeWarning on rank 0 where copies that are to stay equal begin with other values. Collective. (MindSpore
+    logs a warning, too.)
+    """
     told = _first_difference([p for p in parameters if p.layout is None and not p.layerwise_parallel], world)
     if told and world.rank == 0:
         warnings.warn(f"{told} Equal gradients keep the difference for ever.", RuntimeWarning, stacklevel=2)
 
 
 def _first_difference(parameters: Iterable[Parameter], world: Any) -> str:
-    """What to say of the first parameter that begins with other values on another rank; "" if there is none. Collective."""
+    """What to say of the first parameter that begins with other values on another rank; "" if there is none.
+    Collective.
+    """
     mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in parameters}
     found = said_by_all(world, mine)
     for rank, theirs in enumerate(found):

@@ -4,7 +4,8 @@
     parallel_net.dataset_strategy("full_batch")
     loss = parallel_net(images, labels)
 
-The settings belong to the object, not to the parallel context. Defaults and checks: MindSpore 2.6, parallel.auto_parallel.AutoParallel.
+The settings belong to the object, not to the parallel context. Defaults and checks: MindSpore 2.6,
+parallel.auto_parallel.AutoParallel.
 """
 
 from __future__ import annotations
@@ -13,21 +14,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from ..context import ParallelConfig
-from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, message, shorten
+from ..base.checks import checked, choice, function
+from ..base.errors import ArgumentError, NotBuiltYet
+from ..base.settings.checks import HSDP, PIPELINE, SETTINGS, check_comm_fusion, check_dataset_strategy, json_path, path
+from ..base.settings.config import ParallelConfig
+from ..graph.plan import Plan
 from ..nn.cell import Cell
-from ..plan import Plan
-from ..settings import (
-    check_comm_fusion,
-    check_dataset_strategy,
-    check_hsdp,
-    check_operator_strategy_file,
-    check_param_strategy_file,
-    check_pipeline,
-)
-from .compiled import CompiledFunction, positional, refuse_on_tape
-
-__all__ = ["AutoParallel"]
+from .compiled import CompiledFunction, positional
+from .run_cell import refuse_on_tape
 
 MODES = {
     "semi_auto": {"parallel_mode": "semi_auto_parallel"},
@@ -42,31 +36,37 @@ class AutoParallel(Cell):
     """A network or function that is cut among the ranks when it is called.
 
     network        a Cell, or a function such as a training step that asks for gradients and calls an optimizer
-    parallel_mode  "semi_auto": strategies given by shard(), batch-parallel where there is none; "sharding_propagation": given ones are passed on to
-                   their neighbours; "recursive_programming": they are searched for (not there yet: a run says so)
+    parallel_mode  "semi_auto": strategies given by shard(), batch-parallel where there is none; "sharding_propagation":
+                   given ones are passed on to their neighbours; "recursive_programming": they are searched for (not
+                   there yet: a run says so)
 
-    Called with this rank's slices of the inputs (or the whole, after dataset_strategy("full_batch")); returns this rank's slices.
+    Called with this rank's slices of the inputs (or the whole, after dataset_strategy("full_batch")); returns this
+    rank's slices.
     """
 
+    @checked(network=function("A Cell or a function"), parallel_mode=choice(*MODES))
     def __init__(self, network: Callable, parallel_mode: str = "semi_auto") -> None:
         super().__init__(auto_prefix=False)
-        if not callable(network) or isinstance(network, type):
-            raise ArgumentTypeError(message(f"network is {shorten(network)}", where="AutoParallel", allowed="A Cell or a function"))
         if isinstance(network, AutoParallel):
-            raise ArgumentError(message("the network is an AutoParallel already", where="AutoParallel", hint="Wrap what it wraps"))
-        if not isinstance(parallel_mode, str) or parallel_mode not in MODES:
-            raise ArgumentError(message(f"parallel_mode={shorten(parallel_mode)}", where="AutoParallel", allowed=f"One of {list(MODES)}"))
+            raise ArgumentError(
+                "the network is an AutoParallel already", where="AutoParallel", hint="Wrap what it wraps"
+            )
         # not through __setattr__: the network keeps its own name and its parameters theirs
         self.__dict__["network"] = network
         if isinstance(network, Cell):
             self._cells["network"] = network
         self.parallel_mode = parallel_mode
-        self._config: dict[str, Any] = {"enable_alltoall": True, "gradient_accumulation_shard": False, **MODES[parallel_mode]}
-        self.kept: dict[str, Any] = {}
+        self._config: dict[str, Any] = {
+            "enable_alltoall": True,
+            "gradient_accumulation_shard": False,
+            **MODES[parallel_mode],
+        }
         self.__dict__["_compiled"] = CompiledFunction(network, self.settings)
 
     def settings(self) -> dict[str, Any]:
-        """What the network is compiled with: the fields of ParallelConfig, but for those of the world and two that no method here gives."""
+        """What the network is compiled with: the fields of ParallelConfig, but for those of the world and two that no
+        method here gives.
+        """
         kept = ("device_num", "global_rank", "fusion_index", "cost_model_fusion")
         defaults = {f.name: f.default for f in fields(ParallelConfig) if f.name not in kept}
         return {**defaults, **self._config}
@@ -85,52 +85,62 @@ class AutoParallel(Cell):
 
     # ---- settings ----
 
+    @checked("", SETTINGS, config=check_comm_fusion)
     def comm_fusion(self, config: dict[str, Any]) -> None:
-        """Which gradients travel in one message, as the context's comm_fusion: {"allreduce": {"mode": "size", "config": 32}}."""
-        self.kept["comm_fusion"] = self._config["comm_fusion"] = check_comm_fusion(config)
+        """Which gradients travel in one message, as the context's comm_fusion: {"allreduce": {"mode": "size", "config":
+        32}}.
+        """
+        self._config["comm_fusion"] = config
 
+    @checked("", SETTINGS, config=check_dataset_strategy)
     def dataset_strategy(self, config: str | tuple[Any, ...]) -> None:
         """How inputs are fed: "data_parallel" (default), "full_batch", or one tuple of cuts or Layout per input."""
-        self._config["dataset_strategy"] = check_dataset_strategy(config)
+        self._config["dataset_strategy"] = config
 
+    @checked("", SETTINGS, **HSDP)
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Optimizer parallel: ranks that would hold copies of a parameter's slice share it, with its optimizer states.
 
         shard_size       how many ranks share one cut; -1: all that hold the same slice
         threshold        KB; smaller parameters stay whole
-        optimizer_level  "level1": parameters and states; "level2": the buffer of accumulated gradients too; "level3": parameters are gathered
-                         again for backward and not kept from forward
+        optimizer_level  "level1": parameters and states; "level2": the buffer of accumulated gradients too; "level3":
+                         parameters are gathered again for backward and not kept from forward
 
         Raises ContextError or a subclass for a value out of range.
         """
-        self.kept["hsdp"] = check_hsdp(shard_size, threshold, optimizer_level)
         self._config |= {"enable_parallel_optimizer": True, "optimizer_weight_shard_size": shard_size}
         self._config |= {"parallel_optimizer_threshold": threshold, "optimizer_level": optimizer_level}
 
-    def pipeline(self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b") -> None:
-        """Pipeline stages: checked and kept; a run with more than one says that it is not there yet."""
-        self.kept["pipeline"] = check_pipeline(stages, output_broadcast, interleave, scheduler)
+    @checked("", SETTINGS, **PIPELINE)
+    def pipeline(
+        self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
+    ) -> None:
+        """Pipeline stages: a run with more than one says that they are not there yet; the rest is only checked."""
         self._config["pipeline_stages"] = stages
 
+    @checked("", SETTINGS, file_path=path)
     def save_param_strategy_file(self, file_path: str) -> None:
         """Write the layouts of the parameters there once the network is compiled."""
-        self._config["strategy_ckpt_save_file"] = check_param_strategy_file(file_path)
+        self._config["strategy_ckpt_save_file"] = file_path
 
+    @checked("", SETTINGS, file_path=path)
     def load_param_strategy_file(self, file_path: str) -> None:
         """Take strategies from a file that was saved before."""
-        self._config["strategy_ckpt_load_file"] = check_param_strategy_file(file_path, "AutoParallel.load_param_strategy_file")
+        self._config["strategy_ckpt_load_file"] = file_path
 
+    @checked("", SETTINGS, file_path=json_path)
     def save_operator_strategy_file(self, file_path: str) -> None:
         """Write the strategies of the operators there (an absolute path that ends in .json)."""
-        self._config["strategy_ckpt_save_file"] = check_operator_strategy_file(file_path)
+        self._config["strategy_ckpt_save_file"] = file_path
 
+    @checked("", SETTINGS, file_path=json_path)
     def load_operator_strategy_file(self, file_path: str) -> None:
         """Take the operators' strategies from such a file."""
-        self._config["strategy_ckpt_load_file"] = check_operator_strategy_file(file_path, "AutoParallel.load_operator_strategy_file")
+        self._config["strategy_ckpt_load_file"] = file_path
 
+    @checked("", SETTINGS, file_path=path)
     def set_group_ckpt_save_file(self, file_path: str) -> None:
-        """Where the groups of ranks are written."""
-        self._config["group_ckpt_save_file"] = check_param_strategy_file(file_path, "AutoParallel.set_group_ckpt_save_file")
+        """Checked, and without effect: checkpoints know how their tensors are cut."""
 
     def enable_fp32_communication(self) -> None:
         """Sum half-precision gradients in single precision: the default here."""
@@ -168,7 +178,7 @@ class AutoParallel(Cell):
         self._not_here("dump_local_norm", SHOWN)
 
     def _not_here(self, name: str, hint: str) -> None:
-        raise NotBuiltYet(message(f"{name} is not there", where="AutoParallel", hint=hint))
+        raise NotBuiltYet(f"{name} is not there", where="AutoParallel", hint=hint)
 
     def __repr__(self) -> str:
         return f"AutoParallel({type(self.network).__name__}, {self.parallel_mode!r})"

@@ -8,9 +8,10 @@
 
     model.train(5, dataset, callbacks=[LossMonitor(), TimeMonitor(), Watch()])
 
-Order of the calls: begin, then per epoch epoch_begin, per step step_begin and step_end, then epoch_end; at last end. In sink mode the steps of one
-epoch are one `step_begin` and one `step_end`. `step_end` and its relatives are called in training and in evaluation; `on_train_step_end` and
-`on_eval_step_end`, where a class defines them, are called instead. Names, fields and printed lines: MindSpore, train.callback.
+Order of the calls: begin, then per epoch epoch_begin, per step step_begin and step_end, then epoch_end; at last end. In
+sink mode the steps of one epoch are one `step_begin` and one `step_end`. `step_end` and its relatives are called in
+training and in evaluation; `on_train_step_end` and `on_eval_step_end`, where a class defines them, are called instead.
+Names, fields and printed lines: MindSpore, train.callback.
 """
 
 from __future__ import annotations
@@ -25,38 +26,26 @@ from typing import Any
 
 import numpy as np
 
-from ..context import current_world
-from ..errors import ArgumentError, ArgumentTypeError, CellError, LossNotFinite, NotBuiltYet, message, shorten
+from ..base.checks import checked, flag, instance, integer
+from ..base.errors import ArgumentTypeError, CellError, LossNotFinite, NotBuiltYet, shorten
+from ..base.hooks import current_world
 from ..nn.cell import Cell
-from ..nn.checks import flag, whole_number
-from ..tensor import Tensor
+from ..nn.tensor.tensor import Tensor
 
-__all__ = [
-    "Callback",
-    "CallbackList",
-    "CallbackParams",
-    "History",
-    "LambdaCallback",
-    "LossMonitor",
-    "RunContext",
-    "SummaryCollector",
-    "TimeMonitor",
-    "as_callbacks",
-    "loss_value",
-]
-
-EVENTS = tuple(f"{phase}_{moment}" for phase in ("on_train", "on_eval") for moment in ("begin", "end", "epoch_begin", "epoch_end")) + tuple(
-    f"{phase}_{moment}" for phase in ("on_train", "on_eval") for moment in ("step_begin", "step_end")
-)
+EVENTS = tuple(
+    f"{phase}_{moment}" for phase in ("on_train", "on_eval") for moment in ("begin", "end", "epoch_begin", "epoch_end")
+) + tuple(f"{phase}_{moment}" for phase in ("on_train", "on_eval") for moment in ("step_begin", "step_end"))
 
 
 class CallbackParams(dict):
     """What a callback may read, as attributes or as items.
 
-    always          mode ("train" or "eval"), network, loss_fn, parallel_mode, device_number, list_callback, batch_num (steps per epoch),
-                    dataset_sink_mode, cur_step_num (steps taken since the call began), net_outputs (once a step was taken)
-    in training     train_network, optimizer, train_dataset, train_dataset_element (the columns of the step), epoch_num, cur_epoch_num (from 1),
-                    plan (None where nothing is compiled); in `fit` also valid_dataset, eval_results and metrics (of the epoch's evaluation)
+    always          mode ("train" or "eval"), network, loss_fn, parallel_mode, device_number, list_callback, batch_num
+                    (steps per epoch), dataset_sink_mode, cur_step_num (steps taken since the call began), net_outputs
+                    (once a step was taken)
+    in training     train_network, optimizer, train_dataset, train_dataset_element (the columns of the step), epoch_num,
+                    cur_epoch_num (from 1), plan (None where nothing is compiled); in `fit` also valid_dataset,
+                    eval_results and metrics (of the epoch's evaluation)
     in evaluation   eval_network, valid_dataset, metrics (at the end)
     """
 
@@ -66,7 +55,13 @@ class CallbackParams(dict):
         except KeyError:
             near = difflib.get_close_matches(name, self, 1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(self))}"
-            raise CellError(message(f"there is no {name!r} in this call", where="callback parameters", hint=hint), name=name, obj=self) from None
+            raise CellError(
+                f"there is no {name!r} in this call",
+                where="callback parameters",
+                hint=hint,
+                name=name,
+                obj=self,
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -78,9 +73,8 @@ class RunContext:
     original_args  a dict (CallbackParams) with what the run is about
     """
 
+    @checked(original_args=instance(dict, "A dict"))
     def __init__(self, original_args: dict[str, Any]) -> None:
-        if not isinstance(original_args, dict):
-            raise ArgumentTypeError(message(f"original_args={shorten(original_args)}", where="RunContext", allowed="A dict"))
         self._original_args = original_args
         self._stop_requested = False
 
@@ -89,7 +83,9 @@ class RunContext:
         return self._original_args
 
     def request_stop(self) -> None:
-        """End the run after this step (in sink mode: after this epoch). On several ranks every rank must ask for it in the same step."""
+        """End the run after this step (in sink mode: after this epoch). On several ranks every rank must ask for it in
+        the same step.
+        """
         self._stop_requested = True
 
     def get_stop_requested(self) -> bool:
@@ -98,7 +94,9 @@ class RunContext:
 
 
 class Callback:
-    """Base of callbacks: override what is of interest. A callback is also a context, entered before the run and left after it, however it ends."""
+    """Base of callbacks: override what is of interest. A callback is also a context, entered before the run and left
+    after it, however it ends.
+    """
 
     def __enter__(self) -> Callback:
         return self
@@ -129,18 +127,22 @@ class Callback:
 
 
 def as_callbacks(callbacks: Any, where: str) -> list[Callback]:
-    """None, a Callback, or a list or tuple of them, as a list. Raises ArgumentTypeError (a TypeError) naming what is no callback."""
+    """None, a Callback, or a list or tuple of them, as a list. Raises ArgumentTypeError (a TypeError) naming what is no
+    callback.
+    """
     if callbacks is None:
         return []
     if isinstance(callbacks, Callback):
         return [callbacks]
     allowed = "A Callback, or a list of Callbacks"
     if not isinstance(callbacks, (list, tuple)):
-        raise ArgumentTypeError(message(f"callbacks={shorten(callbacks)}", where=where, allowed=allowed, hint=_callback_hint(callbacks)))
+        raise ArgumentTypeError(
+            f"callbacks={shorten(callbacks)}", where=where, allowed=allowed, hint=_callback_hint(callbacks)
+        )
     for i, one in enumerate(callbacks):
         if not isinstance(one, Callback):
             what = f"callbacks[{i}] is {_what_it_is(one)}"
-            raise ArgumentTypeError(message(what, where=where, allowed=allowed, hint=_callback_hint(one)))
+            raise ArgumentTypeError(what, where=where, allowed=allowed, hint=_callback_hint(one))
     return list(callbacks)
 
 
@@ -163,7 +165,8 @@ def _callback_hint(value: Any) -> str:
 class CallbackList:
     """Several callbacks, called one after the other.
 
-    Entered, it enters each of them (what `__enter__` returns takes its place if it is a Callback); left, it leaves them in reverse order.
+    Entered, it enters each of them (what `__enter__` returns takes its place if it is a Callback); left, it leaves them
+    in reverse order.
     """
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
@@ -172,10 +175,14 @@ class CallbackList:
 
     def __enter__(self) -> CallbackList:
         entered = [self._stack.enter_context(one) for one in self.callbacks]
-        self.callbacks = [new if isinstance(new, Callback) else one for new, one in zip(entered, self.callbacks, strict=True)]
+        self.callbacks = [
+            new if isinstance(new, Callback) else one for new, one in zip(entered, self.callbacks, strict=True)
+        ]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
         return self._stack.__exit__(kind, error, trace)
 
     def call(self, event: str, run_context: RunContext) -> None:
@@ -188,7 +195,9 @@ class CallbackList:
 
 
 def loss_value(outputs: Any) -> Any:
-    """The loss in what a step returned: the first of several outputs, its elements' mean as a Python float. What is no number stays as it is."""
+    """The loss in what a step returned: the first of several outputs, its elements' mean as a Python float. What is no
+    number stays as it is.
+    """
     if isinstance(outputs, (tuple, list)) and outputs:
         outputs = outputs[0]
     if isinstance(outputs, (Tensor, np.ndarray, np.generic)):
@@ -206,15 +215,18 @@ def rank_text() -> str:
 class LossMonitor(Callback):
     """Prints `epoch: E step: S, loss is L` every `per_print_times` steps (0: never); S counts from 1 in each epoch.
 
-    per_print_times  int, at least 0. In sink mode only the last step of a sink is seen, and printed if so many steps have passed
+    per_print_times  int, at least 0. In sink mode only the last step of a sink is seen, and printed if so many steps
+                     have passed
 
-    In data_parallel every rank prints its own loss, in semi_auto and auto_parallel all print the same. In `Model.fit` the epoch's evaluation is
-    printed too. A loss that is not finite ends the training: LossNotFinite (a ValueError) naming rank, epoch and step.
+    In data_parallel every rank prints its own loss, in semi_auto and auto_parallel all print the same. In `Model.fit`
+    the epoch's evaluation is printed too. A loss that is not finite ends the training: LossNotFinite (a ValueError)
+    naming rank, epoch and step.
     """
 
+    @checked(per_print_times=integer(0))
     def __init__(self, per_print_times: int = 1) -> None:
         super().__init__()
-        self._per_print_times = whole_number(per_print_times, "LossMonitor", "per_print_times", 0)
+        self._per_print_times = per_print_times
         self._last_print_time = 0
 
     def on_train_begin(self, run_context: RunContext) -> None:
@@ -230,10 +242,11 @@ class LossMonitor(Callback):
         if isinstance(loss, float) and not math.isfinite(loss):
             where = f"{rank_text()}epoch: {params.cur_epoch_num} step: {step}"
             hint = "Try a smaller learning rate, or clip the gradients; in float16 also a loss scale"
-            raise LossNotFinite(message(f"the loss is {loss}, training ends here", where=where, hint=hint))
+            raise LossNotFinite(f"the loss is {loss}, training ends here", where=where, hint=hint)
         if self._per_print_times and params.cur_step_num - self._last_print_time >= self._per_print_times:
             self._last_print_time = params.cur_step_num
-            # one write with its end: lines of ranks that share a file or a terminal stay whole, also with PYTHONUNBUFFERED
+            # one write with its end: lines of ranks that share a file or a terminal stay whole, also with
+            # PYTHONUNBUFFERED
             print(f"epoch: {params.cur_epoch_num} step: {step}, loss is {loss}\n", end="", flush=True)
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
@@ -250,10 +263,11 @@ class TimeMonitor(Callback):
     data_time  add ` (data time: Z ms)`: what a step waited for its data (not in sink mode)
     """
 
+    @checked(data_time=flag, data_size=integer(1) | None)
     def __init__(self, data_size: int | None = None, data_time: bool = False) -> None:
         super().__init__()
-        self.data_size = None if data_size is None else whole_number(data_size, "TimeMonitor", "data_size", 1)
-        self.data_time = flag(data_time, "TimeMonitor", "data_time")
+        self.data_size = data_size
+        self.data_time = data_time
         self.epoch_time_s = 0.0  # of the last epoch
         self._waiting_since = 0.0
         # by mode: in `fit` an evaluation lies inside a training epoch
@@ -285,10 +299,12 @@ class TimeMonitor(Callback):
 class LambdaCallback(Callback):
     """A callback made of functions of one argument, the run_context.
 
-    on_train_begin, on_train_epoch_begin, on_train_step_begin, on_train_step_end, on_train_epoch_end, on_train_end and the same with on_eval_:
+    on_train_begin, on_train_epoch_begin, on_train_step_begin, on_train_step_end, on_train_epoch_end, on_train_end and
+    the same with on_eval_:
     functions or None
     """
 
+    @checked(**dict.fromkeys(EVENTS, instance(Callable, "A function of run_context") | None))
     def __init__(
         self,
         on_train_epoch_begin: Callable | None = None,
@@ -306,18 +322,16 @@ class LambdaCallback(Callback):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in EVENTS}
         super().__init__()
-        for name, function in given.items():
-            if function is None:
-                continue
-            if not callable(function):
-                raise ArgumentTypeError(message(f"{name}={shorten(function)}", where="LambdaCallback", allowed="A function of run_context, or None"))
-            setattr(self, name, function)
+        for name, call in given.items():
+            if call is not None:
+                setattr(self, name, call)
 
 
 class History(Callback):
     """Keeps the last loss of each epoch.
 
-    After the run `epoch` is {"epoch": [1, 2, ...]} and `history` {"net_output": [losses], and in `Model.fit` each metric: [values]}.
+    After the run `epoch` is {"epoch": [1, 2, ...]} and `history` {"net_output": [losses], and in `Model.fit` each
+    metric: [values]}.
     """
 
     def __init__(self) -> None:
@@ -339,16 +353,8 @@ class SummaryCollector(Callback):
     """MindInsight's collector, which is not part of this package: making one raises NotBuiltYet."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        hint = "Use LossMonitor() or History() for losses, ProgressBar() to watch, and the event log for what ranks send each other"
-        raise NotBuiltYet(message("summaries for MindInsight are not written here", where="SummaryCollector", hint=hint))
-
-
-def check_monitor(where: str, monitor: Any, mode: Any) -> tuple[str, str]:
-    """The arguments `monitor` and `mode` of callbacks that watch a value. Raises ArgumentTypeError, ArgumentError."""
-    if not isinstance(monitor, str):
-        raise ArgumentTypeError(message(f"monitor={shorten(monitor)}", where=where, allowed="A str: 'loss', 'eval_loss' or the name of a metric"))
-    if not isinstance(mode, str):
-        raise ArgumentTypeError(message(f"mode={shorten(mode)}", where=where, allowed="'auto', 'min' or 'max'"))
-    if mode not in ("auto", "min", "max"):
-        raise ArgumentError(message(f"mode={mode!r}", where=where, allowed="'auto', 'min' or 'max'"))
-    return monitor, mode
+        hint = (
+            "Use LossMonitor() or History() for losses, ProgressBar() to watch, and the event log for what ranks "
+            "send each other"
+        )
+        raise NotBuiltYet("summaries for MindInsight are not written here", where="SummaryCollector", hint=hint)

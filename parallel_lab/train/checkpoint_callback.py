@@ -4,14 +4,15 @@
     model.train(5, dataset, callbacks=[ModelCheckpoint("net", directory=f"rank_{get_rank()}", config=config)])
     # rank_0/net-graph.meta, net-1_100.ckpt, net-2_44.ckpt, ...
 
-A file `<prefix>-<epoch>_<step>.ckpt` holds the parameters and the optimizer's states, so that a training can go on from it (`load_checkpoint`,
-`load_param_into_net`); `<prefix>-graph.meta` is a text in JSON about the network. If the folder has files of that prefix already, those of this run
-are called `<prefix>_1`, `<prefix>_2`, ... A new file is written whole before an old one is deleted: there is always one to go on from, whenever the
-program is killed.
+A file `<prefix>-<epoch>_<step>.ckpt` holds the parameters and the optimizer's states, so that a training can go on from
+it (`load_checkpoint`, `load_param_into_net`); `<prefix>-graph.meta` is a text in JSON about the network. If the folder
+has files of that prefix already, those of this run are called `<prefix>_1`, `<prefix>_2`, ... A new file is written
+whole before an old one is deleted: there is always one to go on from, whenever the program is killed.
 
-On several ranks each needs a folder of its own; ranks that train together are refused one in common, all of them before the first step. In
-semi_auto and auto_parallel, `integrated_save=True` puts the tensors together on every rank, which all ranks do at the same moment, while False writes
-each rank's slices. Rules and names: MindSpore, train.callback.ModelCheckpoint.
+On several ranks each needs a folder of its own; ranks that train together are refused one in common, all of them before
+the first step. In semi_auto and auto_parallel, `integrated_save=True` puts the tensors together on every rank, which
+all ranks do at the same moment, while False writes each rank's slices. Rules and names: MindSpore,
+train.callback.ModelCheckpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import json
 import os
 import platform
 import re
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,25 +29,21 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint.format import write_checkpoint
-from ..checkpoint.records import TensorRecord
-from ..checkpoint.serialization import TEXTS
-from ..checkpoint.values import network_records, optimizer_records, optimizers_of, record_of
-from ..context import current_world
-from ..errors import ArgumentError, ArgumentTypeError, CollectiveMismatch, NotBuiltYet, message, shorten
-from ..files import write_whole
+from ..base.checks import Check, checked, choice, flag, instance, integer, path_text, text
+from ..base.errors import ArgumentError, ArgumentTypeError, CollectiveMismatch, NotBuiltYet, shorten
+from ..base.files import write_whole
+from ..base.hooks import current_world
+from ..base.settings.checks import SHARDED_MODES
 from ..nn.cell import Cell
-from ..nn.checks import flag, whole_number
-from ..settings import uncalled_function
-from ..tensor import Tensor
+from ..nn.tensor.tensor import Tensor
 from .agreement import groups_of, said_by_first, training_world
 from .callbacks import Callback, RunContext
-from .compiled import SHARDED_MODES
-
-__all__ = ["CheckpointConfig", "ModelCheckpoint", "check_places"]
+from .checkpoint.format import write_checkpoint
+from .checkpoint.records import TensorRecord
+from .checkpoint.serialization import TEXTS, SaveThread
+from .checkpoint.values import network_records, optimizer_records, optimizers_of, record_of
 
 _INFO = ("epoch_num", "step_num")
-_FORMATS = ("ckpt", "safetensors")
 
 
 class CheckpointConfig:
@@ -56,18 +52,37 @@ class CheckpointConfig:
     save_checkpoint_steps          save every so many steps
     save_checkpoint_seconds        or every so many seconds: only if steps is None or 0
     keep_checkpoint_max            keep so many files, the oldest are deleted
-    keep_checkpoint_per_n_minutes  or one of every so many minutes, and the last: only if max is None or 0. With neither one file is kept
-    integrated_save                semi_auto and auto_parallel: put the slices together, so that each file holds whole tensors
-    async_save                     write in a thread, while the training goes on; the file is complete when the next one is begun, or the run ends
+    keep_checkpoint_per_n_minutes  or one of every so many minutes, and the last: only if max is None or 0. With neither
+                                   one file is kept
+    integrated_save                semi_auto and auto_parallel: put the slices together, so that each file holds whole
+                                   tensors
+    async_save                     write in a thread, while the training goes on; the file is complete when the next one
+                                   is begun, or the run ends
     saved_network                  the Cell to save; default: the trained network
-    append_info                    what else to save: a list of "epoch_num", "step_num" and at most one dict {name: number, text or Tensor}
-    exception_save                 when the training ends with an error, save `<prefix>-<epoch>_<step>_breakpoint.ckpt` (slices, where they are cut)
+    append_info                    what else to save: a list of "epoch_num", "step_num" and at most one dict {name:
+                                   number, text or Tensor}
+    exception_save                 when the training ends with an error, save `<prefix>-<epoch>_<step>_breakpoint.ckpt`
+                                   (slices, where they are cut)
     format                         "ckpt" or "safetensors": the end of the file name; the format is the same
 
-    crc_check is accepted: checksums are always written and checked. enc_key and remove_redundancy raise NotBuiltYet. Raises ArgumentTypeError (a
-    TypeError and ValueError), ArgumentError (a ValueError).
+    crc_check is accepted: checksums are always written and checked. enc_key and remove_redundancy raise NotBuiltYet.
+    Raises ArgumentTypeError (a TypeError and ValueError), ArgumentError (a ValueError).
     """
 
+    @checked(
+        save_checkpoint_steps=integer(0) | None,
+        save_checkpoint_seconds=integer(0) | None,
+        keep_checkpoint_max=integer(0) | None,
+        keep_checkpoint_per_n_minutes=integer(0) | None,
+        integrated_save=flag,
+        async_save=flag,
+        saved_network=instance(Cell, "A Cell") | None,
+        enc_mode=text,
+        exception_save=flag,
+        crc_check=flag,
+        remove_redundancy=flag,
+        format=choice("ckpt", "safetensors"),
+    )
     def __init__(
         self,
         save_checkpoint_steps: int | None = 1,
@@ -92,69 +107,85 @@ class CheckpointConfig:
             "keep_checkpoint_max": keep_checkpoint_max,
             "keep_checkpoint_per_n_minutes": keep_checkpoint_per_n_minutes,
         }
-        for name, value in counts.items():
-            counts[name] = None if value is None else whole_number(value, where, name, 0)
         if not any(counts.values()):
-            raise ArgumentError(message(f"{', '.join(counts)} are all None or 0", where=where, allowed="At least one above 0"))
+            raise ArgumentError(f"{', '.join(counts)} are all None or 0", where=where, allowed="At least one above 0")
         if not counts["save_checkpoint_steps"] and not counts["save_checkpoint_seconds"]:
             what = "save_checkpoint_steps and save_checkpoint_seconds are None or 0: nothing would be saved"
-            raise ArgumentError(message(what, where=where, allowed="One of them above 0"))
+            raise ArgumentError(what, where=where, allowed="One of them above 0")
         self.save_checkpoint_steps: int | None = counts["save_checkpoint_steps"]
         self.save_checkpoint_seconds = None if self.save_checkpoint_steps else counts["save_checkpoint_seconds"]
         minutes = counts["keep_checkpoint_per_n_minutes"]
         self.keep_checkpoint_max = counts["keep_checkpoint_max"] or (None if minutes else 1)
         self.keep_checkpoint_per_n_minutes = None if counts["keep_checkpoint_max"] else minutes
-        self.integrated_save = flag(integrated_save, where, "integrated_save")
-        self.async_save = flag(async_save, where, "async_save")
-        self.exception_save = flag(exception_save, where, "exception_save")
-        self.crc_check = flag(crc_check, where, "crc_check")
-        if saved_network is not None and not isinstance(saved_network, Cell):
-            raise ArgumentTypeError(message(f"saved_network={shorten(saved_network)}", where=where, allowed="A Cell, or None"))
+        self.integrated_save = integrated_save
+        self.async_save = async_save
+        self.exception_save = exception_save
+        self.crc_check = crc_check
         self.saved_network = saved_network
         self.append_dict = _append_dict(append_info)
-        if enc_key is not None and not isinstance(enc_key, bytes):
-            raise ArgumentTypeError(message("enc_key is no bytes", where=where, allowed="None"))
-        if not isinstance(enc_mode, str):
-            raise ArgumentTypeError(message(f"enc_mode={shorten(enc_mode)}", where=where, allowed="A str"))
+        if enc_key is not None and not isinstance(enc_key, bytes):  # the text does not show a key
+            raise ArgumentTypeError("enc_key is not bytes", where=where, allowed="None")
         if enc_key is not None:
-            raise NotBuiltYet(message("enc_key: checkpoints are not encrypted here", where=where, hint="Leave it away; encrypt the files yourself"))
-        if flag(remove_redundancy, where, "remove_redundancy"):
-            hint = "Leave it away: every rank's file then has all that the rank holds"
-            raise NotBuiltYet(message("remove_redundancy=True is not there yet", where=where, hint=hint))
+            raise NotBuiltYet(
+                "enc_key: checkpoints are not encrypted here",
+                where=where,
+                hint="Omit it; encrypt the files yourself",
+            )
+        if remove_redundancy:
+            hint = "Omit it: every rank's file then has all that the rank holds"
+            raise NotBuiltYet("remove_redundancy=True is not available yet", where=where, hint=hint)
         self.enc_key, self.enc_mode, self.remove_redundancy = enc_key, enc_mode, remove_redundancy
-        if not isinstance(format, str):
-            raise ArgumentTypeError(message(f"format={shorten(format)}", where=where, allowed=f"One of {', '.join(map(repr, _FORMATS))}"))
-        if format not in _FORMATS:
-            raise ArgumentError(message(f"format={format!r}", where=where, allowed=f"One of {', '.join(map(repr, _FORMATS))}"))
         self.format = format
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         """When to save and what to keep, as a dict."""
-        names = ("save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes", "saved_network")
+        names = (
+            "save_checkpoint_steps",
+            "save_checkpoint_seconds",
+            "keep_checkpoint_max",
+            "keep_checkpoint_per_n_minutes",
+            "saved_network",
+        )
         return {name: getattr(self, name) for name in names}
 
 
 def _append_dict(info: Any) -> dict[str, Any] | None:
     """append_info as a dict; None if there is nothing. Raises ArgumentTypeError, ArgumentError."""
-    where, allowed = "CheckpointConfig", "A list of 'epoch_num', 'step_num' and at most one dict {name: number, text or Tensor}"
+    where, allowed = (
+        "CheckpointConfig",
+        "A list of 'epoch_num', 'step_num' and at most one dict {name: number, text or Tensor}",
+    )
     if info is None or info == []:
         return None
     if not isinstance(info, list):
-        raise ArgumentTypeError(message(f"append_info={shorten(info)}", where=where, allowed=allowed))
+        raise ArgumentTypeError(f"append_info={shorten(info)}", where=where, allowed=allowed)
     found: dict[str, Any] = {}
     for element in info:
         if isinstance(element, str):
             if element not in _INFO:
-                raise ArgumentError(message(f"{element!r} in append_info", where=where, allowed=allowed))
+                raise ArgumentError(f"{element!r} in append_info", where=where, allowed=allowed)
             found[element] = 0
         elif not isinstance(element, dict) or sum(isinstance(one, dict) for one in info) > 1:
-            raise ArgumentTypeError(message(f"{shorten(element)} in append_info", where=where, allowed=allowed))
+            raise ArgumentTypeError(f"{shorten(element)} in append_info", where=where, allowed=allowed)
         else:
             for name, value in element.items():
                 if not isinstance(name, str) or not isinstance(value, (int, float, bool, str, Tensor)):
-                    raise ArgumentTypeError(message(f"{shorten(name)}: {shorten(value)} in append_info", where=where, allowed=allowed))
+                    raise ArgumentTypeError(
+                        f"{shorten(name)}: {shorten(value)} in append_info", where=where, allowed=allowed
+                    )
                 found[name] = value
     return found
+
+
+def _read_prefix(value: Any) -> str:
+    plain = text.read(value)
+    if not plain or "/" in plain or "\0" in plain:
+        raise ValueError
+    return plain
+
+
+PREFIX = Check("A non-empty str without '/'", _read_prefix)
+FOLDER = path_text("A non-empty str or path", empty=False, kinds=(str, os.PathLike))
 
 
 class ModelCheckpoint(Callback):
@@ -168,6 +199,7 @@ class ModelCheckpoint(Callback):
     Raises ArgumentTypeError and ArgumentError (both ValueErrors).
     """
 
+    @checked(prefix=PREFIX, directory=FOLDER | None, config=instance(CheckpointConfig, "A CheckpointConfig") | None)
     def __init__(
         self,
         prefix: str = "CKP",
@@ -177,19 +209,15 @@ class ModelCheckpoint(Callback):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        if not isinstance(prefix, str):
-            raise ArgumentTypeError(message(f"prefix={shorten(prefix)}", where="ModelCheckpoint", allowed="A str without '/'"))
-        if not prefix or "/" in prefix or "\0" in prefix:
-            raise ArgumentError(message(f"prefix={shorten(prefix)}", where="ModelCheckpoint", allowed="A non-empty str without '/'"))
-        if config is not None and not isinstance(config, CheckpointConfig):
-            raise ArgumentTypeError(message(f"config={shorten(config)}", where="ModelCheckpoint", allowed="A CheckpointConfig, or None"))
         self._given_prefix = self._prefix = prefix
-        self._directory = Path.cwd() if directory is None else _folder(directory)
+        self._directory = Path.cwd() if directory is None else Path(directory).absolute()
         self._config = CheckpointConfig() if config is None else config
         self._clock = clock
         self._latest = ""
-        self._files: list[tuple[Path, float]] = []  # those this run has written and not deleted, the oldest first, and when
-        self._thread: _Writer | None = None
+        self._files: list[
+            tuple[Path, float]
+        ] = []  # those this run has written and not deleted, the oldest first, and when
+        self._thread: SaveThread | None = None
         self._params: Any = None
         self._forget()
 
@@ -232,7 +260,9 @@ class ModelCheckpoint(Callback):
         self._save_if_due(run_context.original_args(), last=True)
         self._join()
 
-    def __exit__(self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: Any = None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: Any = None
+    ) -> None:
         params, self._params = self._params, None
         try:
             if error is not None and self._config.exception_save and params is not None and params.get("cur_step_num"):
@@ -245,7 +275,12 @@ class ModelCheckpoint(Callback):
         if params.cur_step_num == self._last_step or not self._is_due(params, last):
             return
         self._last_step = params.cur_step_num
-        path = self._write(params, f"{self._prefix}-{_numbers(params)}", integrated=self._config.integrated_save, in_thread=self._config.async_save)
+        path = self._write(
+            params,
+            f"{self._prefix}-{_numbers(params)}",
+            integrated=self._config.integrated_save,
+            in_thread=self._config.async_save,
+        )
         self._files = [(kept, when) for kept, when in self._files if kept != path] + [(path, self._clock())]
         self._latest = str(path)
         if self._thread is None:
@@ -285,11 +320,17 @@ class ModelCheckpoint(Callback):
         network = params.network if self._config.saved_network is None else self._config.saved_network
         records = training_records(network, params.optimizer, integrated=integrated)
         added = dict(self._config.append_dict or {})
-        added.update({key: value for key, value in (("epoch_num", params.cur_epoch_num), ("step_num", params.cur_step_num)) if key in added})
+        added.update(
+            {
+                key: value
+                for key, value in (("epoch_num", params.cur_epoch_num), ("step_num", params.cur_step_num))
+                if key in added
+            }
+        )
         self._join()
         if in_thread:
             kept = {key: replace(record, array=np.array(record.array)) for key, record in records.items()}
-            self._thread = _Writer(lambda: write_records(path, kept, added))
+            self._thread = SaveThread(path, lambda: write_records(path, kept, added), is_awaited=True)
             self._thread.start()
         else:
             write_records(path, records, added)
@@ -313,35 +354,7 @@ class ModelCheckpoint(Callback):
             write_whole(self._directory / f"{self._prefix}-graph.meta", text.encode())
 
 
-class _Writer(threading.Thread):
-    """A thread that keeps what it failed with."""
-
-    def __init__(self, write: Callable[[], Any]) -> None:
-        super().__init__(name="async_save_checkpoint")
-        self._write, self.error = write, None
-
-    def run(self) -> None:
-        try:
-            self._write()
-        except BaseException as error:  # given to the training, which joins
-            self.error = error
-
-
 # ---- names and folders ----
-
-
-def _folder(directory: Any) -> Path:
-    """`directory` as an absolute path. Raises ArgumentTypeError, ArgumentError."""
-    where = "ModelCheckpoint"
-    if not isinstance(directory, (str, os.PathLike)):
-        raise ArgumentTypeError(message(f"directory={shorten(directory)}", where=where, allowed="A str or path, or None for the current folder"))
-    text = os.fspath(directory)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ArgumentError(message(f"directory={shorten(text)}", where=where, allowed="A non-empty path"))
-    if name := uncalled_function(text):
-        hint = f"Call it: directory='...{{}}...'.format({name}())"
-        raise ArgumentError(message(f"directory={shorten(text)} has the text of the function {name}, not what it returns", where=where, hint=hint))
-    return Path(text).absolute()
 
 
 def free_prefix(directory: Path, prefix: str) -> str:
@@ -364,7 +377,8 @@ def _gathers(parallel_mode: str, integrated_save: bool) -> bool:
 def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: str) -> None:
     """Refuse what the ranks' ModelCheckpoints would do to each other; said: `place()` of each, by rank.
 
-    Raises ArgumentError for a folder in common, CollectiveMismatch if slices are put together by some ranks or at different steps only.
+    Raises ArgumentError for a folder in common, CollectiveMismatch if slices are gathered by some ranks or at
+    different steps only.
     """
     folders: dict[str, list[int]] = {}
     for rank, places in enumerate(said):
@@ -374,40 +388,51 @@ def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: st
         if len(ranks) > 1:
             what = f"ranks {', '.join(map(str, ranks))} all save their checkpoints to {folder.partition(':')[2]}"
             hint = 'ModelCheckpoint(directory=f"rank_{get_rank()}")'
-            raise ArgumentError(message(what, where=where, allowed="A folder of its own for each rank", hint=hint))
-    together = [[(one["prefix"], one["rule"]) for one in places if _gathers(parallel_mode, one["integrated_save"])] for places in said]
+            raise ArgumentError(what, where=where, allowed="A folder of its own for each rank", hint=hint)
+    together = [
+        [(one["prefix"], one["rule"]) for one in places if _gathers(parallel_mode, one["integrated_save"])]
+        for places in said
+    ]
     found = groups_of(together)
     if len(found) > 1:
         who = "; ".join(f"{rule} on rank {', '.join(map(str, ranks))}" for rule, ranks in found.items())
         allowed = "With integrated_save=True every rank saves at the same steps: they put the slices together"
         hint = "Give every rank the same ModelCheckpoint and CheckpointConfig, or set integrated_save=False"
-        raise CollectiveMismatch(message(f"prefix and [steps, seconds] of the checkpoints are {who}", where=where, allowed=allowed, hint=hint))
+        raise CollectiveMismatch(
+            f"prefix and [steps, seconds] of the checkpoints are {who}", where=where, allowed=allowed, hint=hint
+        )
 
 
 # ---- what is saved ----
 
 
 def training_records(network: Cell, optimizer: Any, *, integrated: bool) -> dict[str, TensorRecord]:
-    """{name: record} of a network and of its optimizer: what a training needs to go on. Collective where slices are put together."""
+    """{name: record} of a network and of its optimizer: what a training needs to go on. Collective where slices are put
+    together.
+    """
     records = network_records(network, integrated=integrated)
     if optimizer is not None:
         for name, record in optimizer_records(optimizer, integrated=integrated).items():
             if name in records and all(held is not optimizer for held in optimizers_of(network)):
                 what = f"the network has a parameter {name!r}, and so is a state of the optimizer called"
-                raise ArgumentError(message(what, where="ModelCheckpoint", hint="Give the parameter another name"))
+                raise ArgumentError(what, where="ModelCheckpoint", hint="Give the parameter another name")
             records[name] = record
     return records
 
 
 def write_records(path: Path, records: dict[str, TensorRecord], added: dict[str, Any]) -> None:
-    """Write one checkpoint file. added: numbers and Tensors become tensors of that name, texts go into its meta data."""
+    """Write one checkpoint file. added: numbers and Tensors become tensors of that name, texts go into its meta
+    data.
+    """
     more = {name: record_of(value) for name, value in added.items() if not isinstance(value, str)}
     texts = {name: value for name, value in added.items() if isinstance(value, str)}
     write_checkpoint(path, {**records, **more}, meta={TEXTS: texts} if texts else {})
 
 
 def graph_facts(params: Any) -> dict[str, Any]:
-    """What `<prefix>-graph.meta` says: the network's cells and parameters, and the plan's program if it was compiled."""
+    """What `<prefix>-graph.meta` says: the network's cells and parameters, and the plan's program if it was
+    compiled.
+    """
     plan, world = params.get("plan"), current_world()
     rank = 0 if world is None else world.rank
     return {
@@ -417,6 +442,8 @@ def graph_facts(params: Any) -> dict[str, Any]:
         "parallel_mode": params.parallel_mode,
         "rank": rank,
         "cells": {path: type(cell).__name__ for path, cell in params.network.cells_and_names()},
-        "parameters": {p.name: {"shape": list(p.full_shape), "dtype": str(p.dtype)} for p in params.network.get_parameters()},
+        "parameters": {
+            p.name: {"shape": list(p.full_shape), "dtype": str(p.dtype)} for p in params.network.get_parameters()
+        },
         "program": plan.text(rank=rank).splitlines() if plan is not None else None,
     }

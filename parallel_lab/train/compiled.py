@@ -1,10 +1,11 @@
 """Functions and Cells that run compiled on the ranks of a world.
 
-    step = CompiledFunction(train_step, settings)     # traced, compiled and compared among the ranks when it is first called
+    step = CompiledFunction(train_step, settings)     # traced, compiled and compared among the ranks at the first call
     loss = step(images, labels)                       # this rank's slices in, this rank's slices out
 
-`jit` and AutoParallel make these; so does calling a Cell in semi_auto_parallel and auto_parallel mode (`run_cell`; `communication.init` installs it).
-A program is kept per shape and dtype of the inputs; the learner's Parameters and optimizer are the store of all of them (`runner.py`).
+`jit` and AutoParallel make these; so does calling a Cell in semi_auto_parallel and auto_parallel mode (`run_cell`;
+`communication.init` installs it). A program is kept per shape and dtype of the inputs; the learner's Parameters and
+optimizer are the store of all of them (`runner.py`).
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler import Compiled, compile_program
-from ..context import GRAPH_MODE, ParallelConfig, current_tracer, current_world, frozen, frozen_for_run, get_context, on_tape
-from ..errors import ArgumentTypeError, ShapeError, TraceError, message, shorten
-from ..graph.passes.parallelize import dataset_layouts
-from ..layout import TensorLayout
+from ..base.errors import ArgumentTypeError, ShapeError, shorten
+from ..base.hooks import current_world
+from ..base.settings.checks import SHARDED_MODES
+from ..base.settings.config import ParallelConfig
+from ..base.settings.context import frozen, frozen_for_run, get_context
+from ..base.settings.tables import GRAPH_MODE
+from ..graph.compiler import Compiled, compile_program
+from ..graph.passes.dataset_strategy import dataset_layouts
+from ..graph.plan import Plan
+from ..layout.slices import cut
+from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.sharded import ShardedCell, check_propagates
-from ..origin import caller
-from ..plan import Plan
-from ..settings import SHARDED_MODES
-from ..slices import cut
-from ..tensor import Parameter, RankTensor, Tensor
+from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
 from .agreement import agree_on_start
-from .files import after_compiling
 from .runner import RankProgram
-
-__all__ = ["SHARDED_MODES", "CompiledFunction", "jit", "refuse_on_tape", "run_cell", "runs_compiled"]
 
 
 def runs_compiled() -> bool:
-    """Whether Cells and jitted functions that are called now run compiled: on a rank of a world, in a mode that cuts operators."""
+    """Whether Cells and jitted functions that are called now run compiled: on a rank of a world, in a mode that cuts
+    operators.
+    """
     return current_world() is not None and frozen().parallel_mode in SHARDED_MODES and get_context("mode") == GRAPH_MODE
 
 
@@ -44,13 +45,20 @@ class CompiledFunction:
     """A function of tensors that runs compiled on the ranks of the present world.
 
     fn        a Cell or a function; it may be a whole training step (gradients asked for and an optimizer called inside)
-    settings  options of `compile_program`: loss, optimizer, fields of ParallelConfig; or a function that returns them, asked when it is compiled
+    settings  options of `compile_program`: loss, optimizer, fields of ParallelConfig; or a function that returns them,
+              asked when it is compiled
     parameters  "slices", "whole" or "as they were": see `RankProgram`
 
     Arguments that are no tensors (numbers, strings, None) are part of the program.
     """
 
-    def __init__(self, fn: Callable, settings: dict[str, Any] | Callable[[], dict[str, Any]] | None = None, *, parameters: str = "slices") -> None:
+    def __init__(
+        self,
+        fn: Callable,
+        settings: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
+        *,
+        parameters: str = "slices",
+    ) -> None:
         self.fn, self.parameters = fn, parameters
         self._settings = settings if callable(settings) else lambda: dict(settings or {})
         # several for one key: a Cell's training mode and what is trained make other programs too
@@ -74,12 +82,14 @@ class CompiledFunction:
         options, world = {"global_rank": 0, **self._settings()}, current_world()
         settings = {k: v for k, v in options.items() if k not in ("loss", "optimizer")}
         if world is not None:
-            options["device_num"] = settings["device_num"] = frozen_for_run(**settings).device_num  # one that was set must be that of the ranks
+            options["device_num"] = settings["device_num"] = frozen_for_run(
+                **settings
+            ).device_num  # one that was set must be that of the ranks
         config = frozen(**settings)
-        given = [a for a in args if _is_tensor(a)]
+        given = [a for a in args if is_tensor(a)]
         wanted = dataset_layouts(config, tuple(tuple(getattr(a, "full_shape", a.shape)) for a in given))
         tensors = [_own_part(a, layout, config) for a, layout in zip(given, wanted, strict=True)]
-        static = tuple((i, a) for i, a in enumerate(args) if not _is_tensor(a))
+        static = tuple((i, a) for i, a in enumerate(args) if not is_tensor(a))
         key = (tuple((t.shape, str(t.dtype)) for t in tensors), repr(static), config, world)
         known = self._programs.setdefault(key, [])
         program = next((p for p in known if still_holds(p.compiled)), None)
@@ -89,7 +99,9 @@ class CompiledFunction:
         self.last = program
         return program, tensors
 
-    def _compiled(self, tensors: list[Any], args: Sequence[Any], static: tuple, options: dict[str, Any], config: ParallelConfig) -> RankProgram:
+    def _compiled(
+        self, tensors: list[Any], args: Sequence[Any], static: tuple, options: dict[str, Any], config: ParallelConfig
+    ) -> RankProgram:
         world = current_world()
         made: Compiled = compile_program(_with_static(self.fn, args, static), *tensors, **options)
         program = RankProgram(made, world, parameters=self.parameters)
@@ -100,14 +112,18 @@ class CompiledFunction:
 
 
 def still_holds(made: Compiled) -> bool:
-    """Whether what a program was made from is as it was: training mode of Cells, strategies of operators, which Parameters are trained, and how their
-    gradients travel.
+    """Whether what a program was made from is as it was: training mode of Cells, strategies of operators, which
+    Parameters are trained, and how their gradients travel.
     """
     trained = {given.name: given.trainable for given in made.plan.parameters}
     same = all(cell.training == training for cell, training in made.cells)
     same = same and all((p.in_strategy, p.out_strategy) == strategies for p, strategies in made.primitives)
     same = same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
-    ways = {p.name: (p.comm_fusion, p.fusion_given, p.layerwise, p.parallel_optimizer) for p in made.traced.inputs if p.role == "parameter"}
+    ways = {
+        p.name: (p.comm_fusion, p.fusion_given, p.layerwise, p.parallel_optimizer)
+        for p in made.traced.inputs
+        if p.role == "parameter"
+    }
     return same and all(_way(p) == ways[name] for name, p in made.parameters.items() if name in ways)
 
 
@@ -116,12 +132,15 @@ def _way(p: Parameter) -> tuple[int, bool, bool, bool]:
     return p.comm_fusion, p.comm_fusion_given, p.layerwise_parallel, p.parallel_optimizer
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether an argument of a call is data, and not part of the program."""
     return isinstance(value, (Tensor, np.ndarray))
 
 
 def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
-    """An input as the program takes it: results of other compiled calls, and cut Parameters, are brought from their layout to that of the input."""
+    """An input as the program takes it: results of other compiled calls, and cut Parameters, are brought from their
+    layout to that of the input.
+    """
     if isinstance(value, Parameter) and value.layout is not None:
         value = RankTensor(value.asnumpy(), value.full_shape, value.layout)
     if not isinstance(value, RankTensor) or value.layout is None:
@@ -131,9 +150,12 @@ def _own_part(value: Any, wanted: TensorLayout, config: ParallelConfig) -> Any:
     if value.layout.same_placement(wanted):
         return value
     if any(size % count for size, count in zip(value.full_shape, wanted.splits, strict=True)):
-        what = f"a tensor of shape {value.full_shape} is to be cut {wanted.splits}, as dataset_strategy {config.dataset_strategy!r} says"
+        what = (
+            f"a tensor of shape {value.full_shape} is to be split {wanted.splits}, as dataset_strategy "
+            f"{config.dataset_strategy!r} says"
+        )
         hint = 'Set dataset_strategy="full_batch", or put the call that made it into the function that is compiled'
-        raise ShapeError(message(what, where="a compiled call", allowed="Counts that divide the dims", hint=hint))
+        raise ShapeError(what, where="a compiled call", allowed="Counts that divide the dims", hint=hint)
     return Tensor(cut(value.full().asnumpy(), wanted, current_world().rank))
 
 
@@ -151,7 +173,10 @@ def _with_static(fn: Callable, args: Sequence[Any], static: tuple[tuple[int, Any
 
     names = list(inspect.signature(of_tensors).parameters.values())
     if len(names) >= len(args):
-        kept = [names[i].replace(default=inspect.Parameter.empty, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for i in places]
+        kept = [
+            names[i].replace(default=inspect.Parameter.empty, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for i in places
+        ]
         of_tensors.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
     return of_tensors
 
@@ -165,66 +190,18 @@ def positional(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     only = {name: value for name, value in kwargs.items() if name in bound.kwargs or name not in bound.arguments}
     if only:
         what = f"keyword-only arguments {shorten(only)}"
-        raise ArgumentTypeError(message(what, where="a compiled call", allowed="Arguments that can be given by position"))
+        raise ArgumentTypeError(what, where="a compiled call", allowed="Arguments that can be given by position")
     return bound.args
 
 
-def refuse_on_tape(name: str) -> None:
-    """Raise TraceError where code that runs at once asks for the gradient through a compiled call: it would get zeros."""
-    if on_tape.get():
-        what = f"the gradient through {name}, which runs compiled, is asked for by code that runs at once"
-        hint = "Put value_and_grad and the optimizer into one function, and decorate it with jit or give it to AutoParallel"
-        raise TraceError(message(what, where=caller().place, allowed="A training step that is compiled as a whole", hint=hint))
+def after_compiling(compiled: Compiled, world: Any) -> None:
+    """Write what settings ask for: the strategies (`strategy_ckpt_save_file`) and the IR files (`save_graphs`)."""
+    path = compiled.plan.config.strategy_ckpt_save_file
+    if path:
+        from ..graph.strategy_file import save_strategy
 
+        save_strategy(compiled.plan, path)
+    if get_context("save_graphs"):
+        from .ir_files import write_graph_files
 
-def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a Cell that is called outside any trace does on a rank: NotImplemented to run at once, or what its compiled form returns.
-
-    cell  a Cell, or a function that `value_and_grad` made
-    """
-    world = current_world()
-    if isinstance(cell, ShardedCell) and world is not None and frozen().parallel_mode in SHARDED_MODES and not runs_compiled():
-        check_propagates()
-        from .region import run_region
-
-        return run_region(cell, positional(cell.fn if not isinstance(cell.fn, Cell) else cell.fn.construct, args, kwargs), world)
-    if not runs_compiled():
-        return NotImplemented
-    given = positional(getattr(cell, "construct", cell), args, kwargs)
-    if not any(_is_tensor(a) and a.ndim for a in given):
-        return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to cut
-    refuse_on_tape(getattr(cell, "__name__", type(cell).__name__))
-    compiled = cell.__dict__.get("_compiled")
-    if compiled is None:
-        compiled = cell.__dict__["_compiled"] = CompiledFunction(cell)
-    return compiled(*given)
-
-
-def jit(fn: Callable | None = None, **options: Any) -> Callable:
-    """Compile a function or method where the parallel mode cuts operators; else it runs as it is, with the same results.
-
-    Used as `@jit`, `@jit(...)` or `jit(fn)`. Options of MindSpore's jit (mode, input_signature, jit_level, jit_config, backend, ...) are taken and
-    change nothing: there is one compiler.
-    """
-    known = ("mode", "input_signature", "hash_args", "jit_config", "compile_once", "jit_level", "dynamic", "fullgraph", "backend", "capture_mode")
-    unknown = next((name for name in options if name not in known), None)
-    if unknown is not None:
-        raise ArgumentTypeError(message(f"option {unknown!r}", where="jit", allowed=f"Options: {', '.join(known)}"))
-    if fn is None:
-        return functools.partial(jit, **options)
-    if not callable(fn):
-        raise ArgumentTypeError(message(f"fn is {shorten(fn)}", where="jit", allowed="A function, a method or a Cell"))
-    compiled: dict[int, tuple[Any, CompiledFunction]] = {}
-
-    @functools.wraps(fn if not isinstance(fn, Cell) else fn.construct)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if current_tracer.get() is not None or not runs_compiled():
-            return fn(*args, **kwargs)
-        refuse_on_tape(getattr(fn, "__name__", type(fn).__name__))
-        args = positional(fn, args, kwargs)
-        owner = args[0] if args and not _is_tensor(args[0]) and callable(getattr(type(args[0]), fn.__name__, None)) else None
-        if id(owner) not in compiled:
-            compiled[id(owner)] = owner, CompiledFunction(functools.partial(fn, owner) if owner is not None else fn)
-        return compiled[id(owner)][1](*(args[1:] if owner is not None else args))
-
-    return call
+        write_graph_files(compiled.steps, get_context("save_graphs_path"), world.rank if world is not None else 0)

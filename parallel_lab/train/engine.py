@@ -1,4 +1,5 @@
-"""The steps that `Model` takes: one object for training, one for evaluation, one for prediction, whatever the parallel mode.
+"""The steps that `Model` takes: one object for training, one for evaluation, one for prediction, whatever the parallel
+mode.
 
     step = make_train_step(net, nn.MSELoss(), optimizer)
     loss = step(x, y)
@@ -6,8 +7,9 @@
 How a step runs follows from the parallel mode and from whether this process is a rank of a world:
 
     stand_alone                     at once, with the tape
-    data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a network that calls collectives
-                                    itself runs at once, and its gradients go through a DistributedGradReducer
+    data_parallel, hybrid_parallel  every rank its own part of the batch: compiled, gradients summed by the plan; a
+                                    network that calls collectives itself runs at once, and its gradients go through a
+                                    DistributedGradReducer
     semi_auto_parallel, auto_parallel   compiled, operators cut by their strategies
 """
 
@@ -19,28 +21,30 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import value_and_grad
-from ..compiler import Compiled, check_built
-from ..context import current_step, current_world, frozen, frozen_for_run
-from ..errors import ContextConflictError, TracedCommunication, WorldError, message, shorten
-from ..layout import TensorLayout
+from ..base.errors import ContextConflictError, TracedCommunication, WorldError, shorten
+from ..base.hooks import current_step, current_world
+from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
+from ..base.settings.context import frozen, frozen_for_run
+from ..graph.compiler import Compiled, check_built
+from ..graph.plan import Plan
+from ..layout.slices import gather_full
+from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.loss import WithLossCell, check_outputs
-from ..nn.weight_groups import check_grouping_in_context
-from ..nn.wrap import DistributedGradReducer, GradAccumulation, TrainOneStepCell
-from ..plan import Plan
-from ..settings import LOCAL_MODES
-from ..slices import gather_full
-from ..tensor import Parameter, RankTensor, Tensor
+from ..nn.layers.losses import WithLossCell, check_outputs
+from ..nn.optim.grad_reducer import DistributedGradReducer
+from ..nn.optim.weight_groups import check_grouping_in_context
+from ..nn.tensor.autograd import value_and_grad
+from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
+from ..nn.wrap import GradAccumulation, TrainOneStepCell
 from .agreement import broadcast_parameters, warn_of_other_starts
 from .auto_parallel import AutoParallel
-from .compiled import SHARDED_MODES, CompiledFunction
-
-__all__ = ["EvalStep", "PredictStep", "TrainStep", "layouts", "make_eval_step", "make_predict_step", "make_train_step"]
+from .compiled import CompiledFunction
 
 
 def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
-    """(network, options of the compiler, parallel mode): an AutoParallel brings its own settings, else the context's hold."""
+    """(network, options of the compiler, parallel mode): an AutoParallel brings its own settings, else the context's
+    hold.
+    """
     if isinstance(network, AutoParallel):
         settings = network.settings()
         return network.network, settings, settings["parallel_mode"]
@@ -50,8 +54,8 @@ def _unwrapped(network: Callable) -> tuple[Callable, dict[str, Any], str]:
 def _check_world(mode: str, what: str) -> Any:
     """The world, or None where one device is asked for.
 
-    Raises WorldError where ranks are asked for and this process is alone, ContextError for a device_num in stand_alone, ContextConflictError (also a
-    RuntimeError) for a full batch in a mode that cuts no inputs.
+    Raises WorldError where ranks are asked for and this process is alone, ContextError for a device_num in stand_alone,
+    ContextConflictError (also a RuntimeError) for a full batch in a mode that cuts no inputs.
     """
     world, config = current_world(), frozen()
     if mode == "stand_alone":
@@ -59,16 +63,21 @@ def _check_world(mode: str, what: str) -> Any:
     if mode not in SHARDED_MODES and config.dataset_strategy == "full_batch":
         given = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={mode!r}"
         allowed = f"One of {', '.join(map(repr, SHARDED_MODES))}: elsewhere every rank feeds its own rows"
-        raise ContextConflictError(message(given, where=what, allowed=allowed))
+        raise ContextConflictError(given, where=what, allowed=allowed)
     if world is None and mode != "stand_alone" and config.device_num > 1:
-        given = f"parallel_mode={mode!r} with device_num={config.device_num}, and this process is no rank"
-        hint = "Start ranks (parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8) and call init(); or look at the plan: parallel_lab.compile"
-        raise WorldError(message(given, where=what, hint=hint))
+        given = f"parallel_mode={mode!r} with device_num={config.device_num}, and this process is not a rank"
+        hint = (
+            "Start ranks (parallel-lab run -n 8 script.py, in a notebook %%ranks -n 8) and call init(); or look at "
+            "the plan: parallel_lab.compile"
+        )
+        raise WorldError(given, where=what, hint=hint)
     return world
 
 
 class StepNumber:
-    """A step that is being taken at once; `number` steps were taken before it, also before the program was started anew from a checkpoint."""
+    """A step that is being taken at once; `number` steps were taken before it, also before the program was started anew
+    from a checkpoint.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -92,18 +101,24 @@ class _Step:
 
 
 def _in_parts(network: Any, loss_fn: Any, optimizer: Any, parts: int) -> Cell:
-    """The network with its loss, accumulating gradients over `parts` parts of the batch: what grad_accumulation_step asks for."""
+    """The network with its loss, accumulating gradients over `parts` parts of the batch: what grad_accumulation_step
+    asks for.
+    """
     if isinstance(network, (GradAccumulation, TrainOneStepCell)) or optimizer is None or not isinstance(network, Cell):
         what = f"grad_accumulation_step={parts} with {shorten(network)}"
         hint = f"Set it to 1, and differentiate nn.GradAccumulation(net, {parts}) in the step itself"
-        raise ContextConflictError(message(what, where="training", allowed="A network, a loss and an optimizer given to Model", hint=hint))
+        raise ContextConflictError(
+            what, where="training", allowed="A network, a loss and an optimizer given to Model", hint=hint
+        )
     return GradAccumulation(network if loss_fn is None else WithLossCell(network, loss_fn), parts)
 
 
 class TrainStep(_Step):
-    """One step of training: forward, gradients, their sum over ranks, update. Called with the columns of one batch; returns the loss this rank shows.
+    """One step of training: forward, gradients, their sum over ranks, update. Called with the columns of one batch;
+    returns the loss this rank shows.
 
-    network, loss_fn, optimizer   as `Model` has them; without a loss_fn the network returns the loss, without an optimizer it is a whole step itself
+    network, loss_fn, optimizer   as `Model` has them; without a loss_fn the network returns the loss, without an
+                                  optimizer it is a whole step itself
     """
 
     def __init__(self, network: Callable, loss_fn: Callable | None = None, optimizer: Any = None) -> None:
@@ -126,7 +141,11 @@ class TrainStep(_Step):
         if optimizer is None:
             whole: Callable = self.network
         elif loss_fn is None:
-            whole = self.network if isinstance(self.network, TrainOneStepCell) else TrainOneStepCell(self.network, optimizer)
+            whole = (
+                self.network
+                if isinstance(self.network, TrainOneStepCell)
+                else TrainOneStepCell(self.network, optimizer)
+            )
         else:
             whole, settings = self.network, {**settings, "loss": loss_fn, "optimizer": optimizer}
         self._compiled = CompiledFunction(whole, settings)
@@ -155,8 +174,8 @@ class TrainStep(_Step):
         return self.plan
 
     def _before_first_step(self) -> None:
-        """With parameter_broadcast every rank starts with rank 0's parameters; else a warning tells where they differ. (Compiled programs that cut
-        parameters insist on equal ones.)
+        """With parameter_broadcast every rank starts with rank 0's parameters; else a warning tells where they differ.
+        (Compiled programs that cut parameters insist on equal ones.)
         """
         world = self.world
         if world is None or world.world_size == 1 or self.mode == "stand_alone":
@@ -200,7 +219,9 @@ class TrainStep(_Step):
 
 
 class EvalStep(_Step):
-    """(loss, outputs, label) of one batch. In modes that cut operators the whole batch's, gathered; else this rank's own rows."""
+    """(loss, outputs, label) of one batch. In modes that cut operators the whole batch's, gathered; else this rank's
+    own rows.
+    """
 
     def __init__(self, network: Callable, loss_fn: Callable | None = None) -> None:
         self.network, settings, self.mode = _unwrapped(network)

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..dataset import Dataset
-from ..errors import ArgumentTypeError, DatasetError, message, shorten
-
-__all__ = ["Feed", "check_dataset"]
+from ..base.errors import ArgumentTypeError, DatasetError, shorten
+from .dataset import Dataset
 
 Columns = tuple[Any, ...]
 
 
 def check_dataset(where: str, name: str, dataset: Any) -> Any:
-    """A Dataset. Raises ArgumentTypeError (a TypeError), and DatasetError (a ValueError and RuntimeError) if it has no rows."""
+    """A Dataset. Raises ArgumentTypeError (a TypeError), and DatasetError (a ValueError and RuntimeError) if it has no
+    rows.
+    """
     if not isinstance(dataset, Dataset):
-        hint = "Wrap a generator or arrays: GeneratorDataset(source, ['data', 'label']), NumpySlicesDataset((x, y), ['data', 'label'])"
-        raise ArgumentTypeError(message(f"{name}={shorten(dataset)}", where=where, allowed="A dataset of parallel_lab.dataset", hint=hint))
+        hint = (
+            "Wrap a generator or arrays: GeneratorDataset(source, ['data', 'label']), NumpySlicesDataset((x, y), "
+            "['data', 'label'])"
+        )
+        raise ArgumentTypeError(
+            f"{name}={shorten(dataset)}", where=where, allowed="A dataset of parallel_lab.train.dataset", hint=hint
+        )
     if dataset.get_dataset_size() == 0:
         hint = "With drop_remainder=True a batch larger than the data leaves no row"
-        raise DatasetError(message(f"{name} has no rows: {dataset!r}", where=where, hint=hint))
+        raise DatasetError(f"{name} has no rows: {dataset!r}", where=where, hint=hint)
     return dataset
 
 
@@ -52,7 +57,7 @@ class Feed:
                 return next(self._rows)
             except StopIteration:
                 continue
-        raise DatasetError(message(f"an epoch without rows: {self._dataset!r}", where="training"))
+        raise DatasetError(f"an epoch without rows: {self._dataset!r}", where="training")
 
     def epoch(self) -> Iterator[Columns]:
         """The rows up to the end of the epoch."""

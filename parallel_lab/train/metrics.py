@@ -4,8 +4,9 @@
     model = Model(net, loss_fn, optimizer, metrics={"top 3": TopKCategoricalAccuracy(3)})
     model.eval(dataset)                                                         # {"top 3": 0.9}
 
-A metric of your own is a subclass of `Metric` with `clear`, `update` and `eval`. Predictions and labels may be Tensors, arrays or lists. Counts are
-kept in float64 and Python ints, so results do not depend on the size of the batches. Names, formulas and errors: MindSpore, train.metrics.
+A metric of your own is a subclass of `Metric` with `clear`, `update` and `eval`. Predictions and labels may be Tensors,
+arrays or lists. Counts are kept in float64 and Python ints, so results do not depend on the size of the batches. Names,
+formulas and errors: MindSpore, train.metrics.
 """
 
 from __future__ import annotations
@@ -18,28 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, message, shorten
-from ..nn.checks import flag, number, whole_number
-from ..tensor import Tensor
-
-__all__ = [
-    "F1",
-    "MAE",
-    "MSE",
-    "Accuracy",
-    "Fbeta",
-    "Loss",
-    "Metric",
-    "Precision",
-    "Recall",
-    "Top1CategoricalAccuracy",
-    "Top5CategoricalAccuracy",
-    "TopKCategoricalAccuracy",
-    "get_metric_fn",
-    "get_metrics",
-    "names",
-    "rearrange_inputs",
-]
+from ..base.checks import checked, flag, integer, is_int, number
+from ..base.errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, shorten
+from ..nn.tensor.tensor import Tensor
 
 
 def rearrange_inputs(function: Callable) -> Callable:
@@ -53,14 +35,18 @@ def rearrange_inputs(function: Callable) -> Callable:
         beyond = [i for i in chosen if not -len(inputs) <= i < len(inputs)]
         if beyond:
             what = f"index {beyond[0]}, but update got {len(inputs)} inputs"
-            raise ArgumentError(message(what, where=f"{type(self).__name__}.set_indexes", allowed="Positions among the inputs of update"))
+            raise ArgumentError(
+                what, where=f"{type(self).__name__}.set_indexes", allowed="Positions among the inputs of update"
+            )
         return function(self, *(inputs[i] for i in chosen))
 
     return wrapper
 
 
 class Metric(ABC):
-    """Base of metrics: `clear()` begins anew, `update(predictions, labels)` takes in a batch, `eval()` gives the result."""
+    """Base of metrics: `clear()` begins anew, `update(predictions, labels)` takes in a batch, `eval()` gives the
+    result.
+    """
 
     _indexes: list[int] | None = None
 
@@ -74,8 +60,10 @@ class Metric(ABC):
 
     def set_indexes(self, indexes: list[int]) -> Metric:
         """Choose and order the inputs of `update`: with [2, 0], update(a, b, c) uses (c, a). Returns self."""
-        if not isinstance(indexes, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in indexes):
-            raise ArgumentTypeError(message(f"indexes={shorten(indexes)}", where=f"{type(self).__name__}.set_indexes", allowed="A list of ints"))
+        if not isinstance(indexes, list) or not all(map(is_int, indexes)):
+            raise ArgumentTypeError(
+                f"indexes={shorten(indexes)}", where=f"{type(self).__name__}.set_indexes", allowed="A list of ints"
+            )
         self._indexes = indexes
         return self
 
@@ -105,23 +93,28 @@ class Metric(ABC):
             return data.asnumpy()
         if isinstance(data, (np.ndarray, list, np.generic)):
             return np.asarray(data)
-        raise ArgumentTypeError(message(f"input {shorten(data)}", where=type(self).__name__, allowed="A Tensor, array or list"))
+        raise ArgumentTypeError(f"input {shorten(data)}", where=type(self).__name__, allowed="A Tensor, array or list")
 
     def _pair(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Predictions and labels as arrays. Raises ArgumentError for another number of inputs."""
         if len(inputs) != 2:
             raise ArgumentError(
-                message(f"update got {len(inputs)} inputs", where=type(self).__name__, allowed="2: predictions and labels", hint="Use set_indexes")
+                f"update got {len(inputs)} inputs",
+                where=type(self).__name__,
+                allowed="2: predictions and labels",
+                hint="Use set_indexes",
             )
         return self._convert_data(inputs[0]), self._convert_data(inputs[1])
 
     def _not_empty(self, count: int) -> None:
         """Raise MetricEmpty (a RuntimeError) if nothing was taken in."""
         if not count:
-            raise MetricEmpty(message("there is no result: no sample was taken in", where=type(self).__name__, hint="Call update first"))
+            raise MetricEmpty(
+                "there is no result: no sample was taken in", where=type(self).__name__, hint="Call update first"
+            )
 
     def _refuse(self, what: str, allowed: str) -> ArgumentError:
-        return ArgumentError(message(what, where=f"{type(self).__name__}.update", allowed=allowed))
+        return ArgumentError(what, where=f"{type(self).__name__}.update", allowed=allowed)
 
 
 # ---- losses and differences ----
@@ -166,7 +159,10 @@ class _MeanDifference(Metric):
     def update(self, *inputs: Any) -> None:
         predictions, labels = self._pair(inputs)
         if labels.size != predictions.size or not labels.ndim:
-            raise self._refuse(f"predictions {predictions.shape} and labels {labels.shape}", "The same number of elements, at least one dim")
+            raise self._refuse(
+                f"predictions {predictions.shape} and labels {labels.shape}",
+                "The same number of elements, at least one dim",
+            )
         self._sum += self._difference(labels.reshape(predictions.shape).astype(np.float64) - predictions)
         self._count += labels.shape[0]
 
@@ -203,8 +199,8 @@ def is_one_hot(labels: np.ndarray) -> bool:
 class _Classes(Metric):
     """Base of metrics of classes: checks the shapes and remembers how many classes there are.
 
-    eval_type  "classification": predictions (n, c, ...) with a score per class, labels (n, ...) with class numbers or (n, c, ...) one-hot.
-               "multilabel": both (n, c, ...), of 0 and 1
+    eval_type  "classification": predictions (n, c, ...) with a score per class, labels (n, ...) with class numbers or
+               (n, c, ...) one-hot. "multilabel": both (n, c, ...), of 0 and 1
     """
 
     eval_types = ("classification", "multilabel")
@@ -213,7 +209,7 @@ class _Classes(Metric):
         super().__init__()
         if eval_type not in self.eval_types:
             what, allowed = f"eval_type={shorten(eval_type)}", f"One of {', '.join(map(repr, self.eval_types))}"
-            raise ArgumentTypeError(message(what, where=type(self).__name__, allowed=allowed))
+            raise ArgumentTypeError(what, where=type(self).__name__, allowed=allowed)
         self._type = eval_type
         self.clear()
 
@@ -221,7 +217,9 @@ class _Classes(Metric):
         self._class_num = 0
 
     def _checked(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Predictions, and labels as class numbers (classification) or of 0 and 1 (multilabel), of fitting shapes. Raises ArgumentError."""
+        """Predictions, and labels as class numbers (classification) or of 0 and 1 (multilabel), of fitting shapes.
+        Raises ArgumentError.
+        """
         scores, labels = self._pair(inputs)
         if scores.ndim < 2:
             raise self._refuse(f"predictions of shape {scores.shape}", "(samples, classes, ...)")
@@ -235,10 +233,14 @@ class _Classes(Metric):
                 labels = labels.argmax(axis=1)
             if labels.shape != (scores.shape[0], *scores.shape[2:]):
                 raise self._refuse(
-                    f"predictions {scores.shape} and labels {labels.shape}", "Labels have the predictions' shape without dim 1, or are one-hot"
+                    f"predictions {scores.shape} and labels {labels.shape}",
+                    "Labels have the predictions' shape without dim 1, or are one-hot",
                 )
         if self._class_num not in (0, scores.shape[1]):
-            raise self._refuse(f"predictions have {scores.shape[1]} classes, those before had {self._class_num}", "The same number in every batch")
+            raise self._refuse(
+                f"predictions have {scores.shape[1]} classes, those before had {self._class_num}",
+                "The same number in every batch",
+            )
         self._class_num = scores.shape[1]
         return scores, labels
 
@@ -246,16 +248,22 @@ class _Classes(Metric):
         """(predictions, labels) of 0 and 1 as (rows, classes) of float64, a row for each sample and place."""
         scores, labels = self._checked(inputs)
         if self._type == "multilabel":
-            return tuple(np.moveaxis(a, 1, -1).reshape(-1, self._class_num).astype(np.float64) for a in (scores, labels))
+            return tuple(
+                np.moveaxis(a, 1, -1).reshape(-1, self._class_num).astype(np.float64) for a in (scores, labels)
+            )
         numbers = labels.reshape(-1)
-        if numbers.size and (numbers.min() < 0 or numbers.max() >= self._class_num or (numbers != np.floor(numbers)).any()):
-            raise self._refuse("a label that is no class number", f"0 to {self._class_num - 1}")
+        if numbers.size and (
+            numbers.min() < 0 or numbers.max() >= self._class_num or (numbers != np.floor(numbers)).any()
+        ):
+            raise self._refuse("a label that is not a class number", f"0 to {self._class_num - 1}")
         ones = np.eye(self._class_num)
         return ones[scores.argmax(axis=1).reshape(-1)], ones[numbers.astype(np.int64)]
 
 
 class Accuracy(_Classes):
-    """The share of samples that are right: the highest score is the label's; multilabel: every class of a sample agrees."""
+    """The share of samples that are right: the highest score is the label's; multilabel: every class of a sample
+    agrees.
+    """
 
     def clear(self) -> None:
         super().clear()
@@ -279,7 +287,8 @@ class Accuracy(_Classes):
 class _Counted(_Classes):
     """Base of metrics made of the counts of positives.
 
-    Classification counts per class, over all samples. Multilabel counts per sample, over the classes, and keeps every sample's result.
+    Classification counts per class, over all samples. Multilabel counts per sample, over the classes, and keeps every
+    sample's result.
     """
 
     def clear(self) -> None:
@@ -290,13 +299,15 @@ class _Counted(_Classes):
     def update(self, *inputs: Any) -> None:
         predicted, actual = self._per_class(inputs)
         axis = 1 if self._type == "multilabel" else 0
-        counts = np.stack([(predicted * actual).sum(axis), predicted.sum(axis), actual.sum(axis)])  # true, predicted, actual positives
+        counts = np.stack(
+            [(predicted * actual).sum(axis), predicted.sum(axis), actual.sum(axis)]
+        )  # true, predicted, actual positives
         self._counts = [*self._counts, counts] if self._type == "multilabel" else [sum(self._counts, counts)]
 
     def eval(self, average: bool = False) -> Any:
         """One value per class (multilabel: per sample); average: their mean. 0 where there is nothing to divide by."""
         self._not_empty(self._class_num)
-        flag(average, type(self).__name__, "average")
+        flag(type(self).__name__, "average", average)
         true, predicted, actual = np.concatenate(self._counts, axis=1)
         above, below = self._ratio(true, predicted, actual)
         result = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
@@ -328,9 +339,10 @@ class Fbeta(_Counted):
 
     eval_types = ("classification",)
 
+    @checked(beta=number(0, above=True))
     def __init__(self, beta: float) -> None:
         super().__init__()
-        self.beta = number(beta, type(self).__name__, "beta", 0, above=True)
+        self.beta = beta
 
     def _ratio(self, true: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weight = self.beta**2
@@ -352,9 +364,10 @@ class TopKCategoricalAccuracy(_Classes):
 
     eval_types = ("classification",)
 
+    @checked(k=integer(1))
     def __init__(self, k: int) -> None:
         super().__init__()
-        self.k = whole_number(k, type(self).__name__, "k", 1)
+        self.k = k
 
     def clear(self) -> None:
         super().clear()
@@ -410,29 +423,45 @@ def names() -> list[str]:
 
 
 def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Metric:
-    """The metric called `name`, made with these arguments. Raises MetricKeyError (a KeyError and ValueError) for another name."""
+    """The metric called `name`, made with these arguments. Raises MetricKeyError (a KeyError and ValueError) for
+    another name.
+    """
     if not isinstance(name, str) or name not in _BY_NAME:
         near = difflib.get_close_matches(name, _BY_NAME, 1) if isinstance(name, str) else []
-        hint = f"Did you mean {near[0]!r}?" if near else "A metric of your own is given by name: metrics={'mine': MyMetric()}"
-        raise MetricKeyError(message(f"there is no metric {shorten(name)}", where="metrics", allowed=f"Names: {', '.join(names())}", hint=hint))
+        hint = (
+            f"Did you mean {near[0]!r}?"
+            if near
+            else "A metric of your own is given by name: metrics={'mine': MyMetric()}"
+        )
+        raise MetricKeyError(
+            f"there is no metric {shorten(name)}", where="metrics", allowed=f"Names: {', '.join(names())}", hint=hint
+        )
     return _BY_NAME[name](*args, **kwargs)
 
 
 def get_metrics(metrics: Any) -> dict[str, Metric]:
-    """{name: Metric} from a set of names or a dict of Metrics; None: {}. Raises ArgumentTypeError (a TypeError), MetricKeyError."""
+    """{name: Metric} from a set of names or a dict of Metrics; None: {}. Raises ArgumentTypeError (a TypeError),
+    MetricKeyError.
+    """
     if metrics is None:
         return {}
     allowed = "A set of names such as {'accuracy', 'loss'}, or a dict {name: Metric}"
     if isinstance(metrics, (set, frozenset)):
         strange = [name for name in metrics if not isinstance(name, str)]
         if strange:
-            raise ArgumentTypeError(message(f"{shorten(strange[0])} in a set of metrics", where="Model(metrics=)", allowed=allowed))
+            raise ArgumentTypeError(
+                f"{shorten(strange[0])} in a set of metrics", where="Model(metrics=)", allowed=allowed
+            )
         for name in metrics & {"topk"}:
-            raise ArgumentError(message(f"{name!r} needs its k", where="Model(metrics=)", hint="metrics={'topk': TopKCategoricalAccuracy(3)}"))
+            raise ArgumentError(
+                f"{name!r} needs its k", where="Model(metrics=)", hint="metrics={'topk': TopKCategoricalAccuracy(3)}"
+            )
         return {name: get_metric_fn(name) for name in sorted(metrics)}
     if not isinstance(metrics, dict):
-        raise ArgumentTypeError(message(f"metrics={shorten(metrics)}", where="Model(metrics=)", allowed=allowed))
+        raise ArgumentTypeError(f"metrics={shorten(metrics)}", where="Model(metrics=)", allowed=allowed)
     for name, metric in metrics.items():
         if not isinstance(name, str) or not isinstance(metric, Metric):
-            raise ArgumentTypeError(message(f"{shorten(name)}: {shorten(metric)} in metrics", where="Model(metrics=)", allowed=allowed))
+            raise ArgumentTypeError(
+                f"{shorten(name)}: {shorten(metric)} in metrics", where="Model(metrics=)", allowed=allowed
+            )
     return dict(metrics)

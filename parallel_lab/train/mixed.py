@@ -5,9 +5,11 @@
 | O0        | as it is                                  | none                                          |
 | O2        | float16, batch normalisation in float32   | dynamic, from 2^24 on                         |
 | O3        | float16                                   | none                                          |
-| auto      | O0: what MindSpore takes here is for its accelerators, and numpy computes float16 no faster than float32       |
+| auto      | O0: what MindSpore takes here is for its accelerators, and numpy computes float16 no faster than
+            float32       |
 
-Parameters, gradients and updates stay float32; the network's results are cast to float32 for the loss. Levels: MindSpore, Model(amp_level=).
+Parameters, gradients and updates stay float32; the network's results are cast to float32 for the loss. Levels:
+MindSpore, Model(amp_level=).
 """
 
 from __future__ import annotations
@@ -15,28 +17,27 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from ..errors import ArgumentError, ArgumentTypeError, NotBuiltYet, message, shorten
-from ..nn.amp import DynamicLossScaleManager, LossScaler
+from ..base.checks import checked, flag, instance
+from ..base.errors import ArgumentError, NotBuiltYet
 from ..nn.cell import Cell
-from ..nn.checks import flag
-from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
-
-__all__ = ["AMP_LEVELS", "Float32Outputs", "check_amp_level", "in_float16", "with_loss_scale"]
+from ..nn.layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from ..nn.optim.amp import DynamicLossScaleManager, LossScaler
 
 AMP_LEVELS = ("O0", "O1", "O2", "O3", "auto")
 _BATCH_NORM = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 
 
-def check_amp_level(level: Any) -> str:
-    """The level; "auto" becomes "O0". Raises ArgumentTypeError, ArgumentError, NotBuiltYet."""
-    allowed = f"One of {', '.join(map(repr, AMP_LEVELS))}"
-    if not isinstance(level, str):
-        raise ArgumentTypeError(message(f"amp_level={shorten(level)}", where="Model", allowed=allowed))
-    if level not in AMP_LEVELS:
-        raise ArgumentError(message(f"amp_level={level!r}", where="Model", allowed=allowed))
+MANAGER = instance(LossScaler, "A FixedLossScaleManager or DynamicLossScaleManager")
+
+
+def check_amp_level(level: str) -> str:
+    """The level; "auto" becomes "O0". Raises NotBuiltYet."""
     if level == "O1":
-        what, hint = "amp_level='O1', which casts operator by operator", "Use 'O2', or net.to_float(float16) on the layers you choose"
-        raise NotBuiltYet(message(f"{what}, is not there yet", where="Model", hint=hint))
+        what, hint = (
+            "amp_level='O1', which casts operator by operator",
+            "Use 'O2', or net.to_float(float16) on the layers you choose",
+        )
+        raise NotBuiltYet(f"{what}, is not available yet", where="Model", hint=hint)
     return "O0" if level == "auto" else level
 
 
@@ -56,12 +57,13 @@ def _in_float32(value: Any) -> Any:
     return ops.cast(value, "float32") if str(getattr(value, "dtype", "")) == "float16" else value
 
 
+@checked("Model", keep_batchnorm_fp32=flag | None)
 def in_float16(network: Cell, level: str, keep_batchnorm_fp32: bool | None) -> Cell:
     """The network for a level: set to float16 in place (O2, O3) and with float32 results, or as it is."""
     if level == "O0":
         return network
     network.to_float("float16")
-    keep = level == "O2" if keep_batchnorm_fp32 is None else flag(keep_batchnorm_fp32, "Model", "keep_batchnorm_fp32")
+    keep = level == "O2" if keep_batchnorm_fp32 is None else keep_batchnorm_fp32
     if keep:
         for _, cell in network.cells_and_names():
             if isinstance(cell, _BATCH_NORM):
@@ -74,25 +76,24 @@ def with_loss_scale(optimizer: Any, manager: Any, level: str) -> None:
 
     manager  a LossScaler such as FixedLossScaleManager; None: none
 
-    A FixedLossScaleManager(scale, drop_overflow_update=False) wants an optimizer with that loss_scale (MindSpore's rule); any other manager divides
-    the gradients itself and wants loss_scale=1. Raises ArgumentTypeError, ArgumentError.
+    A FixedLossScaleManager(scale, drop_overflow_update=False) wants an optimizer with that loss_scale (MindSpore's
+    rule); any other manager divides the gradients itself and wants loss_scale=1. Raises ArgumentTypeError,
+    ArgumentError.
     """
+    (MANAGER | None)("Model", "loss_scale_manager", manager)
     if manager is None and level == "O2":
         manager = optimizer.loss_scaler or DynamicLossScaleManager()
     if manager is None or manager is optimizer.loss_scaler:
         return
-    if not isinstance(manager, LossScaler):
-        allowed = "A FixedLossScaleManager or DynamicLossScaleManager, or None"
-        raise ArgumentTypeError(message(f"loss_scale_manager={shorten(manager)}", where="Model", allowed=allowed))
     if optimizer.loss_scaler is not None:
         what = f"loss_scale_manager={manager!r}, but the optimizer has {optimizer.loss_scaler!r}"
-        raise ArgumentError(message(what, where="Model", allowed="One of the two"))
+        raise ArgumentError(what, where="Model", allowed="One of the two")
     if manager.drop_overflow_update:
-        wanted, hint = 1.0, "The manager divides the gradients: leave the optimizer's loss_scale away"
+        wanted, hint = 1.0, "The manager divides the gradients: omit the optimizer's loss_scale"
     else:
         wanted, hint = manager.scale_value, "Give the optimizer loss_scale= the scale of the manager"
     if optimizer.loss_scale != wanted:
         what = f"the optimizer has loss_scale={optimizer.loss_scale:g}, with {manager!r}"
-        raise ArgumentError(message(what, where="Model", allowed=f"loss_scale={wanted:g}", hint=hint))
+        raise ArgumentError(what, where="Model", allowed=f"loss_scale={wanted:g}", hint=hint)
     optimizer.loss_scale = 1.0  # from here on the scaler divides; twice would be once too often
     optimizer.loss_scaler = manager

@@ -5,9 +5,10 @@
     model.eval(dataset)                     # {"mae": 0.12}
     model.predict(Tensor(x))
 
-What a step is (eager on one device, compiled and cut in the parallel modes) is `engine.py`'s; this is the loop around it. The parallel settings are
-read when a network is first trained, evaluated or used: set them before. In data_parallel mode each rank trains on the rows of its own dataset and
-sees its own loss; before the first step the ranks tell each other how many steps they are about to take. Words: MindSpore, train.Model.
+What a step is (eager on one device, compiled and cut in the parallel modes) is `engine.py`'s; this is the loop around
+it. The parallel settings are read when a network is first trained, evaluated or used: set them before. In data_parallel
+mode each rank trains on the rows of its own dataset and sees its own loss; before the first step the ranks tell each
+other how many steps they are about to take. Words: MindSpore, train.Model.
 """
 
 from __future__ import annotations
@@ -16,25 +17,32 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..context import current_world, frozen
-from ..errors import ArgumentError, ArgumentTypeError, CollectiveMismatch, DatasetError, ModelError, NotBuiltYet, message, shorten
-from ..layout import TensorLayout
-from ..nn.checks import flag, whole_number
-from ..nn.loss import WithLossCell
+from ..base.checks import checked, choice, flag, integer
+from ..base.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CollectiveMismatch,
+    DatasetError,
+    ModelError,
+    NotBuiltYet,
+    shorten,
+)
+from ..base.hooks import current_world
+from ..base.settings.checks import SHARDED_MODES
+from ..base.settings.context import frozen
+from ..layout.tensor_layout import TensorLayout
+from ..nn.layers.losses import WithLossCell
 from ..nn.wrap import TrainOneStepCell
 from . import arguments
 from .agreement import groups_of, said_by_all, training_world
 from .auto_parallel import AutoParallel
 from .callbacks import Callback, CallbackList, CallbackParams, RunContext, as_callbacks, loss_value
 from .checkpoint_callback import ModelCheckpoint, check_places
-from .compiled import SHARDED_MODES
 from .engine import layouts, make_eval_step, make_predict_step, make_train_step
 from .feed import Feed, check_dataset
 from .metrics import Loss, get_metrics
-from .mixed import check_amp_level, in_float16, with_loss_scale
+from .mixed import AMP_LEVELS, check_amp_level, in_float16, with_loss_scale
 from .progress import ProgressBar
-
-__all__ = ["Model"]
 
 _MISSING: Any = object()
 
@@ -47,7 +55,8 @@ class Model:
     optimizer     of parameters of the network
     metrics       what `eval` measures: a set of names such as {"accuracy", "loss"}, or a dict {name: Metric}
     eval_network  what `eval` runs instead of network and loss; its outputs go to the metrics
-    eval_indexes  positions of [loss, prediction, label] among the outputs of eval_network; None: metrics get all outputs
+    eval_indexes  positions of [loss, prediction, label] among the outputs of eval_network; None: metrics get all
+                  outputs
     amp_level     "O0", "O2", "O3" or "auto": what computes in float16 (`mixed.py`)
     boost_level   "O0"; MindSpore's other levels are for its accelerators
 
@@ -56,6 +65,15 @@ class Model:
     Raises ArgumentTypeError (a TypeError and ValueError) and ArgumentError (a ValueError).
     """
 
+    @checked(
+        network=arguments.NETWORK,
+        loss_fn=arguments.LOSS | None,
+        optimizer=arguments.OPTIMIZER | None,
+        eval_network=arguments.NETWORK | None,
+        eval_indexes=arguments.INDEXES | None,
+        amp_level=choice(*AMP_LEVELS),
+        boost_level=choice("O0", "O1", "O2"),
+    )
     def __init__(
         self,
         network: Any = _MISSING,
@@ -70,22 +88,17 @@ class Model:
     ) -> None:
         arguments.check_keywords(kwargs)
         if network is _MISSING:
-            raise ArgumentTypeError(message("network is missing", where="Model", hint="Model(network, loss_fn, optimizer)"))
-        arguments.check_network("network", network)
-        if eval_network is not None:
-            arguments.check_network("eval_network", eval_network)
-        arguments.check_loss(loss_fn)
-        arguments.check_optimizer(optimizer)
+            raise ArgumentTypeError("network is missing", where="Model", hint="Model(network, loss_fn, optimizer)")
         arguments.check_boost(boost_level)
         level = check_amp_level(amp_level)
         if optimizer is None and (level != "O0" or kwargs.get("loss_scale_manager") is not None):
             what = f"amp_level={amp_level!r}" if level != "O0" else "a loss_scale_manager"
-            raise ArgumentError(message(f"{what} without an optimizer", where="Model", hint="Give optimizer=..., or leave it away"))
+            raise ArgumentError(f"{what} without an optimizer", where="Model", hint="Give optimizer=..., or omit it")
         self._metrics = get_metrics(metrics)
-        self._eval_indexes = arguments.checked_indexes(eval_indexes)
+        self._eval_indexes = eval_indexes
         if self._metrics and eval_network is None and loss_fn is None:
             hint = "Give loss_fn=..., or eval_network=... whose outputs go to the metrics"
-            raise ArgumentError(message("metrics without a loss_fn or an eval_network", where="Model", hint=hint))
+            raise ArgumentError("metrics without a loss_fn or an eval_network", where="Model", hint=hint)
         if optimizer is not None:
             with_loss_scale(optimizer, kwargs.get("loss_scale_manager"), level)
         self._network = network
@@ -100,7 +113,8 @@ class Model:
 
     @property
     def train_network(self) -> Any:
-        """The network with its loss and its optimizer, where the Model was given them: a Cell to look at, to save and to load into.
+        """The network with its loss and its optimizer, where the Model was given them: a Cell to look at, to save and
+        to load into.
 
         The steps of `train` are taken by `engine.py`, which compiles it or runs it at once.
         """
@@ -157,14 +171,17 @@ class Model:
         train_dataset      a Dataset: with a loss_fn two columns, data and label; else the inputs of the network
         callbacks          a Callback or a list of them
         dataset_sink_mode  the same steps, but callbacks hear of them only once per epoch, with the last step's loss
-        sink_size          in sink mode: so many steps are an epoch, read on from where the one before ended; -1: the whole dataset
-        initial_epoch      epochs that were done before: the first is number initial_epoch + 1, and the dataset begins where they ended
+        sink_size          in sink mode: so many steps are an epoch, read on from where the one before ended; -1: the
+                           whole dataset
+        initial_epoch      epochs that were done before: the first is number initial_epoch + 1, and the dataset begins
+                           where they ended
         progress           show a progress bar (on rank 0)
 
         The network is in training mode (`set_train`) afterwards.
         """
         self._fit("Model.train", epoch, train_dataset, callbacks, dataset_sink_mode, sink_size, initial_epoch, progress)
 
+    @checked(valid_dataset_sink_mode=flag)
     def fit(
         self,
         epoch: int = _MISSING,
@@ -182,17 +199,30 @@ class Model:
         """`train`, with an evaluation after epochs.
 
         valid_dataset    a Dataset for `eval`; None: no evaluation
-        valid_frequency  evaluate after the first epoch and every so many; or a list, tuple or set of the epochs to evaluate after
+        valid_frequency  evaluate after the first epoch and every so many; or a list, tuple or set of the epochs to
+                         evaluate after
 
-        Callbacks find the results at the end of the epoch as `eval_results` and `metrics`, with "eval_loss" among them where there is a loss.
+        Callbacks find the results at the end of the epoch as `eval_results` and `metrics`, with "eval_loss" among them
+        where there is a loss.
         """
         if not self._metrics:
-            raise ArgumentError(message("the Model has no metrics", where="Model.fit", hint="Model(..., metrics={'accuracy'}), or use train()"))
+            raise ArgumentError(
+                "the Model has no metrics", where="Model.fit", hint="Model(..., metrics={'accuracy'}), or use train()"
+            )
         if valid_dataset is not None:
             check_dataset("Model.fit", "valid_dataset", valid_dataset)
-        flag(valid_dataset_sink_mode, "Model.fit", "valid_dataset_sink_mode")
         evaluation = None if valid_dataset is None else (valid_dataset, arguments.checked_frequency(valid_frequency))
-        self._fit("Model.fit", epoch, train_dataset, callbacks, dataset_sink_mode, sink_size, initial_epoch, progress, evaluation)
+        self._fit(
+            "Model.fit",
+            epoch,
+            train_dataset,
+            callbacks,
+            dataset_sink_mode,
+            sink_size,
+            initial_epoch,
+            progress,
+            evaluation,
+        )
 
     def _fit(
         self,
@@ -209,15 +239,21 @@ class Model:
         """`train` and `fit`; evaluation: (dataset, whether to evaluate after an epoch)."""
         for name, value in (("epoch", epoch), ("train_dataset", dataset)):
             if value is _MISSING:
-                raise ArgumentTypeError(message(f"{name} is missing", where=where, hint=f"{where.lower()}(10, dataset, ...) trains for 10 epochs"))
-        epoch = whole_number(epoch, where, "epoch", 1)
-        first = whole_number(initial_epoch, where, "initial_epoch", 0)
+                raise ArgumentTypeError(
+                    f"{name} is missing", where=where, hint=f"{where.lower()}(10, dataset, ...) trains for 10 epochs"
+                )
+        epoch = integer(1)(where, "epoch", epoch)
+        first = integer(0)(where, "initial_epoch", initial_epoch)
         if first >= epoch:
-            raise ArgumentError(message(f"initial_epoch={first} with epoch={epoch}", where=where, allowed="initial_epoch below epoch, the last one"))
-        sink, sink_size = flag(sink, where, "dataset_sink_mode"), arguments.checked_sink_size(where, sink_size)
+            raise ArgumentError(
+                f"initial_epoch={first} with epoch={epoch}",
+                where=where,
+                allowed="initial_epoch below epoch, the last one",
+            )
+        sink, sink_size = flag(where, "dataset_sink_mode", sink), arguments.SINK_SIZE(where, "sink_size", sink_size)
         check_dataset(where, "train_dataset", dataset)
         called = as_callbacks(callbacks, where)
-        if flag(progress, where, "progress"):
+        if flag(where, "progress", progress):
             called.append(ProgressBar())
         self._check_trainable(where)
         size = dataset.get_dataset_size()
@@ -225,7 +261,12 @@ class Model:
         self._agree(where, called, epochs=[first, epoch], steps_per_epoch=steps)
         params = self._params("train", called, batch_num=steps, dataset_sink_mode=sink)
         step = self._step_of_training()
-        params.update(train_network=self.train_network, optimizer=self._optimizer, train_dataset=dataset, train_dataset_element=None)
+        params.update(
+            train_network=self.train_network,
+            optimizer=self._optimizer,
+            train_dataset=dataset,
+            train_dataset_element=None,
+        )
         params.update(epoch_num=epoch, plan=None)
         if evaluation is not None:
             params.update(valid_dataset=evaluation[0], eval_results={}, metrics=None)
@@ -271,7 +312,9 @@ class Model:
         calls.call("on_train_step_end", run)
 
     def _agree(self, where: str, callbacks: list[Callback], **numbers: Any) -> None:
-        """Where ranks train together: refuse on all of them what would let them wait for each other, or write over each other's files."""
+        """Where ranks train together: refuse on all of them what would let them wait for each other, or write over each
+        other's files.
+        """
         mode = self._parallel_mode()
         world = training_world(mode)
         if world is None:
@@ -283,7 +326,7 @@ class Model:
             if len(found) > 1:
                 who = "; ".join(f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in found.items())
                 allowed = f"The same {name} on every rank: they wait for each other in every step"
-                raise CollectiveMismatch(message(f"{name} is {who}", where=where, allowed=allowed))
+                raise CollectiveMismatch(f"{name} is {who}", where=where, allowed=allowed)
         check_places(where, [one["places"] for one in said], mode)
 
     def _parallel_mode(self) -> str:
@@ -302,7 +345,7 @@ class Model:
             return
         if self._optimizer is None:
             hint = "Give Model optimizer=..., or a network that updates its parameters, without a loss_fn"
-            raise ArgumentError(message("a loss_fn without an optimizer: nothing would be trained", where=where, hint=hint))
+            raise ArgumentError("a loss_fn without an optimizer: nothing would be trained", where=where, hint=hint)
         arguments.check_construct(where, self._network)
 
     def _params(self, mode: str, callbacks: list[Callback], **more: Any) -> CallbackParams:
@@ -321,34 +364,52 @@ class Model:
 
     def _check_columns(self, where: str, name: str, columns: tuple[Any, ...]) -> None:
         if self._loss_fn is not None and len(columns) != 2:
-            hint = "Drop columns with project(), or compute the loss in the network and leave loss_fn away: then it gets all columns"
-            raise DatasetError(message(f"{name} has {len(columns)} columns", where=where, allowed="With a loss_fn two: data and label", hint=hint))
+            hint = (
+                "Drop columns with project(), or compute the loss in the network and omit loss_fn: then it "
+                "gets all columns"
+            )
+            raise DatasetError(
+                f"{name} has {len(columns)} columns",
+                where=where,
+                allowed="With a loss_fn two: data and label",
+                hint=hint,
+            )
 
     # ---- evaluation ----
 
+    @checked(dataset_sink_mode=flag, progress=flag)
     def eval(
-        self, valid_dataset: Any, callbacks: Callback | list[Callback] | None = None, dataset_sink_mode: bool = False, *, progress: bool = False
+        self,
+        valid_dataset: Any,
+        callbacks: Callback | list[Callback] | None = None,
+        dataset_sink_mode: bool = False,
+        *,
+        progress: bool = False,
     ) -> dict[str, Any]:
         """The metrics over a dataset: {name: result}.
 
         dataset_sink_mode  accepted; an evaluation has the same steps and calls either way
 
-        In semi_auto and auto_parallel the outputs are put together, and every rank gets the result for the whole batch; in data_parallel each rank
-        measures the rows of its own dataset. The network is in evaluation mode meanwhile.
+        In semi_auto and auto_parallel the outputs are gathered, and every rank gets the result for the whole batch;
+        in data_parallel each rank measures the rows of its own dataset. The network is in evaluation mode meanwhile.
         """
         where = "Model.eval"
         if not self._metrics:
-            raise ArgumentError(message("the Model has no metrics", where=where, hint="Model(..., metrics={'accuracy', 'loss'})"))
+            raise ArgumentError(
+                "the Model has no metrics", where=where, hint="Model(..., metrics={'accuracy', 'loss'})"
+            )
         check_dataset(where, "valid_dataset", valid_dataset)
-        sink = flag(dataset_sink_mode, where, "dataset_sink_mode")
+        sink = dataset_sink_mode
         called = as_callbacks(callbacks, where)
-        if flag(progress, where, "progress"):
+        if progress:
             called.append(ProgressBar())
         params = self._params("eval", called, batch_num=valid_dataset.get_dataset_size(), dataset_sink_mode=sink)
         with CallbackList(called) as calls:
             return self._evaluate(where, valid_dataset, calls, params)[0]
 
-    def _evaluate(self, where: str, dataset: Any, calls: CallbackList, params: CallbackParams) -> tuple[dict[str, Any], float | None]:
+    def _evaluate(
+        self, where: str, dataset: Any, calls: CallbackList, params: CallbackParams
+    ) -> tuple[dict[str, Any], float | None]:
         """The metrics, and the mean loss if there is a loss."""
         if params.parallel_mode in SHARDED_MODES:  # in the others a rank may evaluate for itself
             self._agree(where, [], evaluation_steps=params.batch_num)
@@ -388,7 +449,7 @@ class Model:
         at = (0, 1, 2) if self._eval_network is None else self._eval_indexes
         if at is not None and max(at) >= len(outputs):
             what = f"eval_indexes={list(at)}, but the eval_network gave {len(outputs)} outputs"
-            raise ArgumentError(message(what, where=where, allowed="Positions of loss, prediction and label"))
+            raise ArgumentError(what, where=where, allowed="Positions of loss, prediction and label")
         for metric in self._metrics.values():
             if at is None or metric.indexes:
                 metric.update(*outputs)
@@ -397,7 +458,9 @@ class Model:
             else:
                 metric.update(outputs[at[1]], outputs[at[2]])
 
-    def _evaluate_in_fit(self, evaluation: tuple[Any, Callable[[int], bool]], params: CallbackParams, calls: CallbackList) -> None:
+    def _evaluate_in_fit(
+        self, evaluation: tuple[Any, Callable[[int], bool]], params: CallbackParams, calls: CallbackList
+    ) -> None:
         """The evaluation after an epoch of `fit`: its results go into the parameters of the training."""
         dataset, is_due = evaluation
         params.update(eval_results={}, metrics=None)
@@ -418,25 +481,25 @@ class Model:
         """
         where = "Model.predict"
         if backend is not None:
-            raise NotBuiltYet(message(f"backend={shorten(backend)}", where=where, allowed="None: numpy", hint="Leave backend away"))
+            raise NotBuiltYet(f"backend={shorten(backend)}", where=where, allowed="None: numpy", hint="Omit backend")
         if not predict_data:
-            raise ArgumentTypeError(message("there is nothing to predict from", where=where, hint="model.predict(Tensor(x))"))
+            raise ArgumentTypeError("there is nothing to predict from", where=where, hint="model.predict(Tensor(x))")
         for i, value in enumerate(predict_data):
             arguments.check_input(where, f"input {i}", value)
         arguments.check_full_batch(where, *self._settings())
         with _in_evaluation_mode(self._network):
             return self._step_of_prediction()(*predict_data)
 
+    @checked(skip_backend_compile=flag)
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, TensorLayout]:
         """How `predict` would cut the parameters: {parameter name: layout}. Nothing is trained or changed.
 
         predict_data  inputs of the network, in full
 
-        Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode, in PyNative mode, and for inputs that are not in full
-        (set_auto_parallel_context(full_batch=True)).
+        Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode, in PyNative mode, and for inputs
+        that are not in full (set_auto_parallel_context(full_batch=True)).
         """
         where = "Model.infer_predict_layout"
-        flag(skip_backend_compile, where, "skip_backend_compile")
         arguments.check_layouts_wanted(where, self._parallel_mode())
         arguments.check_full_batch(where, *self._settings())
         for i, value in enumerate(predict_data):
@@ -446,17 +509,20 @@ class Model:
             step.prepare(*predict_data)
             return layouts(step)
 
-    def infer_train_layout(self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1) -> dict[str, TensorLayout]:
-        """How `train` would cut the parameters: {parameter name: layout}. Reads the first row of the dataset; nothing is trained.
+    @checked(dataset_sink_mode=flag, sink_size=arguments.SINK_SIZE)
+    def infer_train_layout(
+        self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
+    ) -> dict[str, TensorLayout]:
+        """How `train` would cut the parameters: {parameter name: layout}. Reads the first row of the dataset; nothing
+        is trained.
 
         Raises ModelError (a RuntimeError) outside semi_auto and auto_parallel mode and in PyNative mode.
         """
         where = "Model.infer_train_layout"
-        flag(dataset_sink_mode, where, "dataset_sink_mode")
-        arguments.checked_sink_size(where, sink_size)
         arguments.check_layouts_wanted(where, self._parallel_mode())
         return layouts(self._compiled(where, check_dataset(where, "train_dataset", train_dataset)))
 
+    @checked(sink_size=arguments.SINK_SIZE, epoch=integer(1), sink_mode=flag)
     def build(
         self,
         train_dataset: Any = None,
@@ -466,21 +532,21 @@ class Model:
         jit_config: Any = None,
         sink_mode: bool = True,
     ) -> None:
-        """Compile before the first step, so that errors show up now and the first step is as fast as the others. Nothing is trained.
+        """Compile before the first step, so that errors show up now and the first step is as fast as the others.
+        Nothing is trained.
 
         train_dataset, valid_dataset  at least one of them; the first row is read
         """
         where = "Model.build"
         if train_dataset is None and valid_dataset is None:
-            raise ArgumentError(message("train_dataset and valid_dataset are both None", where=where, allowed="At least one"))
-        arguments.checked_sink_size(where, sink_size)
-        whole_number(epoch, where, "epoch", 1)
-        flag(sink_mode, where, "sink_mode")
+            raise ArgumentError("train_dataset and valid_dataset are both None", where=where, allowed="At least one")
         if train_dataset is not None:
             self._compiled(where, check_dataset(where, "train_dataset", train_dataset))
         if valid_dataset is not None:
             if not self._metrics:
-                raise ModelError(message("valid_dataset, but the Model has no metrics", where=where, hint="Model(..., metrics={'accuracy'})"))
+                raise ModelError(
+                    "valid_dataset, but the Model has no metrics", where=where, hint="Model(..., metrics={'accuracy'})"
+                )
             columns = _first_row(check_dataset(where, "valid_dataset", valid_dataset))
             with _in_evaluation_mode(self._network if self._eval_network is None else self._eval_network):
                 self._evaluated(where, self._step_of_evaluation(), columns)  # which changes nothing

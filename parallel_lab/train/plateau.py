@@ -1,9 +1,12 @@
-"""Callbacks that change the course of a training: learning rates by step, less of it or an early end when a value stops improving.
+"""Callbacks that change the course of a training: learning rates by step, less of it or an early end when a value stops
+improving.
 
-    model.fit(50, train, valid, callbacks=[ReduceLROnPlateau("eval_loss", patience=3), EarlyStopping("acc", patience=8)])
+    callbacks = [ReduceLROnPlateau("eval_loss", patience=3), EarlyStopping("acc", patience=8)]
+    model.fit(50, train, valid, callbacks=callbacks)
 
-The watched value is "loss" (the last step's), or of the evaluation in `Model.fit`: "eval_loss" or a metric's name. Where several ranks train
-together, it is the mean over the ranks, so that all decide the same. Rules: MindSpore, train.callback.
+The watched value is "loss" (the last step's), or of the evaluation in `Model.fit`: "eval_loss" or a metric's name.
+Where several ranks train together, it is the mean over the ranks, so that all decide the same. Rules: MindSpore,
+train.callback.
 """
 
 from __future__ import annotations
@@ -14,15 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError, message, shorten
-from ..nn.checks import flag, number, whole_number
+from ..base.checks import checked, choice, flag, instance, integer, number
+from ..base.errors import ArgumentError, shorten
 from .agreement import mean_over_ranks
-from .callbacks import Callback, RunContext, check_monitor, loss_value
-
-__all__ = ["EarlyStopping", "LearningRateScheduler", "ReduceLROnPlateau"]
+from .callbacks import Callback, RunContext, loss_value
 
 # what is the better the smaller it is; of anything else more is better
-SMALLER_IS_BETTER = ("loss", "eval_loss", "mae", "mse", "perplexity", "hausdorff_distance", "mean_surface_distance", "root_mean_square_distance")
+SMALLER_IS_BETTER = (
+    "loss",
+    "eval_loss",
+    "mae",
+    "mse",
+    "perplexity",
+    "hausdorff_distance",
+    "mean_surface_distance",
+    "root_mean_square_distance",
+)
+
+
+MONITOR = instance(str, "A str: 'loss', 'eval_loss' or the name of a metric")
 
 
 class Monitored(Callback):
@@ -33,11 +46,11 @@ class Monitored(Callback):
     min_delta  by how much a value must be better; its sign is left out
     """
 
+    @checked(monitor=MONITOR, mode=choice("auto", "min", "max"), min_delta=number())
     def __init__(self, monitor: str, mode: str, min_delta: float) -> None:
         super().__init__()
-        where = type(self).__name__
-        self.monitor, self.mode = check_monitor(where, monitor, mode)
-        self.min_delta = abs(number(min_delta, where, "min_delta"))
+        self.monitor, self.mode = monitor, mode
+        self.min_delta = abs(min_delta)
         self._less = mode == "min" or (mode == "auto" and monitor in SMALLER_IS_BETTER)
         self.best = math.inf if self._less else -math.inf
         self.wait = 0
@@ -51,10 +64,14 @@ class Monitored(Callback):
         self.wait, self.best = 0, math.inf if self._less else -math.inf
         if self.monitor != "loss" and params.get("valid_dataset") is None:
             hint = "Use Model.fit(epoch, train_dataset, valid_dataset), or monitor='loss'"
-            raise ArgumentError(message(f"monitor={self.monitor!r}, but this training evaluates nothing", where=type(self).__name__, hint=hint))
+            raise ArgumentError(
+                f"monitor={self.monitor!r}, but this training evaluates nothing", where=type(self).__name__, hint=hint
+            )
 
     def _value(self, params: Any) -> float | None:
-        """The watched value at the end of this epoch; None if the epoch had no evaluation. Collective where ranks train together."""
+        """The watched value at the end of this epoch; None if the epoch had no evaluation. Collective where ranks train
+        together.
+        """
         if self.monitor == "loss":
             value = loss_value(params.net_outputs)
         else:
@@ -63,12 +80,16 @@ class Monitored(Callback):
                 return None
             if self.monitor not in results:
                 allowed = f"There are: loss, {', '.join(sorted(results))}"
-                raise ArgumentError(message(f"monitor={self.monitor!r} is not evaluated", where=type(self).__name__, allowed=allowed))
+                raise ArgumentError(
+                    f"monitor={self.monitor!r} is not evaluated", where=type(self).__name__, allowed=allowed
+                )
             value = results[self.monitor]
         array = np.asarray(value)
         if array.shape != () or array.dtype.kind not in "biuf":
             what = f"{self.monitor} is {shorten(value)}"
-            raise ArgumentError(message(what, where=type(self).__name__, allowed="One number", hint="Watch a metric that gives one number"))
+            raise ArgumentError(
+                what, where=type(self).__name__, allowed="One number", hint="Watch a metric that gives one number"
+            )
         return mean_over_ranks(float(array), params.parallel_mode)
 
 
@@ -81,6 +102,7 @@ class EarlyStopping(Monitored):
     restore_best_weights  put the parameters back to what they were after the best epoch
     """
 
+    @checked(patience=integer(0), verbose=flag, restore_best_weights=flag, baseline=number() | None)
     def __init__(
         self,
         monitor: str = "eval_loss",
@@ -92,10 +114,10 @@ class EarlyStopping(Monitored):
         restore_best_weights: bool = False,
     ) -> None:
         super().__init__(monitor, mode, min_delta)
-        self.patience = whole_number(patience, "EarlyStopping", "patience", 0)
-        self.verbose = flag(verbose, "EarlyStopping", "verbose")
-        self.baseline = None if baseline is None else number(baseline, "EarlyStopping", "baseline")
-        self.restore_best_weights = flag(restore_best_weights, "EarlyStopping", "restore_best_weights")
+        self.patience = patience
+        self.verbose = verbose
+        self.baseline = baseline
+        self.restore_best_weights = restore_best_weights
         self.stopped_epoch = 0
         self._best_weights: dict[str, np.ndarray] | None = None
 
@@ -139,9 +161,17 @@ class ReduceLROnPlateau(Monitored):
     min_lr    the rate does not fall below this
     verbose   print every change
 
-    The optimizer must have one learning rate, a number: ArgumentError (a ValueError) for schedules and for groups with rates of their own.
+    The optimizer must have one learning rate, a number: ArgumentError (a ValueError) for schedules and for groups with
+    rates of their own.
     """
 
+    @checked(
+        factor=number(0, 1, above=True, below=True),
+        patience=integer(0),
+        verbose=flag,
+        cooldown=integer(0),
+        min_lr=number(0),
+    )
     def __init__(
         self,
         monitor: str = "eval_loss",
@@ -154,13 +184,11 @@ class ReduceLROnPlateau(Monitored):
         min_lr: float = 0,
     ) -> None:
         super().__init__(monitor, mode, min_delta)
-        self.factor = number(factor, "ReduceLROnPlateau", "factor", 0, 1, above=True)
-        if self.factor == 1:
-            raise ArgumentError(message(f"factor={factor}", where="ReduceLROnPlateau", allowed="A number above 0 and below 1"))
-        self.patience = whole_number(patience, "ReduceLROnPlateau", "patience", 0)
-        self.verbose = flag(verbose, "ReduceLROnPlateau", "verbose")
-        self.cooldown = whole_number(cooldown, "ReduceLROnPlateau", "cooldown", 0)
-        self.min_lr = number(min_lr, "ReduceLROnPlateau", "min_lr", 0)
+        self.factor = factor
+        self.patience = patience
+        self.verbose = verbose
+        self.cooldown = cooldown
+        self.min_lr = min_lr
         self.cooldown_counter = 0
 
     def on_train_begin(self, run_context: RunContext) -> None:
@@ -186,7 +214,10 @@ class ReduceLROnPlateau(Monitored):
                 if old > self.min_lr:
                     params.optimizer.learning_rate = new = max(old * self.factor, self.min_lr)
                     if self.verbose:
-                        print(f"Epoch {params.cur_epoch_num:05d}: ReduceLROnPlateau reducing learning rate to {new}.", flush=True)
+                        print(
+                            f"Epoch {params.cur_epoch_num:05d}: ReduceLROnPlateau reducing learning rate to {new}.",
+                            flush=True,
+                        )
                 self.cooldown_counter, self.wait = self.cooldown, 0
 
 
@@ -198,13 +229,9 @@ class LearningRateScheduler(Callback):
     In sink mode it is asked once per sink. The optimizer must have one learning rate, a number.
     """
 
+    @checked(learning_rate_function=instance(Callable, "A function of (learning_rate, step)"))
     def __init__(self, learning_rate_function: Callable[[float, int], float]) -> None:
         super().__init__()
-        if not callable(learning_rate_function):
-            allowed = "A function of (learning_rate, step)"
-            raise ArgumentTypeError(
-                message(f"learning_rate_function={shorten(learning_rate_function)}", where="LearningRateScheduler", allowed=allowed)
-            )
         self.learning_rate_function = learning_rate_function
 
     def on_train_begin(self, run_context: RunContext) -> None:
@@ -219,15 +246,20 @@ class LearningRateScheduler(Callback):
 
 
 def learning_rate(where: str, optimizer: Any) -> float:
-    """The optimizer's one learning rate. Raises ArgumentError if there is none, a schedule, or groups with rates of their own."""
+    """The optimizer's one learning rate. Raises ArgumentError if there is none, a schedule, or groups with rates of
+    their own.
+    """
     allowed = "An optimizer with one learning rate, a number"
     if optimizer is None:
-        raise ArgumentError(message("the Model has no optimizer", where=where, allowed=allowed))
+        raise ArgumentError("the Model has no optimizer", where=where, allowed=allowed)
     rate = optimizer.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or optimizer.has_schedule:
         raise ArgumentError(
-            message(f"the learning rate is {shorten(rate)}", where=where, allowed=allowed, hint="Leave the schedule to the optimizer")
+            f"the learning rate is {shorten(rate)}",
+            where=where,
+            allowed=allowed,
+            hint="Leave the schedule to the optimizer",
         )
     if len(optimizer.rates(0)) > 1:
-        raise ArgumentError(message("parameter groups have learning rates of their own", where=where, allowed=allowed))
+        raise ArgumentError("parameter groups have learning rates of their own", where=where, allowed=allowed)
     return float(rate)

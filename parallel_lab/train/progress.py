@@ -3,8 +3,9 @@
     model.train(5, dataset, callbacks=[ProgressBar()])          # or progress=True
     epoch 2/5  [=========>          ]  12/25  loss 0.3457  8.1 steps/s  0:01 left
 
-A terminal has one line that is written anew, and what the program prints meanwhile appears above it. A notebook has a widget; when it is done, or
-where ipywidgets is missing, a line of text. In a file or a pipe there is one line per epoch. In a world only rank 0 shows anything.
+A terminal has one line that is written anew, and what the program prints meanwhile appears above it. A notebook has a
+widget; when it is done, or where ipywidgets is missing, a line of text. In a file or a pipe there is one line per
+epoch. In a world only rank 0 shows anything.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from ..context import current_world
-from ..errors import ArgumentTypeError, message, shorten
+from ..base.errors import ArgumentTypeError, shorten
+from ..base.hooks import current_world
 from .callbacks import Callback, RunContext, loss_value
-
-__all__ = ["ProgressBar"]
 
 REDRAW_S = 0.1  # a reader cannot follow more; drawing every tiny step would cost more than the step
 BAR_CHARS = 20
@@ -37,7 +36,9 @@ class ProgressBar(Callback):
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         if stream is not None and not hasattr(stream, "write"):
-            raise ArgumentTypeError(message(f"stream={shorten(stream)}", where="ProgressBar", allowed="A text stream, or None for sys.stdout"))
+            raise ArgumentTypeError(
+                f"stream={shorten(stream)}", where="ProgressBar", allowed="A text stream, or None for sys.stdout"
+            )
         self._given, self._clock = stream, clock
         self._show: Any = None
         self._start = self._epoch_start = self._drawn = 0.0
@@ -74,7 +75,10 @@ class ProgressBar(Callback):
             params = run_context.original_args()
             seconds = self._clock() - self._epoch_start
             rest = "".join(f"  {name} {_number(value)}" for name, value in (params.get("eval_results") or {}).items())
-            line = f"epoch {params.cur_epoch_num}/{params.epoch_num}  {params.batch_num} steps in {_time(seconds)}{_loss(params)}{rest}"
+            line = (
+                f"epoch {params.cur_epoch_num}/{params.epoch_num}  {params.batch_num} steps in "
+                f"{_time(seconds)}{_loss(params)}{rest}"
+            )
             self._show.say(line)
 
     def on_train_end(self, run_context: RunContext) -> None:
@@ -94,7 +98,9 @@ class ProgressBar(Callback):
         params = run_context.original_args()
         if self._show is not None and "epoch_num" not in params:  # in fit the line of the epoch says it
             results = "".join(f"  {name} {_number(value)}" for name, value in params.metrics.items())
-            self._show.say(f"evaluated {params.cur_step_num} steps in {_time(self._clock() - self._eval_start)}{results}")
+            self._show.say(
+                f"evaluated {params.cur_step_num} steps in {_time(self._clock() - self._eval_start)}{results}"
+            )
 
     # ---- drawing ----
 

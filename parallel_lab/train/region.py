@@ -1,7 +1,7 @@
 """A sharded Cell inside a program that otherwise runs at once (PyNative mode): this call runs compiled on all ranks.
 
-Inputs are whole on every rank, and so are the results: the ranks work together inside only. Its gradient is a program too, that of
-sum(result * g) for the gradient g that comes from outside, which the tape calls when it gets there.
+Inputs are whole on every rank, and so are the results: the ranks work together inside only. Its gradient is a program
+too, that of sum(result * g) for the gradient g that comes from outside, which the tape calls when it gets there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..autograd import value_and_grad
-from ..errors import CollectiveMismatch, message
-from ..nn.sharded import ShardedCell
-from ..tensor import Node, Parameter, RankTensor, Tensor
+from ..base.errors import CollectiveMismatch, message
+from ..nn.cell import ShardedCell
+from ..nn.tensor.autograd import value_and_grad
+from ..nn.tensor.tensor import Node, Parameter, RankTensor, Tensor
 from .compiled import CompiledFunction
-
-__all__ = ["run_region"]
 
 
 class _Region:
@@ -26,8 +24,13 @@ class _Region:
 
     def __init__(self, cell: ShardedCell) -> None:
         self.cell = cell
-        # propagation inside, whatever the mode around is; a strategy may leave devices with copies (MindSpore: fully_use_devices is forced to False)
-        settings = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"}
+        # propagation inside, whatever the mode around is; a strategy may leave devices with copies (MindSpore:
+        # fully_use_devices is forced to False)
+        settings = {
+            "parallel_mode": "auto_parallel",
+            "search_mode": "sharding_propagation",
+            "dataset_strategy": "full_batch",
+        }
         self.settings = {**settings, "fully_use_devices": False, "loss_repeated_mean": True, "gradients_mean": False}
         self.forward = CompiledFunction(cell, self.settings, parameters="whole")
         self.backward: dict[tuple[Any, ...], CompiledFunction] = {}
@@ -37,7 +40,13 @@ class _Region:
         return [p for p in self.forward.last.compiled.parameters.values() if p.requires_grad]
 
     def gradients(
-        self, number: int, step: int, inputs: list[Tensor], wanted: tuple[int, ...], weights: list[Parameter], seed: np.ndarray
+        self,
+        number: int,
+        step: int,
+        inputs: list[Tensor],
+        wanted: tuple[int, ...],
+        weights: list[Parameter],
+        seed: np.ndarray,
     ) -> list[Any]:
         """Gradients of sum(result * seed) for the inputs `wanted` and for all weights, whole.
 
@@ -83,7 +92,7 @@ class _RegionOp:
 def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
     """The whole results of a sharded Cell, computed by all ranks together.
 
-    Raises CollectiveMismatch on every rank if their inputs differ: parts of different tensors would be put together.
+    Raises CollectiveMismatch on every rank if their inputs differ: parts of different tensors would be combined.
     """
     region = cell.__dict__.get("_region")
     if region is None:
@@ -109,5 +118,10 @@ def _check_same(tensors: list[Tensor], world: Any, what: str) -> None:
     other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
     if other is not None:
         hint = "Give every rank the whole batch: no num_shards in the dataset, one seed"
-        text = message(f"rank {other} was given other inputs than rank 0", where="a sharded call", allowed="The same inputs on all ranks", hint=hint)
+        text = message(
+            f"rank {other} was given other inputs than rank 0",
+            where="a sharded call",
+            allowed="The same inputs on all ranks",
+            hint=hint,
+        )
         raise CollectiveMismatch(text)

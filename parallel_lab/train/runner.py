@@ -3,9 +3,10 @@
     program = RankProgram(compile_program(train_step, x, y, device_num=8), current_world())
     loss = program(x_rows, y_rows)          # this rank's slices, with their layouts
 
-The learner's own objects are the store: a Parameter holds this rank's slice between calls, the optimizer the slices of its states. So several
-programs (training, evaluation, another batch size) share them, a checkpoint finds them where it looks, and a program that wants a parameter laid out
-differently brings it there. The interpreter is the one of simulator and sessions; requests go to the world's communicator.
+The learner's own objects are the store: a Parameter holds this rank's slice between calls, the optimizer the slices of
+its states. So several programs (training, evaluation, another batch size) share them, a checkpoint finds them where it
+looks, and a program that wants a parameter laid out differently brings it there. The interpreter is the one of
+simulator and sessions; requests go to the world's communicator.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler import Compiled
-from ..errors import CollectiveMismatch, ShapeError, WorldError, message
-from ..events import Event
-from ..graph.ir import LOCAL_MODES, Instr
+from ..base.errors import CollectiveMismatch, ShapeError, WorldError
+from ..base.events import Event
+from ..base.settings.checks import LOCAL_MODES
+from ..graph.compiler import Compiled
+from ..graph.ir import Instr
+from ..graph.plan import Plan
 from ..graph.trace import fill_form
-from ..nn.optim import LEARNING_RATE
-from ..plan import Plan
+from ..layout.slices import cut, gather_full, is_cut
+from ..nn.optim.optimizer import LEARNING_RATE
+from ..nn.tensor.tensor import RankTensor, Tensor
 from ..run.interpreter import Env, computing
-from ..run.session import step_on
-from ..slices import cut, gather_full, is_cut
-from ..tensor import RankTensor, Tensor
-
-__all__ = ["RankProgram", "local_array"]
+from .rank_steps import step_on
 
 
 class RankProgram:
@@ -36,11 +36,13 @@ class RankProgram:
 
     compiled  plan and objects
     world     the `World` this process is a rank of; None: there is one device
-    parameters  what Parameters are afterwards: "slices", this rank's; "whole", what the program gave them a value for is gathered (for code around it
-                that runs at once); "as they were", nothing is kept of what the program did (it computes again what another has kept)
+    parameters  what Parameters are afterwards: "slices", this rank's; "whole", what the program gave them a value for
+                is gathered (for code around it that runs at once); "as they were", nothing is kept of what the program
+                did (it computes again what another has kept)
     steps     calls so far
 
-    Raises WorldError if the world has another size than the plan, CollectiveMismatch (on every rank) if the ranks have compiled different programs.
+    Raises WorldError if the world has another size than the plan, CollectiveMismatch (on every rank) if the ranks have
+    compiled different programs.
     """
 
     def __init__(self, compiled: Compiled, world: Any, *, parameters: str = "slices") -> None:
@@ -51,10 +53,15 @@ class RankProgram:
         if plan.device_num != size:
             here = "this process is alone" if world is None else f"this world has {size} ranks"
             what = f"the program is for {plan.device_num} devices, and {here}"
-            hint = f"Start {plan.device_num} ranks: parallel-lab run -n {plan.device_num} script.py; or leave device_num to the world"
-            raise WorldError(message(what, where=plan.graph.name, hint=hint))
+            hint = (
+                f"Start {plan.device_num} ranks: parallel-lab run -n {plan.device_num} script.py; or leave "
+                "device_num to the world"
+            )
+            raise WorldError(what, where=plan.graph.name, hint=hint)
         self.steps, self.parameters = 0, parameters
-        self.env: Env = {name: cut(array, plan.value(name).layout, self.rank) for name, array in plan.constant_arrays.items()}
+        self.env: Env = {
+            name: cut(array, plan.value(name).layout, self.rank) for name, array in plan.constant_arrays.items()
+        }
         self._kept = {name for name, _ in (*plan.assignments, *plan.forward_assignments)}
         self._layouts = {given.name: plan.value(given.name).layout for given in plan.parameters}
         if size > 1:
@@ -62,7 +69,7 @@ class RankProgram:
             compare_programs(plan, world, {} if optimizer is None else optimizer.rates(optimizer.global_step))
 
     def __call__(self, *inputs: Any, step: int | None = None) -> Any:
-        """Run one step on this rank's inputs; what the function returned, with RankTensors in the place of tensors.
+        """Run one step on this rank's inputs; what the function returned, with RankTensors in place of tensors.
 
         inputs  Tensors or arrays: this rank's slices, or with dataset_strategy "full_batch" the whole
         step    what random masks depend on in a program without an optimizer; default: calls so far
@@ -76,6 +83,8 @@ class RankProgram:
             env[name] = np.asarray(scaler.scale_value, np.float32)
         shared = self._states()
         observe, events = self._observer()
+        if self.world is not None:
+            self.world.comm.step = self._number()  # of the messages that it records
         with computing(plan):
             step_on(None if self.world is None else self.world.comm, plan, env, step=self._number(), observe=observe)
         self.steps += 1
@@ -94,7 +103,7 @@ class RankProgram:
         expected = plan.data_inputs
         if len(inputs) != len(expected):
             names = ", ".join(i.name for i in expected)
-            raise ShapeError(message(f"got {len(inputs)} inputs", where=plan.graph.name, allowed=f"{len(expected)}: {names}"))
+            raise ShapeError(f"got {len(inputs)} inputs", where=plan.graph.name, allowed=f"{len(expected)}: {names}")
         whole = plan.config.dataset_strategy == "full_batch" and plan.config.parallel_mode not in LOCAL_MODES
         return {i.name: local_array(plan, i.name, x, self.rank, whole) for i, x in zip(expected, inputs, strict=True)}
 
@@ -108,7 +117,9 @@ class RankProgram:
         shared: dict[str, dict[str, str]] = {}
         if optimizer is None:
             return shared
-        cuts = {s.parameter: (plan.value(s.parameter).shape, self._layouts[s.parameter]) for s in plan.states if s.parameter}
+        cuts = {
+            s.parameter: (plan.value(s.parameter).shape, self._layouts[s.parameter]) for s in plan.states if s.parameter
+        }
         held = optimizer.take_states(cuts, self.rank, dict(plan.owners))
         rates = optimizer.rates(optimizer.global_step)
         scaler = optimizer.loss_scaler.scalar_state() if optimizer.loss_scaler is not None else {}
@@ -135,7 +146,9 @@ class RankProgram:
         env, given, optimizer = self.env, self.compiled.parameters, self.compiled.optimizer
         for name, layout in self._layouts.items():
             array = env.pop(name)
-            if self.parameters == "slices" and (name in self._kept or (is_cut(layout) and given[name].layout is not layout)):
+            if self.parameters == "slices" and (
+                name in self._kept or (is_cut(layout) and given[name].layout is not layout)
+            ):
                 given[name].hold(array, layout)
             elif self.parameters == "whole" and name in self._kept:
                 given[name].set_data(gather_full(array, given[name].full_shape, layout, tag=f"new value of {name}"))
@@ -159,22 +172,32 @@ class RankProgram:
     # ---- running ----
 
     def _number(self) -> int:
-        """Steps before this one: those of the optimizer, which a checkpoint brings back; of a program without one, its calls."""
+        """Steps before this one: those of the optimizer, which a checkpoint brings back; of a program without one, its
+        calls.
+        """
         optimizer = self.compiled.optimizer
         return self.steps if optimizer is None else optimizer.global_step
 
     def _observer(self) -> tuple[Any, list[Event]]:
-        """What notes the computations of a step as events, beside the messages that the communicator records, if the world records."""
+        """What notes the computations of a step as events, beside the messages that the communicator records, if the
+        world records.
+        """
         events: list[Event] = []
         if self.world is None or not self.world.comm.recording:
             return None, events
 
         number = self._number()
 
-        def observe(phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int, arrived_s: float | None) -> None:
+        def observe(
+            phase: str, instr: Instr, start_s: float, end_s: float, handed_bytes: int, arrived_s: float | None
+        ) -> None:
             if not instr.is_communication:
                 waits = instr.kind == "wait"
-                what = ("wait", instr.ins[0], instr.attr("message")) if waits else ("compute", instr.out, instr.op_class or instr.kind)
+                what = (
+                    ("wait", instr.ins[0], instr.attr("message"))
+                    if waits
+                    else ("compute", instr.out, instr.op_class or instr.kind)
+                )
                 events.append(Event(self.rank, number, phase, *what, start_s, end_s))
 
         return observe, events
@@ -192,9 +215,13 @@ def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np
     expected = value.shape if whole else value.slice_shape
     if array.shape != expected:
         allowed = f"The program was compiled for {'whole tensors' if whole else 'slices'} of shape {expected}"
-        raise ShapeError(message(f"{name!r} has shape {array.shape}", where=plan.graph.name, allowed=allowed))
+        raise ShapeError(f"{name!r} has shape {array.shape}", where=plan.graph.name, allowed=allowed)
     if array.dtype != value.dtype and not np.can_cast(array.dtype, value.dtype, "same_kind"):
-        raise ShapeError(message(f"{name!r} is {array.dtype}", where=plan.graph.name, allowed=f"{value.dtype}, for which the program was compiled"))
+        raise ShapeError(
+            f"{name!r} is {array.dtype}",
+            where=plan.graph.name,
+            allowed=f"{value.dtype}, for which the program was compiled",
+        )
     if whole:
         array = array[value.layout.slice_index(value.shape, rank)]
     return np.array(array, value.dtype, order="C")
@@ -205,15 +232,19 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
 
     rates  the optimizer's learning rates now: no part of the program, but copies of a parameter must take the same step
 
-    Where each rank runs the network for itself (data_parallel, hybrid_parallel) programs may differ, but not in their messages.
+    Where each rank runs the network for itself (data_parallel, hybrid_parallel) programs may differ, but not in their
+    messages.
     """
     mine = np.frombuffer(_fingerprint(plan, rates), np.uint8)
     found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"compare the programs of {plan.graph.name}"))
     other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
     if other is not None:
         what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0"
-        hint = "Let no if, seed or number in the network, its strategies, its optimizer or the settings depend on get_rank()"
-        raise CollectiveMismatch(message(what, where="before step 1", allowed="All ranks run one program", hint=hint))
+        hint = (
+            "Let no if, seed or number in the network, its strategies, its optimizer or the settings depend on "
+            "get_rank()"
+        )
+        raise CollectiveMismatch(what, where="before step 1", allowed="All ranks run one program", hint=hint)
 
 
 def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
@@ -223,10 +254,20 @@ def _fingerprint(plan: Plan, rates: dict[str, float]) -> bytes:
     for phase, i in plan.instructions():
         value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
         if i.is_communication or not local:
-            lines.append(f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}")
+            lines.append(
+                f"{phase} {i.kind} {i.op} {i.axes} {i.device_matrix} {i.attrs} {value.slice_shape} {value.dtype}"
+            )
             lines.append("" if local else f"{i.out} {i.ins} {i.offset_axes}")
     if not local:
         given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
-        kept = (plan.outputs, plan.forward_assignments, plan.assignments, plan.states, plan.optimizer, sorted(rates.items()), plan.constants)
+        kept = (
+            plan.outputs,
+            plan.forward_assignments,
+            plan.assignments,
+            plan.states,
+            plan.optimizer,
+            sorted(rates.items()),
+            plan.constants,
+        )
         lines += [repr(given), repr(kept)]
     return hashlib.sha256("\n".join(lines).encode()).digest()

@@ -1,7 +1,7 @@
 """The check that nothing is left behind, for tests with a browser that serves several of them.
 
-Chromium starts and ends helper processes (network, storage, drawing) when it likes, also in the middle of a test; they go with their browser, whose
-own process is looked at as everywhere else.
+Chromium starts and ends helper processes (network, storage, drawing) when it likes, also in the middle of a test; they
+go with their browser, whose own process is looked at as everywhere else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tests import conftest as everywhere
 
 def processes() -> dict[int, str]:
     """Descendants of the test run, without the helpers of a Chromium."""
-    return {pid: text for pid, text in everywhere.living_processes().items() if not ("chrom" in text and "--type=" in text)}
+    return {
+        pid: text for pid, text in everywhere.living_processes().items() if not ("chrom" in text and "--type=" in text)
+    }
 
 
 @pytest.fixture(autouse=True)

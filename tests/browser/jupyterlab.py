@@ -6,8 +6,8 @@
         book.run_all()
         assert not book.errors() and not watch.outside and not watch.broken
 
-The server listens on 127.0.0.1 with settings and workspaces of its own in a temporary folder, shows no news and asks nothing of the network.
-Outputs are read from the notebook's model: the page holds only those that are on screen.
+The server listens on 127.0.0.1 with settings and workspaces of its own in a temporary folder, shows no news and asks
+nothing of the network. Outputs are read from the notebook's model: the page holds only those that are on screen.
 """
 
 from __future__ import annotations
@@ -71,8 +71,17 @@ def jupyterlab(root: Path) -> Iterator[str]:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
-    command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--ServerApp.root_dir={root}", "--LabApp.expose_app_in_browser=True"]
-    command += ["--LabApp.extension_manager=readonly", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    command += [
+        "--ServerApp.port_retries=0",
+        "--IdentityProvider.token=",
+        f"--ServerApp.root_dir={root}",
+        "--LabApp.expose_app_in_browser=True",
+    ]
+    command += [
+        "--LabApp.extension_manager=readonly",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
     with (home / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
@@ -110,13 +119,20 @@ def chromium_page(width: int = 1280, height: int = 1000) -> Iterator[Any]:
 
 
 class Watch:
-    """What must not happen on a page: `outside`, requests to anything but `url`; `broken`, exceptions that nobody caught."""
+    """What must not happen on a page: `outside`, requests to anything but `url`; `broken`, exceptions that nobody
+    caught.
+    """
 
     def __init__(self, page: Any, url: str) -> None:
         self.outside: list[str] = []
         self.broken: list[str] = []
         sockets = url.replace("http", "ws", 1)
-        page.on("request", lambda r: self.outside.append(r.url) if r.url.startswith("http") and not r.url.startswith(f"{url}/") else None)
+        page.on(
+            "request",
+            lambda r: (
+                self.outside.append(r.url) if r.url.startswith("http") and not r.url.startswith(f"{url}/") else None
+            ),
+        )
         page.on("websocket", lambda s: self.outside.append(s.url) if not s.url.startswith(f"{sockets}/") else None)
         page.on("pageerror", lambda e: self.broken.append(str(e)))
 
@@ -164,16 +180,26 @@ class Notebook:
 
     def errors(self) -> list[str]:
         """Every error output: name and text."""
-        return [f"{o['ename']}: {o['evalue']}" for c in self.cells() for o in c["outputs"] if o["output_type"] == "error"]
+        return [
+            f"{o['ename']}: {o['evalue']}" for c in self.cells() for o in c["outputs"] if o["output_type"] == "error"
+        ]
 
     def printed(self, cell_id: str) -> str:
         """What the cell with this id printed."""
         outputs = next(c["outputs"] for c in self.cells() if c["id"] == cell_id)
         return "".join("".join(o["text"]) for o in outputs if o["output_type"] == "stream")
 
+    def shown(self, cell_id: str) -> str:
+        """The value that the cell with this id shows, as text."""
+        outputs = next(c["outputs"] for c in self.cells() if c["id"] == cell_id)
+        return "".join("".join(o["data"].get("text/plain", "")) for o in outputs if "data" in o)
+
     def scroll_to(self, number: int) -> None:
         """Bring a cell on screen: JupyterLab draws only those that are."""
-        code = f"async (i) => {{ const book = {CURRENT}.content; book.activeCellIndex = i; await book.scrollToItem(i, 'start'); }}"
+        code = (
+            f"async (i) => {{ const book = {CURRENT}.content; book.activeCellIndex = i; await book.scrollToItem(i, "
+            "'start'); }"
+        )
         self.page.evaluate(code, number)
 
 
@@ -204,5 +230,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def shared_files() -> set[str]:
-    """Names in /dev/shm that are neither Chromium's nor in use outside this test process's own tree: other tests run at the same time."""
-    return {name for name in everywhere.shared_names() if "chromium" not in name.lower() and not everywhere._of_others(name)}
+    """Names in /dev/shm that are neither Chromium's nor in use outside this test process's own tree: other tests run at
+    the same time.
+    """
+    return {
+        name for name in everywhere.shared_names() if "chromium" not in name.lower() and not everywhere._of_others(name)
+    }

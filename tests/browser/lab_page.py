@@ -1,7 +1,8 @@
 """A lab's page in a real browser: `page_of` for pages of their own, `live` for the page of a kernel.
 
-The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are the widget's own commands.
-Import the fixtures and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live, page_of`. `boxes` says where elements are.
+The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are
+the widget's own commands. Import the fixtures and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live,
+page_of`. `boxes` says where elements are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync"]
 MARKS = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
 
-LIVE = """<!doctype html><meta charset="utf-8"><title>live</title><style>body{{margin:0}}{style}</style><div id="lab"></div>
+LIVE = """<!doctype html><meta charset="utf-8"><title>live</title>
+<style>body{{margin:0}}{style}</style><div id="lab"></div>
 <script type="module">
 {script}
 const listeners = {{}}, state = {state};
@@ -30,16 +32,22 @@ render({{ el: document.getElementById("lab"), model: {{
   off: () => {{}},
   send: async (message) => {{
     Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
-    tell("change:snapshot"); tell("change:last_error"); tell("msg:custom", {{ kind: "answered", number: message.number }});
+    tell("change:snapshot"); tell("change:last_error");
+    tell("msg:custom", {{ kind: "answered", number: message.number }});
   }},
 }} }});
 </script>"""
 
-BOXES = "(all) => all.map((e) => { const { x, y, width, height } = e.getBoundingClientRect(); return { x, y, width, height }; })"
+BOXES = (
+    "(all) => all.map((e) => { const { x, y, width, height } = e.getBoundingClientRect(); return { x, y, width, "
+    "height }; })"
+)
 
 
 def boxes(locator) -> list[dict[str, float]]:
-    """Where the elements are, as `bounding_box()` says it, of all of them in one call: each call takes milliseconds. Hidden ones are left out."""
+    """Where the elements are, as `bounding_box()` says it, of all of them in one call: each call takes milliseconds.
+    Hidden ones are left out.
+    """
     return [box for box in locator.evaluate_all(BOXES) if box["width"] or box["height"]]
 
 
@@ -52,7 +60,9 @@ def browser():
 
 
 class Tab:
-    """A page that shows one file after the other, of one test after the other: to make a page takes longer than to load a file."""
+    """A page that shows one file after the other, of one test after the other: to make a page takes longer than to load
+    a file.
+    """
 
     def __init__(self, browser, options) -> None:
         self.page = browser.new_context(**options).new_page()
@@ -92,7 +102,9 @@ def tabs(browser):
 
 @pytest.fixture
 def page_of(browser, tabs, tmp_path):
-    """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request left, nothing was raised."""
+    """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request left, nothing was
+    raised.
+    """
     used = []
 
     def opened(html, scheme="light", width=1280, python=None, drawn='[role="region"][data-painted]', **options):
@@ -123,7 +135,9 @@ def live(page_of):
         widgets.append(widget)
 
         def shown() -> str:
-            return json.dumps({"snapshot": widget.snapshot, "last_error": widget.last_error})
+            return json.dumps(
+                {"snapshot": widget.snapshot, "progress": widget.progress, "last_error": widget.last_error}
+            )
 
         def python(message: str) -> str:
             given = json.loads(message)

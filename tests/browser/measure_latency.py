@@ -1,4 +1,5 @@
-"""How long the Strategy Lab takes from a control to the new picture, in a real JupyterLab. Run by hand; not a test: nothing is asserted.
+"""How long the Strategy Lab takes from a control to the new picture, in a real JupyterLab. Run by hand; not a test:
+nothing is asserted.
 
     python -m tests.browser.measure_latency [repetitions]
 
@@ -7,10 +8,12 @@ Printed are the median and the 95th percentile, in milliseconds, of
 - strategy    choosing from an operator's list until the cards and the status sentence of the new plan are drawn
 - devices     pressing 4 or 8 until that many cards are drawn
 - rank        an arrow key until the rank's panel is drawn
-- stop        pressing Stop during a run with a live curve until Run can be pressed again: all ranks have ended, losses and times are shown
+- stop        pressing Stop during a run with a live curve until Run can be pressed again: all ranks have ended, losses
+              and times are shown
 
-and the load of the machine before and after (the numbers mean little without it). The clock is the page's own: it starts at the event that the
-control gets and ends in the first animation frame after which the page shows the expected text.
+and the load of the machine before and after (the numbers mean little without it). The clock is the page's own: it
+starts at the event that the control gets and ends in the first animation frame after which the page shows the expected
+text.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from pathlib import Path
 
 from tests.browser.jupyterlab import Notebook, Watch, chromium_page, jupyterlab, until, written
 
-CELL = """from parallel_lab.lab.strategy_lab import StrategyLab
-from parallel_lab.widgets import StrategyLabWidget
+CELL = """from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.widgets import StrategyLabWidget
 lab = StrategyLab(net="quickstart", devices=8, data="seed", steps=100_000_000)
 panel = StrategyLabWidget(lab)
 panel"""
 
-# Acts, then looks at every animation frame until the page says so; milliseconds. One frame more is waited for, so that it is painted.
+# Acts, then looks at every animation frame until the page says so; milliseconds. One frame more is waited for, so that
+# it is painted.
 TIMED = """async ([act, there]) => {
-  const root = document.querySelector('.pl-lab'), doing = new Function('root', act), holds = new Function('root', 'return ' + there);
+  const root = document.querySelector('.pl-lab');
+  const doing = new Function('root', act), holds = new Function('root', 'return ' + there);
   const began = performance.now();
   doing(root);
   for (;;) {
@@ -47,7 +52,10 @@ TIMED = """async ([act, there]) => {
 
 def quantiles(times_ms: list[float]) -> str:
     ordered = sorted(times_ms)
-    return f"p50 {statistics.median(ordered):6.0f} ms   p95 {ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]:6.0f} ms   n {len(ordered)}"
+    return (
+        f"p50 {statistics.median(ordered):6.0f} ms   p95 "
+        f"{ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]:6.0f} ms   n {len(ordered)}"
+    )
 
 
 def measure(repetitions: int) -> dict[str, list[float]]:
@@ -73,18 +81,34 @@ def measure(repetitions: int) -> dict[str, list[float]]:
             timed("strategy", f"root.querySelector('[data-choose=\"{choice}\"][data-operator=matmul]').click()", status)
         for i in range(repetitions):
             n = (4, 8)[i % 2]
-            there = f"root.querySelectorAll('.pl-card').length === {n} && root.querySelector('[aria-label=\"{n} devices\"]').ariaChecked === 'true'"
+            there = (
+                f"root.querySelectorAll('.pl-card').length === {n} && root.querySelector('[aria-label=\"{n} "
+                "devices\"]').ariaChecked === 'true'"
+            )
             timed("devices", f"root.querySelector('[aria-label=\"{n} devices\"]').click()", there)
         for i in range(repetitions):
             rank = i % 4
-            timed("rank", f"root.querySelectorAll('.pl-card')[{rank}].click()", f"root.querySelector('.pl-rank').ariaLabel === 'rank {rank}'")
+            timed(
+                "rank",
+                f"root.querySelectorAll('.pl-card')[{rank}].click()",
+                f"root.querySelector('.pl-rank').ariaLabel === 'rank {rank}'",
+            )
         progress = root.get_by_role("progressbar", name="training steps")
         for _ in range(max(3, repetitions // 4)):
             page.get_by_role("button", name="Run", exact=True).click()
-            if not until(lambda: int(progress.get_attribute("aria-valuenow")) > 50 and page.get_by_role("button", name="Stop").is_enabled()):
+            if not until(
+                lambda: (
+                    int(progress.get_attribute("aria-valuenow")) > 50
+                    and page.get_by_role("button", name="Stop").is_enabled()
+                )
+            ):
                 raise SystemExit("the run did not get under way")
             time.sleep(0.5)
-            timed("stop", "root.querySelector('[data-command=stop]').click()", "!root.querySelector('[data-command=run]').disabled")
+            timed(
+                "stop",
+                "root.querySelector('[data-command=stop]').click()",
+                "!root.querySelector('[data-command=run]').disabled",
+            )
         if book.errors() or watch.broken:
             raise SystemExit(f"{book.errors()} {watch.broken}")
     return found

@@ -1,4 +1,5 @@
-"""The Collective Stepper in a real JupyterLab, with a kernel behind it; and the same algorithm on real ranks in a %%ranks cell.
+"""The Collective Stepper in a real JupyterLab, with a kernel behind it; and the same algorithm on real ranks in a
+%%ranks cell.
 
 `PLAB_SHOTS=folder` keeps a screenshot of each test.
 """
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_lab.lab.collective_stepper import CollectiveStepper
+from parallel_lab.lab.collectives.model import CollectiveStepper
 from tests.browser.jupyterlab import CHROMIUM, Notebook, Watch, chromium_page, jupyterlab, until, written
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -18,11 +19,12 @@ expect = sync_api.expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
 PATIENCE_MS = 60_000
-STEPPER = """from parallel_lab.lab.collective_stepper import CollectiveStepper
-from parallel_lab.widgets import CollectiveStepperWidget
+STEPPER = """from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.widgets import CollectiveStepperWidget
 stepper = CollectiveStepper("all_reduce", "ring", ranks=4)
 CollectiveStepperWidget(stepper)"""
-# The page shows a step before the kernel has heard of it, and where kernels have subshells commands are heard beside the cells.
+# The page shows a step before the kernel has heard of it, and where kernels have subshells commands are heard beside
+# the cells.
 CODE_STEPS = """import time
 end = time.monotonic() + 30
 while stepper.at != 2 and time.monotonic() < end:
@@ -30,8 +32,8 @@ while stepper.at != 2 and time.monotonic() < end:
 stepper.to(4)"""
 RANKS = """%%ranks -n 4 --fold
 import numpy as np
-from parallel_lab.communication import get_rank, init
-from parallel_lab.run.algorithms import run_algorithm
+from parallel_lab.train.communication import get_rank, init
+from parallel_lab.lab.collectives.algorithms.algorithm import run_algorithm
 init()
 total = run_algorithm(None, "all_reduce", "ring", np.arange(6.0) + get_rank())
 print(total.tolist())"""
@@ -47,7 +49,9 @@ def world(tmp_path_factory):
 
 @pytest.fixture
 def opened(world):
-    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the kernel is gone."""
+    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
+    kernel is gone.
+    """
     page, url, root = world
     watch, books = Watch(page, url), []
 
@@ -65,7 +69,9 @@ def opened(world):
 
 def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     page = world[0]
-    book = opened("stepper.ipynb", STEPPER, CODE_STEPS, "print(stepper.at, stepper.algorithm.name, stepper.algorithm.ranks)")
+    book = opened(
+        "stepper.ipynb", STEPPER, CODE_STEPS, "print(stepper.at, stepper.algorithm.name, stepper.algorithm.ranks)"
+    )
     book.run_cell(0)
     root_node = page.locator(".pl-stepper")
     expect(page.locator(".pl-rank-card")).to_have_count(4, timeout=PATIENCE_MS)

@@ -1,4 +1,6 @@
-"""The Collective Stepper in a real browser, offline: cards in order, tokens that fly, keyboard, both themes, nothing cut off."""
+"""The Collective Stepper in a real browser, offline: cards in order, tokens that fly, keyboard, both themes, nothing
+cut off.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import json
 
 import pytest
 
-from parallel_lab.lab.collective_stepper import CollectiveStepper, front_end
-from parallel_lab.run.algorithms import custom_algorithm
+from parallel_lab.lab.collectives.algorithms.algorithm import custom_algorithm
+from parallel_lab.lab.collectives.model import CollectiveStepper
 from tests.browser.lab_page import MARKS, browser, page_of, sync_api, tabs
 
 __all__ = ["browser", "page_of", "tabs"]  # the fixtures
@@ -57,7 +59,9 @@ def test_a_partial_sum_is_hatched_and_shows_who_is_in_it(show):
 
 def test_colour_is_the_chunk_and_every_chunk_has_its_own(show):
     page = show(CollectiveStepper("all_reduce", "ring", 8))
-    fills = page.eval_on_selector_all(".pl-cell .pl-token", "all => all.map(t => [t.dataset.chunk, getComputedStyle(t).backgroundColor])")
+    fills = page.eval_on_selector_all(
+        ".pl-cell .pl-token", "all => all.map(t => [t.dataset.chunk, getComputedStyle(t).backgroundColor])"
+    )
     by_chunk = {}
     for chunk, fill in fills:
         by_chunk.setdefault(chunk, set()).add(fill)
@@ -98,13 +102,18 @@ def test_the_counters_and_the_bars_meet_the_formula_at_the_last_step(show):
     at(page, stepper.rounds)
     expect(page.locator(".pl-verdict.pl-met")).to_have_count(4)
     page.wait_for_timeout(400)  # the bars' transition
-    shares = page.eval_on_selector_all(".pl-meter-bar", "all => all.map(b => b.firstElementChild.getBoundingClientRect().width / (b.clientWidth))")
+    shares = page.eval_on_selector_all(
+        ".pl-meter-bar", "all => all.map(b => b.firstElementChild.getBoundingClientRect().width / (b.clientWidth))"
+    )
     sent = stepper.snapshot()["frames"][-1]["sent"]
-    assert shares == pytest.approx([s / max(sent) for s in sent], abs=0.03) and max(shares) == pytest.approx(1, abs=0.03)
+    assert shares == pytest.approx([s / max(sent) for s in sent], abs=0.03) and max(shares) == pytest.approx(
+        1, abs=0.03
+    )
 
 
 FLIGHTS = """() => { window.flown = []; new MutationObserver((all) => all.forEach((m) => m.addedNodes.forEach((n) => {
-  if (n.classList?.contains('pl-ghost')) flown.push(n.dataset.chunk); }))).observe(document.querySelector('.pl-sky'), { childList: true }); }"""
+  if (n.classList?.contains('pl-ghost')) flown.push(n.dataset.chunk); })))
+  .observe(document.querySelector('.pl-sky'), { childList: true }); }"""
 
 
 def test_tokens_fly_from_card_to_card_one_per_chunk_of_a_message(show):
@@ -162,14 +171,28 @@ def test_one_chunk_can_be_followed(show):
 
 
 def test_a_list_that_goes_wrong_says_so(show):
-    stepper = CollectiveStepper(algorithm=custom_algorithm("all_reduce", [[(0, 1, 0, "add"), (1, 0, 1, "add")], [(1, 0, 0, "add")]], ranks=2))
+    stepper = CollectiveStepper(
+        algorithm=custom_algorithm("all_reduce", [[(0, 1, 0, "add"), (1, 0, 1, "add")], [(1, 0, 0, "add")]], ranks=2)
+    )
     page = show(stepper)
-    expect(page.get_by_role("alert")).to_contain_text("This list of sends is not an all_reduce. Round 2: rank 0 adds v0 to chunk 0 a second time.")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "This list of sends is not an all_reduce. Round 2: rank 0 adds v0 to chunk 0 a second time."
+    )
     expect(page.locator(".pl-verdict")).to_have_count(0)
 
 
-WIDE = [("all_reduce", "ring", 8, 5), ("all_reduce", "recursive_doubling", 8, 2), ("all_reduce", "direct", 8, 1), ("all_to_all", "ring", 8, 3)]
-WIDE += [("all_reduce", "halving_doubling", 6, 6), ("broadcast", "ring", 5, 4), ("reduce_scatter", "tree", 8, 5), ("gather", "tree", 6, 2)]
+WIDE = [
+    ("all_reduce", "ring", 8, 5),
+    ("all_reduce", "recursive_doubling", 8, 2),
+    ("all_reduce", "direct", 8, 1),
+    ("all_to_all", "ring", 8, 3),
+]
+WIDE += [
+    ("all_reduce", "halving_doubling", 6, 6),
+    ("broadcast", "ring", 5, 4),
+    ("reduce_scatter", "tree", 8, 5),
+    ("gather", "tree", 6, 2),
+]
 
 
 @pytest.mark.parametrize("width", [662, 848, 1280])
@@ -181,10 +204,11 @@ def test_nothing_is_cut_off(show, case, width):
     page = show(stepper, width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = page.evaluate(
-        """() => [...document.querySelectorAll('.pl-token, .pl-rank-head, .pl-meter-text, .pl-band figcaption, .pl-limit, '
-             + '.pl-counters td, .pl-counters th, '
+        """() => [...document.querySelectorAll('.pl-token, .pl-rank-head, .pl-meter-text, .pl-band figcaption, '
+             + '.pl-limit, .pl-counters td, .pl-counters th, '
              + '.pl-compare th, .pl-scroll, .pl-keys dd, .pl-place, .pl-buttons button, .pl-head select')]
-          .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map(e => e.className + ': ' + e.textContent.trim().slice(0, 60))"""
+          .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1)
+          .map(e => e.className + ': ' + e.textContent.trim().slice(0, 60))"""
     )
     assert cut == []
 
@@ -193,7 +217,9 @@ def test_dark_mode_is_dark_and_light_mode_light(show):
     grounds = {}
     for scheme in ("light", "dark"):
         page = show(CollectiveStepper(), scheme=scheme)
-        colours = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-stepper')))")
+        colours = page.evaluate(
+            "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-stepper')))"
+        )
         grounds[scheme] = [sum(int(n) for n in c[c.index("(") + 1 : -1].split(",")[:3]) for c in colours]
     assert grounds["light"][0] > 700 and grounds["light"][1] < 150
     assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
@@ -230,7 +256,11 @@ PLACE = ("at", "follow", "counters", "status")
 
 def traits(stepper):
     shot = stepper.snapshot()
-    return {"story": {k: v for k, v in shot.items() if k not in PLACE}, "place": {k: shot[k] for k in PLACE}, "last_error": None}
+    return {
+        "snapshot": {k: v for k, v in shot.items() if k not in PLACE},
+        "progress": {k: shot[k] for k in PLACE},
+        "last_error": None,
+    }
 
 
 @pytest.fixture
@@ -238,7 +268,7 @@ def live(browser, tmp_path):
     """A live view and its model: (page, stepper)."""
     stepper = CollectiveStepper("all_reduce", "ring", 4)
     file = tmp_path / "live.html"
-    file.write_text(LIVE % (*reversed(front_end()), json.dumps(traits(stepper))), encoding="utf-8")
+    file.write_text(LIVE % (*reversed(CollectiveStepper.front_end()), json.dumps(traits(stepper))), encoding="utf-8")
     page = browser.new_page(viewport={"width": 1000, "height": 900})
     broken = []
     page.on("pageerror", lambda e: broken.append(str(e)))
@@ -261,14 +291,20 @@ def test_a_step_is_shown_at_once_and_an_old_answer_does_not_pull_it_back(live):
     assert asked(page) == [["to", [1]], ["to", [2]], ["to", [3]]]
     at(page, 3)
     stepper.to(1)
-    page.evaluate("([p]) => { put('place', p); tell('msg:custom', {kind: 'answered', number: 1, refused: false}, []); }", [traits(stepper)["place"]])
+    page.evaluate(
+        "([p]) => { put('progress', p); tell('msg:custom', {kind: 'answered', number: 1, refused: false}, []); }",
+        [traits(stepper)["progress"]],
+    )
     page.wait_for_timeout(100)
     assert page.locator(".pl-stepper").get_attribute("data-at") == "3"
     stepper.to(3)
-    page.evaluate("([p]) => { put('place', p); tell('msg:custom', {kind: 'answered', number: 3, refused: false}, []); }", [traits(stepper)["place"]])
+    page.evaluate(
+        "([p]) => { put('progress', p); tell('msg:custom', {kind: 'answered', number: 3, refused: false}, []); }",
+        [traits(stepper)["progress"]],
+    )
     at(page, 3)
     stepper.to(5)  # by a method call in a cell
-    page.evaluate("([p]) => put('place', p)", [traits(stepper)["place"]])
+    page.evaluate("([p]) => put('progress', p)", [traits(stepper)["progress"]])
     at(page, 5)
 
 
@@ -288,7 +324,10 @@ def test_choices_are_commands_and_a_refused_one_goes_back(live):
         ["follow", [1]],
         ["follow", [None]],
     ]
-    page.evaluate("put('last_error', 'no <b>such</b> thing'); tell('msg:custom', {kind: 'answered', number: 6, refused: true}, [])")
+    page.evaluate(
+        "put('last_error', 'no <b>such</b> thing'); tell('msg:custom', {kind: 'answered', number: 6, refused: "
+        "true}, [])"
+    )
     expect(page.get_by_role("alert")).to_contain_text("no <b>such</b> thing")
     expect(page.locator("select[data-command=choose_kind]")).to_have_value("all_reduce")
     expect(page.locator(".pl-compare input[value=ring]")).to_be_checked()
@@ -308,7 +347,7 @@ def test_a_kernel_that_is_gone_is_told_and_nothing_moves(live):
 def test_another_story_replaces_the_first(live):
     page, stepper = live
     stepper.choose_ranks(8)
-    page.evaluate("([t]) => { put('place', t.place); put('story', t.story); }", [traits(stepper)])
+    page.evaluate("([t]) => { put('progress', t.progress); put('snapshot', t.snapshot); }", [traits(stepper)])
     expect(page.locator(".pl-rank-card")).to_have_count(8)
     expect(page.locator(".pl-title")).to_have_text("all_reduce by ring, 8 ranks")
 

@@ -1,4 +1,6 @@
-"""The Fusion Lab in a real browser: what is drawn, cuts moved with mouse and keyboard, nothing asked of the network, both themes."""
+"""The Fusion Lab in a real browser: what is drawn, cuts moved with mouse and keyboard, nothing asked of the network,
+both themes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from parallel_lab.lab.fusion_lab import FusionLab
-from parallel_lab.widgets import FusionLabWidget
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.widgets import FusionLabWidget
 from tests.browser import lab_page
 from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
 
@@ -47,7 +49,11 @@ def test_three_step_times_say_their_source_and_unit(page_of):
     lab.wait(60)
     page = page_of(lab.to_html())
     cards = page.locator(".pl-fu-time")
-    assert [cards.nth(i).locator(".pl-fu-source").inner_text() for i in range(3)] == ["predicted", "simulated", "measured"]
+    assert [cards.nth(i).locator(".pl-fu-source").inner_text() for i in range(3)] == [
+        "predicted",
+        "simulated",
+        "measured",
+    ]
     for i in range(2):
         assert cards.nth(i).locator(".pl-fu-big").inner_text().split()[1] in ("µs", "ms", "s")
     assert cards.nth(2).locator(".pl-fu-big").inner_text() == "–"
@@ -61,7 +67,11 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     page = page_of(lab.to_html())
     page.get_by_role("radio", name="simulated").click()
     expect(page.locator(".pl-messages h3 small")).to_contain_text("simulated")
-    assert page.locator(".pl-fu-figure > svg").get_attribute("aria-label").startswith("backward and its messages, simulated")
+    assert (
+        page.locator(".pl-fu-figure > svg")
+        .get_attribute("aria-label")
+        .startswith("backward and its messages, simulated")
+    )
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (848, "dark"), (640, "light")])
@@ -114,7 +124,9 @@ def test_par_is_reached_with_the_keyboard_alone(live):
                 break
             page.keyboard.press("ArrowRight" if at < to else "ArrowLeft")
             expect(slider).to_have_attribute("aria-valuenow", str(at + (1 if at < to else -1)))
-            assert page.evaluate("document.activeElement.getAttribute('aria-valuenow')") == slider.get_attribute("aria-valuenow")
+            assert page.evaluate("document.activeElement.getAttribute('aria-valuenow')") == slider.get_attribute(
+                "aria-valuenow"
+            )
     assert lab.cuts == (1, 4, 6) and lab.score.ratio == pytest.approx(1.0) and widget.last_error is None
     expect(page.locator(".pl-status")).to_contain_text("which is par")
     page.locator(".pl-fu-cut").nth(1).focus()
@@ -134,7 +146,11 @@ def test_a_click_between_gradients_cuts_there(live):
 def test_a_kernel_that_is_gone_is_told_at_the_first_click(live, monkeypatch):
     """JupyterLab leaves the page as it was, and sending raises."""
     monkeypatch.setattr(
-        lab_page, "LIVE", lab_page.LIVE.replace("send: async (message) => {{", "send: (message) => {{ throw new Error('Cannot send');", 1)
+        lab_page,
+        "LIVE",
+        lab_page.LIVE.replace(
+            "send: async (message) => {{", "send: (message) => {{ throw new Error('Cannot send');", 1
+        ),
     )
     monkeypatch.setattr(lab_page, "LIVE", lab_page.LIVE.replace("await window.python", "window.python", 1))
     page, _ = live(FusionLabWidget(FusionLab("golf")))

@@ -1,4 +1,6 @@
-"""The Memory Lab in a real browser: bars to scale, what is chosen with mouse and keyboard, no request, nothing cut off, both themes."""
+"""The Memory Lab in a real browser: bars to scale, what is chosen with mouse and keyboard, no request, nothing cut off,
+both themes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from parallel_lab.lab.memory_lab import MemoryLab
-from parallel_lab.widgets import MemoryLabWidget
+from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.widgets import MemoryLabWidget
 from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
@@ -33,9 +35,13 @@ def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
     for held, bar in zip(lab.ranks(), page.locator(".pl-mm-bar").all(), strict=True):
         live = held.at("peak")
         found = {kind: bar.locator(f"rect.pl-mm-{kind}").bounding_box() for kind in live if live[kind]}
-        order = [k for k in ("params", "grads", "optimizer", "activations", "gathered", "workspace", "inputs") if k in found]
+        order = [
+            k for k in ("params", "grads", "optimizer", "activations", "gathered", "workspace", "inputs") if k in found
+        ]
         per_byte = found["gathered"]["height"] / live["gathered"]
-        assert [round(found[k]["height"], 0) for k in order] == pytest.approx([max(0.75, live[k] * per_byte) for k in order], abs=1.6)
+        assert [round(found[k]["height"], 0) for k in order] == pytest.approx(
+            [max(0.75, live[k] * per_byte) for k in order], abs=1.6
+        )
         bottoms = [found[k]["y"] + found[k]["height"] for k in order]
         assert bottoms == sorted(bottoms, reverse=True)
     line = page.locator(".pl-mm-figure .pl-mm-cap").first.bounding_box()
@@ -49,7 +55,12 @@ def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
     row = page.locator(".pl-mm-key tbody tr", has_text="parameters")
     assert [c.inner_text() for c in row.locator("td").all()] == ["2 MiB", "256 KiB"]
     expect(page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over")).to_have_count(1)
-    assert [r.inner_text() for r in page.locator(".pl-mm-levels tbody tr th").all()] == ["off", "level1", "level2", "level3"]
+    assert [r.inner_text() for r in page.locator(".pl-mm-levels tbody tr th").all()] == [
+        "off",
+        "level1",
+        "level2",
+        "level3",
+    ]
     assert page.locator(".pl-mm-levels .pl-wrong").count() == 1 and page.locator(".pl-mm-formula .pl-good").count() == 2
     expect(page.locator(".pl-mm-formula .pl-wrong")).to_have_count(0)
 
@@ -72,7 +83,8 @@ def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (848, "dark"), (640, "light")])
 @pytest.mark.parametrize(
-    ("subject", "mode"), [("stack", "semi_auto_parallel"), ("transformer", "semi_auto_parallel"), ("embedding", "data_parallel")]
+    ("subject", "mode"),
+    [("stack", "semi_auto_parallel"), ("transformer", "semi_auto_parallel"), ("embedding", "data_parallel")],
 )
 def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
     lab = MemoryLab(subject, 8, parallel_mode=mode)
@@ -81,7 +93,11 @@ def test_nothing_is_cut_off(page_of, subject, mode, width, scheme):
     page = page_of(lab.to_html(), scheme=scheme, width=width)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
     assert (
-        page.evaluate("[...document.querySelectorAll('.pl-scroll:not(.pl-long)')].every((e) => e.scrollWidth <= e.clientWidth + 1)") or width == 640
+        page.evaluate(
+            "[...document.querySelectorAll('.pl-scroll:not(.pl-long)')].every((e) => e.scrollWidth <= "
+            "e.clientWidth + 1)"
+        )
+        or width == 640
     )
     for figure in page.locator(".pl-mm-figure > svg").all():
         frame = figure.bounding_box()
@@ -109,7 +125,7 @@ def test_a_level_is_chosen_with_the_arrow_keys(live):
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="level3")).to_have_attribute("aria-checked", "true")
     assert lab.settings.level == "level3" and widget.last_error is None
-    expect(page.locator(".pl-status")).to_contain_text("level3: 8 of 8 parameters are cut")
+    expect(page.locator(".pl-status")).to_contain_text("level3: 8 of 8 parameters are sharded")
     expect(page.locator(".pl-mm-levels tr.pl-on th")).to_have_text("level3")
 
 
@@ -127,10 +143,10 @@ def test_settings_are_typed_and_refused(live):
     assert lab.capacity_bytes == 1 << 20
     page.get_by_label("threshold").fill("much")
     page.get_by_label("threshold").press("Tab")
-    expect(page.locator(".pl-notice")).to_contain_text("threshold_kb='much'. threshold_kb is an int, at least 0")
+    expect(page.locator(".pl-notice")).to_contain_text("threshold_kb='much'. An int, at least 0")
     page.get_by_label("threshold").fill("1000")
     page.get_by_label("threshold").press("Tab")
-    expect(page.locator(".pl-status")).to_contain_text("0 of 8 parameters are cut")
+    expect(page.locator(".pl-status")).to_contain_text("0 of 8 parameters are sharded")
     page.get_by_label("keep added-up gradients in slices").uncheck()
     page.get_by_label("shared by").select_option("2")
     page.locator('[data-command="set_parallel_mode"]').select_option("data_parallel")
@@ -183,7 +199,9 @@ def test_a_run_is_stopped_with_the_button(live):
     page, widget = live(MemoryLabWidget(lab))
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     lab.run_simulated(10**7)
-    page.get_by_role("radio", name="between steps").click()  # this stand-in of a kernel tells the page what is new with each answer
+    page.get_by_role(
+        "radio", name="between steps"
+    ).click()  # this stand-in of a kernel tells the page what is new with each answer
     page.get_by_role("button", name="Stop").click()
     assert lab.wait(60)
     page.get_by_role("radio", name="fullest moment").click()

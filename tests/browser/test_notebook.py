@@ -1,7 +1,8 @@
-"""The first notebook and the Strategy Lab as a learner meets them: a real JupyterLab, a real Chromium, real worker processes.
+"""The first notebook and the Strategy Lab as a learner meets them: a real JupyterLab, a real Chromium, real worker
+processes.
 
-One server and one page serve all tests of this file; each test opens a notebook with a kernel of its own. Deadlines are generous, and no speed is
-asserted.
+One server and one page serve all tests of this file; each test opens a notebook with a kernel of its own. Deadlines are
+generous, and no speed is asserted.
 `PLAB_SHOTS=folder` keeps a screenshot of the lab after each test.
 """
 
@@ -33,12 +34,12 @@ expect = sync_api.expect
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
 NOTEBOOK = "01_quickstart.ipynb"
 PATIENCE_MS = 60_000
-LAB = """from parallel_lab.lab.strategy_lab import StrategyLab
-from parallel_lab.widgets import StrategyLabWidget
+LAB = """from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.widgets import StrategyLabWidget
 lab = StrategyLab(net="quickstart", devices={devices}, data="seed", steps={steps})
 panel = StrategyLabWidget(lab)
 panel"""
-PIDS = "import os\nfrom parallel_lab.run.shm import get_pool\nprint(os.getpid(), *get_pool({devices}).pids)"
+PIDS = "import os\nfrom parallel_lab.processes.shm import get_pool\nprint(os.getpid(), *get_pool({devices}).pids)"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,9 @@ def world(tmp_path_factory):
 
 @pytest.fixture
 def opened(world, request):
-    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the kernel is gone."""
+    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
+    kernel is gone.
+    """
     page, url, root = world
     watch, books = Watch(page, url), []
 
@@ -91,7 +94,9 @@ class Lab:
 
     def picture(self) -> list[str]:
         """What the cards say, for a comparison of before and after."""
-        return self.cards.evaluate_all("cards => cards.map(c => c.getAttribute('aria-label') + c.querySelector('svg').outerHTML)")
+        return self.cards.evaluate_all(
+            "cards => cards.map(c => c.getAttribute('aria-label') + c.querySelector('svg').outerHTML)"
+        )
 
     def step(self) -> int:
         return int(self.root.get_by_role("progressbar", name="training steps").get_attribute("aria-valuenow"))
@@ -107,7 +112,11 @@ class Lab:
         assert until(lambda: self.step() >= step), f"still at step {self.step()}"
 
     def enabled(self) -> list[str]:
-        return [name for name in ("Run", "Pause", "Resume", "Stop", "Reset") if self.button(name).count() and self.button(name).is_enabled()]
+        return [
+            name
+            for name in ("Run", "Pause", "Resume", "Stop", "Reset")
+            if self.button(name).count() and self.button(name).is_enabled()
+        ]
 
 
 # ---- the notebook ----
@@ -119,11 +128,15 @@ def test_the_notebook_runs_from_top_to_bottom_and_shows_what_it_promises(opened)
     book.run_all()
     assert book.errors() == []
     cells = book.cells()
-    assert all(c["execution_count"] is not None for c in cells), [c["id"] for c in cells if c["execution_count"] is None]
+    assert all(c["execution_count"] is not None for c in cells), [
+        c["id"] for c in cells if c["execution_count"] is None
+    ]
     assert "step 100/100" in book.printed("cell-07")
     assert "AllReduce" in book.printed("cell-11") and "rank 5" in book.printed("cell-11").lower()
     assert "equally" in book.printed("cell-14") and "((2, 4), (4, 1))" in book.printed("cell-14")
-    assert "weight1" in book.printed("cell-17") and "mul1" in book.printed("cell-17") and "mul2" in book.printed("cell-17")
+    assert (
+        "weight1" in book.printed("cell-17") and "mul1" in book.printed("cell-17") and "mul2" in book.printed("cell-17")
+    )
     assert "rank 3" in book.printed("cell-20") and "SIGKILL" in book.printed("cell-20")
     tables = {c["id"]: o["data"]["text/html"] for c in cells for o in c["outputs"] if "text/html" in o.get("data", {})}
     told = {c["id"]: o["data"]["text/plain"] for c in cells for o in c["outputs"] if "text/plain" in o.get("data", {})}
@@ -154,7 +167,9 @@ def test_choosing_in_the_lab_changes_the_picture(opened):
     expect(lab.status).to_contain_text("on 4 ranks")
     lab.root.get_by_role("radio", name="8 devices").click()
     expect(lab.cards).to_have_count(8)
-    expect(lab.cards.nth(5)).to_have_accessible_name("rank 5, at m1 k1: holds [8:16, :], slice 1, partial: addend 2 of 4, no replica")
+    expect(lab.cards.nth(5)).to_have_accessible_name(
+        "rank 5, at m1 k1: holds [8:16, :], slice 1, partial: addend 2 of 4, no replica"
+    )
 
     # a strategy from the list
     before = lab.picture()
@@ -207,7 +222,12 @@ def test_choosing_in_the_lab_changes_the_picture(opened):
 
 @pytest.mark.exhaustive
 def test_training_is_seen_and_steered_and_does_not_block_the_kernel(opened):
-    book = opened("train.ipynb", LAB.format(devices=2, steps=1_000_000), "print(6 * 7, lab.progress()['run']['state'])", "import threading")
+    book = opened(
+        "train.ipynb",
+        LAB.format(devices=2, steps=1_000_000),
+        "print(6 * 7, lab.progress()['run']['state'])",
+        "import threading",
+    )
     book.run_cell(0)
     lab = Lab(book.page)
     assert lab.enabled() == ["Run"]
@@ -282,7 +302,10 @@ def test_a_restart_in_the_middle_leaves_no_worker_and_no_shared_memory(opened):
 def test_an_interrupt_in_the_middle_ends_the_cell_and_the_lab_goes_on(opened):
     before = shared_files()
     book, lab, (_, *workers) = started(
-        opened, "interrupt.ipynb", "print('waiting')\nlab.wait()", "lab.stop()\nprint(lab.wait(60), lab.progress()['run']['state'])"
+        opened,
+        "interrupt.ipynb",
+        "print('waiting')\nlab.wait()",
+        "lab.stop()\nprint(lab.wait(60), lab.progress()['run']['state'])",
     )
     book.run_cell(2, wait=False)
     assert until(lambda: book.printed("c2") == "waiting\n")

@@ -1,4 +1,6 @@
-"""The Strategy Lab's page in a real browser, offline: what is drawn, that nothing is asked of the network, keyboard, both themes."""
+"""The Strategy Lab's page in a real browser, offline: what is drawn, that nothing is asked of the network, keyboard,
+both themes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,9 @@ import json
 
 import pytest
 
-from parallel_lab.lab.static_page import front_end, static_page
-from parallel_lab.lab.strategy_lab import StrategyLab
+from parallel_lab.lab.strategy.model import StrategyLab
 from tests.browser.lab_page import MARKS, browser, page_of, sync_api, tabs
-from tests.widgets.fake_lab import FakeLab
+from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "page_of", "tabs"]  # the fixtures
 
@@ -22,7 +23,7 @@ pytestmark = MARKS
 @pytest.fixture
 def show(page_of):
     """show(snapshot, scheme=..., width=...) -> page."""
-    return lambda snapshot, *args, **options: page_of(static_page(snapshot), *args, drawn=".pl-card", **options)
+    return lambda snapshot, *args, **options: page_of(StrategyLab.page(snapshot), *args, drawn=".pl-card", **options)
 
 
 def trained(**devices) -> FakeLab:
@@ -36,9 +37,12 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
     page = show(trained().snapshot())
     cards = page.locator(".pl-cards [role=radio]")
     names = [cards.nth(i).get_attribute("aria-label") for i in range(cards.count())]
-    assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == ["true" if r == 5 else "false" for r in range(8)]
+    assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == [
+        "true" if r == 5 else "false" for r in range(8)
+    ]
     assert names == [
-        f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial: addend {r % 4 + 1} of 4, no replica"
+        f"rank {r}, at m{r // 4} k{r % 4}: holds [{8 * (r // 4)}:{8 * (r // 4) + 8}, :], slice {r // 4}, partial: "
+        f"addend {r % 4 + 1} of 4, no replica"
         for r in range(8)
     ]
 
@@ -58,7 +62,9 @@ def test_colour_is_the_slice(show):
     lab = trained()
     lab.select_tensor("x")
     page = show(lab.snapshot())
-    fills = page.eval_on_selector_all(".pl-card", "cards => cards.map(c => [c.dataset.slice, getComputedStyle(c.querySelector('.pl-block')).fill])")
+    fills = page.eval_on_selector_all(
+        ".pl-card", "cards => cards.map(c => [c.dataset.slice, getComputedStyle(c.querySelector('.pl-block')).fill])"
+    )
     by_slice = {}
     for number, fill in fills:
         by_slice.setdefault(number, set()).add(fill)
@@ -74,7 +80,8 @@ def test_the_lit_block_lies_where_the_slice_lies(show):
         ".pl-card svg",
         """all => all.map(svg => { const [b, o] = ['.pl-block', '.pl-outline'].map(q => svg.querySelector(q));
            const v = (e, n) => Number(e.getAttribute(n)); const [w, h] = [v(o, 'width'), v(o, 'height')];
-           return [v(b, 'y') / h, (v(b, 'y') + v(b, 'height')) / h, v(b, 'x') / w, (v(b, 'x') + v(b, 'width')) / w]; })""",
+           return [v(b, 'y') / h, (v(b, 'y') + v(b, 'height')) / h,
+                   v(b, 'x') / w, (v(b, 'x') + v(b, 'width')) / w]; })""",
     )
     for card, (top, bottom, left, right) in zip(lab.snapshot()["cards"], drawn, strict=True):
         (r0, r1), (c0, c1) = card["block"]
@@ -108,7 +115,9 @@ def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
     other = lab.snapshot()
     base["frames"] = {"relu|forward": {name: other[name] for name in ("picture", "cards", "rank_detail", "status")}}
     page = show(base)
-    options = page.eval_on_selector_all("select[data-key=tensor] option:not([disabled])", "all => all.map(o => o.value)")
+    options = page.eval_on_selector_all(
+        "select[data-key=tensor] option:not([disabled])", "all => all.map(o => o.value)"
+    )
     assert options == ["matmul", "relu"]
     page.select_option("select[data-key=tensor]", "relu")
     page.wait_for_selector('.pl-card[data-slice="7"]')
@@ -120,7 +129,9 @@ def test_tensors_can_be_selected_offline_where_the_snapshot_has_frames(show):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("net", ["quickstart", "dense", "convnet", "transformer", "embedding"])
 def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
-    """Rank, tensor and phase, in changing order; every choice shows what `snapshot()` says after the same commands. Of long networks, every fifth."""
+    """Rank, tensor and phase, in changing order; every choice shows what `snapshot()` says after the same commands. Of
+    long networks, every fifth.
+    """
     lab = StrategyLab(net, devices=4)
     page = show(lab.snapshot(frames=True))
     tensors = [t["id"] for t in lab.snapshot()["tensors"]][:: 5 if net in LONG else 1]
@@ -138,7 +149,11 @@ def test_the_labs_own_frames_show_offline_what_the_lab_would_show(show, net):
         expect(page.locator(f'.pl-card[data-value="{rank}"]')).to_have_attribute("aria-checked", "true")
         assert page.locator(".pl-card-text").all_inner_texts() == [c["text"] for c in shot["cards"]]
         layer = {t["label"]: t["layer"] for t in shot["tensors"]}
-        shown = [h["text"] for h in shot["rank_detail"]["holds"] if not shot["graph"].get("layers") or layer[h["tensor"]] == layer_of(shot)]
+        shown = [
+            h["text"]
+            for h in shot["rank_detail"]["holds"]
+            if not shot["graph"].get("layers") or layer[h["tensor"]] == layer_of(shot)
+        ]
         assert page.locator(".pl-holds td:nth-child(2) code").all_inner_texts() == shown
         groups = [" ".join(map(str, m["group"])) or "none: local" for m in shot["messages"]]
         assert page.locator(".pl-messages tbody td:nth-child(5)").all_inner_texts() == groups
@@ -151,7 +166,7 @@ def layer_of(shot) -> str:
 @pytest.mark.parametrize("net", ["dense", "convnet", "transformer"])
 def test_a_page_with_all_frames_is_small_enough_to_send(net):
     """Each picture once and each rank once, not each pair: under 1 MB for the largest labs."""
-    assert len(static_page(StrategyLab(net, 8).snapshot(frames=True)).encode()) < 1_000_000
+    assert len(StrategyLab.page(StrategyLab(net, 8).snapshot(frames=True)).encode()) < 1_000_000
 
 
 # ---- long networks ----
@@ -161,33 +176,49 @@ def test_a_page_with_all_frames_is_small_enough_to_send(net):
 @pytest.mark.parametrize("width", [662, 860, 904, 1280])
 @pytest.mark.parametrize("net", LONG)
 def test_a_long_networks_layers_and_panels_have_room(show, net, width):
-    """662: JupyterLab in a window of 850. For many tensors, for all at 904: nothing cut off; no sideways scrolling but of a narrow page's table."""
+    """662: JupyterLab in a window of 850. For many tensors, for all at 904: nothing cut off; no sideways scrolling but
+    of a narrow page's table.
+    """
     page = show(StrategyLab(net, 8).snapshot(frames=True), width=width)
     for tensor in page.eval_on_selector_all("select[data-key=tensor] option", "all => all.map(o => o.value)"):
-        if width != 904 and "weight" not in tensor and "table" not in tensor and "batch_norm" not in tensor and "halo" not in tensor:
+        if (
+            width != 904
+            and "weight" not in tensor
+            and "table" not in tensor
+            and "batch_norm" not in tensor
+            and "halo" not in tensor
+        ):
             continue
         page.select_option("select[data-key=tensor]", tensor)
-        page.wait_for_function("(t) => document.querySelector(`select[data-key=tensor] option[value='${t}']`).hasAttribute('selected')", arg=tensor)
+        page.wait_for_function(
+            "(t) => document.querySelector(`select[data-key=tensor] option[value='${t}']`).hasAttribute('selected')",
+            arg=tensor,
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= width, tensor
         cut = page.evaluate(
             """(wide) => [...document.querySelectorAll(
-                '.pl-card-text, .pl-card-sum, .pl-where, .pl-op-name, .pl-formula, .pl-lead-name, .pl-fold-head, .pl-chip, .pl-rank, .pl-rank h3, '
+                '.pl-card-text, .pl-card-sum, .pl-where, .pl-op-name, .pl-formula, .pl-lead-name, .pl-fold-head, '
+                + '.pl-chip, .pl-rank, .pl-rank h3, '
                 + '.pl-groups dd, .pl-holds td, .pl-graph' + (wide ? ', .pl-scroll' : ''))]
-              .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth).map(e => e.className + ': ' + e.textContent.slice(0, 80))""",
+              .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)
+              .map(e => e.className + ': ' + e.textContent.slice(0, 80))""",
             width > 850,
         )
         assert cut == [], tensor
     clashes = page.evaluate(
-        """() => { const box = (e) => e.getBoundingClientRect(), nodes = [...document.querySelectorAll('.pl-node')], found = [];
+        """() => { const box = (e) => e.getBoundingClientRect(), found = [];
+          const nodes = [...document.querySelectorAll('.pl-node')];
           const across = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left);
           const down = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
           const meet = (a, b) => across(a, b) > 1 && down(a, b) > 1;
           nodes.forEach((n, i) => {
             const own = box(n.querySelector('rect')), badge = n.querySelector('.pl-badge');
-            for (const t of n.querySelectorAll(':scope > text')) if (box(t).width > own.width) found.push(`${t.textContent} wider than its node`);
+            for (const t of n.querySelectorAll(':scope > text'))
+              if (box(t).width > own.width) found.push(`${t.textContent} wider than its node`);
             const cuts = n.querySelector('.pl-cuts');
             if (badge && cuts && meet(box(badge), box(cuts))) found.push(`${n.textContent}: badge on its cuts`);
-            nodes.slice(i + 1).forEach((m) => { if (meet(box(n), box(m))) found.push(`${n.textContent} on ${m.textContent}`); });
+            nodes.slice(i + 1).forEach((m) => {
+              if (meet(box(n), box(m))) found.push(`${n.textContent} on ${m.textContent}`); });
           });
           return found; }"""
     )
@@ -199,7 +230,9 @@ def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):
     page = show(shot)
     fill = "e => getComputedStyle(e).fill"
     own = page.eval_on_selector_all(".pl-card", f"cards => cards.map(c => ({fill})(c.querySelector('.pl-block')))")
-    strips = page.eval_on_selector_all(".pl-card", f"cards => cards.map(c => [...c.querySelectorAll('.pl-strip')].map({fill}))")
+    strips = page.eval_on_selector_all(
+        ".pl-card", f"cards => cards.map(c => [...c.querySelectorAll('.pl-strip')].map({fill}))"
+    )
     assert strips == [[own[strip["rank"]] for strip in card["strips"]] for card in shot["cards"]]
     name = page.locator('.pl-card[data-value="5"]').get_attribute("aria-label")
     assert "[16:32, :, 7:8, :] of it from rank 4; [16:32, :, 16:17, :] of it from rank 6" in name
@@ -226,7 +259,9 @@ def test_three_cut_dims_are_drawn_in_panels(show):
     lab.set_strategy("relu2.relu", "((2, 2, 2, 1),)")
     lab.select_tensor("relu2.relu")
     page = show(lab.snapshot())
-    boxes = page.eval_on_selector_all(".pl-whole .pl-block", "all => all.map(b => ['x', 'y', 'width', 'height'].map(n => Number(b.getAttribute(n))))")
+    boxes = page.eval_on_selector_all(
+        ".pl-whole .pl-block", "all => all.map(b => ['x', 'y', 'width', 'height'].map(n => Number(b.getAttribute(n))))"
+    )
     assert len(boxes) == 8
     for i, (x, y, w, h) in enumerate(boxes):
         for u, v, p, q in boxes[i + 1 :]:
@@ -247,8 +282,10 @@ def test_a_refused_strategy_is_marked_and_explained_in_place(show):
 def test_every_control_and_picture_has_a_name(show):
     page = show(trained().snapshot())
     nameless = page.evaluate(
-        """() => [...document.querySelectorAll('.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
-          .filter(e => !e.closest('[aria-hidden=true]') && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
+        """() => [...document.querySelectorAll(
+            '.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
+          .filter(e => !e.closest('[aria-hidden=true]')
+            && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
           .map(e => e.outerHTML.slice(0, 90))"""
     )
     assert nameless == []
@@ -270,8 +307,10 @@ def test_nothing_is_cut_off(show, scheme, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = page.evaluate(
         """() => [...document.querySelectorAll(
-            '.pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-name, .pl-button, .pl-memory-key, .pl-holds td')]
-          .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth).map(e => e.className + ': ' + e.textContent)"""
+            '.pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-name, .pl-button, .pl-memory-key, '
+            + '.pl-holds td')]
+          .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)
+          .map(e => e.className + ': ' + e.textContent)"""
     )
     assert cut == []
 
@@ -280,16 +319,22 @@ def test_nothing_is_cut_off(show, scheme, width):
 @pytest.mark.parametrize("width", [904, 1280])
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 def test_a_real_nets_graph_and_table_have_room(show, net, width):
-    """904: what JupyterLab leaves with its file browser open in a 1280 window. No sideways scrolling, no label on a node, no name out of its node."""
+    """904: what JupyterLab leaves with its file browser open in a 1280 window. No sideways scrolling, no label on a
+    node, no name out of its node.
+    """
     lab = StrategyLab(net, 8, "digits")
     page = show(lab.snapshot(), width=width)
-    scrolled = "q => [...document.querySelectorAll(q)].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.className)"
+    scrolled = (
+        "q => [...document.querySelectorAll(q)].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.className)"
+    )
     assert page.evaluate(scrolled, ".pl-scroll, .pl-graph, .pl-rank, .pl-why") == []
     clashes = page.evaluate(
-        """() => { const box = (e) => e.getBoundingClientRect(), nodes = [...document.querySelectorAll('.pl-node')], found = [];
+        """() => { const box = (e) => e.getBoundingClientRect(), found = [];
+          const nodes = [...document.querySelectorAll('.pl-node')];
           for (const e of document.querySelectorAll('.pl-badge, .pl-edge-shape')) for (const n of nodes) {
             const a = box(e), b = box(n.querySelector('rect'));
-            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left), down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
             if (across > 6 && down > 2) found.push(`${e.textContent} on ${n.textContent}`); }
           for (const n of nodes) for (const t of n.querySelectorAll('text'))
             if (box(t).width > box(n.querySelector('rect')).width) found.push(`${t.textContent} wider than its node`);
@@ -302,7 +347,9 @@ def test_dark_mode_is_dark_and_light_mode_light(show):
     grounds = {}
     for scheme in ("light", "dark"):
         page = show(trained().snapshot(), scheme=scheme)
-        colours = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-lab')))")
+        colours = page.evaluate(
+            "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-lab')))"
+        )
         grounds[scheme] = [sum(int(n) for n in c[c.index("(") + 1 : -1].split(",")[:3]) for c in colours]
     assert grounds["light"][0] > 700 and grounds["light"][1] < 150
     assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
@@ -311,7 +358,8 @@ def test_dark_mode_is_dark_and_light_mode_light(show):
 def test_the_loss_is_drawn(show):
     page = show(trained().snapshot())
     expect(page.locator(".pl-lab[data-painted]")).to_have_count(1)
-    inked = """(() => { const c = document.querySelector('canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+    inked = """(() => { const c = document.querySelector('canvas');
+      const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
       let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; })()"""
     assert page.evaluate(inked) > 1500
 
@@ -350,7 +398,7 @@ def live(browser, tmp_path):
     snapshot = lab.snapshot()
     values = {"snapshot": snapshot, "progress": {"run": snapshot["run"], "loss": snapshot["loss"]}, "last_error": None}
     file = tmp_path / "live.html"
-    file.write_text(LIVE % (*reversed(front_end()), json.dumps(values)), encoding="utf-8")
+    file.write_text(LIVE % (*reversed(StrategyLab.front_end()), json.dumps(values)), encoding="utf-8")
     page = browser.new_page(viewport={"width": 1000, "height": 900})
     broken = []
     page.on("pageerror", lambda e: broken.append(str(e)))
@@ -427,7 +475,8 @@ def test_a_refused_choice_goes_back_to_what_is_in_force(live):
 def test_losses_that_went_missing_are_asked_for(live):
     page, _ = live
     page.evaluate(
-        "tell('msg:custom', {kind: 'loss', since: 40, names: ['parallel', 'single']}, [1, 2].map(() => new DataView(new ArrayBuffer(9), 1, 8)))"
+        "tell('msg:custom', {kind: 'loss', since: 40, names: ['parallel', 'single']}, [1, 2].map(() => new "
+        "DataView(new ArrayBuffer(9), 1, 8)))"
     )
     assert page.evaluate("sent.at(-1)") == {"want_loss_since": 0}
 

@@ -6,10 +6,23 @@ import math
 
 import numpy as np
 
-from parallel_lab.checkpoint import TensorRecord
-from parallel_lab.layout import TensorLayout
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint import TensorRecord
 
-DTYPES = ("float64", "float32", "float16", "bool", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
+DTYPES = (
+    "float64",
+    "float32",
+    "float16",
+    "bool",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+)
 
 
 def draw_layout(rng: np.random.Generator, ndim: int, device_num: int | None = None) -> TensorLayout:
@@ -54,4 +67,7 @@ def parts_of(full: np.ndarray, layout: TensorLayout | None, ranks: int) -> list[
     """Every rank's record of a tensor, cut by numpy's own indexing."""
     if layout is None:
         return [TensorRecord(full, rank=rank) for rank in range(ranks)]
-    return [TensorRecord(full[layout.slice_index(full.shape, rank)], full.shape, layout, rank) for rank in range(layout.device_num)]
+    return [
+        TensorRecord(full[layout.slice_index(full.shape, rank)], full.shape, layout, rank)
+        for rank in range(layout.device_num)
+    ]

@@ -1,8 +1,10 @@
-"""A process that saves checkpoints until it is killed. Started once, it clones itself for every order that it reads from its input:
+"""A process that saves checkpoints until it is killed. Started once, it clones itself for every order that it reads
+from its input:
 
     save <folder> 1           one rank saves <folder>/x.ckpt with 1, 2, 3, ... in every element
     save <folder> 4           four ranks save the distributed checkpoint <folder>
-    crash <folder> <kind> <k> <when>    one save of 1, then one of 2 that ends by os._exit before or after its k-th call to the system
+    crash <folder> <kind> <k> <when>    one save of 1, then one of 2 that ends by os._exit before or after its k-th call
+                                        to the system
 
 Answers: "pids <group leader> ...", then every number whose save has returned, then "ended <exit code>".
 """
@@ -18,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parallel_lab.checkpoint import TensorRecord, save_distributed, write_checkpoint
-from parallel_lab.layout import TensorLayout
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint import TensorRecord, save_distributed, write_checkpoint
 
 ELEMENTS = 1 << 16  # 512 KiB: long enough to be hit while it is written
 DEADLINE_S = 30.0  # a saver that nobody kills ends by itself
@@ -36,7 +38,10 @@ def whole(number: int) -> dict[str, TensorRecord]:
 
 def part(number: int, rank: int, ranks: int) -> dict[str, TensorRecord]:
     array = np.full(ELEMENTS // ranks, float(number))
-    return {"w": TensorRecord(array, (ELEMENTS,), TensorLayout((ranks,), (0,)), rank), "number": TensorRecord(np.int64(number))}
+    return {
+        "w": TensorRecord(array, (ELEMENTS,), TensorLayout((ranks,), (0,)), rank),
+        "number": TensorRecord(np.int64(number)),
+    }
 
 
 def save_one(folder: Path, number: int) -> None:
@@ -44,7 +49,9 @@ def save_one(folder: Path, number: int) -> None:
 
 
 def shared_barrier(ranks: int) -> Callable[[int], Callable[[], None]]:
-    """A barrier of processes that will be forked: each counts its arrivals in shared memory and waits for the others'."""
+    """A barrier of processes that will be forked: each counts its arrivals in shared memory and waits for the
+    others'.
+    """
     counts = np.frombuffer(mmap.mmap(-1, 8 * ranks), np.int64)
 
     def of_rank(rank: int) -> Callable[[], None]:
@@ -112,7 +119,19 @@ def crash(folder: Path, kind: str, at: int, when: str) -> None:
         file = opened(*args, **{**kwargs, "buffering": 0})  # each piece is its own call
         return _Counted(file, counted)
 
-    for name in ("open", "close", "fsync", "replace", "rename", "chmod", "unlink", "scandir", "listdir", "mkdir", "stat"):
+    for name in (
+        "open",
+        "close",
+        "fsync",
+        "replace",
+        "rename",
+        "chmod",
+        "unlink",
+        "scandir",
+        "listdir",
+        "mkdir",
+        "stat",
+    ):
         setattr(os, name, counted(getattr(os, name)))
     os.fdopen = fdopen
     save(2)

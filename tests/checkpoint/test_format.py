@@ -1,4 +1,6 @@
-"""The checkpoint file: what goes in comes out, any safetensors reader can open it, and a failed save leaves the old one."""
+"""The checkpoint file: what goes in comes out, any safetensors reader can open it, and a failed save leaves the old
+one.
+"""
 
 import errno
 import json
@@ -14,9 +16,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from parallel_lab.checkpoint import TensorRecord, describe_checkpoint, read_checkpoint, write_checkpoint
-from parallel_lab.errors import CheckpointCorrupt, CheckpointError, CheckpointWriteError, ParallelLabError
-from parallel_lab.layout import TensorLayout
+from parallel_lab.base.errors import CheckpointCorrupt, CheckpointError, CheckpointWriteError, ParallelLabError
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint import TensorRecord, describe_checkpoint, read_checkpoint, write_checkpoint
 from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, same_bits
 
 
@@ -34,7 +36,9 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(tmp_path, rng, dtype, shap
     write_checkpoint(tmp_path / "x.ckpt", {"a.b": TensorRecord(array), "c": TensorRecord(array)})
     found = read_checkpoint(tmp_path / "x.ckpt").tensors
     assert list(found) == ["a.b", "c"]
-    assert all(same_bits(record.array, array) and record.is_whole and record.global_shape == shape for record in found.values())
+    assert all(
+        same_bits(record.array, array) and record.is_whole and record.global_shape == shape for record in found.values()
+    )
     assert all(record.array.flags.writeable for record in found.values())
 
 
@@ -79,7 +83,9 @@ def test_some_tensors_can_be_read_alone(tmp_path, rng):
 
 def test_the_header_tells_everything_but_the_elements(tmp_path):
     layout = TensorLayout((2, 4), (1, -1))
-    write_checkpoint(tmp_path / "x.ckpt", {"w": TensorRecord(np.zeros((2, 6), "float16"), (4, 6), layout, 5)}, meta={"a": 1})
+    write_checkpoint(
+        tmp_path / "x.ckpt", {"w": TensorRecord(np.zeros((2, 6), "float16"), (4, 6), layout, 5)}, meta={"a": 1}
+    )
     info = describe_checkpoint(tmp_path / "x.ckpt")
     one = info.tensors["w"]
     assert (one.dtype, one.shape, one.global_shape, one.layout, one.rank) == ("float16", (2, 6), (4, 6), layout, 5)
@@ -90,7 +96,10 @@ def test_the_header_tells_everything_but_the_elements(tmp_path):
 
 
 def test_the_safetensors_library_reads_our_files(tmp_path, rng):
-    given = {f"t.{dtype}": draw_array(rng, (3, 5), dtype) for dtype in DTYPES} | {"empty": np.zeros((0, 4), "float32"), "number": np.float32(2.5)}
+    given = {f"t.{dtype}": draw_array(rng, (3, 5), dtype) for dtype in DTYPES} | {
+        "empty": np.zeros((0, 4), "float32"),
+        "number": np.float32(2.5),
+    }
     write_checkpoint(tmp_path / "x.ckpt", {name: TensorRecord(array) for name, array in given.items()})
     found = safetensors.numpy.load_file(tmp_path / "x.ckpt")
     assert found.keys() == given.keys()
@@ -137,7 +146,10 @@ def test_names_that_lead_out_or_hide_something_are_refused(tmp_path, name):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None]), np.array([1j]), np.array(["2020-01-01"], "M8[D]"), np.zeros(2, [("a", int)])])
+@pytest.mark.parametrize(
+    "array",
+    [np.array(["a"]), np.array([None]), np.array([1j]), np.array(["2020-01-01"], "M8[D]"), np.zeros(2, [("a", int)])],
+)
 def test_dtypes_without_a_code_are_refused(tmp_path, array):
     with pytest.raises(CheckpointError, match="dtype"):
         write_checkpoint(tmp_path / "x.ckpt", {"w": TensorRecord(array)})
@@ -188,7 +200,7 @@ def test_a_full_or_broken_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, 
     def fails(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(f"parallel_lab.files.os.{step}", fails)
+    monkeypatch.setattr(f"parallel_lab.base.files.os.{step}", fails)
     with pytest.raises(CheckpointWriteError, match=os.strerror(number)) as caught:
         write_checkpoint(tmp_path / "x.ckpt", {"w": TensorRecord(np.zeros(3))})
     assert isinstance(caught.value, OSError) and isinstance(caught.value, ParallelLabError)
@@ -200,8 +212,8 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_old_checkpoint(tmp_path):
     """A process that may write files of 64 KiB only (RLIMIT_FSIZE) saves 1 MiB."""
     code = f"""
 import resource, signal, numpy as np
-from parallel_lab.checkpoint import TensorRecord, write_checkpoint
-from parallel_lab.errors import CheckpointWriteError
+from parallel_lab.train.checkpoint import TensorRecord, write_checkpoint
+from parallel_lab.base.errors import CheckpointWriteError
 write_checkpoint("x.ckpt", {{"w": TensorRecord(np.arange(10))}})
 signal.signal(signal.{signal.Signals(signal.SIGXFSZ).name}, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
@@ -212,7 +224,9 @@ except CheckpointWriteError as error:
 """
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.startswith("refused: x.ckpt: cannot be written: File too large"), done.stderr
     assert names(tmp_path) == ["x.ckpt"]
     assert read_checkpoint(tmp_path / "x.ckpt").tensors["w"].array.tolist() == list(range(10))
@@ -221,7 +235,9 @@ except CheckpointWriteError as error:
 def test_parts_of_dead_writers_are_removed_and_those_of_living_ones_stay(tmp_path):
     import fcntl
 
-    dead, living, other = (tmp_path / f".parallel_lab-{digit * 16}{end}" for digit, end in (("a", ".part"), ("b", ".part"), ("c", ".txt")))
+    dead, living, other = (
+        tmp_path / f".parallel_lab-{digit * 16}{end}" for digit, end in (("a", ".part"), ("b", ".part"), ("c", ".txt"))
+    )
     for path in (dead, living, other):
         path.write_bytes(b"half")
     with living.open("rb") as held:
@@ -242,7 +258,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_a_pipe_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "x.ckpt")
-    with pytest.raises(CheckpointError, match="no regular file"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         read_checkpoint(tmp_path / "x.ckpt")
 
 

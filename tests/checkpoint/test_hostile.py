@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import read_checkpoint, read_manifest
-from parallel_lab.checkpoint.folder import MANIFEST
-from parallel_lab.checkpoint.sums import with_sum
-from parallel_lab.errors import CheckpointError, escape
+from parallel_lab.base.errors import CheckpointError, escape
+from parallel_lab.train.checkpoint import read_checkpoint, read_manifest
+from parallel_lab.train.checkpoint.folder import MANIFEST
+from parallel_lab.train.checkpoint.format import with_sum
 
 ZERO = "0" * 64
 
@@ -29,7 +29,9 @@ def signed(entries, table, meta="{}", elements=b"", version="1"):
     """A file with right sums around whatever content: what somebody who knows the format can make."""
     table = table if isinstance(table, str) else json.dumps(table)
     texts = {"format": "parallel_lab-checkpoint", "version": version, "sha256": ZERO, "tensors": table, "meta": meta}
-    return file_bytes(with_sum(json.dumps({"__metadata__": texts, **entries}, separators=(",", ":")).encode()), elements)
+    return file_bytes(
+        with_sum(json.dumps({"__metadata__": texts, **entries}, separators=(",", ":")).encode()), elements
+    )
 
 
 def tensor(name="w", shape=(2,), dtype="F32", offsets=(0, 8), elements=b"\0" * 8, **table):
@@ -54,7 +56,8 @@ HOSTILE = {
     "pickle-protocol-0": pickle.dumps(Bomb(), 0),
     "pickle-behind-a-length": file_bytes(pickle.dumps(Bomb())),
     "zip": b"PK\x03\x04" + b"\0" * 100,
-    "npy-of-objects": b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(128) + pickle.dumps(Bomb()),
+    "npy-of-objects": b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(128)
+    + pickle.dumps(Bomb()),
     "python": b"__import__('os').system('touch was-run')\n",
     "html": b"<script>alert(1)</script>" * 10,
     "header-of-8-exabytes": file_bytes(b"{}", length=2**63 - 1),
@@ -72,7 +75,9 @@ HOSTILE = {
     "header-not-utf-8": file_bytes(b'{"\xff\xfe":1}'),
     "no-metadata": file_bytes({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8),
     "metadata-is-a-list": file_bytes({"__metadata__": []}),
-    "metadata-of-numbers": file_bytes({"__metadata__": {"format": "parallel_lab-checkpoint", "version": 1, "sha256": 2, "tensors": 3, "meta": 4}}),
+    "metadata-of-numbers": file_bytes(
+        {"__metadata__": {"format": "parallel_lab-checkpoint", "version": 1, "sha256": 2, "tensors": 3, "meta": 4}}
+    ),
     "another-version": signed({}, {}, version="99"),
     "table-is-no-json": signed({}, "("),
     "table-is-a-list": signed({}, []),
@@ -143,7 +148,9 @@ def test_a_hostile_file_is_refused_in_one_class(tmp_path, monkeypatch, data):
 def test_the_same_maker_makes_a_good_file_when_it_does_no_harm(tmp_path):
     """So that the refusals above are for the harm, and not for the maker."""
     elements = np.arange(2, dtype="<f4").tobytes()
-    (tmp_path / "x.ckpt").write_bytes(tensor("fc.w", elements=elements, layout=layout([2, 3], [[1]]), global_shape=[4], rank=3))
+    (tmp_path / "x.ckpt").write_bytes(
+        tensor("fc.w", elements=elements, layout=layout([2, 3], [[1]]), global_shape=[4], rank=3)
+    )
     record = read_checkpoint(tmp_path / "x.ckpt").tensors["fc.w"]
     assert (record.array.tolist(), record.global_shape, record.rank) == ([0.0, 1.0], (4,), 3)
 
@@ -163,7 +170,15 @@ STORED = {"dtype": "float32", "global_shape": [2], "layout": None, "holders": "a
 
 
 def manifest(**fields):
-    content = {"format": "parallel_lab-manifest", "version": 1, "sha256": ZERO, "save": 1, "files": [FILE], "tensors": {"w": STORED}, "meta": {}}
+    content = {
+        "format": "parallel_lab-manifest",
+        "version": 1,
+        "sha256": ZERO,
+        "save": 1,
+        "files": [FILE],
+        "tensors": {"w": STORED},
+        "meta": {},
+    }
     data = json.dumps({**content, **fields}).encode()
     return data.replace(ZERO.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
@@ -210,18 +225,21 @@ def test_the_maker_of_manifests_makes_good_ones_too(tmp_path):
 
 
 def test_loading_hostile_files_runs_nothing_and_takes_little_memory(tmp_path):
-    """An audit hook sees every unpickling, exec, process and connection; the largest resident set is bounded by the largest file."""
+    """An audit hook sees every unpickling, exec, process and connection; the largest resident set is bounded by the
+    largest file.
+    """
     for i, data in enumerate([*HOSTILE.values(), tensor("good")]):
         (tmp_path / f"{i:03}.ckpt").write_bytes(data)
     code = """
 import os, resource, sys, time
-from parallel_lab.checkpoint import load_checkpoint, read_checkpoint
-from parallel_lab.errors import CheckpointError
-from parallel_lab.strategy_file import load_strategy
+from parallel_lab.train.checkpoint import load_checkpoint, read_checkpoint
+from parallel_lab.base.errors import CheckpointError
+from parallel_lab.graph.strategy_file import load_strategy
 names = sorted(os.listdir())
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 seen, slowest = [], 0.0
-watched = ("pickle.", "marshal.", "exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.", "socket.", "import")
+watched = ("pickle.", "marshal.", "exec", "compile", "import", "subprocess.", "socket.")
+watched += ("os.system", "os.exec", "os.posix_spawn", "os.fork")
 sys.addaudithook(lambda event, args: seen.append(event) if event.startswith(watched) else None)
 refused = 0
 for name in names:
@@ -236,7 +254,9 @@ grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
 print(refused, len(names), grown, sorted(set(seen)), f"{slowest:.2f}", sep="|")
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     refused, count, grown, events, slowest = done.stdout.strip().split("|")
     print(f"resident set +{grown} MiB, slowest {slowest} s")

@@ -1,4 +1,6 @@
-"""A save that is killed at any moment leaves the checkpoint before it or the new one, whole; the next save clears up."""
+"""A save that is killed at any moment leaves the checkpoint before it or the new one, whole; the next save clears
+up.
+"""
 
 import contextlib
 import os
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import load_distributed, read_checkpoint
+from parallel_lab.train.checkpoint import load_distributed, read_checkpoint
 from tests.checkpoint import saver
 from tests.checkpoint.saver import CRASHED
 
@@ -25,7 +27,13 @@ class Savers:
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.checkpoint.saver"], cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [sys.executable, "-m", "tests.checkpoint.saver"],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         self.group = 0  # of the saver that is at work
         os.set_blocking(self.process.stdout.fileno(), False)

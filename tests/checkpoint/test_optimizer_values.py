@@ -1,10 +1,15 @@
-"""Optimizer states in checkpoints: a training that is saved and resumed goes on as if nothing had happened, bit for bit."""
+"""Optimizer states in checkpoints: a training that is saved and resumed goes on as if nothing had happened, bit for
+bit.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
-from parallel_lab.checkpoint import (
+from parallel_lab.base.errors import CheckpointError
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.nn.optim.amp import DynamicLossScaler
+from parallel_lab.train.checkpoint import (
     load_checkpoint,
     load_optimizer_values,
     load_param_into_net,
@@ -12,10 +17,7 @@ from parallel_lab.checkpoint import (
     optimizer_values,
     save_checkpoint,
 )
-from parallel_lab.checkpoint.values import parameter_of_state
-from parallel_lab.errors import CheckpointError
-from parallel_lab.layout import TensorLayout
-from parallel_lab.nn.amp import DynamicLossScaler
+from parallel_lab.train.checkpoint.values import parameter_of_state
 from tests.checkpoint.drawn import same_bits
 from tests.checkpoint.worlds import as_rank
 
@@ -163,7 +165,9 @@ def test_what_does_not_fit_changes_nothing(change, said):
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     train(net, optimizer, 2)
     before = optimizer_values(optimizer)
-    values = {name: value for name, value in {**{n: v + 1 for n, v in before.items()}, **change}.items() if value is not None}
+    values = {
+        name: value for name, value in {**{n: v + 1 for n, v in before.items()}, **change}.items() if value is not None
+    }
     with pytest.raises(CheckpointError, match=said):
         load_optimizer_values(optimizer, values)
     after = optimizer_values(optimizer)
@@ -172,7 +176,9 @@ def test_what_does_not_fit_changes_nothing(change, said):
 
 @every_optimizer
 def test_every_state_is_known_as_one_by_its_name(make):
-    """Else a network's parameter could be loaded from it: `parameter_of_state` has a list of its own, because files come without an optimizer."""
+    """Else a network's parameter could be loaded from it: `parameter_of_state` has a list of its own, because files
+    come without an optimizer.
+    """
     optimizer = make(Net(1).trainable_params())
     for name, states in optimizer.states.items():
         assert {kind: parameter_of_state(f"{kind}.{name}") for kind in states} == dict.fromkeys(states, name)
@@ -189,7 +195,9 @@ def test_states_of_a_cut_parameter_are_slices_or_are_put_together():
     full = np.arange(24, dtype=np.float32).reshape(6, 4)
     with as_rank(3, 4, {"w": (full, ROWS)}) as tags:
         net.w.hold(np.array(net.w.asnumpy()[3:]), ROWS)
-        optimizer.keep_states({"w": {"moments": full[3:]}, "b": {"moments": np.ones(4, np.float32)}}, {"w": ROWS, "b": None}, {})
+        optimizer.keep_states(
+            {"w": {"moments": full[3:]}, "b": {"moments": np.ones(4, np.float32)}}, {"w": ROWS, "b": None}, {}
+        )
         own = optimizer_records(optimizer, integrated=False)["moments.w"]
         assert (own.layout, own.global_shape, own.rank, tags) == (ROWS, (6, 4), 3, [])
         assert same_bits(own.array, full[3:])
@@ -207,7 +215,11 @@ def test_slices_and_whole_states_are_taken_by_a_rank():
         other = Net(2)
         other.w.hold(np.array(other.w.asnumpy()[3:]), ROWS)
         target = nn.Momentum(other.trainable_params(), 0.1, 0.9)
-        target.keep_states({"w": {"moments": np.zeros((3, 4), np.float32)}, "b": {"moments": np.zeros(4, np.float32)}}, {"w": ROWS, "b": None}, {})
+        target.keep_states(
+            {"w": {"moments": np.zeros((3, 4), np.float32)}, "b": {"moments": np.zeros(4, np.float32)}},
+            {"w": ROWS, "b": None},
+            {},
+        )
         load_optimizer_values(target, whole)
         assert target.state_layouts == {"w": ROWS}
         assert same_bits(target.states["w"]["moments"], full[3:])

@@ -1,14 +1,16 @@
-"""Slices from one layout to another: for random layouts and numbers of ranks, bit for bit what cutting the whole gives."""
+"""Slices from one layout to another: for random layouts and numbers of ranks, bit for bit what cutting the whole
+gives.
+"""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import TensorRecord, needed_ranks, reslice, whole_array
-from parallel_lab.checkpoint.reslice import holder
-from parallel_lab.errors import CheckpointError, LayoutError
-from parallel_lab.layout import TensorLayout
+from parallel_lab.base.errors import CheckpointError, LayoutError
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint import TensorRecord, needed_ranks, reslice, whole_array
+from parallel_lab.train.checkpoint.reslice import holder
 from tests.checkpoint.drawn import DTYPES, draw_array, draw_layout, draw_shape, parts_of, same_bits
 
 
@@ -47,7 +49,9 @@ def test_no_rank_is_read_that_is_not_needed(rng, case):
 def test_an_unchanged_layout_needs_its_own_part_only(rng, case):
     layout = draw_layout(rng, int(rng.integers(1, 4)))
     shape = draw_shape(rng, layout)
-    assert [needed_ranks(layout, layout, shape, rank) for rank in range(layout.device_num)] == [(rank,) for rank in range(layout.device_num)]
+    assert [needed_ranks(layout, layout, shape, rank) for rank in range(layout.device_num)] == [
+        (rank,) for rank in range(layout.device_num)
+    ]
 
 
 @pytest.mark.parametrize("case", range(20))
@@ -64,7 +68,9 @@ def test_whole_tensors_on_either_side(rng):
     parts = {r.rank: r.array for r in parts_of(full, layout, 0)}
     assert same_bits(reslice(parts, layout, None, full.shape, 0), full)
     assert same_bits(reslice(parts, layout, None, full.shape, 77), full)  # any rank may have the whole
-    assert same_bits(reslice({0: full}, None, layout, full.shape, 4), np.ascontiguousarray(full[layout.slice_index(full.shape, 4)]))
+    assert same_bits(
+        reslice({0: full}, None, layout, full.shape, 4), np.ascontiguousarray(full[layout.slice_index(full.shape, 4)])
+    )
     assert needed_ranks(None, layout, full.shape, 4) == (0,)
 
 
@@ -74,7 +80,9 @@ def test_empty_tensors_are_cut_too(shape):
     for rank in range(2):
         needed = needed_ranks(src, dst, shape, rank)
         assert len(needed) == 1
-        assert reslice({needed[0]: np.zeros(src.slice_shape(shape))}, src, dst, shape, rank).shape == dst.slice_shape(shape)
+        assert reslice({needed[0]: np.zeros(src.slice_shape(shape))}, src, dst, shape, rank).shape == dst.slice_shape(
+            shape
+        )
 
 
 def test_scalars_are_whole_on_every_rank():
@@ -101,7 +109,7 @@ def test_parts_of_another_shape_or_dtype_are_refused():
 
 
 def test_a_layout_that_does_not_divide_is_refused():
-    with pytest.raises(LayoutError, match="cannot be cut 3 ways"):
+    with pytest.raises(LayoutError, match="cannot be split 3 ways"):
         reslice({0: np.zeros(8)}, None, TensorLayout((3,), (0,)), (8,), 0)
 
 

@@ -1,14 +1,16 @@
-"""Save on 8 real ranks under one strategy; go on with 4 under another, with 1, and with 8 again: the losses are those of one that never stopped.
+"""Save on 8 real ranks under one strategy; go on with 4 under another, with 1, and with 8 again: the losses are those
+of one that never stopped.
 
-The bound: all runs compute the same sums in other orders. A product of 32 float32 terms is off by at most 32 roundings of 6e-8 relative to the sum
-of the terms' sizes, 2e-6; fifty times that is allowed for what ten steps of Adam make of it. On the same ranks and strategy the bits are equal.
+The bound: all runs compute the same sums in other orders. A product of 32 float32 terms is off by at most 32 roundings
+of 6e-8 relative to the sum of the terms' sizes, 2e-6; fifty times that is allowed for what ten steps of Adam make of
+it. On the same ranks and strategy the bits are equal.
 """
 
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import describe_checkpoint, read_manifest
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.train.checkpoint import describe_checkpoint, read_manifest
 
 pytestmark = pytest.mark.timeout(120)
 BEFORE, AFTER = 4, 6
@@ -22,8 +24,9 @@ def on_ranks(pool, fn, *args):
     """fn(rank, *args) on every rank of the pool, each a rank of a world; the results by rank."""
 
     def as_world(comm):
-        from parallel_lab.context import reset_auto_parallel_context, set_auto_parallel_context, set_world
-        from parallel_lab.run.world import World
+        from parallel_lab.base.hooks import set_world
+        from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
+        from parallel_lab.processes.world.world import World
 
         world = World(comm, backend="shared_memory", launcher="test")
         set_world(world)
@@ -43,7 +46,9 @@ def on_ranks(pool, fn, *args):
 
 
 def training(rank, strategies, steps, before=None, after=None):
-    """Train a network under `strategies`; before(net, optimizer) first, after(net, optimizer) at the end. The losses."""
+    """Train a network under `strategies`; before(net, optimizer) first, after(net, optimizer) at the end. The
+    losses.
+    """
     import numpy as np
 
     from parallel_lab import nn, set_seed
@@ -68,7 +73,7 @@ def save(folder, integrated):
     def after(rank, net, optimizer):
         import os
 
-        from parallel_lab.checkpoint import network_records, optimizer_records, save_checkpoint, save_distributed
+        from parallel_lab.train.checkpoint import network_records, optimizer_records, save_checkpoint, save_distributed
 
         os.makedirs(f"{folder}/rank_{rank}", exist_ok=True)
         for name, one in (("net", net), ("opt", optimizer)):
@@ -81,7 +86,7 @@ def save(folder, integrated):
 
 def load_whole(folder):
     def before(rank, net, optimizer):
-        from parallel_lab.checkpoint import load_checkpoint, load_param_into_net
+        from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 
         for name, one in (("net", net), ("opt", optimizer)):
             assert load_param_into_net(one, load_checkpoint(f"{folder}/rank_0/{name}.ckpt")) == ([], [])
@@ -91,18 +96,21 @@ def load_whole(folder):
 
 def load_all_ranks(folder):
     def before(rank, net, optimizer):
-        from parallel_lab.checkpoint import load_checkpoint, load_distributed_checkpoint, load_optimizer_values
+        from parallel_lab.train.checkpoint import load_checkpoint, load_distributed_checkpoint, load_optimizer_values
 
         load_distributed_checkpoint(net, [f"{folder}/rank_{r}/net.ckpt" for r in range(8)])
         whole = load_checkpoint(f"{folder}/all")  # the manifest's folder holds the optimizer's states too
-        assert load_optimizer_values(optimizer, {n: v for n, v in whole.items() if n not in net.parameters_dict()}) == ([], [])
+        assert load_optimizer_values(optimizer, {n: v for n, v in whole.items() if n not in net.parameters_dict()}) == (
+            [],
+            [],
+        )
 
     return before
 
 
 def load_own(folder):
     def before(rank, net, optimizer):
-        from parallel_lab.checkpoint import load_checkpoint, load_param_into_net
+        from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 
         for name, one in (("net", net), ("opt", optimizer)):
             assert load_param_into_net(one, load_checkpoint(f"{folder}/rank_{rank}/{name}.ckpt")) == ([], [])
@@ -118,7 +126,9 @@ def pools():
 
 @pytest.fixture(scope="module")
 def saved(pools, tmp_path_factory):
-    """(folder with integrated files, folder with slices, the losses of the steps after the save had nothing happened)."""
+    """(folder with integrated files, folder with slices, the losses of the steps after the save had nothing
+    happened).
+    """
     whole, slices = str(tmp_path_factory.mktemp("whole")), str(tmp_path_factory.mktemp("slices"))
     uninterrupted = on_ranks(pools[8], training, OVER_8, BEFORE + AFTER)
     for folder, integrated in ((whole, True), (slices, False)):
@@ -131,14 +141,18 @@ def test_integrated_files_hold_whole_tensors_and_slices_say_what_they_are(saved)
     whole, slices, _ = saved
     for rank in range(8):
         for name in ("net", "opt"):
-            assert all(info.layout is None for info in describe_checkpoint(f"{whole}/rank_{rank}/{name}.ckpt").tensors.values())
+            assert all(
+                info.layout is None for info in describe_checkpoint(f"{whole}/rank_{rank}/{name}.ckpt").tensors.values()
+            )
         cut = describe_checkpoint(f"{slices}/rank_{rank}/net.ckpt").tensors
         assert {info.rank for info in cut.values() if info.layout} == {rank}
         assert any(info.layout is not None and info.shape != info.global_shape for info in cut.values())
     manifest = read_manifest(f"{slices}/all")
     assert manifest.world_size == 8
     w1 = next(name for name, one in manifest.tensors.items() if name.startswith("moment1.") and one.layout is not None)
-    assert manifest.tensors[w1].layout == manifest.tensors[w1.removeprefix("moment1.")].layout  # a state lies like its parameter
+    assert (
+        manifest.tensors[w1].layout == manifest.tensors[w1.removeprefix("moment1.")].layout
+    )  # a state lies like its parameter
 
 
 @pytest.mark.parametrize(("ranks", "strategies"), [(8, OVER_8), (4, OVER_4), (1, OVER_1)], ids=["8", "4", "1"])
@@ -170,7 +184,7 @@ def test_without_the_optimizer_the_losses_differ(pools, saved):
     whole, _, expected = saved
 
     def before(rank, net, optimizer):
-        from parallel_lab.checkpoint import load_checkpoint, load_param_into_net
+        from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 
         load_param_into_net(net, load_checkpoint(f"{whole}/rank_0/net.ckpt"))
 

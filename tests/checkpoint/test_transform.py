@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import (
+from parallel_lab.base.errors import CheckpointError, CheckpointTypeError
+from parallel_lab.graph.strategy_file import ParameterStrategy, StrategyFile, save_strategy
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint import (
     TensorRecord,
     load_checkpoint,
     rank_list_for_transform,
@@ -13,9 +16,6 @@ from parallel_lab.checkpoint import (
     transform_checkpoints,
     write_checkpoint,
 )
-from parallel_lab.errors import CheckpointError, CheckpointTypeError
-from parallel_lab.layout import TensorLayout
-from parallel_lab.strategy_file import ParameterStrategy, StrategyFile, save_strategy
 from tests.checkpoint.drawn import draw_array, draw_layout, draw_shape, parts_of, same_bits
 from tests.checkpoint.ranks import run_ranks
 
@@ -29,7 +29,9 @@ def write_ranks(folder, fulls, layouts, world_size, name="net-3_9.ckpt", bare=Fa
     for rank in range(world_size):
         (folder / f"rank_{rank}").mkdir(parents=True, exist_ok=True)
         own = {n: parts_of(full, layouts.get(n), world_size)[rank] for n, full in fulls.items()}
-        write_checkpoint(folder / f"rank_{rank}" / name, {n: TensorRecord(r.array) for n, r in own.items()} if bare else own)
+        write_checkpoint(
+            folder / f"rank_{rank}" / name, {n: TensorRecord(r.array) for n, r in own.items()} if bare else own
+        )
 
 
 def names(folder):
@@ -38,7 +40,9 @@ def names(folder):
 
 @pytest.mark.parametrize("case", range(40))
 def test_any_strategy_becomes_any_other(tmp_path, rng, case):
-    """Parameters, optimizer states and a scalar, M -> N ranks; expected: numpy's index into the original. Half of the sources are bare slices."""
+    """Parameters, optimizer states and a scalar, M -> N ranks; expected: numpy's index into the original. Half of the
+    sources are bare slices.
+    """
     m, n = (int(rng.choice([1, 2, 3, 4, 6, 8])) for _ in range(2))
     src, dst, shapes, fulls = {}, {}, {}, {"step": np.asarray(np.float32(case))}
     for name in ("w", "v"):
@@ -47,7 +51,9 @@ def test_any_strategy_becomes_any_other(tmp_path, rng, case):
         shapes[name] = draw_shape(rng, src[name], dst[name])
         fulls[name], fulls[f"moments.{name}"] = draw_array(rng, shapes[name]), draw_array(rng, shapes[name])
     bare = bool(rng.integers(2))
-    write_ranks(tmp_path / "src", fulls, src | {f"moments.{name}": layout for name, layout in src.items()}, m, bare=bare)
+    write_ranks(
+        tmp_path / "src", fulls, src | {f"moments.{name}": layout for name, layout in src.items()}, m, bare=bare
+    )
     source = strategy_file(tmp_path / "src.json", src, shapes, m) if bare or rng.integers(2) else None
     target = strategy_file(tmp_path / "dst.ckpt", dst, shapes, n)
     transform_checkpoints(str(tmp_path / "src"), str(tmp_path / "dst"), "new", source, target)
@@ -62,7 +68,10 @@ def test_any_strategy_becomes_any_other(tmp_path, rng, case):
             assert found[name].global_shape == full.shape
     transform_checkpoints(tmp_path / "dst", tmp_path / "whole", "w")  # what the files say, put together
     assert names(tmp_path / "whole") == ["rank_0/w0.ckpt"]
-    assert all(same_bits(p.asnumpy(), fulls[name]) for name, p in load_checkpoint(tmp_path / "whole" / "rank_0" / "w0.ckpt").items())
+    assert all(
+        same_bits(p.asnumpy(), fulls[name])
+        for name, p in load_checkpoint(tmp_path / "whole" / "rank_0" / "w0.ckpt").items()
+    )
 
 
 def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
@@ -76,7 +85,10 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
     full = draw_array(rng, (8, 8))
     write_ranks(tmp_path / "src", {"w": full}, {"w": TensorLayout((8,), (0, -1))}, 8)
     for rank in range(4):
-        files = {r: str(tmp_path / "src" / f"rank_{r}" / "net-3_9.ckpt") for r in rank_list_for_transform(rank, source, target)}
+        files = {
+            r: str(tmp_path / "src" / f"rank_{r}" / "net-3_9.ckpt")
+            for r in rank_list_for_transform(rank, source, target)
+        }
         transform_checkpoint_by_rank(rank, files, str(tmp_path / f"new/{rank}.ckpt"), source, target)
         found = read_checkpoint(tmp_path / f"new/{rank}.ckpt").tensors["w"]
         assert same_bits(found.array, full[2 * rank : 2 * rank + 2]) and found.rank == rank
@@ -84,7 +96,13 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
 
 def test_of_several_files_the_last_is_taken_by_its_numbers(tmp_path):
     for step in (9, 10):
-        write_ranks(tmp_path / "src", {"w": np.full(4, float(step))}, {"w": TensorLayout((2,), (0,))}, 2, name=f"net-1_{step}.ckpt")
+        write_ranks(
+            tmp_path / "src",
+            {"w": np.full(4, float(step))},
+            {"w": TensorLayout((2,), (0,))},
+            2,
+            name=f"net-1_{step}.ckpt",
+        )
     transform_checkpoints(tmp_path / "src", tmp_path / "dst", "x")
     assert load_checkpoint(tmp_path / "dst" / "rank_0" / "x0.ckpt")["w"].asnumpy().tolist() == [10] * 4
 
@@ -96,7 +114,10 @@ def test_the_folder_of_a_distributed_save_is_a_source_too(tmp_path, rng):
     target = strategy_file(tmp_path / "dst.json", {"w": TensorLayout((3,), (0,))}, {"w": (12,)}, 3)
     transform_checkpoints(tmp_path / "src", tmp_path / "dst", "x", None, target)
     for rank in range(3):
-        assert same_bits(load_checkpoint(tmp_path / "dst" / f"rank_{rank}" / f"x{rank}.ckpt")["w"].asnumpy(), full[4 * rank : 4 * rank + 4])
+        assert same_bits(
+            load_checkpoint(tmp_path / "dst" / f"rank_{rank}" / f"x{rank}.ckpt")["w"].asnumpy(),
+            full[4 * rank : 4 * rank + 4],
+        )
 
 
 @pytest.fixture
@@ -118,7 +139,11 @@ def source(d, rank=0):
 
 
 ERRORS = [
-    (lambda d: rank_list_for_transform(0, "/nope/src.ckpt", "/nope/dst.ckpt"), ValueError, "/nope/src.ckpt: there is no such strategy file"),
+    (
+        lambda d: rank_list_for_transform(0, "/nope/src.ckpt", "/nope/dst.ckpt"),
+        ValueError,
+        "/nope/src.ckpt: there is no such strategy file",
+    ),
     (lambda d: rank_list_for_transform("0"), TypeError, "rank_id"),
     (lambda d: rank_list_for_transform(True), TypeError, "rank_id"),
     (lambda d: rank_list_for_transform(0, 3), TypeError, "src_strategy_file"),
@@ -134,12 +159,20 @@ ERRORS = [
     (lambda d: transform_checkpoint_by_rank(0, {0: "/nope.ckpt"}, "x.ckpt"), ValueError, "not there"),
     (lambda d: transform_checkpoint_by_rank(0, {"0": "x"}, "x.ckpt"), TypeError, "checkpoint_files_map has '0'"),
     (lambda d: transform_checkpoint_by_rank(0, {}, "x.ckpt"), ValueError, "empty"),
-    (lambda d: transform_checkpoint_by_rank(0, source(d), str(d / "x.ckpt")), ValueError, "the part of rank 1 is in none"),
-    (lambda d: transform_checkpoint_by_rank(0, source(d), str(d / "x.ckpt"), None, str(d / "s3.json")), ValueError, r"shape \(4,\), and \(6,\)"),
+    (
+        lambda d: transform_checkpoint_by_rank(0, source(d), str(d / "x.ckpt")),
+        ValueError,
+        "the part of rank 1 is in none",
+    ),
+    (
+        lambda d: transform_checkpoint_by_rank(0, source(d), str(d / "x.ckpt"), None, str(d / "s3.json")),
+        ValueError,
+        r"shape \(4,\), and \(6,\)",
+    ),
     (lambda d: transform_checkpoints(3, "x", "p"), TypeError, "src_checkpoints_dir"),
     (lambda d: transform_checkpoints(str(d), "x", 3), TypeError, "ckpt_prefix"),
     (lambda d: transform_checkpoints(str(d), "x", "../p"), ValueError, "not allowed"),
-    (lambda d: transform_checkpoints(str(d / "nope"), "x", "p"), NotADirectoryError, "is no folder"),
+    (lambda d: transform_checkpoints(str(d / "nope"), "x", "p"), NotADirectoryError, "is not a folder"),
     (lambda d: transform_checkpoints(str(d / "none"), "x", "p"), ValueError, "folders of ranks"),
     (lambda d: transform_checkpoints(str(d / "hole"), "x", "p"), ValueError, "folders of ranks"),
     (lambda d: transform_checkpoints(str(d / "bare"), "x", "p"), ValueError, "no .ckpt file"),

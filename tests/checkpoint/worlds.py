@@ -8,15 +8,18 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from parallel_lab.context import current_world, set_world
-from parallel_lab.layout import TensorLayout
+from parallel_lab.base.hooks import current_world, set_world
+from parallel_lab.layout.tensor_layout import TensorLayout
 
 
 @contextlib.contextmanager
-def as_rank(rank: int, world_size: int, fulls: dict[str, tuple[np.ndarray, TensorLayout]] | None = None) -> Iterator[list[str]]:
+def as_rank(
+    rank: int, world_size: int, fulls: dict[str, tuple[np.ndarray, TensorLayout]] | None = None
+) -> Iterator[list[str]]:
     """Within it this process is `rank`. Yields the tags of the collectives that were called.
 
-    fulls  {end of a tag: (full array, layout)}: what an all_gather with such a tag puts together from the other ranks' slices
+    fulls  {end of a tag: (full array, layout)}: what an all_gather with such a tag puts together from the other ranks'
+           slices
     """
     tags: list[str] = []
 
@@ -28,7 +31,13 @@ def as_rank(rank: int, world_size: int, fulls: dict[str, tuple[np.ndarray, Tenso
         return slices
 
     before = current_world()
-    set_world(SimpleNamespace(rank=rank, world_size=world_size, comm=SimpleNamespace(all_gather=all_gather, rank=rank, world_size=world_size)))
+    set_world(
+        SimpleNamespace(
+            rank=rank,
+            world_size=world_size,
+            comm=SimpleNamespace(all_gather=all_gather, rank=rank, world_size=world_size),
+        )
+    )
     try:
         yield tags
     finally:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from parallel_lab import cli
-from parallel_lab.errors import MissingPackage, StrategyError
+from parallel_lab.base.errors import MissingPackage, StrategyError
+from parallel_lab.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBCOMMANDS = ([], ["doctor"])
@@ -25,7 +25,9 @@ SUBCOMMANDS = ([], ["doctor"])
 
 @pytest.fixture
 def lessons(tmp_path, monkeypatch):
-    """A package that ships two notebooks, started from an empty folder, with no JupyterLab behind it: what would be started is recorded."""
+    """A package that ships two notebooks, started from an empty folder, with no JupyterLab behind it: what would be
+    started is recorded.
+    """
     source = tmp_path / "shipped"
     source.mkdir()
     for name in ("02_layouts.ipynb", "01_ranks.ipynb"):
@@ -126,7 +128,15 @@ def test_a_missing_jupyterlab_is_named_with_what_mends_it(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--port", "0"], ["--port", "65536"], ["--port", "eighty"], ["--unknown"], ["nonsense"], ["doctor", "--", "--debug"]]
+    "arguments",
+    [
+        ["--port", "0"],
+        ["--port", "65536"],
+        ["--port", "eighty"],
+        ["--unknown"],
+        ["nonsense"],
+        ["doctor", "--", "--debug"],
+    ],
 )
 def test_wrong_arguments_end_with_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
@@ -152,7 +162,9 @@ def test_version_is_that_of_the_project_file(capsys):
 
 
 def test_python_m_parallel_lab_is_the_command():
-    found = subprocess.run([sys.executable, "-m", "parallel_lab", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-m", "parallel_lab", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("parallel-lab ")
 
@@ -176,7 +188,9 @@ def test_help_has_no_line_that_says_nothing(capsys):
     listed = lines[title + 1 : lines.index("", title)]
     assert all(line.strip() for line in listed)
     assert [line.split()[0] for line in listed if re.match(r"    \w", line)] == SUBCOMMANDS
-    assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith("[SUBCOMMAND ...]")  # in brackets: it may be left out
+    assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith(
+        "[SUBCOMMAND ...]"
+    )  # in brackets: it may be left out
 
 
 @pytest.mark.parametrize("subcommand", ["doctor", "quickstart", "bench"])
@@ -187,12 +201,15 @@ def test_the_usage_of_a_subcommand_names_it(capsys, subcommand):
 
 
 @pytest.mark.parametrize(
-    ("statuses", "said"), [((), "0 problems, 0 warnings."), (("warning",), "0 problems, 1 warning."), (("problem",) * 2, "2 problems,")]
+    ("statuses", "said"),
+    [((), "0 problems, 0 warnings."), (("warning",), "0 problems, 1 warning."), (("problem",) * 2, "2 problems,")],
 )
 def test_the_doctor_counts_in_good_grammar(monkeypatch, capsys, statuses, said):
-    from parallel_lab import doctor
+    from parallel_lab.cli import doctor
 
-    monkeypatch.setattr(doctor, "examine", lambda: (doctor.Finding("x", status, "found", "mend") for status in statuses))
+    monkeypatch.setattr(
+        doctor, "examine", lambda: (doctor.Finding("x", status, "found", "mend") for status in statuses)
+    )
     cli.main(["doctor"])
     assert said in capsys.readouterr().out
 
@@ -211,12 +228,16 @@ def entry_point(tmp_path):
     """What pip makes of [project.scripts]."""
     script = tmp_path / "bin" / "parallel-lab"
     script.parent.mkdir()
-    script.write_text("import sys\nfrom parallel_lab.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n")
+    script.write_text(
+        "import sys\nfrom parallel_lab.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
     return str(script)
 
 
 def interrupt_at_import(folder, module, before=""):
-    """An environment in which Ctrl-C arrives when `module` is about to be imported, once; `before` runs just before it."""
+    """An environment in which Ctrl-C arrives when `module` is about to be imported, once; `before` runs just before
+    it.
+    """
     (folder / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Finder:\n"
@@ -234,7 +255,9 @@ def interrupt_at_import(folder, module, before=""):
 def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
     """Work that has begun must be told to end, not be cut off: what `finally` closes is closed."""
     environment = interrupt_at_import(
-        tmp_path, "parallel_lab.doctor", "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+        tmp_path,
+        "parallel_lab.cli.doctor",
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)",
     )
     found = run_python(environment, *(["-m", "parallel_lab"] if start == "module" else [entry_point]), "doctor")
     assert (found.returncode, found.stdout, found.stderr) == (130, "True\n", INTERRUPTED)
@@ -242,7 +265,13 @@ def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
 
 def test_a_reader_that_goes_away_ends_the_doctor_quietly():
     """`parallel-lab doctor | head -1`: an unguarded BrokenPipeError would print a traceback."""
-    process = subprocess.Popen([sys.executable, "-m", "parallel_lab", "doctor"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parallel_lab", "doctor"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read()
@@ -270,15 +299,21 @@ def ask(address):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
 def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
-    """Starts JupyterLab, asks it for the notebook, and ends it; the check after each test sees that no process stays."""
+    """Starts JupyterLab, asks it for the notebook, and ends it; the check after each test sees that no process
+    stays.
+    """
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
     (notebooks / "01_ranks.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
     code = (
-        "import sys; from pathlib import Path; from parallel_lab import cli; cli.checkout_folder = lambda: None; "
-        f"cli.shipped_folder = lambda name: Path({str(notebooks)!r}); sys.exit(cli.main(sys.argv[1:]))"
+        "import sys; from pathlib import Path; from parallel_lab.cli import main as cli; "
+        f"cli.checkout_folder = lambda: None; cli.shipped_folder = lambda name: Path({str(notebooks)!r}); "
+        "sys.exit(cli.main(sys.argv[1:]))"
     )
-    home = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    home = {
+        name: str(tmp_path / name)
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    }
     arguments = ["--no-browser", "--folder", str(tmp_path / "work"), "--", "--IdentityProvider.token=lesson"]
     keyboard, terminal = pty.openpty()  # on a terminal the server asks back after Ctrl-C
     process = subprocess.Popen(

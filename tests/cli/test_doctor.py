@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from parallel_lab import cli, doctor
-from parallel_lab.doctor import Finding, examine, meets, report_json, requirements
-from parallel_lab.run.mpi.launch import find_mpirun, rank_environment
+from parallel_lab.cli import doctor, main as cli
+from parallel_lab.cli.doctor import Finding, examine, meets, report_json, requirements
+from parallel_lab.processes.mpi.launch import find_mpirun, rank_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,16 +32,22 @@ def test_a_check_gives_well_formed_findings(check):
         assert "the check itself failed" not in finding.found
 
 
-@pytest.mark.parametrize("check", [doctor.check_python, doctor.check_packages, doctor.check_numpy, doctor.check_jupyterlab, doctor.check_workers])
+@pytest.mark.parametrize(
+    "check",
+    [doctor.check_python, doctor.check_packages, doctor.check_numpy, doctor.check_jupyterlab, doctor.check_workers],
+)
 def test_the_machine_that_runs_the_tests_is_found_fit(check):
     assert one(check).status == "ok", one(check).text()
 
 
 @pytest.mark.parametrize("package", ["multiprocess", "dill", "safetensors", "mpi4py"])
 def test_a_missing_package_does_not_keep_the_doctor_from_coming(package):
-    """The command once imported the launchers, and with them multiprocess, before it looked which subcommand was meant."""
+    """The command once imported the launchers, and with them multiprocess, before it looked which subcommand was
+    meant.
+    """
     code = (
-        f"import sys; sys.modules[{package!r}] = None; from parallel_lab import cli; cli._parser().parse_args(['doctor']); import parallel_lab.doctor"
+        f"import sys; sys.modules[{package!r}] = None; from parallel_lab.cli import main as cli; "
+        "cli._parser().parse_args(['doctor']); import parallel_lab.cli.doctor"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stderr
@@ -66,7 +72,9 @@ def test_the_containers_share_of_time_counts(monkeypatch):
     assert (finding.status, "time of 1.5" in finding.found) == ("warning", True)
 
 
-@pytest.mark.parametrize(("free_mib", "status"), [(100, "problem"), (511, "problem"), (1024, "warning"), (2048, "ok"), (None, "warning")])
+@pytest.mark.parametrize(
+    ("free_mib", "status"), [(100, "problem"), (511, "problem"), (1024, "warning"), (2048, "ok"), (None, "warning")]
+)
 def test_little_memory_is_told(monkeypatch, free_mib, status):
     monkeypatch.setattr(doctor, "available_memory_bytes", lambda: None if free_mib is None else free_mib << 20)
     assert one(doctor.check_memory).status == status
@@ -105,7 +113,7 @@ def test_missing_and_old_packages_are_named_with_one_command(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
     finding = one(doctor.check_packages)
     assert finding.status == "problem"
-    assert finding.found == "numpy is 1.26.4, needed is 2.0 or newer; anywidget is missing"
+    assert finding.found == "numpy is 1.26.4, but 2.0 or newer is needed; anywidget is missing"
     assert finding.mend == f'{sys.executable} -m pip install "numpy>=2.0" "anywidget>=0.9.18"'
 
 
@@ -140,7 +148,10 @@ def test_missing_lessons_are_a_problem(monkeypatch, tmp_path):
 @pytest.mark.faults
 def test_workers_that_hang_are_ended_with_all_their_processes(monkeypatch):
     monkeypatch.setattr(doctor, "_WORKERS_LIMIT_S", 1.0)
-    hang = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
+    hang = (
+        "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "time.sleep(600)"
+    )
     real = doctor._python
     monkeypatch.setattr(doctor, "_python", lambda code, limit_s: real(hang, limit_s))
     finding = one(doctor.check_workers)
@@ -149,7 +160,9 @@ def test_workers_that_hang_are_ended_with_all_their_processes(monkeypatch):
 
 def test_workers_that_cannot_start_are_a_problem_with_the_reason(monkeypatch):
     real = doctor._python
-    monkeypatch.setattr(doctor, "_python", lambda code, limit_s: real("raise OSError('Resource temporarily unavailable')", limit_s))
+    monkeypatch.setattr(
+        doctor, "_python", lambda code, limit_s: real("raise OSError('Resource temporarily unavailable')", limit_s)
+    )
     finding = one(doctor.check_workers)
     assert (finding.status, "Resource temporarily unavailable" in finding.found) == ("problem", True)
 
@@ -207,7 +220,11 @@ def test_a_check_that_fails_by_itself_does_not_end_the_examination():
     assert "ZeroDivisionError: a defect of ours" in findings[0].found
 
 
-GOOD, WARNING, PROBLEM = Finding("a", "ok", "fine"), Finding("b", "warning", "slow", "wait"), Finding("c", "problem", "gone", "fetch it")
+GOOD, WARNING, PROBLEM = (
+    Finding("a", "ok", "fine"),
+    Finding("b", "warning", "slow", "wait"),
+    Finding("c", "problem", "gone", "fetch it"),
+)
 
 
 @pytest.mark.parametrize(("findings", "code"), [([GOOD], 0), ([GOOD, WARNING], 0), ([GOOD, PROBLEM, WARNING], 1)])
@@ -232,7 +249,13 @@ def test_json_holds_every_field():
 
 
 def test_the_command_gives_json_and_nothing_else():
-    found = subprocess.run([sys.executable, "-m", "parallel_lab", "doctor", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=180)
+    found = subprocess.run(
+        [sys.executable, "-m", "parallel_lab", "doctor", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
     told = json.loads(found.stdout)
     assert found.returncode == (0 if told["usable"] else 1)
     assert {"python", "cores", "memory", "packages", "numpy", "jupyter", "lessons", "workers", "browser", "mpi"} <= {

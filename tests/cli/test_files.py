@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from parallel_lab import cli
-from parallel_lab.errors import DataFileError
-from parallel_lab.events import save_chrome_trace
-from parallel_lab.files import check_writable, write_whole
-from parallel_lab.lab.quickstart import Quickstart
+from parallel_lab.base.errors import DataFileError
+from parallel_lab.base.events import save_chrome_trace
+from parallel_lab.base.files import check_writable, write_whole
+from parallel_lab.cli import main as cli
+from parallel_lab.lab.quickstart.model import Quickstart
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def denied(path, *_):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("parallel_lab.files.os.open", denied)
+    monkeypatch.setattr("parallel_lab.base.files.os.open", denied)
     with pytest.raises(DataFileError, match="x: cannot be written: Permission denied"):
         check_writable(tmp_path / "x")
 
@@ -167,7 +167,7 @@ def test_a_file_that_its_owner_closed_is_not_replaced(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o444)
-    monkeypatch.setattr("parallel_lab.files.os.access", lambda path, mode: bool(os.stat(path).st_mode & 0o200))
+    monkeypatch.setattr("parallel_lab.base.files.os.access", lambda path, mode: bool(os.stat(path).st_mode & 0o200))
     with pytest.raises(DataFileError, match="read-only"):
         write_whole(path, "new")
     assert path.read_text() == "old"
@@ -191,7 +191,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path, monkeypatch, s
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"parallel_lab.files.os.{step}", full)
+    monkeypatch.setattr(f"parallel_lab.base.files.os.{step}", full)
     with pytest.raises(DataFileError, match="No space left"):
         write_whole(path, "new")
     assert path.read_text() == "old"
@@ -205,8 +205,8 @@ def test_file_rename_and_folder_are_brought_to_the_disk_in_that_order(tmp_path, 
         done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         real_fsync(descriptor)
 
-    monkeypatch.setattr("parallel_lab.files.os.fsync", fsync)
-    monkeypatch.setattr("parallel_lab.files.os.replace", lambda a, b: (done.append("rename"), real_replace(a, b)))
+    monkeypatch.setattr("parallel_lab.base.files.os.fsync", fsync)
+    monkeypatch.setattr("parallel_lab.base.files.os.replace", lambda a, b: (done.append("rename"), real_replace(a, b)))
     write_whole(tmp_path / "file", "1")
     assert done == ["file", "rename", "folder"]
 
@@ -270,10 +270,18 @@ def test_the_command_writes_through_links(tmp_path, monkeypatch, capsys, result)
 
 
 def test_processes_that_replace_one_file_all_succeed(tmp_path):
-    """Ranks of a world write the same file at the same time: between two looks at it another may have put a new one in its place."""
+    """Ranks of a world write the same file at the same time: between two looks at it another may have put a new one in
+    its place.
+    """
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "file")
-    code = "import sys; from parallel_lab.files import write_whole; [write_whole(sys.argv[1], 'x' * 1000) for _ in range(150)]"
-    ranks = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for path in (tmp_path / "file", tmp_path / "file", link)]
+    code = (
+        "import sys; from parallel_lab.base.files import write_whole; [write_whole(sys.argv[1], 'x' * 1000) for _ "
+        "in range(150)]"
+    )
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code, str(path)])
+        for path in (tmp_path / "file", tmp_path / "file", link)
+    ]
     assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]

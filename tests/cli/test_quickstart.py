@@ -11,13 +11,13 @@ import sys
 import numpy as np
 import pytest
 
-from parallel_lab import cli
-from parallel_lab.cli_quickstart import Progress
-from parallel_lab.errors import ArgumentError, DataFileError, StrategyError, StrategyTypeError
-from parallel_lab.lab import quickstart
-from parallel_lab.lab.networks import QuickNet, apply_strategies
-from parallel_lab.lab.quickstart import Quickstart, parse_strategy
-from parallel_lab.lab.report import report_page, write_report
+from parallel_lab.base.errors import ArgumentError, DataFileError, StrategyError, StrategyTypeError
+from parallel_lab.cli import main as cli
+from parallel_lab.cli.quickstart_command import Progress
+from parallel_lab.lab.quickstart import model as quickstart
+from parallel_lab.lab.quickstart.model import Quickstart, parse_strategy
+from parallel_lab.lab.quickstart.report import report_page, write_report
+from parallel_lab.lab.shared.networks import QuickNet, apply_strategies
 
 LOG = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d+(?:e-?\d+)?)$", re.MULTILINE)
 
@@ -43,7 +43,10 @@ def test_on_processes_it_prints_all_and_ends_with_0(capsys, tmp_path):
     assert code == 0
     log = [(int(e), int(s)) for e, s, _ in LOG.findall(out)]
     assert log == [(e, s) for e in range(1, 6) for s in range(1, 5)]
-    assert re.search(r"matmul +MatMul +\(\(2, 4\), \(4, 1\)\) +given +\(16, 32\) x \(32, 16\) -> \(16, 16\) +\(8, 8\) x \(8, 16\)", out)
+    assert re.search(
+        r"matmul +MatMul +\(\(2, 4\), \(4, 1\)\) +given +\(16, 32\) x \(32, 16\) -> \(16, 16\) +\(8, 8\) x \(8, 16\)",
+        out,
+    )
     assert re.search(r"\[8:16, :\] +\(8, 16\) +1 5$", out, re.MULTILINE)
     # seed 003: the addends of matmul, (8, 16) float32, are added up over 0-1-2-3
     assert re.search(rf"forward +matmul +AllReduce +0-1-2-3 \| 4-5-6-7 +{8 * 16 * 4} B +{8 * 16 * 4} B", out)
@@ -64,7 +67,9 @@ def test_simulator_and_processes_print_the_same_losses(capsys):
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("devices", ["1", "2", "8"])
 def test_digits_are_trained_equally_on_any_number_of_ranks(capsys, net, devices):
-    code, out, _ = run_cli(capsys, "--data", "digits", "--net", net, "--devices", devices, "--epochs", "1", "--executor", "simulator")
+    code, out, _ = run_cli(
+        capsys, "--data", "digits", "--net", net, "--devices", devices, "--epochs", "1", "--executor", "simulator"
+    )
     assert code == 0
     log = [float(loss) for _, _, loss in LOG.findall(out)]
     assert log[-1] < log[0] / 2
@@ -72,13 +77,17 @@ def test_digits_are_trained_equally_on_any_number_of_ranks(capsys, net, devices)
 
 
 def test_full_text_prints_every_step_and_the_program(capsys):
-    _, out, _ = run_cli(capsys, "--data", "digits", "--devices", "2", "--epochs", "1", "--executor", "simulator", "--full-text")
+    _, out, _ = run_cli(
+        capsys, "--data", "digits", "--devices", "2", "--epochs", "1", "--executor", "simulator", "--full-text"
+    )
     assert len(LOG.findall(out)) == 45
     assert "# forward (0F0)" in out
 
 
 def test_a_strategy_changes_the_plan(capsys):
-    code, out, _ = run_cli(capsys, "--executor", "simulator", "--strategy", "matmul=((8,1),(1,1))", "--strategy", "relu=((8,1),)")
+    code, out, _ = run_cli(
+        capsys, "--executor", "simulator", "--strategy", "matmul=((8,1),(1,1))", "--strategy", "relu=((8,1),)"
+    )
     assert code == 0
     assert re.search(r"matmul +MatMul +\(\(8, 1\), \(1, 1\)\) +given", out)
     # rows are cut only, so nothing of matmul is summed: its all_reduce is gone
@@ -88,19 +97,37 @@ def test_a_strategy_changes_the_plan(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--strategy", "matmul=((2,4),(2,1))"], r"StrategyError: MatMul 'matmul' .*splits dim 0 of input 1 \('k'\) 2 ways"),
-        (["--strategy", "matmul=((3,1),(1,1))"], "cuts dim 0 of input 0 3 ways"),
+        (
+            ["--strategy", "matmul=((2,4),(2,1))"],
+            r"StrategyError: MatMul 'matmul' .*splits dim 0 of input 1 \('k'\) 2 ways",
+        ),
+        (["--strategy", "matmul=((3,1),(1,1))"], "splits dim 0 of input 0 3 ways"),
         (["--strategy", "matmul3=((1,1),(1,1))"], r"no operator 'matmul3'.*Operators: matmul, relu, matmul2"),
         (["--strategy", "matmul=__import__('os').getpid()"], "cannot be read"),
         (["--strategy", "matmul"], "not OPERATOR=STRATEGY"),
-        (["--strategy", "matmul=[[2,4],[4,1]]"], r"MatMul 'matmul': strategy .* is a list\. .*For example \(\(2, 4\), \(4, 1\)\)"),
-        (["--strategy", "matmul=(2,4)"], r"MatMul 'matmul': .* has an int at input 0.*2 of them.*For example \(\(2, 4\), \(4, 1\)\)"),
+        (
+            ["--strategy", "matmul=[[2,4],[4,1]]"],
+            r"MatMul 'matmul': strategy .* is a list\. .*For example \(\(2, 4\), \(4, 1\)\)",
+        ),
+        (
+            ["--strategy", "matmul=(2,4)"],
+            r"MatMul 'matmul': .* has an int at input 0.*2 of them.*For example \(\(2, 4\), \(4, 1\)\)",
+        ),
         (["--strategy", "matmul=5"], r"MatMul 'matmul': strategy 5 is an int"),
         (["--strategy", "relu=(8,1)"], r"ReLU 'relu': .*Try \(\(8, 1\),\)"),
-        (["--net", "megatron", "--devices", "4", "--strategy", "add1=(4,)"], r"Add 'add1': .*For example \(\(2, 2\), \(2,\)\)"),
+        (
+            ["--net", "megatron", "--devices", "4", "--strategy", "add1=(4,)"],
+            r"Add 'add1': .*For example \(\(2, 2\), \(2,\)\)",
+        ),
         (["--strategy", "loss_fn.sub=((8,1),(4,1))"], r"Sub 'loss_fn.sub'"),
-        (["--strategy", "loss_fn.reduce_sum=((8,1),)"], r"no operator 'loss_fn.reduce_sum'.*loss_fn.sub, loss_fn.square, loss_fn.reduce_mean\.$"),
-        (["--strategy", "relu=((8,1),)", "--strategy", " relu =((4,1),)"], r"two strategies for 'relu': \(\(8, 1\),\) and \(\(4, 1\),\)"),
+        (
+            ["--strategy", "loss_fn.reduce_sum=((8,1),)"],
+            r"no operator 'loss_fn.reduce_sum'.*loss_fn.sub, loss_fn.square, loss_fn.reduce_mean\.$",
+        ),
+        (
+            ["--strategy", "relu=((8,1),)", "--strategy", " relu =((4,1),)"],
+            r"two strategies for 'relu': \(\(8, 1\),\) and \(\(4, 1\),\)",
+        ),
         (["--devices", "3"], "3 devices.*One of 1, 2, 4, 8"),
         (["--data", "mnist"], "data 'mnist' is not known.*seed, digits"),
         (["--net", "convnet", "--data", "digits"], "data 'digits' for the network 'convnet'. One of pictures"),
@@ -126,7 +153,10 @@ def test_a_long_network_s_quickstart_equals_one_device_and_its_page_is_well_form
     assert result.equal, str(result.equality)
     page = _Page(report_page(result))
     assert page.faults == [] and page.open == []
-    assert result.problem.kind in ("pictures", "text", "clicks") and "what a start moved by as much does" in result.bound_text
+    assert (
+        result.problem.kind in ("pictures", "text", "clicks")
+        and "what a start moved by as much does" in result.bound_text
+    )
 
 
 def test_operators_made_of_others_and_with_several_results_take_strategies_and_are_named_in_refusals():
@@ -142,7 +172,9 @@ def test_operators_made_of_others_and_with_several_results_take_strategies_and_a
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("data", ["seed", "digits"])
 def test_every_operator_of_the_table_takes_a_strategy_and_the_example_of_its_refusal(net, data):
-    """Wrong before: the hint for `matmul=(2,4)` was ((2, 4),), which MatMul refuses, and operators of the loss were not known."""
+    """Wrong before: the hint for `matmul=(2,4)` was ((2, 4),), which MatMul refuses, and operators of the loss were not
+    known.
+    """
     options = {"net": net, "data": data, "devices": 4, "executor": "simulator"}
     operators = [n.name for n in Quickstart(**options).plan.graph.nodes if n.strategy is not None]
     assert any(name.startswith("loss_fn.") for name in operators)
@@ -158,7 +190,10 @@ def test_every_operator_of_the_table_takes_a_strategy_and_the_example_of_its_ref
 def test_a_strategy_of_the_loss_changes_what_its_ranks_hold(capsys):
     code, out, _ = run_cli(capsys, "--executor", "simulator", "--strategy", "loss_fn.sub=((4,2),(4,2))")
     assert code == 0
-    assert re.search(r"loss_fn\.sub +Sub +\(\(4, 2\), \(4, 2\)\) +given +\(16, 16\) x \(16, 16\) -> \(16, 16\) +\(4, 8\) x \(4, 8\)", out)
+    assert re.search(
+        r"loss_fn\.sub +Sub +\(\(4, 2\), \(4, 2\)\) +given +\(16, 16\) x \(16, 16\) -> \(16, 16\) +\(4, 8\) x \(4, 8\)",
+        out,
+    )
 
 
 def test_a_refused_form_changes_no_operator():
@@ -179,7 +214,12 @@ def test_messages_and_slices_are_counted_apart(capsys, result):
 
 @pytest.mark.parametrize(
     ("sent", "local", "said"),
-    [(1, 0, "1 message"), (2, 0, "2 messages"), (0, 1, "0 messages, 1 slice that sends nothing"), (1, 2, "1 message, 2 slices that send nothing")],
+    [
+        (1, 0, "1 message"),
+        (2, 0, "2 messages"),
+        (0, 1, "0 messages, 1 slice that sends nothing"),
+        (1, 2, "1 message, 2 slices that send nothing"),
+    ],
 )
 def test_the_counts_are_in_good_grammar(result, sent, local, said):
     message = result.messages[0]
@@ -204,9 +244,10 @@ def test_a_run_that_differs_from_one_device_ends_with_1(capsys, monkeypatch):
 
 def test_help_and_a_refusal_do_not_load_the_job():
     code = (
-        "import sys; from parallel_lab import cli\n"
+        "import sys; from parallel_lab.cli import main as cli\n"
         "try: cli.main(['quickstart', '--help'])\n"
-        "except SystemExit as end: print('code', end.code, 'loaded', 'parallel_lab.lab.quickstart' in sys.modules)"
+        "except SystemExit as end: print('code', end.code, 'loaded', 'parallel_lab.lab.quickstart.model' in "
+        "sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert found.stdout.splitlines()[-1] == "code 0 loaded False"
@@ -221,7 +262,10 @@ def test_a_strategy_is_read(text):
     assert parse_strategy(text) == ("matmul", ((2, 4), (4, 1)))
 
 
-@pytest.mark.parametrize("text", ["", "=((1,),)", "matmul=", "matmul=((2,4)", "matmul=open('x')", "matmul=" + "(" * 150, "matmul=" + "1" * 201])
+@pytest.mark.parametrize(
+    "text",
+    ["", "=((1,),)", "matmul=", "matmul=((2,4)", "matmul=open('x')", "matmul=" + "(" * 150, "matmul=" + "1" * 201],
+)
 def test_what_is_no_strategy_is_refused(text):
     with pytest.raises(ArgumentError, match="--strategy"):
         parse_strategy(text)
@@ -262,7 +306,10 @@ def test_a_loss_that_is_no_number_is_not_equal_to_another(result):
 def test_the_typical_step_is_the_one_of_middle_length(result):
     steps = {e.step for e in result.events}
     assert steps == set(range(20 - quickstart.RECORDED_STEPS, 20))
-    lengths = {s: max(e.end_s for e in result.events if e.step == s) - min(e.start_s for e in result.events if e.step == s) for s in steps}
+    lengths = {
+        s: max(e.end_s for e in result.events if e.step == s) - min(e.start_s for e in result.events if e.step == s)
+        for s in steps
+    }
     (shown,) = {e.step for e in result.typical_step}
     assert sorted(lengths, key=lengths.get).index(shown) == len(steps) // 2
 
@@ -328,7 +375,13 @@ def test_the_page_is_well_formed_loads_nothing_and_says_everything(result):
     assert "default-src 'none'" in text
     assert not re.search(r"url\((?!#)", text)
     words = " ".join(page.words)
-    for wanted in (result.verdict, "1.2.3", *(m.reason for m in result.messages), *(r.tensor for r in result.equality.rows), "simulated"):
+    for wanted in (
+        result.verdict,
+        "1.2.3",
+        *(m.reason for m in result.messages),
+        *(r.tensor for r in result.equality.rows),
+        "simulated",
+    ):
         assert wanted in words
     for rank in range(8):
         assert f"rank {rank}" in words
@@ -346,7 +399,10 @@ def test_the_page_draws_the_height_that_is_cut_and_the_strips_of_the_neighbours(
     result = Quickstart(net="convnet", devices=4, epochs=1, executor="simulator").run()
     text = report_page(result)
     picture = text.split("<b>x for conv1.conv2d, with halo</b>")[1].split("</svg>")[0]
-    tops = [float(y) for y in re.findall(r'<rect class="hue-\d" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="[\d.]+"/>', picture)]
+    tops = [
+        float(y)
+        for y in re.findall(r'<rect class="hue-\d" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="[\d.]+"/>', picture)
+    ]
     assert len(tops) == 4 + 6  # four slices; two strips in the middle, one at each edge
     assert {2 + 44 * part / 4 for part in range(4)} <= set(tops)  # a frame is 44 high
     assert "strips: read from the neighbours" in text
@@ -359,7 +415,9 @@ def test_the_page_escapes_names(result):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-@pytest.mark.parametrize("options", [{"devices": 1, "epochs": 1}, {"devices": 2, "net": "dense", "data": "digits", "epochs": 1}])
+@pytest.mark.parametrize(
+    "options", [{"devices": 1, "epochs": 1}, {"devices": 2, "net": "dense", "data": "digits", "epochs": 1}]
+)
 def test_other_runs_have_a_page_too(options):
     page = _Page(report_page(Quickstart(executor="simulator", **options).run()))
     assert page.faults == [] and page.open == []

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from parallel_lab.doctor import find_chromium
-from parallel_lab.lab import report
-from parallel_lab.lab.quickstart import Quickstart
-from parallel_lab.lab.report import report_page
+from parallel_lab.cli.doctor import find_chromium
+from parallel_lab.lab.quickstart import report
+from parallel_lab.lab.quickstart.model import Quickstart
+from parallel_lab.lab.quickstart.report import report_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -17,7 +17,8 @@ CUT = """() => [...document.querySelectorAll('svg[role=img]')].flatMap(svg => {
   const frame = svg.getBoundingClientRect();
   return [...svg.querySelectorAll('text')].filter(text => {
     const box = text.getBoundingClientRect();
-    return box.left < frame.left - 0.5 || box.right > frame.right + 0.5 || (text.classList.contains('end') && box.top < frame.top - 0.5);
+    return box.left < frame.left - 0.5 || box.right > frame.right + 0.5
+      || (text.classList.contains('end') && box.top < frame.top - 0.5);
   }).map(text => text.textContent);
 })"""
 LABELS = "() => [...document.querySelectorAll('svg[aria-label^=Loss] text.end')].map(text => text.textContent)"
@@ -42,7 +43,9 @@ def result():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [1280, 700])
 def test_no_label_of_a_chart_is_cut_off_and_all_tell_their_value_apart(result, width):
-    """Wrong before: the loss of one epoch of the seed's data had ".33175" beside its chart, and half of the 3 of 0.3318."""
+    """Wrong before: the loss of one epoch of the seed's data had ".33175" beside its chart, and half of the 3 of
+    0.3318.
+    """
     cut, alike = {}, {}
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
@@ -60,7 +63,9 @@ def test_no_label_of_a_chart_is_cut_off_and_all_tell_their_value_apart(result, w
     assert alike == dict.fromkeys(LOSSES, 0)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.3311, 0.3319), (1234.56735, 1234.56785), (0.0, 3e-13), (1e29, 3.2e30), (-1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.3311, 0.3319), (1234.56735, 1234.56785), (0.0, 3e-13), (1e29, 3.2e30), (-1.0, 1.0)]
+)
 def test_labels_give_their_ticks_truly(low, high):
     ticks = report._ticks(low, high, 8)
     assert 2 <= len(ticks) <= 9

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from parallel_lab.errors import DataFileError
-from parallel_lab.workbench import RECORD_NAME, Update, first_notebook, update_notebooks
+from parallel_lab.base.errors import DataFileError
+from parallel_lab.cli.workbench import RECORD_NAME, Update, first_notebook, update_notebooks
 
 
 @pytest.fixture
@@ -31,7 +31,9 @@ ALL = ("01_ranks.ipynb", "02_layouts.ipynb", "pictures/ring.svg")
 
 def test_the_first_time_everything_is_copied(source, work):
     assert update_notebooks(source, work) == Update(new=ALL, updated=(), same=(), kept=())
-    assert sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file()) == sorted([*ALL, RECORD_NAME])
+    assert sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file()) == sorted(
+        [*ALL, RECORD_NAME]
+    )
     assert (work / "pictures" / "ring.svg").read_text() == "<svg/>"
 
 
@@ -103,7 +105,10 @@ def test_a_damaged_record_costs_no_work_and_is_said(source, work, record):
     (work / RECORD_NAME).write_text(record)
     (source / "02_layouts.ipynb").write_text("second edition")
     done = update_notebooks(source, work)
-    assert done.kept == ("01_ranks.ipynb", "02_layouts.ipynb")  # without a record an old edition cannot be told from an edit
+    assert done.kept == (
+        "01_ranks.ipynb",
+        "02_layouts.ipynb",
+    )  # without a record an old edition cannot be told from an edit
     assert "could not be read" in done.text()
     assert (work / "01_ranks.ipynb").read_text() == "my answers"
     assert "files" in json.loads((work / RECORD_NAME).read_text())

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_lab import nn, ops
-from parallel_lab.compiler import compile_network
-from parallel_lab.plan import Plan
-from parallel_lab.tensor import Parameter
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.graph.plan import Plan
+from parallel_lab.nn.tensor.tensor import Parameter
 
 F32 = 4  # bytes
 
 
 class SeedNet(nn.Cell):
-    """The quick-start network: x (16, 32) -> MatMul w (32, 16) -> ReLU -> MatMul w2 (16, 16), both products with the contracted dim cut 4 ways."""
+    """The quick-start network: x (16, 32) -> MatMul w (32, 16) -> ReLU -> MatMul w2 (16, 16), both products with the
+    contracted dim cut 4 ways.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +43,9 @@ def seed_inputs() -> tuple[np.ndarray, np.ndarray]:
 def seed_plan(optimizer: str = "momentum", device_num: int = 8) -> Plan:
     net = SeedNet()
     options = {"device_num": device_num, "dataset_strategy": "full_batch"}
-    return compile_network(net, *seed_inputs(), loss=nn.MSELoss(), optimizer=OPTIMIZERS[optimizer](net.trainable_params()), **options)
+    return compile_network(
+        net, *seed_inputs(), loss=nn.MSELoss(), optimizer=OPTIMIZERS[optimizer](net.trainable_params()), **options
+    )
 
 
 def product_plan(strategy: tuple, shapes: tuple = ((16, 32), (32, 24)), device_num: int = 8) -> Plan:
@@ -52,7 +56,9 @@ def product_plan(strategy: tuple, shapes: tuple = ((16, 32), (32, 24)), device_n
     def product(x):
         return matmul(x, w)
 
-    return compile_network(product, np.ones(shapes[0], np.float32), device_num=device_num, dataset_strategy="full_batch")
+    return compile_network(
+        product, np.ones(shapes[0], np.float32), device_num=device_num, dataset_strategy="full_batch"
+    )
 
 
 def only(plan: Plan, kind: str):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn, ops
-from parallel_lab.cluster import get_cluster
-from parallel_lab.compiler import compile_network
+from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cost import MEMORY_KINDS, predict_memory
-from parallel_lab.run.session import initial_values
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
+from parallel_lab.train.session import initial_values
 from tests.cost.nets import F32, OPTIMIZERS, SeedNet, product_plan, seed_inputs, seed_plan
 
 W, W2 = 32 * 16 * F32 // 4, 16 * 16 * F32 // 4  # the contracted dim is cut 4 ways
@@ -17,10 +17,12 @@ LEARNING_RATE = F32
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "states"), [("none", 0), ("momentum", W + W2 + LEARNING_RATE), ("adam_weight_decay", 2 * (W + W2) + LEARNING_RATE)]
+    ("optimizer", "states"),
+    [("none", 0), ("momentum", W + W2 + LEARNING_RATE), ("adam_weight_decay", 2 * (W + W2) + LEARNING_RATE)],
 )
 def test_the_seed_network_by_formula(optimizer, states):
-    # backward needs: x's slice (8, 8) for the gradient of w, relu's result (8, 4) for its own and w2's, the difference (2, 16) for the square's
+    # backward needs: x's slice (8, 8) for the gradient of w, relu's result (8, 4) for its own and w2's, the difference
+    # (2, 16) for the square's
     saved = (8 * 8 + 8 * 4 + 2 * 16) * F32
     report = predict_memory(seed_plan(optimizer))
     assert report.parts == {"params": W + W2, "grads": W + W2, "optimizer": states, "activations": saved}
@@ -48,7 +50,10 @@ def test_the_timeline_has_every_instruction_and_its_kinds_add_up():
     report = predict_memory(plan)
     assert [(p.phase, p.name) for p in report.timeline] == [(phase, i.out) for phase, i in plan.instructions()]
     assert all(sum(p.by_kind.values()) == p.total_bytes and tuple(p.by_kind) == MEMORY_KINDS for p in report.timeline)
-    assert all(p.by_kind["params"] == report.params_bytes and p.by_kind["optimizer"] == report.optimizer_bytes for p in report.timeline)
+    assert all(
+        p.by_kind["params"] == report.params_bytes and p.by_kind["optimizer"] == report.optimizer_bytes
+        for p in report.timeline
+    )
 
 
 def test_activations_are_all_there_when_backward_starts_and_gone_when_it_ends():
@@ -66,6 +71,50 @@ def test_a_plan_fits_when_its_peak_does():
     exact = dataclasses.replace(laptop, device=dataclasses.replace(laptop.device, memory_bytes=report.peak_bytes))
     small = dataclasses.replace(laptop, device=dataclasses.replace(laptop.device, memory_bytes=report.peak_bytes - 1))
     assert report.fits(exact) and not report.fits(small)
+
+
+# ---- the update, in place ----
+
+WHOLE = nn.GradientClip("global_norm", 0.5)
+UPDATES = {
+    "SGD with decay": lambda p: nn.SGD(p, 0.1, 0.9, dampening=0.5, weight_decay=0.1),
+    "Momentum": lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=True),
+    "Adam": lambda p: nn.Adam(p, 0.1),
+    "Adam, clipped": lambda p: nn.Adam(p, 0.1, clip=WHOLE),
+    "Adam, scaled": lambda p: nn.Adam(p, 0.1, loss_scale=8.0, weight_decay=0.1),
+    "AdamWeightDecay": lambda p: nn.AdamWeightDecay(p, 0.1, weight_decay=0.1),
+    "Lamb, clipped": lambda p: nn.Lamb(p, 0.1, weight_decay=0.1, clip=WHOLE),
+    "RMSProp": lambda p: nn.RMSProp(p, 0.1, centered=True),
+    "Adagrad": lambda p: nn.Adagrad(p),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_the_update_needs_what_stays_and_little_more(name):
+    """Eight weights of one size: gradients that are clipped or without their loss scale, new states and new parameters
+    are there for one weight at a time. All at once, they would take as much as what stays.
+    """
+    width, layers = 32, 8
+    net = nn.SequentialCell(*[nn.Dense(width, width, has_bias=False) for _ in range(layers)])
+    x, optimizer = np.ones((4, width), np.float32), UPDATES[name](net.trainable_params())
+    plan = compile_network(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, dataset_strategy="full_batch")
+    one = width * width * F32
+    states = sum(len(optimizer.initial_state(p)) for p in net.trainable_params()) * one
+    scalars = sum(plan.value(s.name).slice_bytes for s in plan.states if not s.parameter)
+    stays = 2 * layers * one + states + scalars + 2 * x.nbytes  # parameters, gradients, states, data
+    update = [p.total_bytes for p in predict_memory(plan).timeline if p.phase == "update"]
+    assert stays < max(update) <= 1.1 * (stays + one)
+
+    values, most = initial_values(plan, net, optimizer), 0
+    simulator = Simulator(plan, values)
+
+    def look(rank, phase, instr, *_):
+        nonlocal most
+        arrays = {(a.ctypes.data, a.nbytes) for n, a in simulator.envs[0].items() if n not in plan.scalars}
+        most = max(most, sum(size for _, size in arrays)) if phase == "update" else most
+
+    simulator.run_step(x, x, observe=look)
+    assert most == max(update)
 
 
 # ---- against what the interpreter really holds ----
@@ -96,7 +145,9 @@ class Folded(nn.Cell):
 
 def _case(net, inputs, loss, optimizer, device_num, dataset_strategy):
     made = OPTIMIZERS[optimizer](net.trainable_params())
-    plan = compile_network(net, *inputs, loss=loss, optimizer=made, device_num=device_num, dataset_strategy=dataset_strategy)
+    plan = compile_network(
+        net, *inputs, loss=loss, optimizer=made, device_num=device_num, dataset_strategy=dataset_strategy
+    )
     rows = plan.data_inputs[0].shape[0] // len(inputs[0])
     return plan, initial_values(plan, net, made), [np.concatenate([x] * rows) for x in inputs]
 
@@ -115,8 +166,12 @@ CASES = {
     "seed, adam": lambda: _case(SeedNet(), seed_inputs(), nn.MSELoss(), "adam_weight_decay", 8, "full_batch"),
     "seed, rows per rank": lambda: _case(SeedNet(), seed_inputs(), nn.MSELoss(), "momentum", 8, "data_parallel"),
     "pictures, one rank": lambda: _case(Pictures(), _pictures(), nn.CrossEntropyLoss(), "momentum", 1, "full_batch"),
-    "pictures, four ranks": lambda: _case(Pictures(), _pictures(), nn.CrossEntropyLoss(), "adam_weight_decay", 4, "full_batch"),
-    "expanded loss": lambda: _case(Pictures(), _pictures(), nn.SoftmaxCrossEntropyExpand(sparse=True), "momentum", 8, "full_batch"),
+    "pictures, four ranks": lambda: _case(
+        Pictures(), _pictures(), nn.CrossEntropyLoss(), "adam_weight_decay", 4, "full_batch"
+    ),
+    "expanded loss": lambda: _case(
+        Pictures(), _pictures(), nn.SoftmaxCrossEntropyExpand(sparse=True), "momentum", 8, "full_batch"
+    ),
     "reshape": lambda: _case(Folded(), _folded(), nn.MSELoss(), "momentum", 8, "full_batch"),
 }
 

@@ -6,7 +6,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from parallel_lab.cluster import Link
+from parallel_lab.base.cluster import Link
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.settings.fusion_rules import index_groups, indices_of, size_groups_by_bytes
+from parallel_lab.cost import message_time_s
 from parallel_lab.cost.overlap import (
     Gradient,
     Packing,
@@ -17,9 +20,6 @@ from parallel_lab.cost.overlap import (
     equal_buckets_step_s,
     predict_overlap,
 )
-from parallel_lab.cost.time import all_reduce_time_s
-from parallel_lab.errors import ArgumentError
-from parallel_lab.fusion import index_groups, indices_of, size_groups_by_bytes
 
 MB = 1024 * 1024
 # the puzzle "fusion golf": ten gradients, 1 ms of backward each, a message of m MB takes 1 + 0.25 m ms
@@ -29,10 +29,15 @@ GOLF_LINK = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-3 / MB)
 
 
 def random_case(seed, most=9, work=False):
-    """Whole numbers of seconds and bytes, so that sums are exact; with `work`, gradients that have work of their own after their message."""
+    """Whole numbers of seconds and bytes, so that sums are exact; with `work`, gradients that have work of their own
+    after their message.
+    """
     rng = random.Random(seed)
     after = [float(rng.randrange(0, 3)) if work else 0.0 for _ in range(most)]
-    gradients = [Gradient(f"g{n}", rng.randrange(0, 20), float(rng.randrange(0, 12)), after[n]) for n in range(rng.randrange(1, most + 1))]
+    gradients = [
+        Gradient(f"g{n}", rng.randrange(0, 20), float(rng.randrange(0, 12)), after[n])
+        for n in range(rng.randrange(1, most + 1))
+    ]
     return gradients, Link(float(rng.randrange(0, 9)), float(rng.randrange(0, 4)))
 
 
@@ -41,7 +46,9 @@ def end_of(cuts, gradients, link):
     clock = 0.0
     for start, stop in pairwise((0, *cuts, len(gradients))):
         ready = sum(g.compute_s for g in gradients[:stop])
-        clock = max(clock, ready) + link.alpha_s + link.beta_s_per_byte * sum(g.size_bytes for g in gradients[start:stop])
+        clock = (
+            max(clock, ready) + link.alpha_s + link.beta_s_per_byte * sum(g.size_bytes for g in gradients[start:stop])
+        )
     return clock
 
 
@@ -110,7 +117,9 @@ def test_without_a_start_up_time_every_gradient_may_travel_alone_and_nothing_is_
     gradients, _ = random_case(3)
     link = Link(0.0, 2.0)
     found = best_grouping(gradients, link)
-    assert predict_overlap(gradients, found, link).step_s == predict_overlap(gradients, range(len(gradients)), link).step_s
+    assert (
+        predict_overlap(gradients, found, link).step_s == predict_overlap(gradients, range(len(gradients)), link).step_s
+    )
 
 
 def test_nothing_to_send_is_nothing_to_group():
@@ -157,7 +166,7 @@ def test_an_all_reduce_is_a_line(ranks):
     link, gamma = Link(3e-6, 2e-9), 5e-10
     line = all_reduce_line(ranks, link, gamma)
     for size in (0, 1, 4096, 10**7):
-        assert line.time_s(size) == pytest.approx(all_reduce_time_s(size, ranks, link, gamma), rel=1e-12)
+        assert line.time_s(size) == pytest.approx(message_time_s("all_reduce", size, ranks, link, gamma), rel=1e-12)
 
 
 # ---- closed forms ----
@@ -168,7 +177,9 @@ def test_an_all_reduce_is_a_line(ranks):
 def test_equal_gradients_in_equal_buckets_follow_the_pipeline_formula(link, buckets):
     gradients = [Gradient(f"g{n}", 16, 4.0) for n in range(24)]
     groups = [n * buckets // 24 for n in range(24)]
-    assert predict_overlap(gradients, groups, link).step_s == pytest.approx(equal_buckets_step_s(96.0, 384, buckets, link), rel=1e-12)
+    assert predict_overlap(gradients, groups, link).step_s == pytest.approx(
+        equal_buckets_step_s(96.0, 384, buckets, link), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +188,9 @@ def test_equal_gradients_in_equal_buckets_follow_the_pipeline_formula(link, buck
     ids=["the messages take longer", "the computation takes longer"],
 )
 def test_the_best_number_of_buckets_is_near_the_analytic_one(link, analytic, best):
-    """Tb = 1000, M = 10: communication 2000 or 500 beside 1000 of computation (theory: 32 of analytic 31.6; 500 exactly)."""
+    """Tb = 1000, M = 10: communication 2000 or 500 beside 1000 of computation (theory: 32 of analytic 31.6; 500
+    exactly).
+    """
     assert best_bucket_count(1000.0, 10.0, link) == pytest.approx(analytic)
     steps = {k: equal_buckets_step_s(1000.0, 10.0, k, link) for k in range(1, 1001)}
     assert min(steps, key=steps.get) == best
@@ -222,7 +235,9 @@ def test_what_makes_no_sense_is_refused(call):
 
 def random_packing(seed):
     rng = random.Random(1000 + seed)
-    return Packing(Link(float(rng.randrange(0, 4)), float(rng.randrange(0, 2))), unpack_s=float(rng.randrange(0, 3))), float(rng.randrange(0, 9))
+    return Packing(
+        Link(float(rng.randrange(0, 4)), float(rng.randrange(0, 2))), unpack_s=float(rng.randrange(0, 3))
+    ), float(rng.randrange(0, 9))
 
 
 def packed_step(cuts, gradients, link, packing, rest_s):
@@ -252,7 +267,9 @@ def test_with_packing_the_best_grouping_is_still_the_best_of_all(seed):
     shortest = min(steps.values())
     found = best_grouping(gradients, link, packing=packing, rest_s=rest_s)
     starts = tuple(p for p in range(1, len(found)) if found[p] != found[p - 1])
-    assert steps[starts] == shortest and len(starts) == min(len(c) for c, step in steps.items() if step == shortest), seed
+    assert steps[starts] == shortest and len(starts) == min(len(c) for c, step in steps.items() if step == shortest), (
+        seed
+    )
     for cuts, step in steps.items():
         groups = groups_of(cuts, len(gradients))
         assert predict_overlap(gradients, groups, link, rest_s=rest_s, packing=packing).step_s == step

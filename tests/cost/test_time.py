@@ -4,11 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from parallel_lab.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost import instr_time_s, message_bytes, message_time_s, sent_bytes, step_time_s
-from parallel_lab.cost.time import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
-from parallel_lab.errors import ArgumentError, PlanError
-from parallel_lab.plan import Stage
+from parallel_lab.graph.plan import Stage
 from tests.cost.nets import F32, only, product_plan, seed_plan
 
 A, B, G = 3e-6, 2e-9, 7e-10  # alpha, beta, gamma
@@ -53,7 +52,10 @@ def test_a_message_costs_the_sum_of_its_rounds(kind, group_size, expected_s):
     assert message_time_s(kind, M, group_size, LINK, G) == pytest.approx(expected_s, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier"])
+@pytest.mark.parametrize(
+    "kind",
+    ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier"],
+)
 def test_a_collective_of_one_rank_costs_nothing(kind):
     assert message_time_s(kind, M, 1, LINK, G) == 0
 
@@ -83,8 +85,9 @@ def test_a_halo_without_its_window_is_refused():
 
 @pytest.mark.parametrize("group_size", [2, 4, 8])
 def test_a_ring_all_reduce_is_a_reduce_scatter_and_an_all_gather(group_size):
-    parts = reduce_scatter_time_s(M, group_size, LINK, G) + all_gather_time_s(M, group_size, LINK)
-    assert all_reduce_time_s(M, group_size, LINK, G) == pytest.approx(parts, rel=1e-12)
+    scattered, part = message_time_s("reduce_scatter", M, group_size, LINK, G), M // group_size
+    parts = scattered + message_time_s("all_gather", part, group_size, LINK)
+    assert message_time_s("all_reduce", M, group_size, LINK, G) == pytest.approx(parts, rel=1e-12)
 
 
 @pytest.mark.parametrize(("factor", "ring_wins"), [(0.9, False), (1.1, True)])
@@ -92,7 +95,7 @@ def test_the_ring_overtakes_recursive_doubling_at_the_known_size(factor, ring_wi
     # n = 8: 3 (alpha + S beta) = 14 alpha + 1.75 S beta at S = 11 alpha / (1.25 beta)
     size = factor * 11 * A / (1.25 * B)
     doubling_s = 3 * (A + size * B)
-    assert (all_reduce_time_s(size, 8, LINK) < doubling_s) == ring_wins
+    assert (message_time_s("all_reduce", size, 8, LINK) < doubling_s) == ring_wins
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
@@ -105,8 +108,8 @@ def test_time_grows_with_the_message_and_with_the_group(kind, rng):
 
 def test_the_bandwidth_term_of_a_ring_all_reduce_stays_below_two_messages():
     free_start = Link(0, B)
-    assert all_reduce_time_s(M, 4096, free_start) == pytest.approx(2 * 4095 / 4096 * M * B)
-    assert all_reduce_time_s(M, 4096, free_start) < 2 * M * B
+    assert message_time_s("all_reduce", M, 4096, free_start) == pytest.approx(2 * 4095 / 4096 * M * B)
+    assert message_time_s("all_reduce", M, 4096, free_start) < 2 * M * B
 
 
 @pytest.mark.parametrize(("kind", "size", "group"), [("all_reduce", -1, 2), ("all_reduce", 8, 0), ("gossip", 8, 2)])
@@ -128,7 +131,9 @@ def test_a_product_bound_by_arithmetic_costs_its_flops():
 def test_a_product_bound_by_memory_costs_its_bytes():
     plan = product_plan(((2, 4), (4, 1)))
     narrow = dataclasses.replace(NODE, device=dataclasses.replace(DEVICE, memory_bandwidth_bytes_per_s=1e6))
-    assert instr_time_s(plan, only(plan, "compute"), narrow) == pytest.approx((8 * 8 + 8 * 24 + 8 * 24) * F32 / 1e6 + 5e-6)
+    assert instr_time_s(plan, only(plan, "compute"), narrow) == pytest.approx(
+        (8 * 8 + 8 * 24 + 8 * 24) * F32 / 1e6 + 5e-6
+    )
 
 
 def test_a_cut_contraction_is_summed_by_an_all_reduce_of_the_slice():
@@ -168,10 +173,11 @@ def test_the_messages_of_the_seed_network_cost_what_their_formulas_say():
     time = step_time_s(seed_plan(), NODE)
 
     def ring(size, n):
-        return all_reduce_time_s(size, n, LINK, DEVICE.gamma_s_per_byte)
+        return message_time_s("all_reduce", size, n, LINK, DEVICE.gamma_s_per_byte)
 
     y, w, w2 = 8 * 16 * F32, 8 * 16 * F32, 4 * 16 * F32
-    # forward: both products over k (4 ranks), the mean over 8 row slices; backward: the gradients of both products, w2 and w over the 2 rows
+    # forward: both products over k (4 ranks), the mean over 8 row slices; backward: the gradients of both products, w2
+    # and w over the 2 rows
     assert time.phase("forward").communication_s == pytest.approx(2 * ring(y, 4) + ring(F32, 8))
     assert time.phase("backward").communication_s == pytest.approx(2 * ring(y, 4) + ring(w, 2) + ring(w2, 2))
     assert time.phase("update").communication_s == 0
@@ -182,7 +188,9 @@ def test_the_messages_of_the_seed_network_cost_what_their_formulas_say():
 def test_the_products_of_a_step_cost_six_flops_per_weight_and_row_but_the_first_input_gradient():
     plan = seed_plan()
     products = sum(
-        i.opdef.work_flops(tuple(plan.value(n).slice_shape for n in i.ins), dict(i.attrs)) for _, i in plan.instructions() if i.op == "matmul"
+        i.opdef.work_flops(tuple(plan.value(n).slice_shape for n in i.ins), dict(i.attrs))
+        for _, i in plan.instructions()
+        if i.op == "matmul"
     )
     rows, k, n, k2, n2 = 16, 32, 16, 16, 16
     assert 8 * products == rows * (4 * k * n + 6 * k2 * n2)
@@ -206,6 +214,9 @@ def test_a_plan_that_is_too_large_for_the_cluster_is_refused():
 
 def test_a_pipeline_is_refused_rather_than_costed_as_one_program():
     plan = seed_plan()
-    stages = (Stage(0, 4, plan.stages[0].programs, plan.stages[0].actions), Stage(4, 4, plan.stages[0].programs, plan.stages[0].actions))
+    stages = (
+        Stage(0, 4, plan.stages[0].programs, plan.stages[0].actions),
+        Stage(4, 4, plan.stages[0].programs, plan.stages[0].actions),
+    )
     with pytest.raises(PlanError, match="2 pipeline stages"):
         step_time_s(dataclasses.replace(plan, stages=stages), NODE)

@@ -3,15 +3,17 @@ from itertools import pairwise
 
 import pytest
 
-from parallel_lab.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost import instr_time_s, message_bytes, predict_timeline, step_time_s
-from parallel_lab.errors import ArgumentError, PlanError
 from tests.cost.nets import product_plan, seed_plan
 
 DEVICE = Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=5e-6)
 NEAR, FAR = Link(3e-6, 2e-9), Link(1e-4, 1e-8)
 NODE = Cluster("node", DEVICE, NEAR, devices_per_node=8)
-UNEVEN = Cluster("uneven", DEVICE, NEAR, devices_per_node=6, node_count=2, node_link=FAR)  # group 0-3 on one node, group 4-7 on two
+UNEVEN = Cluster(
+    "uneven", DEVICE, NEAR, devices_per_node=6, node_count=2, node_link=FAR
+)  # group 0-3 on one node, group 4-7 on two
 
 SETTINGS = {
     "all alike": (NODE, None),

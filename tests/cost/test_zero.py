@@ -1,9 +1,11 @@
-"""Closed forms of the ZeRO paper against its tables (Rajbhandari et al. 2020, tables 1 and 2; mixed precision Adam, 1 GB = 1e9 bytes)."""
+"""Closed forms of the ZeRO paper against its tables (Rajbhandari et al. 2020, tables 1 and 2; mixed precision Adam, 1
+GB = 1e9 bytes).
+"""
 
 import pytest
 
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import zero_max_parameters, zero_memory, zero_traffic
-from parallel_lab.errors import ArgumentError
 
 # ranks: (states cut, gradients too, parameters too) in GB, as printed, for 7.5, 128 and 1000 billion parameters
 TABLE_1 = {
@@ -33,7 +35,11 @@ def test_memory_is_that_of_table_1(degree, parameters, stage, printed):
 @pytest.mark.parametrize("degree", TABLE_1)
 def test_nothing_cut_takes_16_bytes_per_parameter(degree):
     whole = zero_memory(7.5e9, degree, 0)
-    assert (whole.params_bytes, whole.grads_bytes, whole.optimizer_bytes) == (15e9, 15e9, 90e9) and whole.total_bytes == 120e9
+    assert (whole.params_bytes, whole.grads_bytes, whole.optimizer_bytes) == (
+        15e9,
+        15e9,
+        90e9,
+    ) and whole.total_bytes == 120e9
 
 
 @pytest.mark.parametrize("model_parallel", [1, 2, 4, 8, 16])
@@ -47,7 +53,9 @@ def test_the_largest_models_are_those_of_table_2(stage, printed, model_parallel)
 @pytest.mark.parametrize("stage", range(4))
 def test_the_largest_model_fills_the_memory(stage):
     most = zero_max_parameters(32e9, 8, stage, param_bytes=4, grad_bytes=4, optimizer_bytes=8)
-    assert zero_memory(most, 8, stage, param_bytes=4, grad_bytes=4, optimizer_bytes=8).total_bytes == pytest.approx(32e9)
+    assert zero_memory(most, 8, stage, param_bytes=4, grad_bytes=4, optimizer_bytes=8).total_bytes == pytest.approx(
+        32e9
+    )
 
 
 @pytest.mark.parametrize(("stage", "times"), [(0, 2), (1, 2), (2, 2), (3, 3)])

@@ -1,10 +1,11 @@
-"""Where the choices of a random program come from: a seeded numpy generator, or Hypothesis, which can make a failing program smaller.
+"""Where the choices of a random program come from: a seeded numpy generator, or Hypothesis, which can make a failing
+program smaller.
 
     choices = Seeded(7)                  # the same seed always draws the same program
     choices = Drawn(data)                # `data` is what `st.data()` gives a test
 
-Hypothesis decides what the program is: operators, shapes, strategies. Its numbers come from one seed that it draws, because smaller numbers make no
-simpler program.
+Hypothesis decides what the program is: operators, shapes, strategies. Its numbers come from one seed that it draws,
+because smaller numbers make no simpler program.
 """
 
 from __future__ import annotations

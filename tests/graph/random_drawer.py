@@ -1,8 +1,9 @@
 """A drawer that runs every operator as it draws it, so that what cannot be compared is not drawn.
 
-Two computations that add the same numbers in another order differ in the last bits. Most operators pass such a difference on as it is; some make a
-jump of it: the largest of two elements that are equal but for the last bit, a step function at its step, a normalisation of numbers that are all
-equal. The questions `away`, `distinct` and `varied` keep programs from there. Values that grow are flattened by a Tanh.
+Two computations that add the same numbers in another order differ in the last bits. Most operators pass such a
+difference on as it is; some make a jump of it: the largest of two elements that are equal but for the last bit, a step
+function at its step, a normalisation of numbers that are all equal. The questions `away`, `distinct` and `varied` keep
+programs from there. Values that grow are flattened by a Tanh.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import Tensor, ops
-from parallel_lab.ops.sharding import legal_strategies
-from parallel_lab.tensor import Parameter
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.sharding import legal_strategies
 from tests.graph.random_choices import Choices
 from tests.graph.random_nets import TRAINING_STEP, Drawer, Ref, Step
 
@@ -80,7 +81,9 @@ class CheckedDrawer(Drawer):
     # ---- operators ----
 
     def add(self, name, *operands, attrs=None, only=None, **_):
-        """Append operator `name`, called with `operands`; gives its value, or several. `only`: the one result that is asked for."""
+        """Append operator `name`, called with `operands`; gives its value, or several. `only`: the one result that is
+        asked for.
+        """
         attrs = attrs or {}
         primitive = getattr(ops, name)(**attrs)
         op = primitive.op
@@ -117,15 +120,28 @@ class CheckedDrawer(Drawer):
                 self.bits.add(refs[-1].number)
         self.steps.append(Step(call, operands))
         shown = ", ".join(self.shown(o) for o in operands)
-        self.lines.append(f"{', '.join(f'v{r.number}' for r in refs)} = {text} ({shown}) -> {', '.join(str(self.shape_of(r)) for r in refs)}")
+        self.lines.append(
+            f"{', '.join(f'v{r.number}' for r in refs)} = {text} ({shown}) -> "
+            f"{', '.join(str(self.shape_of(r)) for r in refs)}"
+        )
         return tuple(refs) if several else refs[0]
 
     def shown(self, operand: Any) -> str:
         if isinstance(operand, Ref):
-            return f"v{operand.number}{self.shape_of(operand)}" if operand.number >= 0 else f"input{-1 - operand.number}{self.shape_of(operand)}"
+            return (
+                f"v{operand.number}{self.shape_of(operand)}"
+                if operand.number >= 0
+                else f"input{-1 - operand.number}{self.shape_of(operand)}"
+            )
         if isinstance(operand, Parameter):
             return f"{operand.name}{operand.shape}"
-        return "step" if operand is TRAINING_STEP else f"const{operand.shape}" if isinstance(operand, Tensor) else repr(operand)
+        return (
+            "step"
+            if operand is TRAINING_STEP
+            else f"const{operand.shape}"
+            if isinstance(operand, Tensor)
+            else repr(operand)
+        )
 
     def flatten_large(self) -> None:
         """A Tanh for every value of the last step that has grown."""

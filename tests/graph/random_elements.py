@@ -10,7 +10,15 @@ from parallel_lab import Tensor, ops
 from tests.graph.random_drawer import CheckedDrawer, away, distinct, varied
 
 SMOOTH = (
-    *(("GeLU", {}), ("GeLU", {"approximate": "none"}), ("Tanh", {}), ("Sigmoid", {}), ("SiLU", {}), ("Softplus", {}), ("Elu", {})),
+    *(
+        ("GeLU", {}),
+        ("GeLU", {"approximate": "none"}),
+        ("Tanh", {}),
+        ("Sigmoid", {}),
+        ("SiLU", {}),
+        ("Softplus", {}),
+        ("Elu", {}),
+    ),
     *(("Sin", {}), ("Cos", {}), ("Erf", {}), ("Neg", {}), ("StopGradient", {})),
 )
 # (operator, attributes, where its slope jumps)
@@ -25,7 +33,9 @@ NORMS = (1, 2, 3, math.inf)
 
 
 class ElementKinds(CheckedDrawer):
-    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow it."""
+    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow
+    it.
+    """
 
     def activation(self):
         x, array = self.some()
@@ -174,7 +184,11 @@ class ElementKinds(CheckedDrawer):
     def normalised_exponential(self):
         x, array = self.some()
         if array.ndim:
-            self.add(self.pick(("Softmax", "LogSoftmax", "SoftmaxExpand")), x, attrs={"axis": self.choices.below(array.ndim) - array.ndim})
+            self.add(
+                self.pick(("Softmax", "LogSoftmax", "SoftmaxExpand")),
+                x,
+                attrs={"axis": self.choices.below(array.ndim) - array.ndim},
+            )
 
     def largest_as_one_hot(self):
         """argmax, which has no gradient, turned into numbers that choose."""

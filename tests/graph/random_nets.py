@@ -3,8 +3,8 @@
     draw = draw_net(seed, devices=8)
     compare(draw)                        # loss, every forward value, every gradient against the eager tape
 
-The same seed always draws the same net, so a failing one can be had again from its number. The operators here are those of a multilayer perceptron;
-`random_programs.py` draws from all of them.
+The same seed always draws the same net, so a failing one can be had again from its number. The operators here are those
+of a multilayer perceptron; `random_programs.py` draws from all of them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import StrategyError, Tensor, compile, nn, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.context import current_tracer
+from parallel_lab.base.hooks import current_tracer
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.ops.sharding import legal_strategies
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
 from tests.graph.random_choices import Choices, Seeded, pick
 
 DIMS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -31,7 +31,9 @@ REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
 
 @dataclass
 class Step:
-    """One call: `operands` are Refs, Parameters, Tensors and plain arguments in the order of the call. It makes one value, or several."""
+    """One call: `operands` are Refs, Parameters, Tensors and plain arguments in the order of the call. It makes one
+    value, or several.
+    """
 
     call: Any
     operands: tuple[Any, ...]
@@ -48,7 +50,8 @@ TRAINING_STEP = object()  # as an operand: how many training steps were taken be
 
 
 class Program(nn.Cell):
-    """Runs its steps and returns the last value. `seen` are the values of the last run; `names` what they are called in the last trace.
+    """Runs its steps and returns the last value. `seen` are the values of the last run; `names` what they are called in
+    the last trace.
 
     training_step  the number of the step outside a trace
     """
@@ -104,7 +107,9 @@ class Drawer:
         self.shapes: list[tuple[int, ...]] = []
         self.bits: set[int] = set()
         self.parameters: list[Parameter] = []
-        self.running: set[int] = set()  # parameters that a step of the program changes: outside a trace at once, in a plan at its end
+        self.running: set[int] = (
+            set()
+        )  # parameters that a step of the program changes: outside a trace at once, in a plan at its end
         self.lines: list[str] = []
         self.inputs: list[np.ndarray] = []
 
@@ -123,7 +128,9 @@ class Drawer:
         old = [p for p in self.parameters if p.shape == shape and id(p) not in self.running]
         if old and self.chance(0.3):
             return self.pick(old)
-        made = Parameter(self.choices.floats(-1, 1, shape), name=f"p{len(self.parameters)}", requires_grad=not self.chance(0.1))
+        made = Parameter(
+            self.choices.floats(-1, 1, shape), name=f"p{len(self.parameters)}", requires_grad=not self.chance(0.1)
+        )
         self.parameters.append(made)
         return made
 
@@ -143,7 +150,9 @@ class Drawer:
     # ---- operators ----
 
     def add(self, name, *operands, attrs=None, shapes, extra=None):
-        """Append operator `name`; `shapes` are those of its tensor operands, `extra` its arguments that are no tensors."""
+        """Append operator `name`; `shapes` are those of its tensor operands, `extra` its arguments that are no
+        tensors.
+        """
         primitive = getattr(ops, name)(**(attrs or {}))
         op = primitive.op
         known = {**op.defaults, **op.options, **(attrs or {}), **(extra or {})}
@@ -155,10 +164,18 @@ class Drawer:
         shape, _ = op.infer(shapes, ("float64",) * len(shapes), known)
         self.shapes.append(shape)
         shown = ", ".join(
-            f"v{o.number}" if isinstance(o, Ref) else o.name if isinstance(o, Parameter) else "const" if isinstance(o, Tensor) else repr(o)
+            f"v{o.number}"
+            if isinstance(o, Ref)
+            else o.name
+            if isinstance(o, Parameter)
+            else "const"
+            if isinstance(o, Tensor)
+            else repr(o)
             for o in operands
         )
-        self.lines.append(f"v{len(self.shapes) - 1} = {name}({shown}) {attrs or ''} strategy {chosen} {shapes} -> {shape}")
+        self.lines.append(
+            f"v{len(self.shapes) - 1} = {name}({shown}) {attrs or ''} strategy {chosen} {shapes} -> {shape}"
+        )
         return Ref(len(self.shapes) - 1)
 
     def matmul(self):
@@ -199,7 +216,9 @@ class Drawer:
             cut = self.choices.below(len(shape) + 1)
             other_shape = tuple(1 if self.chance(0.3) else n for n in shape[cut:])
             kept = self.chance(0.2)
-            other = Tensor(self.choices.floats(-1, 1, other_shape)) if kept and other_shape else self.parameter(other_shape)
+            other = (
+                Tensor(self.choices.floats(-1, 1, other_shape)) if kept and other_shape else self.parameter(other_shape)
+            )
         if self.chance(0.1):
             other, other_shape = 0.5, ()
         pair = [(x, shape), (other, other_shape)]
@@ -275,11 +294,22 @@ class Drawer:
         on, off = Tensor(1.0, np.float64), Tensor(0.0, np.float64)
         hot = self.add("OneHot", Ref(-2), classes, on, off, shapes=((rows,), (), ()), extra={"depth": classes})
         logs = self.add("Log", share, shapes=(shape,))
-        self.add("ReduceSum", self.add("Mul", logs, hot, shapes=(shape, shape)), -1, shapes=(shape,), extra={"axis": -1})
+        self.add(
+            "ReduceSum", self.add("Mul", logs, hot, shapes=(shape, shape)), -1, shapes=(shape,), extra={"axis": -1}
+        )
 
     def draw(self) -> Draw:
         self.inputs.append(self.choices.floats(-1, 1, self.shape(1 + self.choices.below(3))))
-        kinds = (self.matmul, self.matmul, self.bias_add, self.binary, self.binary, self.unary, self.reshape, self.transpose)
+        kinds = (
+            self.matmul,
+            self.matmul,
+            self.bias_add,
+            self.binary,
+            self.binary,
+            self.unary,
+            self.reshape,
+            self.transpose,
+        )
         kinds += (self.reduce, self.softmax, self.flatten, self.product_of_values, self.mask, self.cross_entropy)
         wanted = 3 + self.choices.below(8)
         for _ in range(100):
@@ -299,7 +329,10 @@ class Drawer:
             cuts = tuple(self.cuts(x.shape) for x in self.inputs)
         alltoall = self.chance(0.5)
         net = Program(self.steps, [p for p in self.parameters if id(p) in used])
-        self.lines.append(f"inputs {[x.shape for x in self.inputs]} dataset_strategy {cuts} devices {self.device_num} alltoall {alltoall}")
+        self.lines.append(
+            f"inputs {[x.shape for x in self.inputs]} dataset_strategy {cuts} devices {self.device_num} alltoall "
+            f"{alltoall}"
+        )
         return Draw(-1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines))
 
     def cuts(self, shape):
@@ -319,11 +352,14 @@ def draw_net(seed: int, device_num: int) -> Draw:
 
 
 def compiled(draw: Draw, **settings: Any):
-    """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about it (which is refused)."""
+    """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about
+    it (which is refused).
+    """
     fed = draw.inputs
     if isinstance(draw.dataset_strategy, tuple):
         fed = tuple(
-            np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype) for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
+            np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype)
+            for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
         )
     try:
         return compile(
@@ -344,8 +380,8 @@ def compiled(draw: Draw, **settings: Any):
 def compare(draw: Draw, bound: float = 1e-10, **settings: Any) -> bool:
     """Compare a drawn net on its simulated ranks with one device; False if it was refused.
 
-    Compared: the loss, the forward value of every operator, the gradient of every parameter and of every forward value that the plan names one for,
-    and the running statistics.
+    Compared: the loss, the forward value of every operator, the gradient of every parameter and of every forward value
+    that the plan names one for, and the running statistics.
     bound     largest difference, relative to the largest element (at least 1)
     settings  of the compilation, such as parallel_mode
     """

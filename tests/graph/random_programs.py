@@ -3,7 +3,8 @@
     draw = draw_program(Seeded(1000), devices=8)      # or Drawn(data), in a Hypothesis test
     compare(draw)                                     # of random_nets.py
 
-The kinds are methods: `random_elements.py`, `random_shapes.py`, `random_layers.py`, and the matrix products of `random_nets.py`.
+The kinds are methods: `random_elements.py`, `random_shapes.py`, `random_layers.py`, and the matrix products of
+`random_nets.py`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,51 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
     """Draws programs of all operators."""
 
     KINDS = (
-        *("matmul", "matmul", "product_of_values", "bias_add", "reshape", "transpose", "flatten", "expanded_cross_entropy"),
-        *("activation", "activation", "function_of_positive", "function_of_positive", "step_function", "channel_activation"),
+        *(
+            "matmul",
+            "matmul",
+            "product_of_values",
+            "bias_add",
+            "reshape",
+            "transpose",
+            "flatten",
+            "expanded_cross_entropy",
+        ),
+        *(
+            "activation",
+            "activation",
+            "function_of_positive",
+            "function_of_positive",
+            "step_function",
+            "channel_activation",
+        ),
         *("pair", "pair", "quotient", "sum_of_several", "clipped"),
         *("masked", "chosen", "any_or_all", "reduction", "reduction", "normalised_exponential", "largest_as_one_hot"),
-        *("more_dims", "fewer_dims", "broadcast", "repeated", "joined", "parted", "padded", "turned", "slice", "indexed", "triangle"),
+        *(
+            "more_dims",
+            "fewer_dims",
+            "broadcast",
+            "repeated",
+            "joined",
+            "parted",
+            "padded",
+            "turned",
+            "slice",
+            "indexed",
+            "triangle",
+        ),
         *("running_sum", "ordered", "embedded", "gathered", "summed_by_number", "hot"),
-        *("convolution", "convolution", "pooling", "batch_norm", "batch_norm", "layer_norm", "rms_norm", "group_norm", "dropout"),
+        *(
+            "convolution",
+            "convolution",
+            "pooling",
+            "batch_norm",
+            "batch_norm",
+            "layer_norm",
+            "rms_norm",
+            "group_norm",
+            "dropout",
+        ),
         *("attention", "causal_weights", "example", "example"),
     )
 
@@ -40,7 +79,9 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
         return [Ref(-1), *(Ref(i) for i in range(len(self.values)) if i not in self.bits)]
 
     def example(self):
-        """An operator as its own declaration shows it, on numbers of its own; its mean goes into a value. So new operators are drawn too."""
+        """An operator as its own declaration shows it, on numbers of its own; its mean goes into a value. So new
+        operators are drawn too.
+        """
         op = OPS[self.pick([name for name, op in OPS.items() if op.cases and not op.internal])]
         shown = self.pick(op.cases)
         ints, attrs, tensors = dict(shown.ints), dict(shown.attrs), []
@@ -90,8 +131,12 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
         alltoall = self.chance(0.5)
         used = {id(o) for s in self.steps for o in s.operands}
         net = Program(self.steps, [p for p in self.parameters if id(p) in used], self.training_step)
-        self.lines.append(f"step {self.training_step} dataset_strategy {cuts} devices {self.device_num} alltoall {alltoall}")
-        return Draw(-1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines), self.training_step)
+        self.lines.append(
+            f"step {self.training_step} dataset_strategy {cuts} devices {self.device_num} alltoall {alltoall}"
+        )
+        return Draw(
+            -1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines), self.training_step
+        )
 
 
 def draw_program(choices: Choices, device_num: int) -> Draw:

@@ -9,7 +9,9 @@ from tests.graph.random_drawer import MANY, CheckedDrawer, distinct
 
 
 class ShapeKinds(CheckedDrawer):
-    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow it."""
+    """Each method appends one operator, or a few that belong together; none, where the values at hand do not allow
+    it.
+    """
 
     def axis_of(self, array):
         return self.choices.below(array.ndim) - (array.ndim if self.chance(0.3) else 0)
@@ -48,7 +50,9 @@ class ShapeKinds(CheckedDrawer):
         others = [r for r in self.refs() if self.shape_of(r) == array.shape]
         if self.chance(0.4) and array.ndim < 4:
             axis = self.choices.below(array.ndim + 1)
-            self.add("Stack", x, self.pick(others) if self.chance(0.5) else self.parameter(array.shape), attrs={"axis": axis})
+            self.add(
+                "Stack", x, self.pick(others) if self.chance(0.5) else self.parameter(array.shape), attrs={"axis": axis}
+            )
             return
         axis = self.axis_of(array)
         shape = list(array.shape)
@@ -72,7 +76,9 @@ class ShapeKinds(CheckedDrawer):
             first = 1 + self.choices.below(n - 1)
             parts = self.add("Split", x, attrs={"axis": axis, "sizes": (first, n - first)})
         else:
-            parts = self.add("Split", x, attrs={"axis": axis, "output_num": self.pick([d for d in range(2, n + 1) if n % d == 0])})
+            parts = self.add(
+                "Split", x, attrs={"axis": axis, "output_num": self.pick([d for d in range(2, n + 1) if n % d == 0])}
+            )
         if self.shape_of(parts[0]) == self.shape_of(parts[-1]) and self.chance(0.6):
             self.combined(parts[0], parts[-1])
 
@@ -80,16 +86,23 @@ class ShapeKinds(CheckedDrawer):
         x, array = self.some()
         if not array.ndim or array.size > MANY // 4:
             return
-        mode, axis = self.pick(("constant", "constant", "reflect", "symmetric", "replicate", "circular")), self.choices.below(array.ndim)
+        mode, axis = (
+            self.pick(("constant", "constant", "reflect", "symmetric", "replicate", "circular")),
+            self.choices.below(array.ndim),
+        )
         most = min(3, array.shape[axis] - (mode == "reflect"))
         pads = [(0, 0)] * array.ndim
         pads[axis] = (self.choices.below(most + 1), self.choices.below(most + 1))
-        self.add("Pad", x, attrs={"paddings": tuple(pads), "mode": mode, **({"value": 0.3} if mode == "constant" else {})})
+        self.add(
+            "Pad", x, attrs={"paddings": tuple(pads), "mode": mode, **({"value": 0.3} if mode == "constant" else {})}
+        )
 
     def turned(self):
         x, array = self.some()
         if array.ndim and self.chance(0.5):
-            self.add("ReverseV2", x, attrs={"axis": self.choices.order(array.ndim)[: 1 + self.choices.below(array.ndim)]})
+            self.add(
+                "ReverseV2", x, attrs={"axis": self.choices.order(array.ndim)[: 1 + self.choices.below(array.ndim)]}
+            )
         elif array.ndim:
             self.add("Roll", x, attrs={"shift": self.choices.below(9) - 4, "axis": self.axis_of(array)})
 
@@ -105,7 +118,11 @@ class ShapeKinds(CheckedDrawer):
                 begin.append(n - 1), end.append(-n - 1), strides.append(-self.pick((1, 2)))
             else:
                 first = self.choices.below(n)
-                begin.append(first), end.append(first + 1 + self.choices.below(n - first)), strides.append(self.pick((1, 2)))
+                (
+                    begin.append(first),
+                    end.append(first + 1 + self.choices.below(n - first)),
+                    strides.append(self.pick((1, 2))),
+                )
         self.add("StridedSlice", x, tuple(begin), tuple(end), tuple(strides))
 
     def indexed(self):
@@ -115,11 +132,28 @@ class ShapeKinds(CheckedDrawer):
             return
         n, last = array.shape[0], array.shape[-1]
         rows = self.choices.ints(n, (self.pick((1, 2, 4)),))
-        keys = [slice(None, None, -1), (..., None), -1, (slice(n // 2, None), ...), (..., last // 2), rows, rows.tolist(), (rows, ...)]
+        keys = [
+            slice(None, None, -1),
+            (..., None),
+            -1,
+            (slice(n // 2, None), ...),
+            (..., last // 2),
+            rows,
+            rows.tolist(),
+            (rows, ...),
+        ]
         if array.ndim > 1:
-            keys += [(rows, self.choices.ints(array.shape[1], rows.shape)), (slice(None), rows % array.shape[1]), (None, 0, slice(0, 1))]
+            keys += [
+                (rows, self.choices.ints(array.shape[1], rows.shape)),
+                (slice(None), rows % array.shape[1]),
+                (None, 0, slice(0, 1)),
+            ]
         key = self.pick(keys)
-        self.call(f"[{key!r}]", lambda v: v[key] if not isinstance(v, np.ndarray) else np.array(ops.getitem(v, key), order="C"), x)
+        self.call(
+            f"[{key!r}]",
+            lambda v: v[key] if not isinstance(v, np.ndarray) else np.array(ops.getitem(v, key), order="C"),
+            x,
+        )
 
     def triangle(self):
         x, array = self.some()
@@ -131,7 +165,9 @@ class ShapeKinds(CheckedDrawer):
     def running_sum(self):
         x, array = self.some()
         if array.ndim:
-            self.add("CumSum", x, self.axis_of(array), attrs={"exclusive": self.chance(0.3), "reverse": self.chance(0.3)})
+            self.add(
+                "CumSum", x, self.axis_of(array), attrs={"exclusive": self.chance(0.3), "reverse": self.chance(0.3)}
+            )
 
     def ordered(self):
         x, array = self.some()
@@ -174,7 +210,9 @@ class ShapeKinds(CheckedDrawer):
         x, array = self.some()
         if array.ndim:
             segments = self.pick((2, 3, 5))
-            ids = self.numbers(segments + 1, array.shape[: 1 + self.choices.below(array.ndim)])  # one number too many: those are left out
+            ids = self.numbers(
+                segments + 1, array.shape[: 1 + self.choices.below(array.ndim)]
+            )  # one number too many: those are left out
             self.add("UnsortedSegmentSum", x, ids, segments)
 
     def hot(self):

@@ -1,7 +1,9 @@
-"""Random training steps: a random net (`random_nets.py`), whose gradients go through random operators before an optimizer has them.
+"""Random training steps: a random net (`random_nets.py`), whose gradients go through random operators before an
+optimizer has them.
 
     drawn = draw_step(seed, devices=8)
-    compare_step(drawn)              # losses, what the step returns, parameters, states and accumulators after two steps, against one device
+    compare_step(drawn)              # losses, what the step returns, parameters, states and accumulators after two
+                                     steps, against one device
 
 The same seed always draws the same step.
 """
@@ -15,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import StrategyError, Tensor, nn, ops, value_and_grad
-from parallel_lab.compiler import compile_program
+from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.trace import fill_form
+from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.run.interpreter import gather_value
-from parallel_lab.run.session import initial_values
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
+from parallel_lab.train.session import initial_values
 from tests.graph.random_choices import Seeded, pick
 from tests.graph.random_nets import Draw, Drawer
 
@@ -148,7 +150,12 @@ class StepDrawer:
         self.drawn.changes.append(change)
 
     def mixed(self):
-        pairs = [(i, j) for i, p in enumerate(self.drawn.parameters) for j, q in enumerate(self.drawn.parameters) if i != j and p.shape == q.shape]
+        pairs = [
+            (i, j)
+            for i, p in enumerate(self.drawn.parameters)
+            for j, q in enumerate(self.drawn.parameters)
+            if i != j and p.shape == q.shape
+        ]
         if not pairs:
             return
         i, j = pick(self.choices, pairs)
@@ -156,7 +163,16 @@ class StepDrawer:
         self.drawn.changes.append(lambda grads: [g + grads[j] * 0.3 if k == i else g for k, g in enumerate(grads)])
 
     def drawn_step(self) -> DrawnStep:
-        kinds = (self.scale, self.decay, self.clip_norm, self.bend, self.centre, self.largest, self.reshape, self.transpose)
+        kinds = (
+            self.scale,
+            self.decay,
+            self.clip_norm,
+            self.bend,
+            self.centre,
+            self.largest,
+            self.reshape,
+            self.transpose,
+        )
         kinds += (self.softmax, self.product, self.accumulate, self.accumulate, self.together, self.mixed)
         for _ in range(1 + self.choices.below(5)):
             pick(self.choices, kinds)()
@@ -187,14 +203,15 @@ def draw_step(seed: int, device_num: int) -> DrawnStep:
 def compare_step(drawn: DrawnStep, bound: float = 1e-9) -> bool:
     """Compare a drawn step on its simulated ranks with one device; False if its strategies were refused.
 
-    bound  largest difference, relative to the largest element (at least 1); larger than that of one forward and backward (1e-10), because an
-           adaptive optimizer divides by the size of gradients that may be small
+    bound  largest difference, relative to the largest element (at least 1); larger than that of one forward and
+           backward (1e-10), because an adaptive optimizer divides by the size of gradients that may be small
     """
     draw, optimizer = drawn.draw, drawn.optimizer
     fed = draw.inputs
     if isinstance(draw.dataset_strategy, tuple):
         fed = tuple(
-            np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype) for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
+            np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype)
+            for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
         )
     try:
         made = compile_program(
@@ -214,11 +231,16 @@ def compare_step(drawn: DrawnStep, bound: float = 1e-9) -> bool:
     for number in range(STEPS):
         if optimizer is not None:
             for state in plan.states:
-                if not state.parameter and state.kind == "learning_rate":  # a Session gives the simulator the rates of a schedule
+                if (
+                    not state.parameter and state.kind == "learning_rate"
+                ):  # a Session gives the simulator the rates of a schedule
                     for env in simulator.envs:
                         env[state.name] = np.asarray(optimizer.rates(number)[state.kind], plan.value(state.name).dtype)
         simulator.run_step(*draw.inputs, step=number)
-        outputs = [gather_value(plan, name, [simulator.value(name, r) for r in range(draw.device_num)]) for name in plan.outputs]
+        outputs = [
+            gather_value(plan, name, [simulator.value(name, r) for r in range(draw.device_num)])
+            for name in plan.outputs
+        ]
         found = fill_form(made.form, outputs)
         one = drawn.step(*(Tensor(x) for x in draw.inputs))
         assert found["number"] == one["number"]
@@ -233,7 +255,12 @@ def compare_step(drawn: DrawnStep, bound: float = 1e-9) -> bool:
     assert optimizer is None or {p.name for p in drawn.parameters} <= changed
     for state in plan.states:
         if state.parameter:
-            check(f"{state.name} afterwards", simulator.full(state.name), optimizer.states[state.parameter][state.kind], bound)
+            check(
+                f"{state.name} afterwards",
+                simulator.full(state.name),
+                optimizer.states[state.parameter][state.kind],
+                bound,
+            )
     return True
 
 

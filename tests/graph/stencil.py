@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from parallel_lab.ops.registry import OPS, PRIMITIVES, op
-from parallel_lab.ops.sharding import _legal, _rule
+from parallel_lab.ops.machine.registry import OPS, PRIMITIVES, op
+from parallel_lab.ops.machine.sharding import _legal, _rule
 
 NAMES = ("stencil", "stencil_grad_a", "stencil_grad_k")
 
@@ -23,7 +23,9 @@ def _terms(a, k, stride, pads):
     height, width = (_count(a.shape[d + 1], k.shape[d], stride, pads[d]) for d in (0, 1))
     rows, cols = (height - 1) * stride + 1, (width - 1) * stride + 1
     return wide, [
-        ((i, j), (slice(None), slice(i, i + rows, stride), slice(j, j + cols, stride))) for i in range(k.shape[0]) for j in range(k.shape[1])
+        ((i, j), (slice(None), slice(i, i + rows, stride), slice(j, j + cols, stride)))
+        for i in range(k.shape[0])
+        for j in range(k.shape[1])
     ]
 
 
@@ -39,7 +41,10 @@ def register() -> None:
         return made
 
     def local(attrs, parts):
-        return {**attrs, "pads": tuple((0, 0) if parts[label] > 1 else p for label, p in zip("hw", attrs["pads"], strict=True))}
+        return {
+            **attrs,
+            "pads": tuple((0, 0) if parts[label] > 1 else p for label, p in zip("hw", attrs["pads"], strict=True)),
+        }
 
     def sizes(shapes, *, stride, pads):
         return {label: _count(shapes[0][d + 1], shapes[1][d], stride, pads[d]) for d, label in enumerate("hw")}

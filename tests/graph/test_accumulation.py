@@ -5,10 +5,11 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
+from parallel_lab.base.errors import NotBuiltYet, ShapeError
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
-from parallel_lab.errors import NotBuiltYet, ShapeError
-from parallel_lab.plan import Plan
-from parallel_lab.run.session import Session
+from parallel_lab.graph.plan import Plan
+from parallel_lab.train.session import Session
+from tests.crossed import crossed
 
 S = ((4, 1), (2, 1))  # rows of the batch 4 ways, rows of the weight (columns of the result) 2 ways
 
@@ -54,7 +55,13 @@ def compiled(parts, mode="semi_auto_parallel", dataset="full_batch", devices=8, 
     net = Net(**(shape or {}))
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     x, y = data(rows if dataset == "full_batch" else rows // devices)
-    config = {"parallel_mode": mode, "dataset_strategy": dataset, "device_num": devices, "grad_accumulation_step": parts, **settings}
+    config = {
+        "parallel_mode": mode,
+        "dataset_strategy": dataset,
+        "device_num": devices,
+        "grad_accumulation_step": parts,
+        **settings,
+    }
     return pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **config), net, optimizer
 
 
@@ -66,10 +73,10 @@ def trained(plan, net, optimizer, steps, rows=32):
 CUTS = {"rows": (), "columns": (S, S, S), "megatron": (S, ((4, 2), (1, 2)), None)}
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("dataset", ["full_batch", "data_parallel"])
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(
+    ("parts", "cut", "dataset", "norm"),
+    crossed([1, 2, 4], CUTS, ["full_batch", "data_parallel"], [False, True]),  # most are exhaustive
+)
 def test_accumulated_steps_equal_one_device(cut, parts, dataset, norm):
     shape = {"strategies": CUTS[cut], "norm": norm}
     losses, parameters = undivided(parts, 5, norm=norm)
@@ -106,7 +113,9 @@ def test_gradients_are_sent_once_however_many_parts():
     assert {i.micro_batch for i in sent(4, "backward")} == {3}
     # the loss of each part, and nothing else: ranks take parts of their own rows
     assert len(sent(4, "forward")) == 4
-    assert [i.kind for _, i in compiled(4, dataset="data_parallel")[0].instructions("forward") if i.is_communication] == ["all_reduce"] * 4
+    assert [
+        i.kind for _, i in compiled(4, dataset="data_parallel")[0].instructions("forward") if i.is_communication
+    ] == ["all_reduce"] * 4
 
 
 def test_activations_are_those_of_one_part():
@@ -146,7 +155,9 @@ def test_a_step_that_differentiates_by_itself_is_told_what_to_write():
     optimizer = nn.SGD(net.trainable_params(), 0.1)
 
     def step(x, y):
-        loss, grads = pl.value_and_grad(lambda a, b: ops.reduce_mean(ops.square(net(a) - b)), None, optimizer.parameters)(x, y)
+        loss, grads = pl.value_and_grad(
+            lambda a, b: ops.reduce_mean(ops.square(net(a) - b)), None, optimizer.parameters
+        )(x, y)
         optimizer(grads)
         return loss
 

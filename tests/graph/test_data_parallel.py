@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, compile, nn, ops
-from parallel_lab.run.session import Session
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
+from parallel_lab.train.session import Session
 
 RANKS, ROWS = 4, 6
 
@@ -95,7 +95,9 @@ def test_plan_round_trip_and_training_on_processes_equals_the_simulator(rng):
     x, y = (a.astype(np.float32) for a in batch(rng))
     net = Net(sync=True)
     optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
-    plan = compile(net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), optimizer=optimizer, device_num=RANKS, parallel_mode="data_parallel")
+    plan = compile(
+        net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), optimizer=optimizer, device_num=RANKS, parallel_mode="data_parallel"
+    )
     assert type(plan).from_dict(plan.to_dict()) == plan
     found = []
     for executor in ("simulator", "processes"):
@@ -122,7 +124,12 @@ class Reduced(nn.Cell):
 
 @pytest.mark.parametrize(
     ("reduction", "strategy", "kept"),
-    [(ops.ReduceMean, (8, 1), True), (ops.ReduceMean, (4, 1), False), (ops.ReduceSum, (4, 1), True), (ops.ReduceSum, (8, 1), True)],
+    [
+        (ops.ReduceMean, (8, 1), True),
+        (ops.ReduceMean, (4, 1), False),
+        (ops.ReduceSum, (4, 1), True),
+        (ops.ReduceSum, (8, 1), True),
+    ],
 )
 def test_cross_batch_leaves_out_the_forward_message_where_the_real_system_does(reduction, strategy, kept, rng):
     x = rng.normal(size=(16, 5))
@@ -234,7 +241,9 @@ def test_outside_a_trace_assign_acts_at_once_and_the_step_is_unknown():
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_devices(sync, rng):
-    """Per device without sync, as the real system: mean of the ranks' losses, and running statistics, are then not those of one device."""
+    """Per device without sync, as the real system: mean of the ranks' losses, and running statistics, are then not
+    those of one device.
+    """
 
     class Normed(nn.Cell):
         def __init__(self):
@@ -246,8 +255,16 @@ def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_
 
     net = Normed()
     net.set_train()
-    x, y = (a.astype(np.float32) for a in (rng.normal(size=(RANKS * ROWS, 5)) + np.arange(RANKS * ROWS)[:, None], rng.normal(size=(RANKS * ROWS, 5))))
-    plan = compile(net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), device_num=RANKS, parallel_mode="data_parallel", gradients_mean=True)
+    x, y = (
+        a.astype(np.float32)
+        for a in (
+            rng.normal(size=(RANKS * ROWS, 5)) + np.arange(RANKS * ROWS)[:, None],
+            rng.normal(size=(RANKS * ROWS, 5)),
+        )
+    )
+    plan = compile(
+        net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), device_num=RANKS, parallel_mode="data_parallel", gradients_mean=True
+    )
     assert ("statistics of this rank's own samples, 1/4 of the batch" in plan.text()) == (not sync)
     assert ("all ranks use the statistics of the whole batch" in plan.text()) == sync
     sim = Simulator(plan, {p.name: p.asnumpy() for p in net.get_parameters()})

@@ -9,11 +9,11 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn
+from parallel_lab.base.errors import ContextConflictError, PlanError
+from parallel_lab.base.settings.fusion_rules import buckets_of, size_groups_by_bytes, size_groups_by_elements
 from parallel_lab.cost import get_cluster, instr_time_s, predict_memory, predict_timeline, step_time_s
-from parallel_lab.errors import ContextConflictError, PlanError
-from parallel_lab.fusion import buckets_of, size_groups_by_bytes, size_groups_by_elements
-from parallel_lab.plan import Plan
-from parallel_lab.run.session import Session
+from parallel_lab.graph.plan import Plan
+from parallel_lab.train.session import Session
 
 RNG = np.random.default_rng(5)
 MODES = ("semi_auto_parallel", "data_parallel")
@@ -74,12 +74,13 @@ def test_nobody_asked(mode):
     plan = compiled(Chain(WIDTHS), mode, WIDTHS)
     assert as_sets(messages(plan)) == {frozenset([n]) for n in NAMES}
     assert all(i.kind not in ("start", "wait", "concat", "split") for _, i in plan.instructions())
-    assert dict(plan.notes)["fuse"].startswith("nobody asked")
+    assert dict(plan.notes)["fuse"].startswith("no fusion was requested")
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("indices", "said"), [([3, 9], ""), ([3, 10], "index 10 cuts nothing: the last is 9"), ([20, 35], "index 20, 35 cut nothing")]
+    ("indices", "said"),
+    [([3, 9], ""), ([3, 10], "index 10 splits nothing: the last is 9"), ([20, 35], "index 20, 35 split nothing")],
 )
 def test_positions_behind_the_last_message_are_told(mode, indices, said):
     note = dict(compiled(Chain(WIDTHS), mode, WIDTHS, comm_fusion=allreduce("index", indices)).notes)["fuse"]
@@ -113,7 +114,9 @@ def test_index_counts_the_optimizers_parameters_in_data_parallel():
     names = [f"l.{n}.{part}" for n in range(20) for part in ("weight", "bias")]
     plan = compiled(Chain(widths), "data_parallel", widths, comm_fusion=allreduce("index", [20, 35]))
     assert as_sets(messages(plan)) == as_sets([names[:21], names[21:36], names[36:]])
-    plan = compiled(Chain(widths), "data_parallel", widths, comm_fusion=allreduce("index", [20, 35]), fusion_index="first_n")
+    plan = compiled(
+        Chain(widths), "data_parallel", widths, comm_fusion=allreduce("index", [20, 35]), fusion_index="first_n"
+    )
     assert as_sets(messages(plan)) == as_sets([names[:20], names[20:35], names[35:]])
 
 
@@ -148,7 +151,11 @@ def test_sizes_of_random_networks(mode, seed):
     plan = compiled(net, mode, widths, comm_fusion=allreduce("size", threshold))
     sizes = [math.prod(p.shape) for p in net.trainable_params()]
     names = [p.name for p in net.trainable_params()]
-    groups = size_groups_by_bytes([4 * n for n in sizes], threshold) if mode == "data_parallel" else size_groups_by_elements(sizes, threshold)
+    groups = (
+        size_groups_by_bytes([4 * n for n in sizes], threshold)
+        if mode == "data_parallel"
+        else size_groups_by_elements(sizes, threshold)
+    )
     assert as_sets(messages(plan)) == {frozenset(names[i] for i in bucket) for bucket in buckets_of(groups)}
 
 
@@ -212,7 +219,21 @@ def test_buckets_are_counted_and_carry_what_their_members_would():
     view = plan.to_dict(rank=2)
     assert [b["members"] for b in view["buckets"]] == [list(m) for m in messages(plan)]
     alone = compiled(Chain(WIDTHS), "semi_auto_parallel", WIDTHS).to_dict(rank=2)["comm"]
-    fields = ("kind", "group", "in_shape", "out_shape", "dtype", "bytes", "phase", "fusion", "reduce", "reason", "parameter", "name", "op")
+    fields = (
+        "kind",
+        "group",
+        "in_shape",
+        "out_shape",
+        "dtype",
+        "bytes",
+        "phase",
+        "fusion",
+        "reduce",
+        "reason",
+        "parameter",
+        "name",
+        "op",
+    )
     found = [{f: c[f] for f in fields} for c in view["comm"]]
     assert sorted(map(str, found)) == sorted(str({f: c[f] for f in fields}) for c in alone)
     assert sum(b["bytes"] for b in view["buckets"]) == sum(c["bytes"] for c in view["comm"] if c["parameter"])
@@ -244,7 +265,9 @@ def test_fused_plans_survive_their_json_form():
 
 def _with_program(plan, change):
     stage = plan.stages[0]
-    programs = tuple((phase, tuple(change(list(program))) if phase == "backward" else program) for phase, program in stage.programs)
+    programs = tuple(
+        (phase, tuple(change(list(program))) if phase == "backward" else program) for phase, program in stage.programs
+    )
     return dataclasses.replace(plan, stages=(dataclasses.replace(stage, programs=programs),))
 
 
@@ -254,8 +277,13 @@ def test_a_broken_bucket_is_found():
     def swapped(program):
         a, b = [n for n, i in enumerate(program) if i.kind == "split" and i.out.split(".")[2] == "weight"][:2]
         first, second = program[a], program[b]
-        program[a], program[b] = dataclasses.replace(first, attrs=second.attrs), dataclasses.replace(second, attrs=first.attrs)
-        program[a] = dataclasses.replace(program[a], attrs=tuple((k, 0 if k == "start" else v) for k, v in program[a].attrs))
+        program[a], program[b] = (
+            dataclasses.replace(first, attrs=second.attrs),
+            dataclasses.replace(second, attrs=first.attrs),
+        )
+        program[a] = dataclasses.replace(
+            program[a], attrs=tuple((k, 0 if k == "start" else v) for k, v in program[a].attrs)
+        )
         return program
 
     def not_waited_for(program):
@@ -346,8 +374,12 @@ def test_half_precision_is_added_in_single_and_fused_as_such():
         net = Half()
         optimizer = nn.SGD(net.trainable_params(), 0.1)
         x, y = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8), np.ones((8, 8), np.float32)
-        plan = pl.compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings)
-        assert {plan.value(i.ins[0]).dtype for _, i in plan.instructions("backward") if i.is_communication} == {"float32"}
+        plan = pl.compile(
+            net, x, y, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings
+        )
+        assert {plan.value(i.ins[0]).dtype for _, i in plan.instructions("backward") if i.is_communication} == {
+            "float32"
+        }
         found[bool(settings)] = trained(plan, net, optimizer, (x, y))[:2]
     assert found[False][0] == found[True][0]
     assert all(np.array_equal(found[False][1][n], found[True][1][n]) for n in found[False][1])
@@ -392,7 +424,13 @@ def test_a_mean_that_float16_can_hold_of_a_sum_that_it_cannot(fusion):
     net = Halves()
     optimizer = nn.SGD(net.trainable_params(), 1.0)
     x, label = np.full((8, 4), 10000, np.float16), np.zeros(8, np.float32)
-    settings = {"device_num": 4, "parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch", "gradients_mean": True, **fusion}
+    settings = {
+        "device_num": 4,
+        "parallel_mode": "semi_auto_parallel",
+        "dataset_strategy": "full_batch",
+        "gradients_mean": True,
+        **fusion,
+    }
     plan = pl.compile(net, x, label, loss=WideSum(), optimizer=optimizer, **settings)
     with Session(plan, net, optimizer) as session:
         session.train([(x, label)], 1)

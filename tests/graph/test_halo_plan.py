@@ -1,4 +1,6 @@
-"""Operators with windows under strategies that cut the dims they slide along: results, plans, refusals, costs and views."""
+"""Operators with windows under strategies that cut the dims they slide along: results, plans, refusals, costs and
+views.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ import numpy as np
 import pytest
 
 from parallel_lab import PlanError, StrategyError, compile, nn
-from parallel_lab.cluster import Cluster, Device, Link
+from parallel_lab.base.cluster import Cluster, Device, Link
 from parallel_lab.cost import instr_time_s, message_bytes, predict_memory, predict_timeline, sent_bytes
 from parallel_lab.graph.ir import Value, attr_pairs
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.lab.picture import message_table, tensor_entries
-from parallel_lab.ops.registry import OPS, PRIMITIVES
-from parallel_lab.ops.sharding import legal_strategies
-from parallel_lab.plan import Plan
-from parallel_lab.run.session import Session
+from parallel_lab.graph.plan import Plan
+from parallel_lab.lab.pictures.picture import message_table, tensor_entries
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
+from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
+from parallel_lab.train.session import Session
 from tests.graph import stencil
 from tests.graph.test_plan_verify import changed, find, with_value
 
@@ -60,7 +62,9 @@ def weight_for(shape=SHAPE, kernel=KERNEL, *, stride, pads):
 
 def compiled(strategy, shape=SHAPE, kernel=KERNEL, **attrs) -> Plan:
     net = Net(strategy, shape, kernel, **attrs)
-    return compile(net, weight_for(shape, kernel, **attrs), device_num=DEVICES, dataset_strategy="full_batch", passes=PASSES)
+    return compile(
+        net, weight_for(shape, kernel, **attrs), device_num=DEVICES, dataset_strategy="full_batch", passes=PASSES
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +95,8 @@ CASES = {
 def test_every_strategy_equals_one_device(name):
     shape, kernel, attrs = CASES[name]
     weight = weight_for(shape, kernel, **attrs)
-    # the undivided computation, with its gradients by central differences: k and a enter linearly, so they are exact up to rounding
+    # the undivided computation, with its gradients by central differences: k and a enter linearly, so they are exact up
+    # to rounding
     a, k = Net(None, shape, kernel, **attrs).a.data, Net(None, shape, kernel, **attrs).k.data
     compute = OPS["stencil"].compute
     want = compute(a, k, **attrs)
@@ -106,7 +111,10 @@ def test_every_strategy_equals_one_device(name):
             found[at] = (run(unit) * weight).sum()
         return found
 
-    slope = {"a": slopes(a, lambda unit: compute(unit, k, **attrs)), "k": slopes(k, lambda unit: compute(a, unit, **attrs))}
+    slope = {
+        "a": slopes(a, lambda unit: compute(unit, k, **attrs)),
+        "k": slopes(k, lambda unit: compute(a, unit, **attrs)),
+    }
     for strategy in strategies:
         plan = compiled(strategy, shape, kernel, **attrs)
         plan.verify()
@@ -114,7 +122,9 @@ def test_every_strategy_equals_one_device(name):
         loss = sim.run_step(weight)
         np.testing.assert_allclose(loss, (want * weight).sum(), rtol=1e-12, err_msg=str(strategy))
         for parameter, gradient in plan.gradients:
-            np.testing.assert_allclose(sim.full(gradient), slope[parameter], rtol=1e-10, atol=1e-12, err_msg=f"{strategy} {parameter}")
+            np.testing.assert_allclose(
+                sim.full(gradient), slope[parameter], rtol=1e-10, atol=1e-12, err_msg=f"{strategy} {parameter}"
+            )
 
 
 def test_a_slice_that_suffices_is_not_exchanged():
@@ -165,8 +175,12 @@ def test_the_plan_comes_back_from_its_data(plan):
 
 
 def test_windows_beyond_the_neighbours_are_refused_with_the_elements():
-    # slices of 2 rows, kernel 7, padding 3: rows 0 and 1 of the result read rows -3 to 4, slice 0 and its neighbour hold 0 to 3
-    with pytest.raises(StrategyError, match=r"cuts 'h' 8 ways: slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\)"):
+    # slices of 2 rows, kernel 7, padding 3: rows 0 and 1 of the result read rows -3 to 4, slice 0 and its neighbour
+    # hold 0 to 3
+    with pytest.raises(
+        StrategyError,
+        match=r"splits 'h' 8 ways: slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\)",
+    ):
         compiled(CUT_H, SHAPE, (7, 1), stride=1, pads=((3, 3), (0, 0)))
 
 
@@ -182,7 +196,7 @@ def test_refused_strategies_are_no_candidates():
 @pytest.mark.parametrize(
     ("window", "match"),
     [
-        ((4, 0, 6, 4), "is no halo_exchange along dim 1 of windows"),  # shifted by one
+        ((4, 0, 6, 4), "is not a halo_exchange along dim 1 of windows"),  # shifted by one
         ((4, -1, 5, 4), "gives .2, 5, 4., the table says .2, 6, 4."),
         ((4, -1, 6, 2), "takes 2 elements"),
         ((4, -5, 6, 4), r"slice 2 needs the elements \[3, 9\), but it and its neighbours hold \[4, 16\)"),
@@ -191,13 +205,16 @@ def test_refused_strategies_are_no_candidates():
 def test_a_wrong_window_is_found(plan, window, match):
     position, instr = find(plan, "forward", "halo_exchange", dim=1)
     attrs = attr_pairs({**dict(instr.attrs), "window": window})
-    refused(changed(plan, "forward", position, attrs=attrs), re.escape(match) if "[" not in match and "." not in match else match)
+    refused(
+        changed(plan, "forward", position, attrs=attrs),
+        re.escape(match) if "[" not in match and "." not in match else match,
+    )
 
 
 def test_an_exchange_along_the_wrong_axis_is_found(plan):
     position, _ = find(plan, "forward", "halo_exchange", dim=1)
     (other,) = halos(plan)[1].axes
-    refused(changed(plan, "forward", position, axes=(other,)), "is not cut into one slice of 4 per rank of the group")
+    refused(changed(plan, "forward", position, axes=(other,)), "is not split into one slice of 4 per rank of the group")
 
 
 def test_an_exchange_that_is_left_out_is_found():
@@ -214,14 +231,25 @@ def test_windows_have_no_layout(plan):
     first = halos(plan)[0]
     value = plan.value(first.out)
     layout = plan.value(first.ins[0]).layout
-    refused(with_value(plan, first.out, Value((2, 24, 8), value.dtype, layout)), "windows overlap, so they have no layout")
+    refused(
+        with_value(plan, first.out, Value((2, 24, 8), value.dtype, layout)), "windows overlap, so they have no layout"
+    )
 
 
 def test_another_operator_may_not_read_windows(plan):
     """Only what declares windows may read a value without a layout."""
     program = list(plan.stages[0].program("forward"))
     last = halos(plan)[-1]
-    copy = replace(program[-1], kind="reshape", ins=(last.out,), out="view", attrs=attr_pairs({"shape": (2, 6, 6)}), axes=(), op="", strategy=None)
+    copy = replace(
+        program[-1],
+        kind="reshape",
+        ins=(last.out,),
+        out="view",
+        attrs=attr_pairs({"shape": (2, 6, 6)}),
+        axes=(),
+        op="",
+        strategy=None,
+    )
     stage = plan.stages[0]
     programs = tuple((p, (*i, copy) if p == "forward" else i) for p, i in stage.programs)
     values = (*plan.values, ("view", Value((2, 6, 6), "float64", None)))
@@ -230,8 +258,17 @@ def test_another_operator_may_not_read_windows(plan):
 
 # ---- cost ----
 
-A, B, G = 3e-6, 2e-9, 3e-9  # seconds per message, per byte sent, per byte added (two reads and a write at 1e9 bytes per second)
-NODE = Cluster("node", Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=0.0), Link(A, B), devices_per_node=8)
+A, B, G = (
+    3e-6,
+    2e-9,
+    3e-9,
+)  # seconds per message, per byte sent, per byte added (two reads and a write at 1e9 bytes per second)
+NODE = Cluster(
+    "node",
+    Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=0.0),
+    Link(A, B),
+    devices_per_node=8,
+)
 
 
 def test_an_exchange_costs_two_messages_of_a_strip(plan):
@@ -256,7 +293,16 @@ def test_ranks_at_the_edge_hand_over_less(plan):
     rows = halos(plan)[0]
     strip = 2 * 1 * 4 * F8
     # 4 x 2 slices: ranks 0, 1 hold the top rows, 6, 7 the bottom rows
-    assert [message_bytes(plan, rows, r) for r in range(8)] == [strip, strip, 2 * strip, 2 * strip, 2 * strip, 2 * strip, strip, strip]
+    assert [message_bytes(plan, rows, r) for r in range(8)] == [
+        strip,
+        strip,
+        2 * strip,
+        2 * strip,
+        2 * strip,
+        2 * strip,
+        strip,
+        strip,
+    ]
     log = predict_timeline(plan, NODE).log
     assert [e.bytes for e in sorted(log.filter(name=rows.out, kind="communication"), key=lambda e: e.rank)] == [
         message_bytes(plan, rows, r) for r in range(8)
@@ -276,7 +322,15 @@ def test_events_of_a_run_carry_the_predicted_bytes(plan):
     net = Net(CUT_BOTH, **SAME)
     rule = nn.SGD(net.trainable_params(), 0.0)
     weight = weight_for(**SAME)
-    trained = compile(net, weight, np.zeros(()), loss=lambda out, label: out, optimizer=rule, device_num=DEVICES, dataset_strategy="full_batch")
+    trained = compile(
+        net,
+        weight,
+        np.zeros(()),
+        loss=lambda out, label: out,
+        optimizer=rule,
+        device_num=DEVICES,
+        dataset_strategy="full_batch",
+    )
     with Session(trained, net, rule) as session:
         session.train([(weight, np.zeros(()))], steps=1, record=1)
         events = [e for e in session.events if e.op in ("halo_exchange", "halo_reduce")]
@@ -297,24 +351,37 @@ def test_the_text_says_what_a_rank_gets(plan):
     # rank 2 is the second of 4 along the rows, the first of 2 along the columns
     assert "this rank gets [3, 9) along dim 1 of 16: 1 of rank 0 and 1 of rank 4" in text
     assert "this rank gets [-1, 5) along dim 2 of 8: 1 of rank 3, 1 zeros outside the tensor" in text
-    assert "slides a window along dim 1, cut 4 ways" in text
+    assert "slides a window along dim 1, split 4 ways" in text
     assert f"# global: ({SHAPE}, {KERNEL}) -> {SHAPE}" in text
 
 
 def test_the_data_of_a_rank_names_the_message(plan):
     view = plan.to_dict(rank=0)
     message = next(m for m in view["comm"] if m["kind"] == "halo_exchange")
-    assert (message["op"], message["group"], message["in_shape"], message["out_shape"]) == ("NeighborExchangeV2", [0, 2, 4, 6], [2, 4, 4], [2, 6, 4])
+    assert (message["op"], message["group"], message["in_shape"], message["out_shape"]) == (
+        "NeighborExchangeV2",
+        [0, 2, 4, 6],
+        [2, 4, 4],
+        [2, 6, 4],
+    )
     assert message["bytes"] == 2 * 1 * 4 * F8  # the first rank has one neighbour
     entry = next(o for o in view["ops"] if o["op"] == "Stencil")
-    assert (entry["in_global"], entry["in_slice"], entry["out_slice"]) == ([list(SHAPE), list(KERNEL)], [[2, 6, 6], [3, 3]], [[2, 4, 4]])
+    assert (entry["in_global"], entry["in_slice"], entry["out_slice"]) == (
+        [list(SHAPE), list(KERNEL)],
+        [[2, 6, 6], [3, 3]],
+        [[2, 4, 4]],
+    )
 
 
 def test_the_lab_lists_it_with_its_tensor(plan):
     rows = [m for m in message_table(plan, 3) if m["collective"] == "NeighborExchangeV2"]
     assert [(m["operator"], m["tensor"], m["bytes_predicted"]) for m in rows] == [
         ("stencil", "a", 2 * 2 * 1 * 4 * F8),
-        ("stencil", "a.halo.stencil.halo.stencil", 2 * 6 * 1 * F8),  # what the operator reads: the slice with both halos
+        (
+            "stencil",
+            "a.halo.stencil.halo.stencil",
+            2 * 6 * 1 * F8,
+        ),  # what the operator reads: the slice with both halos
     ]
     # of the slices with halos only the one that the operator reads can be looked at
     assert {e.value for e in tensor_entries(plan)} & {i.out for i in halos(plan)} == {"a.halo.stencil.halo.stencil"}

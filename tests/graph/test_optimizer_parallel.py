@@ -1,8 +1,9 @@
-"""Optimizer parallel where operators are cut: which parameters are shared among their replicas, how, and which messages that takes.
+"""Optimizer parallel where operators are cut: which parameters are shared among their replicas, how, and which messages
+that takes.
 
-Cases popt_* are recordings (tests/recorded/strategies.json). The tables below are further observations of MindSpore 2.10, compiled for 8 devices, and
-what its own unit tests pin (tests/ut/python/parallel/test_parallel_optimizer.py): the shapes, the threshold that counts the whole parameter, the
-shard sizes that fit and those that do not.
+Cases popt_* are recordings (tests/recorded/strategies.json). The tables below are further observations of MindSpore
+2.10, compiled for 8 devices, and what its own unit tests pin (tests/ut/python/parallel/test_parallel_optimizer.py): the
+shapes, the threshold that counts the whole parameter, the shard sizes that fit and those that do not.
 """
 
 import itertools
@@ -14,12 +15,12 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, compile, nn, ops
-from parallel_lab.compiler import compile_steps
-from parallel_lab.errors import ContextConflictError, OptimizerParallelError
+from parallel_lab.base.errors import ContextConflictError, OptimizerParallelError
+from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.graph.passes.optimizer_shard import choose_shards, shared_layout
-from parallel_lab.layout import TensorLayout
-from parallel_lab.plan import Plan
-from parallel_lab.strategy_file import load_strategy, plan_strategy, save_strategy
+from parallel_lab.graph.plan import Plan
+from parallel_lab.graph.strategy_file import load_strategy, plan_strategy, save_strategy
+from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.graph.test_recorded_strategies import KINDS, RECORDED, ROWS, ranks, without_leading_ones
 from tests.recorded import nets
 
@@ -54,10 +55,21 @@ class First(nn.Cell):
 def planned(*weights, device_num=8, threshold=64, make=nn.Momentum, flags=None, **settings):
     net = Products(*weights, **(flags or {}))
     inputs = [np.ones((32, shape[0]), np.float32) for shape, _ in weights]
-    optimizer = make(net.trainable_params(), 0.1) if make is not nn.Momentum else nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    optimizer = (
+        make(net.trainable_params(), 0.1) if make is not nn.Momentum else nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    )
     settings = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": threshold, **settings}
     label = np.ones((1,), np.float32)
-    return compile(net, *inputs, label, loss=First(), optimizer=optimizer, device_num=device_num, dataset_strategy="full_batch", **settings)
+    return compile(
+        net,
+        *inputs,
+        label,
+        loss=First(),
+        optimizer=optimizer,
+        device_num=device_num,
+        dataset_strategy="full_batch",
+        **settings,
+    )
 
 
 def carried(plan, name="w0"):
@@ -71,7 +83,14 @@ def stored(plan, name="w0"):
 
 def why(plan, name="w0"):
     """What the notes say of a parameter that is not cut."""
-    return next((text for kind, text in plan.notes if kind == "optimizer_shard" and text.startswith(f"{name} is not cut: ")), "")
+    return next(
+        (
+            text
+            for kind, text in plan.notes
+            if kind == "optimizer_shard" and text.startswith(f"{name} is not sharded: ")
+        ),
+        "",
+    )
 
 
 DP = ((8, 1), (1, 1))
@@ -89,7 +108,15 @@ def compared(request):
     net = nets.Layers(3, 64, ROWS)
     momentum = nn.Momentum(net.trainable_params(), 0.2, 0.1)
     settings |= {"device_num": context["device_num"], "dataset_strategy": context["dataset_strategy"]}
-    plan = compile(net, x, x, loss=nn.MSELoss(), optimizer=momentum, enable_parallel_optimizer=context["enable_parallel_optimizer"], **settings)
+    plan = compile(
+        net,
+        x,
+        x,
+        loss=nn.MSELoss(),
+        optimizer=momentum,
+        enable_parallel_optimizer=context["enable_parallel_optimizer"],
+        **settings,
+    )
     return plan.to_dict(rank=0), recorded
 
 
@@ -102,7 +129,11 @@ def test_local_shapes_are_the_recorded_ones(compared):
 def test_operators_are_the_recorded_ones(compared):
     view, recorded = compared
     ours = [(o["op"], o["strategy"], o["in_global"], o["out_global"]) for o in view["ops"] if o["phase"] == "forward"]
-    assert ours == [(o["op"], o["strategy"], o["in_global"], o["out_global"]) for o in recorded["ops"] if o["op"] != "_VirtualDataset"]
+    assert ours == [
+        (o["op"], o["strategy"], o["in_global"], o["out_global"])
+        for o in recorded["ops"]
+        if o["op"] != "_VirtualDataset"
+    ]
 
 
 def test_messages_of_every_phase_are_the_recorded_ones(compared):
@@ -111,9 +142,12 @@ def test_messages_of_every_phase_are_the_recorded_ones(compared):
     def one(phase, kind, group, before, after, fusion):
         return phase, kind, tuple(group), without_leading_ones(before), without_leading_ones(after), fusion
 
-    ours = Counter(one(m["phase"], m["kind"], m["group"], m["in_shape"], m["out_shape"], m["fusion"]) for m in view["comm"])
+    ours = Counter(
+        one(m["phase"], m["kind"], m["group"], m["in_shape"], m["out_shape"], m["fusion"]) for m in view["comm"]
+    )
     theirs = Counter(
-        one(m["phase"], KINDS[m["op"]], ranks(m.get("group_ranks")), m["in"][0], m["out"][0], int(m.get("fusion") or 0)) for m in recorded["comm"]
+        one(m["phase"], KINDS[m["op"]], ranks(m.get("group_ranks")), m["in"][0], m["out"][0], int(m.get("fusion") or 0))
+        for m in recorded["comm"]
     )
     assert ours == theirs
 
@@ -158,7 +192,9 @@ WIDE = (((48, 1152), ((4, 8), (8, 1))), ((1152, 16), ((4, 4), (4, 2))))
 )
 def test_which_of_two_weights_are_cut_on_32_devices(weights, settings, ways):
     plan = planned(*weights, device_num=32, **settings)
-    shared = {i.attr("parameter"): i.group_size for _, i in plan.instructions("forward") if i.attr("parameter") is not None}
+    shared = {
+        i.attr("parameter"): i.group_size for _, i in plan.instructions("forward") if i.attr("parameter") is not None
+    }
     assert tuple(shared.get(name, 1) for name in ("w0", "w1")) == ways
 
 
@@ -178,7 +214,11 @@ def test_a_shard_size_above_the_devices_is_refused():
     [
         (((128, 36), DP), {}, "its 18 KB are below parallel_optimizer_threshold=64"),
         (((36, 512), DP), {}, "dim 0 of its slice has 36 elements, which 8 ranks cannot share equally"),
-        (((512, 512), DP), {"optimizer_weight_shard_size": 3}, "optimizer_weight_shard_size=3 makes no equal groups of the 8 ranks"),
+        (
+            ((512, 512), DP),
+            {"optimizer_weight_shard_size": 3},
+            "optimizer_weight_shard_size=3 makes no equal groups of the 8 ranks",
+        ),
         (((512, 512), ((1, 8), (8, 1))), {}, "every rank holds a slice of its own"),
         (((512, 512), DP), {"flags": {"parallel_optimizer": False}}, "parallel_optimizer=False"),
         (((512, 512), DP), {"flags": {"layerwise_parallel": True}}, "layerwise_parallel=True"),
@@ -193,10 +233,12 @@ def test_a_parameter_that_is_not_cut_has_a_note_that_says_why_and_its_all_reduce
 
 def test_the_summary_counts_what_is_cut():
     plan = planned(((512, 128), DP), ((128, 36), DP))
-    assert ("optimizer_shard", "1 of 2 parameters are cut among the ranks that hold copies: w0 8 ways") in plan.notes
+    assert ("optimizer_shard", "1 of 2 parameters are sharded over the ranks that hold copies: w0 8 ways") in plan.notes
 
 
-@pytest.mark.parametrize("settings", [{"optimizer_level": "level2"}, {"optimizer_level": "level1", "gradient_accumulation_shard": False}])
+@pytest.mark.parametrize(
+    "settings", [{"optimizer_level": "level2"}, {"optimizer_level": "level1", "gradient_accumulation_shard": False}]
+)
 def test_levels_1_and_2_are_one_program_without_accumulation(settings):
     plans = [planned(((512, 128), DP), ((512, 512), ((2, 4), (4, 1))), **more) for more in ({}, settings)]
     assert plans[0].stages == plans[1].stages and plans[0].values == plans[1].values
@@ -204,7 +246,9 @@ def test_levels_1_and_2_are_one_program_without_accumulation(settings):
 
 def test_without_training_nothing_is_cut():
     net = Products(((512, 128), DP))
-    plan = compile(net, np.ones((32, 512), "f"), device_num=8, dataset_strategy="full_batch", enable_parallel_optimizer=True)
+    plan = compile(
+        net, np.ones((32, 512), "f"), device_num=8, dataset_strategy="full_batch", enable_parallel_optimizer=True
+    )
     assert stored(plan) == (512, 128) and carried(plan) == []
 
 
@@ -227,12 +271,15 @@ def test_decisions_can_be_asked_for():
     net = Products(((512, 128), DP), ((36, 512), DP))
     steps = dict(
         compile_steps(
-            net, np.ones((32, 512), "f"), np.ones((32, 36), "f"), np.ones(1, "f"), loss=First(), device_num=8, dataset_strategy="full_batch",
-            enable_parallel_optimizer=True,
+            net, np.ones((32, 512), "f"), np.ones((32, 36), "f"), np.ones(1, "f"), loss=First(), device_num=8,
+            dataset_strategy="full_batch", enable_parallel_optimizer=True,
         )
     )  # fmt: skip
     one, other = choose_shards(steps["parallelize"])
-    assert (one.name, one.ways, one.replicas, one.why) == ("w0", 8, 8, "") and (other.name, other.layout) == ("w1", None)
+    assert (one.name, one.ways, one.replicas, one.why) == ("w0", 8, 8, "") and (other.name, other.layout) == (
+        "w1",
+        None,
+    )
 
 
 # ---- layouts ----
@@ -253,7 +300,9 @@ def layouts(shape, device_num):
 
 @pytest.mark.parametrize("device_num", [8, 24])
 def test_members_hold_in_group_order_the_pieces_of_the_slice_they_shared(device_num):
-    """The group of a rank: `ways` consecutive ones of those that held its slice; member i holds piece i; nothing else changes."""
+    """The group of a rank: `ways` consecutive ones of those that held its slice; member i holds piece i; nothing else
+    changes.
+    """
     shape, seen = (576, 24), 0
     numbers = np.arange(math.prod(shape)).reshape(shape)
     for layout in layouts(shape, device_num):
@@ -282,7 +331,9 @@ def test_layouts_that_axes_cannot_say_are_left_alone():
 
 
 def test_the_model_s_cut_stays_outer():
-    """As MindSpore's checkpoints write it: device matrix (4, 2, 2), map (2, 1, 0), shared 2 ways -> (2, 4, 2, 2) with map ((2, 3), 1, 0)."""
+    """As MindSpore's checkpoints write it: device matrix (4, 2, 2), map (2, 1, 0), shared 2 ways -> (2, 4, 2, 2) with
+    map ((2, 3), 1, 0).
+    """
     stored, axes = shared_layout(TensorLayout((2, 4, 2, 2), (2, 1, 0)), 2)
     assert stored == TensorLayout((2, 4, 2, 2), ((2, 3), (1,), (0,))) and axes == (3,)
 
@@ -336,7 +387,10 @@ def test_what_is_used_in_half_precision_travels_so_and_is_summed_in_float32(uses
     settings = {"loss": nn.MSELoss(), "device_num": 8, "dataset_strategy": "full_batch"}
     settings |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
     assert sent(compile(Halved(uses), x, x, **settings)) == [("all_gather", "float16"), ("reduce_scatter", "float32")]
-    assert sent(compile(Halved(uses), x, x, gradient_fp32_sync=False, **settings)) == [("all_gather", "float16"), ("reduce_scatter", "float16")]
+    assert sent(compile(Halved(uses), x, x, gradient_fp32_sync=False, **settings)) == [
+        ("all_gather", "float16"),
+        ("reduce_scatter", "float16"),
+    ]
     wide = compile(Halved(uses, also_wide=True), x, x, **settings)
     assert sent(wide) == [("all_gather", "float32"), ("reduce_scatter", "float32")]
 
@@ -345,7 +399,9 @@ def test_what_is_used_in_half_precision_travels_so_and_is_summed_in_float32(uses
 
 
 def test_the_strategy_file_says_who_shares(tmp_path):
-    """opt_shard_size: how many share a slice; opt_shard_step: how far their ranks are apart. MindSpore's strategy file has both per parameter."""
+    """opt_shard_size: how many share a slice; opt_shard_step: how far their ranks are apart. MindSpore's strategy file
+    has both per parameter.
+    """
     weights = ((64, 64), ((2, 1), (1, 8))), ((64, 64), ((16, 1), (1, 1))), ((36, 64), ((16, 1), (1, 1)))
     plan = planned(*weights, device_num=16, threshold=0, optimizer_weight_shard_size=4)
     found = load_strategy(save_strategy(plan, tmp_path / "strategy.json")).by_name
@@ -353,4 +409,8 @@ def test_the_strategy_file_says_who_shares(tmp_path):
     assert found["w0"].layout == plan.value("w0").layout and found["w0"].slice_shape == (32, 8)
     fused = planned(*weights, device_num=16, threshold=0, comm_fusion={"allgather": {"mode": "auto", "config": None}})
     shared = plan_strategy(fused).by_name
-    assert [(shared[n].opt_shard_size, shared[n].opt_shard_step) for n in ("w0", "w1", "w2")] == [(2, 8), (16, 1), (0, 0)]
+    assert [(shared[n].opt_shard_size, shared[n].opt_shard_step) for n in ("w0", "w1", "w2")] == [
+        (2, 8),
+        (16, 1),
+        (0, 0),
+    ]

@@ -1,12 +1,14 @@
-"""What optimizer parallel saves and sends, counted in plans, against the closed forms (`cost/zero.py`). float32 with Adam: 4 + 4 + 8 bytes."""
+"""What optimizer parallel saves and sends, counted in plans, against the closed forms (`cost/zero.py`). float32 with
+Adam: 4 + 4 + 8 bytes.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import Simulator, compile, nn
-from parallel_lab.cluster import get_cluster
+from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cost import predict_memory, sent_bytes, step_time_s, zero_memory, zero_traffic
-from parallel_lab.run.session import initial_values
+from parallel_lab.train.session import initial_values
 from tests.recorded.nets import Layers
 
 N, D, LAYERS = 8, 32, 4
@@ -69,7 +71,14 @@ def test_what_the_model_cuts_is_cut_once_more():
 def test_weight_grouping_is_stage_1():
     """8 parameters of one size on 4 ranks: each keeps the states of two."""
     net = Layers(8, D, None)
-    plan, _, _ = planned(net, nn.AdamWeightDecay, device_num=4, parallel_mode="data_parallel", enable_parallel_optimizer=True, dataset_strategy=None)
+    plan, _, _ = planned(
+        net,
+        nn.AdamWeightDecay,
+        device_num=4,
+        parallel_mode="data_parallel",
+        enable_parallel_optimizer=True,
+        dataset_strategy=None,
+    )
     want = zero_memory(8 * D * D, 4, 1, **ADAM)
     for rank in range(4):
         report = predict_memory(plan, rank=rank)
@@ -131,9 +140,13 @@ def between_micro_batches(**settings):
     cell = nn.GradAccumulation(Micro(), 2)
     optimizer = nn.Adam(cell.trainable_params(), 0.01)
     x, none = np.ones((32, D), np.float32), np.zeros((1,), np.float32)
-    plan = compile(cell, x, none, loss=Given(), optimizer=optimizer, device_num=N, dataset_strategy="full_batch", **ON, **settings)
+    plan = compile(
+        cell, x, none, loss=Given(), optimizer=optimizer, device_num=N, dataset_strategy="full_batch", **ON, **settings
+    )
     program = plan.stages[0].program("forward")
-    second = next(p for p in predict_memory(plan).timeline if p.phase == "forward" and program[p.position].micro_batch == 1)
+    second = next(
+        p for p in predict_memory(plan).timeline if p.phase == "forward" and program[p.position].micro_batch == 1
+    )
     return second.by_kind["workspace"] + second.by_kind["grads"]
 
 
@@ -159,7 +172,10 @@ def test_levels_1_and_2_send_in_two_halves_what_was_sent_in_one(level):
 def test_level3_gathers_what_backward_reads_once_more():
     messages, sent = carried(planned(**ON, optimizer_level="level3")[0])
     first = D * D
-    assert messages == 3 * LAYERS - 1 and sent == (zero_traffic(P, N, 3) - zero_traffic(first, N, 3) + zero_traffic(first, N, 2)) * 4
+    assert (
+        messages == 3 * LAYERS - 1
+        and sent == (zero_traffic(P, N, 3) - zero_traffic(first, N, 3) + zero_traffic(first, N, 2)) * 4
+    )
 
 
 @pytest.mark.parametrize("size", [2, 4])

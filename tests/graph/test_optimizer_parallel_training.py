@@ -1,4 +1,6 @@
-"""Optimizer parallel where operators are cut changes who holds what, and no result: training against one device, and against the same without it."""
+"""Optimizer parallel where operators are cut changes who holds what, and no result: training against one device, and
+against the same without it.
+"""
 
 import random
 from collections import Counter
@@ -6,9 +8,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Session, Tensor, compile, nn, ops, reset_auto_parallel_context, set_auto_parallel_context
-from parallel_lab.graph.passes import PASSES, with_optimizer_shard
+from parallel_lab import (
+    Parameter,
+    Session,
+    Tensor,
+    compile,
+    nn,
+    ops,
+    reset_auto_parallel_context,
+    set_auto_parallel_context,
+)
 from parallel_lab.graph.passes.optimizer_shard import is_parameter_gather
+from tests.crossed import crossed, first
 from tests.graph import random_nets, random_steps
 from tests.graph.random_choices import Seeded
 from tests.graph.random_programs import draw_program
@@ -16,6 +27,7 @@ from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, eager, net_and_d
 
 pytestmark = pytest.mark.timeout(120)
 
+THREE_LAYOUTS = ("data parallel", "rows, copied twice", "one cut, one not")
 LEVELS = ("level1", "level2", "level3")
 ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 
@@ -54,30 +66,35 @@ def compare(draw, seed, monkeypatch):
     rng = random.Random(seed)
     settings = shard_settings(rng, draw.device_num)
     print(f"seed {seed}, {draw.device_num} ranks, {settings}\n{draw.text}")
-    monkeypatch.setattr(random_nets, "PASSES", with_optimizer_shard(PASSES, level=settings["optimizer_level"]))
     random_nets.compare(draw, **ON, **settings)
 
 
-def some_nets(first, count, monkeypatch, counted):
-    for seed in range(first, first + count):
+def some_nets(start, count, monkeypatch, counted):
+    for seed in range(start, start + count):
         compare(random_nets.draw_net(seed, (2, 4, 8, 8, 16)[seed % 5]), seed, monkeypatch)
     assert counted[0] > 0
 
 
-def some_programs(first, count, monkeypatch, counted):
-    for seed in range(first, first + count):
+def some_programs(start, count, monkeypatch, counted):
+    for seed in range(start, start + count):
         compare(draw_program(Seeded(seed), (2, 4, 8, 8, 16)[seed % 5]), seed, monkeypatch)
     assert counted[0] > 0
 
 
-def some_steps(first, count, counted):
-    for seed in range(first, first + count):
+def some_steps(start, count, counted):
+    for seed in range(start, start + count):
         devices = (2, 4, 8, 8, 16)[seed % 5]
         settings = shard_settings(random.Random(seed), devices)
         size = settings.pop("optimizer_weight_shard_size")
-        config = {"parallel_optimizer_threshold": 0, **settings, **({"optimizer_weight_shard_size": size} if size > 0 else {})}
+        config = {
+            "parallel_optimizer_threshold": 0,
+            **settings,
+            **({"optimizer_weight_shard_size": size} if size > 0 else {}),
+        }
         reset_auto_parallel_context()
-        set_auto_parallel_context(parallel_mode="semi_auto_parallel", enable_parallel_optimizer=True, parallel_optimizer_config=config)
+        set_auto_parallel_context(
+            parallel_mode="semi_auto_parallel", enable_parallel_optimizer=True, parallel_optimizer_config=config
+        )
         try:
             drawn = random_steps.draw_step(seed, devices)
             print(f"seed {seed}, {devices} ranks, {config}\n{drawn.text}")
@@ -87,35 +104,33 @@ def some_steps(first, count, counted):
     assert counted[0] > 0
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
-def test_random_nets_with_cut_parameters_equal_one_device(first, monkeypatch, counted):
-    some_nets(first, 25, monkeypatch, counted)
+@pytest.mark.parametrize("start", first(1, range(0, 100, 25)))
+def test_random_nets_with_cut_parameters_equal_one_device(start, monkeypatch, counted):
+    some_nets(start, 25, monkeypatch, counted)
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
-def test_random_programs_with_cut_parameters_equal_one_device(first, monkeypatch, counted):
-    some_programs(first, 25, monkeypatch, counted)
+@pytest.mark.parametrize("start", first(1, range(0, 100, 25)))
+def test_random_programs_with_cut_parameters_equal_one_device(start, monkeypatch, counted):
+    some_programs(start, 25, monkeypatch, counted)
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
-def test_random_training_steps_with_cut_parameters_equal_one_device(first, counted):
-    some_steps(first, 25, counted)
+@pytest.mark.parametrize("start", first(1, range(0, 100, 25)))
+def test_random_training_steps_with_cut_parameters_equal_one_device(start, counted):
+    some_steps(start, 25, counted)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("first", range(1000, 1200, 100))
-def test_more_random_nets_programs_and_steps_equal_one_device(first, monkeypatch, counted):
-    some_nets(first, 100, monkeypatch, counted)
-    some_programs(first, 100, monkeypatch, counted)
-    some_steps(first, 100, counted)
+@pytest.mark.parametrize("start", range(1000, 1200, 100))
+def test_more_random_nets_programs_and_steps_equal_one_device(start, monkeypatch, counted):
+    some_nets(start, 100, monkeypatch, counted)
+    some_programs(start, 100, monkeypatch, counted)
+    some_steps(start, 100, counted)
 
 
 # ---- every optimizer, 20 steps ----
 
 
-@pytest.mark.parametrize("level", ["level1", "level3"])
-@pytest.mark.parametrize("layout", ["data parallel", "rows, copied twice", "one cut, one not"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "layout", "level"), crossed(OPTIMIZERS, THREE_LAYOUTS, ["level1", "level3"]))
 def test_every_optimizer_takes_20_steps_as_one_device(name, layout, level):
     net, data = net_and_data(LAYOUTS[layout])
     optimizer = OPTIMIZERS[name](net.trainable_params())
@@ -155,27 +170,33 @@ ELEMENTWISE = ("sgd", "momentum", "adam", "rmsprop", "adagrad", "clip-value", "a
 
 
 # Adam's eps is 0 in float16, and the others of its kind divide by roots that underflow there
-BITS = [(name, np.float32) for name in ELEMENTWISE] + [(name, np.float16) for name in ("sgd", "momentum", "adagrad", "clip-value")]
+BITS = [(name, np.float32) for name in ELEMENTWISE] + [
+    (name, np.float16) for name in ("sgd", "momentum", "adagrad", "clip-value")
+]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("layout", ["data parallel", "rows, copied twice", "one cut, one not"])
-@pytest.mark.parametrize(("name", "dtype"), BITS)
-def test_sums_over_the_same_ranks_give_the_same_bits(name, layout, level, dtype):
-    """A reduce_scatter adds up in rank order, as the all_reduce it replaces does; rules that work on elements then do the same."""
-    found = []
+@pytest.mark.parametrize(("rule", "layout", "level"), crossed(BITS, THREE_LAYOUTS, LEVELS))
+def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
+    """A reduce_scatter adds up in rank order, as the all_reduce it replaces does; rules that work on elements then do
+    the same.
+    """
+    found, (name, dtype) = [], rule
     for settings in ({}, {**ON, "optimizer_level": level}):
         net, data = net_and_data(LAYOUTS[layout], dtype)
         optimizer = OPTIMIZERS[name](net.trainable_params())
         found.append(trained(planned(net, data, optimizer, **settings), net, optimizer, data, 5))
     assert found[0][0] == found[1][0]
     for parameter, value in found[0][1].items():
-        assert value.dtype == dtype and np.isfinite(value).all() and np.array_equal(found[1][1][parameter], value), parameter
+        assert value.dtype == dtype and np.isfinite(value).all() and np.array_equal(found[1][1][parameter], value), (
+            parameter
+        )
 
 
 @pytest.mark.parametrize("size", [-1, 2, 4])
 def test_gradients_mean_divides_by_all_that_held_the_slice(size):
-    """MindSpore: 1 / (ranks that held the same slice), however many of them share one; seen in the gradients of the first step."""
+    """MindSpore: 1 / (ranks that held the same slice), however many of them share one; seen in the gradients of the
+    first step.
+    """
     found = []
     for settings in ({}, {**ON, "optimizer_weight_shard_size": size}):
         net, data = net_and_data(LAYOUTS["rows, copied twice" if size == 2 else "data parallel"])
@@ -195,7 +216,9 @@ def test_gradients_mean_divides_by_all_that_held_the_slice(size):
 
 
 def test_half_precision_is_added_up_in_single_precision_to_the_end():
-    """Addends 2048, 1, 1, ... in float16: added up in float16 the ones are lost, whether the ranks share in twos or all together."""
+    """Addends 2048, 1, 1, ... in float16: added up in float16 the ones are lost, whether the ranks share in twos or all
+    together.
+    """
 
     class Sum(nn.Cell):
         def __init__(self):
@@ -217,14 +240,17 @@ def test_half_precision_is_added_up_in_single_precision_to_the_end():
     x = np.ones((8, 8), np.float16)
     x[0] = 2048
     for sync, size, total in ((True, -1, 2055), (True, 2, 2055), (False, -1, 2048), (False, 2, 2054)):
-        # in twos: 2048 + 1 is 2048, then three times 1 + 1, and 2048 + 2 + 2 + 2; a float16 has 11 bits, so 2055 is rounded to 2056
+        # in twos: 2048 + 1 is 2048, then three times 1 + 1, and 2048 + 2 + 2 + 2; a float16 has 11 bits, so 2055 is
+        # rounded to 2056
         net = Sum()
         settings = {**ON, "optimizer_weight_shard_size": size, "gradient_fp32_sync": sync, "loss_repeated_mean": False}
         plan = compile(net, x, x[:, :2], loss=Total(), device_num=8, dataset_strategy="full_batch", **settings)
         with Session(plan, net) as session:
             session.train([(x, x[:, :2])], 1)
             found = session.gradients()["w"]
-        assert found.dtype == np.float16 and np.array_equal(found / np.float16(8), np.full((8, 2), np.float16(total))), (sync, size, found)
+        assert found.dtype == np.float16 and np.array_equal(
+            found / np.float16(8), np.full((8, 2), np.float16(total))
+        ), (sync, size, found)
 
 
 # ---- accumulation ----
@@ -239,7 +265,11 @@ class Parts(nn.Cell):
         self.w = Parameter(rng.normal(size=(16, 8)) / 4, name="w")
         self.b = Parameter(rng.normal(size=(8,)), name="b")
         self.v = Parameter(rng.normal(size=(8, 16)) / 4, name="v")
-        self.one, self.add, self.two = ops.MatMul().shard(((2, 1), (1, 1))), ops.Add().shard(((2, 1), (1,))), ops.MatMul().shard(((2, 2), (2, 1)))
+        self.one, self.add, self.two = (
+            ops.MatMul().shard(((2, 1), (1, 1))),
+            ops.Add().shard(((2, 1), (1,))),
+            ops.MatMul().shard(((2, 2), (2, 1))),
+        )
 
     def construct(self, x, y):
         out = self.two(ops.tanh(self.add(self.one(x, self.w), self.b)), self.v)
@@ -257,7 +287,15 @@ def accumulated(micro, **settings):
     x, y, none = rng.normal(size=(16, 16)), rng.normal(size=(16, 16)), np.zeros((1,))
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     plan = compile(
-        nn.GradAccumulation(net, micro), x, y, none, loss=Given(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch", **settings
+        nn.GradAccumulation(net, micro),
+        x,
+        y,
+        none,
+        loss=Given(),
+        optimizer=optimizer,
+        device_num=8,
+        dataset_strategy="full_batch",
+        **settings,
     )
     with Session(plan, net, optimizer) as session:
         return plan, session.train([(x, y, none)], 20), session.parameters()
@@ -275,8 +313,11 @@ def accumulated(micro, **settings):
 def test_a_cut_buffer_gets_a_sum_per_micro_batch_and_a_whole_one_a_sum_per_step(settings, sums):
     plan, losses, found = accumulated(4, **ON, **settings)
     _, want_losses, want = accumulated(4)
-    counts = {name: Counter(i.kind for _, i in plan.instructions() if i.attr("parameter") == name) for name in ("w", "v")}
-    # level3 gathers for every micro-batch, and again for its backward; but backward asks nothing of the input, for which it would need w
+    counts = {
+        name: Counter(i.kind for _, i in plan.instructions() if i.attr("parameter") == name) for name in ("w", "v")
+    }
+    # level3 gathers for every micro-batch, and again for its backward; but backward asks nothing of the input, for
+    # which it would need w
     each = 4 if settings.get("optimizer_level") == "level3" else 1
     again = 4 if each > 1 else 0
     assert counts["w"] == {"all_gather": each, "reduce_scatter": sums}
@@ -307,7 +348,11 @@ def test_messages_that_travel_in_buckets_change_no_bit(level):
         plan = planned(net, data, optimizer, **ON, optimizer_level=level, **settings)
         found.append((trained(plan, net, optimizer, data), [i for _, i in plan.instructions() if i.kind == "start"]))
     (alone, none), (together, started) = found
-    assert none == [] and {i.message for i in started} == {"all_gather", "reduce_scatter"} and any(len(i.attr("members") or ()) == 2 for i in started)
+    assert (
+        none == []
+        and {i.message for i in started} == {"all_gather", "reduce_scatter"}
+        and any(len(i.attr("members") or ()) == 2 for i in started)
+    )
     assert alone[0] == together[0]
     for name, value in alone[1].items():
         assert np.array_equal(value, together[1][name]), name
@@ -336,11 +381,17 @@ def test_eager_tensors_are_untouched():
     assert net(Tensor(data[0][0])).shape == (16, 16) and all(p.layout is None for p in net.get_parameters())
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("shard", [False, True])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "shard", "fused"), crossed(LEVELS, [False, True], [False, True]))
 def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
-    fusion = {"comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}} if fused else {}
+    fusion = (
+        {
+            "comm_fusion": {
+                kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")
+            }
+        }
+        if fused
+        else {}
+    )
     found = []
     for settings in ({}, {**ON, **fusion, "optimizer_level": level, "gradient_accumulation_shard": shard}):
         net, _ = net_and_data(LAYOUTS["data parallel"])

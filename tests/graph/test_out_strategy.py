@@ -60,7 +60,9 @@ def test_a_contraction_ends_in_the_message_that_the_result_asks_for(strategy, ou
 
 
 def test_a_row_split_table_scatters_what_it_looks_up(rng):
-    """MindSpore 2.10 (recorded): table [64, 32] cut (8, 1), indices [16, 4]: ReduceScatter [16, 4, 32] -> [2, 4, 32], backward AllGather."""
+    """MindSpore 2.10 (recorded): table [64, 32] cut (8, 1), indices [16, 4]: ReduceScatter [16, 4, 32] -> [2, 4, 32],
+    backward AllGather.
+    """
     batch = rng.integers(0, 64, (16, 4)).astype(np.int32), rng.normal(size=(16, 4, 32))
     losses, w, _ = trained(LookUp(None, None), batch, device_num=1)
     got, found, plan = trained(LookUp(((8, 1), (1, 1)), ((8, 1, 1),)), batch, device_num=8)
@@ -74,10 +76,10 @@ def test_a_row_split_table_scatters_what_it_looks_up(rng):
 @pytest.mark.parametrize(
     ("strategy", "out", "words"),
     [
-        (((2, 4), (4, 1)), ((4, 1),), r"may be cut \(\(2, 1\),\) or \(\(8, 1\),\). Try \(\(8, 1\),\)"),
-        (((2, 1), (1, 4)), ((8, 1),), r"may be cut \(\(2, 4\),\). Try \(\(2, 4\),\)"),
-        (((2, 4), (4, 1)), ((2, 1), (1, 1)), "may be cut"),
-        (((2, 4), (4, 1)), ((2, 4),), "may be cut"),
+        (((2, 4), (4, 1)), ((4, 1),), r"may be split \(\(2, 1\),\) or \(\(8, 1\),\). Try \(\(8, 1\),\)"),
+        (((2, 1), (1, 4)), ((8, 1),), r"may be split \(\(2, 4\),\). Try \(\(2, 4\),\)"),
+        (((2, 4), (4, 1)), ((2, 1), (1, 1)), "may be split"),
+        (((2, 4), (4, 1)), ((2, 4),), "may be split"),
     ],
 )
 def test_another_result_is_refused_with_what_it_may_be(strategy, out, words):
@@ -88,7 +90,7 @@ def test_another_result_is_refused_with_what_it_may_be(strategy, out, words):
 def test_values_and_types_are_checked_at_once():
     with pytest.raises(StrategyError, match="out_strategy is given without in_strategy"):
         ops.MatMul().shard(None, ((8, 1),))
-    with pytest.raises(StrategyError, match="cuts dim 0 of input 0 3 ways"):
+    with pytest.raises(StrategyError, match="splits dim 0 of input 0 3 ways"):
         ops.MatMul().shard(((1, 1), (1, 1)), ((3, 1),))
     with pytest.raises(TypeError, match=r"out_strategy .* is a list"):
         ops.MatMul().shard(((1, 1), (1, 1)), [[1, 1]])

@@ -1,4 +1,4 @@
-"""The list of passes as data; strategies and dataset strategies that are taken or refused; gradient conventions; nets with unusual forms.
+"""The list of passes as data; strategies and dataset strategies that are taken or refused; gradient conventions.
 
 Numbers are compared with the eager tape on one device (float64).
 """
@@ -8,60 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_lab import ContextError, Parameter, ShapeError, StrategyError, Tensor, TraceError, compile, compile_steps, nn, ops, value_and_grad
-from parallel_lab.errors import ContextStrategyError
+from parallel_lab import (
+    ContextError,
+    Parameter,
+    StrategyError,
+    compile,
+    compile_steps,
+    nn,
+    ops,
+)
+from parallel_lab.base.errors import ContextStrategyError
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.run.simulator import Simulator
-from tests.recorded.nets import Chain, Quick, SharedWeight
-
-S = ((2, 4), (4, 1))
-
-
-def draw(*shape, seed=7):
-    return np.random.default_rng(seed).normal(size=shape)
-
-
-X, Y = draw(16, 32, seed=1), draw(16, 16, seed=2)
-
-
-def quick(*triple):
-    net = Quick(32, 16, 16, *triple)
-    for i, p in enumerate(net.trainable_params()):
-        p._initial, p._data = None, draw(*p.shape, seed=10 + i)
-    return net
-
-
-def plan_of(net, *inputs, devices=8, loss=nn.MSELoss, cuts="full_batch", **settings):
-    return compile(net, *inputs, loss=None if loss is None else loss(), device_num=devices, dataset_strategy=cuts, **settings)
-
-
-def simulated(plan, net, *inputs):
-    """(outputs of the first kind in full, gradients in full)."""
-    table = net.parameters_dict() if hasattr(net, "parameters_dict") else net
-    sim = Simulator(plan, {n: p.asnumpy() for n, p in table.items()})
-    loss = sim.run_step(*inputs)
-    return loss, {n: sim.full(g) for n, g in plan.gradients}
-
-
-def alone(net, *inputs, loss=nn.MSELoss):
-    """The same on one device, by the eager tape."""
-    params = net.trainable_params()
-    value, grads = value_and_grad(nn.WithLossCell(net, loss()), None, params)(*(Tensor(x) for x in inputs))
-    return float(value), {p.name: g.asnumpy() for p, g in zip(params, grads, strict=True)}
-
-
-def check_equal(net, *inputs, devices=8, **settings):
-    plan = plan_of(net, *inputs, devices=devices, **settings)
-    loss, grads = simulated(plan, net, *inputs)
-    want_loss, want = alone(net, *inputs)
-    np.testing.assert_allclose(loss, want_loss, rtol=1e-10)
-    for name, g in want.items():
-        if name in grads:
-            np.testing.assert_allclose(grads[name], g, rtol=1e-10, atol=1e-10, err_msg=name)
-        else:
-            assert not np.any(g), name
-    return plan
-
+from tests.graph.one_device import S, X, Y, alone, check_equal, draw, plan_of, quick, simulated
+from tests.recorded.nets import SharedWeight
 
 # ---- passes as data ----
 
@@ -83,7 +42,10 @@ def test_without_a_loss_nothing_is_differentiated():
 
 
 def test_dropping_differentiate_keeps_the_forward_program_as_it_was():
-    whole, part = plan_of(quick(S), X, Y), plan_of(quick(S), X, Y, passes=[p for p in PASSES if p[0] != "differentiate"])
+    whole, part = (
+        plan_of(quick(S), X, Y),
+        plan_of(quick(S), X, Y, passes=[p for p in PASSES if p[0] != "differentiate"]),
+    )
     assert part.stages[0].program("forward") == whole.stages[0].program("forward")
     assert part.stages[0].program("backward") == ()
     assert [str(a) for a in part.stages[0].actions] == ["0F0"]
@@ -98,15 +60,61 @@ def test_a_pass_of_ones_own_can_change_strategies():
 
     net = quick(S, ((2, 4),), S)
     before = plan_of(net, X, Y)
-    after = plan_of(net, X, Y, passes=[PASSES[0], ("rows", rows), *PASSES[1:]])
+    after = plan_of(net, X, Y, passes=[*PASSES[:2], ("rows", rows), *PASSES[2:]])
     assert [n for n, _ in after.notes] == ["trace", "strategies", "rows", "parallelize", "differentiate", "fuse"]
     assert "+" in before.diff(after) and "((8, 1),)" in before.diff(after)
     np.testing.assert_allclose(simulated(after, net, X, Y)[0], alone(net, X, Y)[0], rtol=1e-10)
 
 
+def test_a_pass_that_a_list_leaves_out_is_named_in_the_notes():
+    plan = plan_of(quick(S), X, Y, passes=[p for p in PASSES if p.name != "fuse"])
+    assert dict(plan.notes)["passes"] == "without fuse"
+    assert "# pass passes: without fuse" in plan.text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss_scaler", "names"),
+    [
+        ({}, False, ["strategies", "parallelize", "differentiate", "fuse", "update"]),
+        ({}, True, ["strategies", "parallelize", "loss_scale", "differentiate", "fuse", "update"]),
+        (
+            {"enable_parallel_optimizer": True},
+            False,
+            ["strategies", "parallelize", "optimizer_shard", "differentiate", "fuse", "update"],
+        ),
+        (
+            {"enable_parallel_optimizer": True, "optimizer_level": "level3"},
+            True,
+            [
+                *("strategies", "parallelize", "optimizer_shard", "loss_scale", "differentiate", "regather", "fuse"),
+                "update",
+            ],
+        ),
+        (
+            {"enable_parallel_optimizer": True, "parallel_mode": "data_parallel"},
+            True,
+            ["strategies", "replicate", "loss_scale", "differentiate", "fuse", "update", "optimizer_group"],
+        ),
+    ],
+)
+def test_the_list_that_is_printed_is_the_list_that_ran(settings, loss_scaler, names):
+    net = quick(S)
+    scaler = nn.DynamicLossScaler(8.0, 2, 10) if loss_scaler else None
+    rule = nn.AdamWeightDecay(net.trainable_params(), 0.1, loss_scaler=scaler)
+    options = {"device_num": 2 if "parallel_mode" in settings else 8, "dataset_strategy": "full_batch", **settings}
+    steps = compile_steps(net, X, Y, loss=nn.MSELoss(), optimizer=rule, **options)
+    assert [name for name, _ in steps] == ["trace", *names, "plan"]
+    noted = [name for name, _ in steps[-1][1].notes]  # one note or several of each, in the order they ran
+    assert list(dict.fromkeys(noted)) == ["trace", *names]
+    assert [p.name for p in PASSES if p.name in names] == names  # one list, in one order, for every mode
+
+
 def test_passes_are_pure():
-    draft = dict(compile_steps(quick(S), X, Y, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch"))["strategies"]
-    once, again = PASSES[1][1](draft), PASSES[1][1](draft)
+    draft = dict(compile_steps(quick(S), X, Y, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch"))[
+        "strategies"
+    ]
+    apply = {one.name: one.run for one in PASSES}["parallelize"]
+    once, again = apply(draft), apply(draft)
     assert once == again
     assert draft.programs == ()
 
@@ -117,7 +125,9 @@ def test_passes_are_pure():
 @pytest.mark.parametrize(("devices", "near"), [(3, 2), (5, 4), (6, 4), (7, 4), (12, 8), (20, 16)])
 def test_device_counts_that_are_refused(devices, near):
     """With the class that MindSpore 2.10 raises for device_num 6."""
-    with pytest.raises(RuntimeError, match=rf"device_num={devices}.*1, 2, 4 or a multiple of 8. Try {near}, or start {near} ranks\."):
+    with pytest.raises(
+        RuntimeError, match=rf"device_num={devices}.*1, 2, 4 or a multiple of 8. Try {near}, or start {near} ranks\."
+    ):
         plan_of(quick(), X, Y, devices=devices)
 
 
@@ -164,10 +174,14 @@ def test_default_cuts_the_batch_whichever_operand_has_it():
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_device_matrix_of_a_broadcast_follows_the_dims_of_the_result(swapped):
-    """MindSpore, arithmetic operators: the device matrix is the cuts of the larger shape in its order, whichever operand comes first."""
+    """MindSpore, arithmetic operators: the device matrix is the cuts of the larger shape in its order, whichever
+    operand comes first.
+    """
     bias = Parameter(draw(8), name="b")
     add = ops.Add().shard(((2,), (4, 2)) if swapped else ((4, 2), (2,)))
-    plan = compile(lambda x: add(bias, x) if swapped else add(x, bias), draw(16, 8), device_num=8, dataset_strategy="full_batch")
+    plan = compile(
+        lambda x: add(bias, x) if swapped else add(x, bias), draw(16, 8), device_num=8, dataset_strategy="full_batch"
+    )
     layout = plan.value("add").layout
     assert (layout.device_matrix, layout.tensor_map) == ((4, 2), ((1,), (0,)))
 
@@ -183,7 +197,10 @@ def test_full_batch_inputs_are_whole_on_every_rank():
 def test_data_parallel_shapes_are_one_ranks():
     net = quick(S)
     plan = plan_of(net, X[:2], Y[:2], cuts="data_parallel")
-    assert [(i.shape, plan.value(i.name).slice_shape) for i in plan.data_inputs] == [((16, 32), (2, 32)), ((16, 16), (2, 16))]
+    assert [(i.shape, plan.value(i.name).slice_shape) for i in plan.data_inputs] == [
+        ((16, 32), (2, 32)),
+        ((16, 16), (2, 16)),
+    ]
     np.testing.assert_allclose(simulated(plan, net, X, Y)[0], alone(net, X, Y)[0], rtol=1e-10)
 
 
@@ -223,16 +240,22 @@ def test_dataset_strategies_that_are_refused(cuts, error, match):
 
 
 @pytest.mark.parametrize(
-    "triple", [(S, ((2, 4),), S), (((2, 1), (1, 2)), None, ((1, 4), (4, 2))), (None, None, None)], ids=["seed", "repeat", "batch"]
+    "triple",
+    [(S, ((2, 4),), S), (((2, 1), (1, 2)), None, ((1, 4), (4, 2))), (None, None, None)],
+    ids=["seed", "repeat", "batch"],
 )
 def test_gradients_mean_divides_by_the_replicas_of_each_parameter(triple):
-    """gradients_mean=True gives 1/(replica-group size of that parameter) of the true gradient; parameters may differ in it."""
+    """gradients_mean=True gives 1/(replica-group size of that parameter) of the true gradient; parameters may differ in
+    it.
+    """
     net = quick(*triple)
     plan = plan_of(net, X, Y, gradients_mean=True)
     _, want = alone(net, X, Y)
     _, grads = simulated(plan, net, X, Y)
     for name in want:
-        np.testing.assert_allclose(grads[name], want[name] / plan.value(name).layout.replica_count, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            grads[name], want[name] / plan.value(name).layout.replica_count, rtol=1e-10, atol=1e-12
+        )
     if triple[0] == ((2, 1), (1, 2)):  # recorded: group {0, 1, 4, 5}, then a Mul by 0.25
         mirror = next(i for _, i in plan.instructions("backward") if i.out == "w.grad.mirror")
         assert mirror.group(0) == (0, 1, 4, 5)
@@ -338,179 +361,3 @@ def test_the_same_cut_of_one_weight_is_taken():
 def test_refused_strategies_name_operator_and_the_line_of_shard(strategy, match):
     with pytest.raises(StrategyError, match=rf"MatMul 'matmul' \(nets.py:\d+\): .*{match}"):
         plan_of(quick(strategy), X, Y)
-
-
-# ---- nets of unusual form ----
-
-
-class Shaped(nn.Cell):
-    """Runs `how(x, parameters)`."""
-
-    def __init__(self, how, *shapes, trainable=True):
-        super().__init__()
-        self.how = how
-        self.p = [Parameter(draw(*s, seed=30 + i), name=f"p{i}", requires_grad=trainable or i == 0) for i, s in enumerate(shapes)]
-        for p in self.p:
-            self.insert_param_to_cell(p.name, p)
-
-    def construct(self, x):
-        return self.how(x, *self.p)
-
-
-KEPT = Tensor(draw(16, 8, seed=40))
-rows, columns = ((8, 1), (8, 1)), ((1, 8), (1, 8))
-FORMS = {
-    "constant": lambda x, p: (x + KEPT) * p,
-    "numpy constant": lambda x, p: x * p + np.arange(8.0),
-    "constants alone": lambda x, p: x * p + KEPT * KEPT,
-    "cut constant": lambda x, p: ops.Mul().shard(columns)(ops.Add().shard(rows)(x, KEPT), p),
-    "scalars": lambda x, p: 2 * x * p - 1.5 + (3.0 - x) / 4,
-    "scalar Tensor": lambda x, p: x * p * Tensor(2.0, np.float64),
-    "reshape chain": lambda x, p: (x * p).reshape(4, 4, 8).reshape(32, 4).reshape(2, -1).reshape(16, 8) * p,
-    "reshape back": lambda x, p: (x.reshape(128).reshape(16, 8)) * p,
-    "reshaped input": lambda x, p: x.reshape(8, 16).T.reshape(16, 8) * p,
-    "reshaped output": lambda x, p: (x * p).reshape(8, 16).reshape(16, 8),
-    "transposes": lambda x, p: (x * p).T.T,
-    "transpose to columns": lambda x, p: ops.Mul().shard(rows)(ops.Transpose().shard(((2, 4),))(x.T, (1, 0)), p),
-    "fan-out": lambda x, p: ops.Add().shard(rows)(ops.ReLU().shard(((1, 8),))(x * p), ops.Tanh().shard(((2, 4),))(x * p)),
-    "fan-out of one value": lambda x, p: fan_out(x * p),
-    "value twice": lambda x, p: square(x * p),
-    "parameter twice": lambda x, p: ops.Mul().shard(rows)(x, p) + ops.Add().shard(rows)(p, x),
-    "parameter times itself": lambda x, p: x + p * p,
-    "input and its sum": lambda x, p: x * p + x.sum(axis=0, keep_dims=True),
-}  # fmt: skip
-
-
-def fan_out(y):
-    """One value read in four layouts, one of them twice."""
-    by_rows = ops.ReLU().shard(((8, 1),))(y)
-    by_columns = ops.Sigmoid().shard(((1, 8),))(y)
-    blocks = ops.Tanh().shard(((2, 4),))(y)
-    again = ops.Abs().shard(((8, 1),))(y)
-    return by_rows + by_columns + blocks * again
-
-
-def square(y):
-    return ops.Mul().shard(((4, 2), (4, 2)))(y, y) + ops.MatMul(transpose_b=True).shard(((2, 4), (1, 4)))(y, y).sum(axis=1, keep_dims=True)
-
-
-@pytest.mark.parametrize("alltoall", [False, True])
-@pytest.mark.parametrize("form", FORMS)
-def test_form_equals_one_device(form, alltoall):
-    check_equal(Shaped(FORMS[form], (16, 8)), draw(16, 8, seed=50), draw(16, 8, seed=51), enable_alltoall=alltoall)
-
-
-def test_a_value_in_one_layout_is_moved_there_once():
-    plan = plan_of(Shaped(lambda x, p: fan_out(x * p), (16, 8)), draw(16, 8), draw(16, 8))
-    moves = [i.out for _, i in plan.instructions("forward") if i.ins == ("mul",) and i.kind != "compute"]
-    wanted = {str(plan.value(m).layout.canonical()) for m in moves}
-    assert len(moves) == len(wanted)
-
-
-def test_unused_parameters_have_no_place_in_the_plan():
-    net = Shaped(lambda x, p, q: x * p, (16, 8), (3, 3))
-    plan = check_equal(net, draw(16, 8), draw(16, 8, seed=5))
-    assert [p.name for p in plan.parameters] == ["p0"]
-
-
-def test_parameters_without_gradient_are_kept_and_not_trained():
-    net = Shaped(lambda x, p, q: x * p + q, (16, 8), (8,), trainable=False)
-    rule = nn.SGD(net.trainable_params(), 0.1)
-    plan = plan_of(net, draw(16, 8), draw(16, 8), optimizer=rule)
-    assert [n for n, _ in plan.gradients] == ["p0"]
-    assert [t for t, _ in plan.assignments] == ["p0"]
-    assert [p.name for p in plan.parameters] == ["p0", "p1"]
-
-
-def test_several_outputs():
-    net = Shaped(lambda x, p: (ops.Mul().shard(rows)(x, p), x.sum(), (x + p).reshape(8, 16), x), (16, 8))
-    x = draw(16, 8, seed=6)
-    plan = plan_of(net, x, loss=None)
-    sim = Simulator(plan, {"p0": net.p[0].asnumpy()})
-    sim.run_step(x)
-    for name, want in zip(plan.outputs, net(Tensor(x)), strict=True):
-        np.testing.assert_allclose(sim.full(name), want.asnumpy(), rtol=1e-12)
-
-
-def test_several_outputs_are_differentiated_as_their_sum():
-    net = Shaped(lambda x, p: ((x * p).sum(), (p * p).mean()), (16, 8))
-    x = draw(16, 8, seed=6)
-    plan = plan_of(net, x, loss=None, passes=PASSES)
-    _, grads = simulated(plan, net, x)
-    p = net.p[0].asnumpy()
-    np.testing.assert_allclose(grads["p0"], x + 2 * p / p.size, rtol=1e-10)
-
-
-def test_a_net_without_parameters_runs_and_cannot_be_trained():
-    plan = compile(lambda x: ops.relu(x) * 2.0, X, device_num=8, dataset_strategy="full_batch")
-    sim = Simulator(plan, {})
-    np.testing.assert_array_equal(sim.run_step(X), np.maximum(X, 0) * 2)
-    with pytest.raises(TraceError, match="no trainable parameter"):
-        plan_of(lambda x: x * 2.0, X, X)
-
-
-def test_an_optimizer_without_a_loss_is_refused():
-    net = quick()
-    with pytest.raises(TraceError, match="optimizer is given without a loss"):
-        compile(net, X, optimizer=nn.SGD(net.trainable_params(), 0.1), device_num=8)
-
-
-def test_an_unknown_setting_is_refused_by_name():
-    with pytest.raises(TraceError, match="'mean'"):
-        plan_of(quick(), X, Y, mean=True)
-
-
-@pytest.mark.parametrize("dims", [[6, 10, 14], [24, 40, 8], [1, 3, 5]])
-def test_dims_that_are_no_powers_of_two(dims):
-    net = Chain(dims, None)
-    for i, p in enumerate(net.trainable_params()):
-        p._initial, p._data = None, draw(*p.shape, seed=60 + i)
-    for batch in (8, 9, 40):
-        check_equal(net, draw(batch, dims[0]), draw(batch, dims[-1], seed=8))
-
-
-def test_products_of_odd_dims_cut_where_they_divide():
-    net = Chain([6, 10, 14], [((4, 2), (2, 1)), ((1, 2), (2, 2))])
-    for i, p in enumerate(net.trainable_params()):
-        p._initial, p._data = None, draw(*p.shape, seed=60 + i)
-    check_equal(net, draw(12, 6), draw(12, 14))
-
-
-def test_integer_labels_and_a_cut_class_dim():
-    """The expanded cross-entropy with its classes cut 4 ways equals the fused one on one device."""
-
-    class Classifier(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = Parameter(draw(8, 12), name="w")
-
-        def construct(self, x):
-            return ops.MatMul().shard(((2, 1), (1, 4)))(x, self.w)
-
-    class Expanded(nn.SoftmaxCrossEntropyExpand):
-        def __init__(self):
-            super().__init__(sparse=True)
-            self.max.shard(((2, 4),))
-            self.sub.shard(((2, 4), (2, 1)))
-            self.exp.shard(((2, 4),))
-            self.sum.shard(((2, 4),))
-            self.div.shard(((2, 4), (2, 1)))
-            self.log.shard(((2, 4),))
-            self.onehot.shard(((2, 4), (), ()))
-            self.mul.shard(((2, 4), (2, 4)))
-            self.sum_cross_entropy.shard(((2, 4),))
-
-    net, x, labels = Classifier(), draw(16, 8), np.random.default_rng(3).integers(0, 12, 16).astype(np.int32)
-    plan = plan_of(net, x, labels, loss=Expanded)
-    loss, grads = simulated(plan, net, x, labels)
-    want_loss, want = alone(net, x, labels, loss=nn.CrossEntropyLoss)
-    np.testing.assert_allclose(loss, want_loss, rtol=1e-6)  # its one-hot holds float32 ones; exact, but labels times logs stay float64
-    np.testing.assert_allclose(grads["w"], want["w"], rtol=1e-6, atol=1e-9)
-
-
-def test_a_loss_without_gradient_is_refused():
-    def first(out, label):
-        return ops.argmax(ops.reshape(out - label, (-1,)))
-
-    with pytest.raises(ShapeError, match=r"the loss is of dtype int32.*A float"):
-        compile(quick(), X, Y, loss=first, device_num=8, dataset_strategy="full_batch")

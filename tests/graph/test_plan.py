@@ -1,4 +1,6 @@
-"""The plan: what a rank sees as text and as data, the JSON round trip, differences, and that its size does not grow with the number of devices."""
+"""The plan: what a rank sees as text and as data, the JSON round trip, differences, and that its size does not grow
+with the number of devices.
+"""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import LayoutError, Plan, PlanError, compile, nn
-from parallel_lab.context import ParallelConfig
+from parallel_lab.base.settings.config import ParallelConfig
 from tests.recorded.nets import Chain, MegatronMlp, Mlp, OpPar, Quick
 
 S = ((2, 4), (4, 1))
@@ -18,7 +20,9 @@ RANKS = range(8)
 def quick_plan(*triple, optimizer=None, **settings):
     net = Quick(32, 16, 16, *triple)
     settings = {"device_num": 8, "dataset_strategy": "full_batch"} | settings
-    return compile(net, X, Y, loss=nn.MSELoss(), optimizer=optimizer(net.trainable_params()) if optimizer else None, **settings)
+    return compile(
+        net, X, Y, loss=nn.MSELoss(), optimizer=optimizer(net.trainable_params()) if optimizer else None, **settings
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,10 @@ def test_messages_of_the_first_product_go_over_the_ranks_of_its_row(seed_plan, r
     messages = [m for m in seed_plan.to_dict(rank=rank)["comm"] if m["phase"] == "forward"]
     sums = [m for m in messages if m["kind"] == "all_reduce" and m["in_shape"] == [8, 16]]
     assert [m["group"] for m in sums] == [row, row]
-    assert all(m["op"] == "AllReduce" and m["reduce"] == "sum" and m["out_shape"] == [8, 16] and m["bytes"] == 8 * 16 * 4 for m in sums)
+    assert all(
+        m["op"] == "AllReduce" and m["reduce"] == "sum" and m["out_shape"] == [8, 16] and m["bytes"] == 8 * 16 * 4
+        for m in sums
+    )
 
 
 def test_the_slice_between_product_and_relu_sends_nothing(seed_plan):
@@ -71,7 +78,7 @@ def test_the_slice_between_product_and_relu_sends_nothing(seed_plan):
         "(0, 0), (8, 4), (1, 1))",
         "{in_strategy: ((2, 4),)}",
         "# scope: (Default/network-WithLossCell/_backbone-Quick)",
-        "# why: 'matmul' sums over 'k', cut 4 ways",
+        "# why: 'matmul' sums over 'k', split 4 ways",
         "nets.py(",
     ],
 )
@@ -107,8 +114,24 @@ def test_view_has_the_fields_that_the_design_promises(seed_plan):
     view = seed_plan.to_dict(rank=3)
     assert {"rank", "device_num", "ops", "params", "inputs", "comm"} <= set(view)
     assert (view["rank"], view["device_num"]) == (3, 8)
-    assert all({"name", "op", "strategy", "in_global", "out_global", "in_slice", "out_slice", "phase", "origin"} <= set(o) for o in view["ops"])
-    keys = {"kind", "op", "group", "in_shape", "out_shape", "dtype", "bytes", "phase", "fusion", "reduce", "reason", "origin"}
+    assert all(
+        {"name", "op", "strategy", "in_global", "out_global", "in_slice", "out_slice", "phase", "origin"} <= set(o)
+        for o in view["ops"]
+    )
+    keys = {
+        "kind",
+        "op",
+        "group",
+        "in_shape",
+        "out_shape",
+        "dtype",
+        "bytes",
+        "phase",
+        "fusion",
+        "reduce",
+        "reason",
+        "origin",
+    }
     assert all(keys <= set(m) for m in view["comm"])
     assert all({"name", "global", "slice", "layout", "index"} <= set(p) for p in view["params"] + view["inputs"])
     assert json.loads(json.dumps(view)) == view
@@ -126,7 +149,9 @@ def test_parameter_index_of_a_rank_follows_its_coordinates(seed_plan, rank):
 def test_mirror_sums_over_the_ranks_with_the_same_slice(seed_plan):
     for rank in RANKS:
         mirrors = [
-            m for m in seed_plan.to_dict(rank=rank)["comm"] if m["phase"] == "backward" and m["in_shape"] in ([8, 16], [4, 16]) and m["fusion"] == 1
+            m
+            for m in seed_plan.to_dict(rank=rank)["comm"]
+            if m["phase"] == "backward" and m["in_shape"] in ([8, 16], [4, 16]) and m["fusion"] == 1
         ]
         assert [m["group"] for m in mirrors] == [[rank % 4, rank % 4 + 4]] * 2
 
@@ -154,16 +179,25 @@ def test_a_value_that_does_not_exist_is_refused_with_near_names(seed_plan):
 
 PLANS = {
     "quick": lambda: quick_plan(S, ((2, 4),), S),
-    "data_parallel": lambda: compile(Quick(32, 16, 16, S), X[:2], Y[:2], loss=nn.MSELoss(), device_num=8, dataset_strategy="data_parallel"),
+    "data_parallel": lambda: compile(
+        Quick(32, 16, 16, S), X[:2], Y[:2], loss=nn.MSELoss(), device_num=8, dataset_strategy="data_parallel"
+    ),
     "momentum": lambda: quick_plan(S, optimizer=lambda p: nn.Momentum(p, 0.1, 0.9)),
-    "adam_alltoall": lambda: quick_plan(S, None, ((8, 1), (1, 1)), optimizer=lambda p: nn.Adam(p, 0.01), enable_alltoall=True),
+    "adam_alltoall": lambda: quick_plan(
+        S, None, ((8, 1), (1, 1)), optimizer=lambda p: nn.Adam(p, 0.01), enable_alltoall=True
+    ),
     "means": lambda: quick_plan(S, gradients_mean=True, loss_repeated_mean=False),
     "reshape": lambda: compile(
-        OpPar(True), np.ones((32, 1, 28, 28), "f"), np.ones((32, 10), "f"), loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch"
+        OpPar(True), np.ones((32, 1, 28, 28), "f"), np.ones((32, 10), "f"), loss=nn.MSELoss(), device_num=8,
+        dataset_strategy="full_batch",
     ),
-    "megatron": lambda: compile(MegatronMlp(64, 256, 2, 4), np.ones((16, 64), "f"), np.ones((16, 64), "f"), loss=nn.MSELoss(), device_num=8),
+    "megatron": lambda: compile(
+        MegatronMlp(64, 256, 2, 4), np.ones((16, 64), "f"), np.ones((16, 64), "f"), loss=nn.MSELoss(), device_num=8
+    ),
     "forward": lambda: compile(Mlp(8, 8, 8), np.ones((8, 4), "f"), device_num=4, dataset_strategy=((2, 2),)),
-    "constants": lambda: compile(lambda x: x * np.arange(32.0) + float("-inf"), np.ones((16, 32)), device_num=8, dataset_strategy="full_batch"),
+    "constants": lambda: compile(
+        lambda x: x * np.arange(32.0) + float("-inf"), np.ones((16, 32)), device_num=8, dataset_strategy="full_batch"
+    ),
 }  # fmt: skip
 
 
@@ -198,7 +232,10 @@ def test_a_plan_is_frozen_all_the_way_down():
 
 def test_compiling_twice_gives_the_same_digest_and_another_strategy_another():
     assert quick_plan(S).digest == quick_plan(S).digest
-    digests = {quick_plan(*t, **k).digest for t, k in [((S,), {}), ((), {}), ((S, ((2, 4),)), {}), ((S,), {"gradients_mean": True})]}
+    digests = {
+        quick_plan(*t, **k).digest
+        for t, k in [((S,), {}), ((), {}), ((S, ((2, 4),)), {}), ((S,), {"gradients_mean": True})]
+    }
     assert len(digests) == 4
 
 
@@ -247,7 +284,9 @@ def test_diff_of_a_fused_plan_shows_its_buckets_and_nothing_that_is_only_numbere
     def plan(**settings):
         net = nn.SequentialCell([nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 4)])  # names of parameters begin with a number
         optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-        return compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings)
+        return compile(
+            net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **settings
+        )
 
     before, after = plan(), plan(comm_fusion={"allreduce": {"mode": "auto", "config": None}})
     lines = [line for line in before.diff(after).splitlines() if not line[1:].lstrip().startswith(("#", ":", "-", "+"))]
@@ -272,12 +311,20 @@ def test_a_plan_for_4096_devices_has_as_many_instructions_as_one_for_8():
         rows, columns = devices // 4, ((devices // 4, 1), (1, 4))
         net = Chain([64, 64, 64], [columns, ((rows, 4), (4, 1))])
         return compile(
-            net, x, x, loss=nn.MSELoss(), optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9), device_num=devices, dataset_strategy="full_batch"
+            net,
+            x,
+            x,
+            loss=nn.MSELoss(),
+            optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9),
+            device_num=devices,
+            dataset_strategy="full_batch",
         )
 
     small, large = chain(8, 8), chain(4096, 4096)
     assert size(small) == size(large)
-    assert abs(len(json.dumps(small.to_dict())) - len(json.dumps(large.to_dict()))) < 0.05 * len(json.dumps(small.to_dict()))
+    assert abs(len(json.dumps(small.to_dict())) - len(json.dumps(large.to_dict()))) < 0.05 * len(
+        json.dumps(small.to_dict())
+    )
     groups = {tuple(m["group"]) for m in large.to_dict(rank=4095)["comm"] if len(m["group"]) == 4}
     assert groups == {(4092, 4093, 4094, 4095)}
 

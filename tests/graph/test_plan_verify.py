@@ -7,8 +7,8 @@ import pytest
 
 from parallel_lab import PlanError, compile, nn
 from parallel_lab.graph.ir import Value, attr_pairs
-from parallel_lab.layout import TensorLayout
-from parallel_lab.plan import Action
+from parallel_lab.graph.plan import Action
+from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.recorded.nets import Quick
 
 S = ((2, 4), (4, 1))
@@ -19,7 +19,13 @@ def plan():
     net = Quick(32, 16, 16, S, ((2, 4),), ((8, 1), (1, 1)))
     rule = nn.Momentum(net.trainable_params(), 0.1, 0.9)
     return compile(
-        net, np.ones((16, 32), "f"), np.ones((16, 16), "f"), loss=nn.MSELoss(), optimizer=rule, device_num=8, dataset_strategy="full_batch"
+        net,
+        np.ones((16, 32), "f"),
+        np.ones((16, 16), "f"),
+        loss=nn.MSELoss(),
+        optimizer=rule,
+        device_num=8,
+        dataset_strategy="full_batch",
     )
 
 
@@ -116,7 +122,11 @@ def test_value_without_an_entry(plan):
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_sum_over_the_wrong_group(plan, phase):
     position, instr = find(plan, phase, "all_reduce", reduce="sum")
-    other = next((a,) for a in range(len(instr.device_matrix)) if (a,) != instr.axes and instr.device_matrix[-1 - a] > 1 and a not in instr.axes)
+    other = next(
+        (a,)
+        for a in range(len(instr.device_matrix))
+        if (a,) != instr.axes and instr.device_matrix[-1 - a] > 1 and a not in instr.axes
+    )
     refused(changed(plan, phase, position, axes=other), "combines|other elements|does not leave")
 
 
@@ -131,14 +141,19 @@ def test_sum_over_more_ranks_than_hold_addends(plan, phase):
 
 def test_mirror_left_out(plan):
     """A gradient that was not summed over its replicas."""
-    _position, instr = next((i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror")
+    _position, instr = next(
+        (i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror"
+    )
     half = replace(plan, gradients=tuple((p, instr.ins[0] if p == "w" else g) for p, g in plan.gradients))
     refused(half, r"the gradient of 'w' is laid out as .* partial sum")
 
 
 def test_update_with_the_gradient_of_one_replica(plan):
     _, mirror = next((i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror")
-    program = [replace(x, ins=tuple(mirror.ins[0] if n == mirror.out else n for n in x.ins)) for x in plan.stages[0].program("update")]
+    program = [
+        replace(x, ins=tuple(mirror.ins[0] if n == mirror.out else n for n in x.ins))
+        for x in plan.stages[0].program("update")
+    ]
     refused(with_program(plan, "update", program), "is a partial sum, and updates take whole gradients")
 
 
@@ -164,7 +179,10 @@ def test_device_matrix_of_another_size(plan):
 
 def test_wrong_reduction(plan):
     position, instr = find(plan, "forward", "all_reduce", reduce="sum")
-    refused(changed(plan, "forward", position, attrs=attr_pairs(dict(instr.attrs) | {"reduce": "max"})), "max of a value whose parts combine by sum")
+    refused(
+        changed(plan, "forward", position, attrs=attr_pairs(dict(instr.attrs) | {"reduce": "max"})),
+        "max of a value whose parts combine by sum",
+    )
 
 
 # ---- shapes ----
@@ -182,7 +200,10 @@ def test_wrong_dtype_of_an_operators_result(plan):
 def test_operands_that_do_not_fit_are_a_plan_error_too(plan):
     """The operator's own ShapeError used to come through."""
     position, instr = find(plan, "backward", "compute", transpose_a=True)
-    refused(changed(plan, "backward", position, attrs=attr_pairs(dict(instr.attrs) | {"transpose_a": False})), "MatMul|gives")
+    refused(
+        changed(plan, "backward", position, attrs=attr_pairs(dict(instr.attrs) | {"transpose_a": False})),
+        "MatMul|gives",
+    )
 
 
 def test_slice_of_the_wrong_dim(plan):
@@ -193,7 +214,9 @@ def test_slice_of_the_wrong_dim(plan):
 def test_gather_that_does_not_give_its_size(plan):
     _position, instr = find(plan, "forward", "all_gather")
     value = plan.value(instr.out)
-    refused(with_value(plan, instr.out, Value((value.shape[0] * 2, *value.shape[1:]), value.dtype, value.layout)), "gives")
+    refused(
+        with_value(plan, instr.out, Value((value.shape[0] * 2, *value.shape[1:]), value.dtype, value.layout)), "gives"
+    )
 
 
 # ---- layouts ----
@@ -204,7 +227,9 @@ def test_right_shape_but_the_wrong_part(plan):
     _position, instr = find(plan, "forward", "slice")
     value = plan.value(instr.out)
     n = len(value.layout.device_matrix)
-    mirrored = TensorLayout(value.layout.device_matrix[::-1], tuple(tuple(n - 1 - a for a in axes) for axes in value.layout.tensor_map))
+    mirrored = TensorLayout(
+        value.layout.device_matrix[::-1], tuple(tuple(n - 1 - a for a in axes) for axes in value.layout.tensor_map)
+    )
     assert mirrored.slice_shape(value.shape) == value.slice_shape
     assert not mirrored.same_placement(value.layout)
     refused(with_value(plan, instr.out, replace(value, layout=mirrored)), "other elements|wants|laid out")
@@ -212,7 +237,9 @@ def test_right_shape_but_the_wrong_part(plan):
 
 def test_operand_in_another_layout_than_the_strategy_wants(plan):
     """ReLU reads the product before it was cut into columns: same data, another layout."""
-    position, _instr = next((i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute")
+    position, _instr = next(
+        (i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute"
+    )
     refused(changed(plan, "forward", position, ins=("matmul",)), "wants|gives")
 
 
@@ -222,15 +249,23 @@ def test_result_without_a_layout(plan):
 
 
 def test_strategy_that_was_not_the_one_compiled(plan):
-    position, _ = next((i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute")
+    position, _ = next(
+        (i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute"
+    )
     refused(changed(plan, "forward", position, strategy=((8, 1),)), "laid out")
 
 
 def test_partial_result_that_is_never_summed(plan):
     """ReLU of the addends of a product is not the ReLU of the product."""
     stage = plan.stages[0]
-    _position, instr = next((i, x) for i, x in enumerate(stage.program("forward")) if x.kind == "all_reduce" and x.out == "matmul")
-    program = [replace(x, ins=tuple("matmul.partial" if n == "matmul" else n for n in x.ins)) for x in stage.program("forward") if x is not instr]
+    _position, instr = next(
+        (i, x) for i, x in enumerate(stage.program("forward")) if x.kind == "all_reduce" and x.out == "matmul"
+    )
+    program = [
+        replace(x, ins=tuple("matmul.partial" if n == "matmul" else n for n in x.ins))
+        for x in stage.program("forward")
+        if x is not instr
+    ]
     refused(with_program(plan, "forward", program), "leave|wants|combines|addends")
 
 
@@ -239,7 +274,10 @@ def test_partial_result_that_is_never_summed(plan):
 
 def test_assignment_from_nothing(plan):
     target, _ = plan.assignments[0]
-    refused(replace(plan, assignments=((target, "nowhere"), *plan.assignments[1:])), "'nowhere', is never made|no value 'nowhere'")
+    refused(
+        replace(plan, assignments=((target, "nowhere"), *plan.assignments[1:])),
+        "'nowhere', is never made|no value 'nowhere'",
+    )
 
 
 def test_assignment_from_a_value_that_is_in_the_table_but_not_made(plan):
@@ -270,7 +308,11 @@ def test_backward_before_forward(plan):
 @pytest.mark.parametrize("change", ["missing", "unknown", "twice"])
 def test_actions_that_do_not_run_the_programs(plan, change):
     stage = plan.stages[0]
-    actions = {"missing": stage.actions[:-1], "unknown": (*stage.actions, Action(0, "F", 1, "sideways")), "twice": stage.actions * 2}[change]
+    actions = {
+        "missing": stage.actions[:-1],
+        "unknown": (*stage.actions, Action(0, "F", 1, "sideways")),
+        "twice": stage.actions * 2,
+    }[change]
     refused(replace(plan, stages=(replace(stage, actions=actions),)), "do not run the programs")
 
 
@@ -280,7 +322,9 @@ def test_stages_that_do_not_cover_the_ranks(plan, first, count):
 
 
 def test_every_instruction_is_needed_by_some_rule(plan):
-    """Leaving out any one instruction is noticed: each makes something that a later one, an output, a gradient or an assignment reads."""
+    """Leaving out any one instruction is noticed: each makes something that a later one, an output, a gradient or an
+    assignment reads.
+    """
     unnoticed = []
     for phase, program in plan.stages[0].programs:
         for position in range(len(program)):

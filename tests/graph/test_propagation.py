@@ -1,58 +1,34 @@
-"""Sharding propagation: the strategies that MindSpore 2.10 gave the same nets (`tests/recorded/propagated.json`), those that the tutorials print, and
-random nets in which some operators were given a strategy, against one device.
+"""Sharding propagation: the strategies that MindSpore 2.10 gave the same nets (`tests/recorded/propagated.json`), those
+that the tutorials print, and random nets in which some operators were given a strategy, against one device.
 """
 
 import itertools
 import json
-import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, StrategyError, compile, nn, ops
-from parallel_lab.compiler import compile_steps
-from parallel_lab.context import ParallelConfig, reset_auto_parallel_context, set_compat
-from parallel_lab.errors import NotBuiltYet
+from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.base.settings.config import ParallelConfig
+from parallel_lab.base.settings.context import reset_auto_parallel_context, set_compat
 from parallel_lab.graph.passes.candidates import candidate_strategies, choose_from_inputs
-from parallel_lab.graph.passes.propagate import propagate_strategies
-from parallel_lab.layout import TensorLayout
-from parallel_lab.named_layout import Layout
-from parallel_lab.ops.registry import OPS
-from parallel_lab.ops.sharding import legal_strategies, sharding_rule
-from parallel_lab.plan import Plan
-from parallel_lab.redistribution import plan_redistribution
-from parallel_lab.redistribution_cost import RedistributionCost, practical, redistribution_cost
+from parallel_lab.layout.named_layout import Layout
+from parallel_lab.layout.redistribution import plan_redistribution
+from parallel_lab.layout.redistribution_cost import RedistributionCost, practical, redistribution_cost
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.registry import OPS
+from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
-from tests.graph.random_choices import Seeded
-from tests.graph.random_nets import compare, compiled, draw_net
-from tests.graph.random_programs import draw_program
+from tests.graph.propagated import AUTO, S, array, forgetful, propagated, strategies, why
+from tests.graph.random_nets import compiled, draw_net
 from tests.graph.test_recorded_strategies import CASES, KINDS, ranks, without_leading_ones
 from tests.recorded import nets
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "propagated.json").read_text())
-S = ((2, 4), (4, 1))
-AUTO = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
-
-
-def array(*shape):
-    return np.ones(shape, "f")
-
-
-def propagated(net, *inputs, device_num=8, dataset_strategy="full_batch", **settings):
-    return compile(net, *inputs, device_num=device_num, dataset_strategy=dataset_strategy, **AUTO, **settings)
-
-
-def strategies(plan):
-    """{operator: strategy} of the forward operators."""
-    return {n.name: n.strategy for n in plan.graph.nodes if n.strategy is not None}
-
-
-def why(plan, name):
-    return plan.graph.node(name).strategy_reason
 
 
 @pytest.fixture
@@ -72,26 +48,47 @@ def compared(request, compat_of_2_10):
     make, x, label, strategy = CASES[request.param]
     recorded = RECORDED[f"{request.param}:sharding_propagation"]
     assert recorded["context"]["device_num"] == 8 and recorded["context"]["dataset_strategy"] == strategy
-    plan = propagated(make(), array(*x), array(*label), loss=nn.MSELoss(), dataset_strategy=strategy, fully_use_devices=False)
+    plan = propagated(
+        make(), array(*x), array(*label), loss=nn.MSELoss(), dataset_strategy=strategy, fully_use_devices=False
+    )
     return plan.to_dict(rank=0), recorded
 
 
 def test_without_fully_use_devices_the_strategies_are_those_that_mindspore_2_10_gave(compared):
     view, recorded = compared
     ours = [(o["op"], o["strategy"], o["in_global"], o["out_global"]) for o in view["ops"] if o["phase"] == "forward"]
-    theirs = [(o["op"], o["strategy"], o["in_global"], o["out_global"]) for o in recorded["ops"] if o["op"] != "_VirtualDataset"]
+    theirs = [
+        (o["op"], o["strategy"], o["in_global"], o["out_global"])
+        for o in recorded["ops"]
+        if o["op"] != "_VirtualDataset"
+    ]
     assert ours == theirs
 
 
 def test_parameters_and_messages_are_those_that_mindspore_2_10_made_of_them(compared):
     view, recorded = compared
     slices = {p["name"]: (p["global"], p["slice"]) for p in view["params"]}
-    assert slices == {p["name"]: (p["global"], p["local"]) for p in recorded["params"] if not p["name"].startswith("inputs")}
+    assert slices == {
+        p["name"]: (p["global"], p["local"]) for p in recorded["params"] if not p["name"].startswith("inputs")
+    }
     ours = Counter(
-        (m["phase"], m["kind"], tuple(m["group"]), without_leading_ones(m["in_shape"]), without_leading_ones(m["out_shape"])) for m in view["comm"]
+        (
+            m["phase"],
+            m["kind"],
+            tuple(m["group"]),
+            without_leading_ones(m["in_shape"]),
+            without_leading_ones(m["out_shape"]),
+        )
+        for m in view["comm"]
     )
     theirs = Counter(
-        (m["phase"], KINDS[m["op"]], ranks(m.get("group_ranks")), without_leading_ones(m["in"][0]), without_leading_ones(m["out"][0]))
+        (
+            m["phase"],
+            KINDS[m["op"]],
+            ranks(m.get("group_ranks")),
+            without_leading_ones(m["in"][0]),
+            without_leading_ones(m["out"][0]),
+        )
         for m in recorded["comm"]
     )
     assert ours == theirs
@@ -101,8 +98,12 @@ def test_parameters_and_messages_are_those_that_mindspore_2_10_made_of_them(comp
 
 
 def test_quickstart_gets_the_strategies_that_its_tutorial_prints():
-    """Seed 003: `relu` ((2, 4)) and `matmul2` ((2, 4), (4, 1)) follow from `matmul`; ReLU runs on (8, 4), rank 0 holds (4, 16) of w2."""
-    plan = propagated(nets.Quick(32, 16, 16, S), array(2, 32), array(2, 16), loss=nn.MSELoss(), dataset_strategy="data_parallel")
+    """Seed 003: `relu` ((2, 4)) and `matmul2` ((2, 4), (4, 1)) follow from `matmul`; ReLU runs on (8, 4), rank 0 holds
+    (4, 16) of w2.
+    """
+    plan = propagated(
+        nets.Quick(32, 16, 16, S), array(2, 32), array(2, 16), loss=nn.MSELoss(), dataset_strategy="data_parallel"
+    )
     assert list(strategies(plan).values()) == [S, ((2, 4),), S, ((2, 4), (2, 4)), ((2, 4),), ((2, 4),)]
     view = plan.to_dict(rank=0)
     slices = {o["name"]: (o["in_slice"], o["out_slice"]) for o in view["ops"] if o["phase"] == "forward"}
@@ -184,7 +185,13 @@ def test_a_tie_on_the_edge_goes_to_the_operator_that_communicates_least():
 
 @pytest.mark.parametrize(
     ("op", "shapes"),
-    [("add", ((64, 32), (64, 32))), ("add", ((32,), (64, 32))), ("add", ((64, 32), (32,))), ("add", ((64, 1), (1, 32))), ("relu", ((64, 32),))],
+    [
+        ("add", ((64, 32), (64, 32))),
+        ("add", ((32,), (64, 32))),
+        ("add", ((64, 32), (32,))),
+        ("add", ((64, 1), (1, 32))),
+        ("relu", ((64, 32),)),
+    ],
 )
 def test_operators_that_must_use_all_devices_have_these_candidates(op, shapes):
     """MindSpore, generate_strategy_test: 5 on 8 devices for these shapes, (1, 1) among them."""
@@ -217,7 +224,7 @@ def test_an_operator_too_small_for_all_devices_may_use_some_and_says_so():
     plan = propagated(Net(), array(2, 6))
     (a, b), (_, c) = strategies(plan)["second"]
     assert a * b * c < 8
-    assert "no strategy of it cuts among all 8 devices" in why(plan, "second")
+    assert "no strategy of it splits over all 8 devices" in why(plan, "second")
 
 
 UNARY = legal_strategies(OPS["relu"], ((16, 8),), {}, 8)
@@ -247,19 +254,25 @@ def test_choose_from_inputs_finds_a_legal_strategy_where_none_fits():
 
 
 def test_costs_of_redistribution_are_those_of_the_formulas():
-    """[16, 16] over 2 x 4: a slice of `held` elements. Factors: gather 1/2, exchange 2, a reshape touches twice what is held."""
+    """[16, 16] over 2 x 4: a slice of `held` elements. Factors: gather 1/2, exchange 2, a reshape touches twice what is
+    held.
+    """
     rows, blocks, eight = TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (1, 0)), TensorLayout((8,), (0, -1))
     held = 8 * 16
     assert redistribution_cost(rows, blocks, (16, 16)) == RedistributionCost(0, 0, held)
     # rows cut further: the same slicing, but on rows written as 2 x 8, so with a reshape before and behind
     assert redistribution_cost(rows, eight, (16, 16)) == RedistributionCost(0, 0, 2 * held + held + 2 * held / 4)
     held = 8 * 4
-    assert redistribution_cost(blocks, rows, (16, 16)) == RedistributionCost(held * 4 / 2, held / 2, held + 2 * held * 4 + held)
+    assert redistribution_cost(blocks, rows, (16, 16)) == RedistributionCost(
+        held * 4 / 2, held / 2, held + 2 * held * 4 + held
+    )
     whole, held = TensorLayout.replicated(8, 2), 2 * 16
     assert redistribution_cost(eight, whole, (16, 16)) == RedistributionCost(held * 8 / 2, held / 2, 2 * held)
     columns = TensorLayout((8,), (-1, 0))
     assert redistribution_cost(eight, columns, (16, 16)) == RedistributionCost(2 * held, 2 * held, 2 * held)
-    assert redistribution_cost(columns, eight, (16, 16)) == RedistributionCost(2 * held, 2 * held, held + 2 * held * 8 + held)
+    assert redistribution_cost(columns, eight, (16, 16)) == RedistributionCost(
+        2 * held, 2 * held, held + 2 * held * 8 + held
+    )
 
 
 def test_start_up_of_messages_is_added_as_mindspore_does():
@@ -304,12 +317,17 @@ class Shared(nn.Cell):
 
 
 @pytest.mark.parametrize("fully", [True, False])
-@pytest.mark.parametrize("given", legal_strategies(OPS["matmul"], ((64, 64), (64, 64)), {"transpose_a": False, "transpose_b": False}, 8))
+@pytest.mark.parametrize(
+    "given", legal_strategies(OPS["matmul"], ((64, 64), (64, 64)), {"transpose_a": False, "transpose_b": False}, 8)
+)
 @pytest.mark.parametrize("second", [False, True])
 def test_operators_that_share_a_parameter_cut_it_equally(given, second, fully):
     net = Shared(None, given) if second else Shared(given)
     plan = propagated(net, array(64, 64), fully_use_devices=fully)
-    rules = [sharding_rule(OPS["matmul"], ((64, 64), (64, 64)), dict(plan.graph.node(n).attrs), strategies(plan)[n], 8) for n in ("mm1", "mm2")]
+    rules = [
+        sharding_rule(OPS["matmul"], ((64, 64), (64, 64)), dict(plan.graph.node(n).attrs), strategies(plan)[n], 8)
+        for n in ("mm1", "mm2")
+    ]
     assert rules[0].ins[1].same_placement(rules[1].ins[1])
 
 
@@ -331,7 +349,9 @@ def test_an_operator_that_cannot_cut_a_parameter_as_another_does_is_refused_in_w
         def construct(self, x):
             return self.add(self.matmul(x, self.w), self.softmax(self.w))
 
-    with pytest.raises(RuntimeError, match=r"'w'.*different sharding strategies.*'matmul' cuts it into slices \(8, 64\).*consistent") as caught:
+    with pytest.raises(
+        RuntimeError, match=r"'w'.*different sharding strategies.*'matmul' splits it into slices \(8, 64\).*consistent"
+    ) as caught:
         propagated(Net(), array(64, 64))
     assert isinstance(caught.value, StrategyError) and "Softmax 'softmax'" in str(caught.value)
 
@@ -370,13 +390,21 @@ def test_strategies_pass_back_to_producers_and_on_to_their_other_consumers():
 
 
 def test_the_nearest_given_operator_decides():
-    """`add` is two steps from `relu` through the product, whose rows are cut in 2, and three through `exp` and `tanh`, which keep (2, 4)."""
+    """`add` is two steps from `relu` through the product, whose rows are cut in 2, and three through `exp` and `tanh`,
+    which keep (2, 4).
+    """
 
     class Net(nn.Cell):
         def __init__(self):
             super().__init__()
             self.w = nets.new_parameter([16, 16], "w")
-            self.relu, self.matmul, self.exp, self.tanh, self.add = ops.ReLU().shard(((2, 4),)), ops.MatMul(), ops.Exp(), ops.Tanh(), ops.Add()
+            self.relu, self.matmul, self.exp, self.tanh, self.add = (
+                ops.ReLU().shard(((2, 4),)),
+                ops.MatMul(),
+                ops.Exp(),
+                ops.Tanh(),
+                ops.Add(),
+            )
 
         def construct(self, x):
             x = self.relu(x)
@@ -388,7 +416,9 @@ def test_the_nearest_given_operator_decides():
 
 
 def test_a_shared_parameter_leads_to_its_other_operators_and_earlier_dims_are_cut_first():
-    """Nothing but the weight joins the two products: four ways of using 8 devices leave it whole, and dim 0 comes first. The inputs are not asked."""
+    """Nothing but the weight joins the two products: four ways of using 8 devices leave it whole, and dim 0 comes
+    first. The inputs are not asked.
+    """
 
     class Net(nn.Cell):
         def __init__(self):
@@ -401,7 +431,7 @@ def test_a_shared_parameter_leads_to_its_other_operators_and_earlier_dims_are_cu
 
     plan = propagated(Net(), array(16, 16), array(8, 1, 16), dataset_strategy=((1, 1), (1, 8, 1)))
     assert strategies(plan)["second"] == ((8, 1, 1), (1, 1))
-    assert why(plan, "second").startswith("reads parameter 'w', which 'first' cuts too")
+    assert why(plan, "second").startswith("reads parameter 'w', which 'first' splits too")
 
 
 def test_operators_that_no_given_one_reaches_start_from_their_inputs():
@@ -484,11 +514,21 @@ def test_every_elementwise_operator_follows_its_producer_if_it_is_told_to(seed):
     shared = Counter(i for n in plan.graph.nodes for i in n.ins if (g := plan.graph.input(i)) and g.role == "parameter")
     for node in nodes.values():
         reads = [i for i in node.ins if i in nodes and not nodes[i].opdef.view and nodes[i].shape == node.shape]
-        if node.strategy_source != "propagated" or node.op not in ("relu", "tanh", "sigmoid", "square", "neg", "exp", "abs", "gelu") or not reads:
+        if (
+            node.strategy_source != "propagated"
+            or node.op not in ("relu", "tanh", "sigmoid", "square", "neg", "exp", "abs", "gelu")
+            or not reads
+        ):
             continue
         assert not any(shared[i] > 1 for i in node.ins)
         producer = nodes[reads[0]]
-        rule = sharding_rule(producer.opdef, tuple(plan.graph.shapes()[i] for i in producer.ins), dict(producer.attrs), producer.strategy, 8)
+        rule = sharding_rule(
+            producer.opdef,
+            tuple(plan.graph.shapes()[i] for i in producer.ins),
+            dict(producer.attrs),
+            producer.strategy,
+            8,
+        )
         assert node.strategy[0] == rule.out.splits
 
 
@@ -497,7 +537,9 @@ def test_slices_of_a_product_are_aligned_if_that_is_asked_for():
     net = nets.Chain([64] * 3, [((1, 1), (1, 1)), None])
     _, free = strategies(propagated(net, array(64, 64), fully_use_devices=False)).values()
     assert free == ((1, 1), (1, 8))
-    aligned = propagated(net, array(64, 64), fully_use_devices=False, tensor_slice_align_enable=True, tensor_slice_align_size=32)
+    aligned = propagated(
+        net, array(64, 64), fully_use_devices=False, tensor_slice_align_enable=True, tensor_slice_align_size=32
+    )
     assert list(strategies(aligned).values())[1] == ((1, 1), (1, 2))
     with pytest.raises(StrategyError, match=r"multiple of 48.*tensor_slice_align_size"):
         propagated(net, array(64, 64), tensor_slice_align_enable=True, tensor_slice_align_size=48)
@@ -524,99 +566,3 @@ def test_other_searches_say_that_they_are_not_built(mode):
 def test_a_wrong_given_strategy_is_refused_as_in_semi_auto():
     with pytest.raises(StrategyError, match=r"\('k'\) 2 ways.*4 ways"):
         propagated(nets.Quick(32, 16, 16, ((2, 4), (2, 1))), array(16, 32))
-
-
-# ---- what a learner sees ----
-
-
-def test_the_plan_tells_why_each_operator_is_cut_as_it_is():
-    plan = propagated(nets.Quick(32, 16, 16, S), array(16, 32))
-    reason = why(plan, "relu")
-    assert "'matmul'" in reason and "(8, 16)" in reason and "(8, 4)" in reason
-    assert "((2, 1),) would move nothing, but uses 2 of 8 devices, and fully_use_devices is True" in reason
-    assert f"# why: {reason}" in plan.text(rank=0)
-    assert {o["name"]: o["reason"] for o in plan.to_dict(rank=0)["ops"]}["relu"] == reason
-    assert dict(plan.notes)["strategies"] == "1 given, 2 propagated from them"
-    assert [n.strategy_source for n in plan.graph.nodes] == ["user", "propagated", "propagated"]
-    assert why(plan, "matmul") == ""
-    assert Plan.from_dict(plan.to_dict()) == plan
-
-
-def test_propagation_leaves_the_graph_it_was_given_alone_and_answers_the_same_twice():
-    plan = propagated(nets.Quick(32, 16, 16, S), array(16, 32))
-    steps = compile_steps(nets.Quick(32, 16, 16, S), array(16, 32), device_num=8, dataset_strategy="full_batch", **AUTO)
-    traced = steps[0][1].graph
-    before = replace(traced)
-    once, twice = (propagate_strategies(traced, plan.config) for _ in range(2))
-    assert once == twice and traced == before
-    assert [n.strategy for n in once.nodes] == list(strategies(plan).values())
-
-
-# ---- against one device ----
-
-
-def forgetful(drawn, seed):
-    """The drawn net with most of its strategies taken away; None if none is left."""
-    rng, kept = np.random.default_rng(seed), 0
-    for step in drawn.net.steps:
-        primitive = getattr(step.call, "func", step.call)
-        primitive = getattr(primitive, "__self__", primitive)
-        if isinstance(primitive, ops.Primitive) and primitive.in_strategy is not None:
-            if rng.random() < 0.6:
-                primitive.in_strategy = primitive.out_strategy = None
-            else:
-                kept += 1
-    return drawn if kept else None
-
-
-def check(draw, seed, fully):
-    """Draw until there is a net with a strategy left and no parameter that given operators disagree about."""
-    while True:
-        drawn = forgetful(draw(seed), seed)
-        if drawn is not None:
-            print(f"seed {seed}, fully_use_devices {fully}\n{drawn.text}")
-            if compare(drawn, **AUTO, fully_use_devices=fully, elementwise_op_strategy_follow=seed % 3 == 0):
-                return
-        seed += 100_000
-
-
-@pytest.mark.parametrize("fully", [True, False])
-@pytest.mark.parametrize("seed", range(110))
-def test_random_net_with_some_strategies_given_equals_one_device(seed, fully):
-    check(lambda s: draw_net(s, (2, 4, 8, 8, 16)[seed % 5]), seed, fully)
-
-
-@pytest.mark.parametrize("fully", [True, False])
-@pytest.mark.parametrize("seed", range(40))
-def test_random_program_with_some_strategies_given_equals_one_device(seed, fully):
-    check(lambda s: draw_program(Seeded(s), (2, 4, 8, 8, 16)[seed % 5]), seed, fully)
-
-
-# ---- time ----
-
-
-class Deep(nn.Cell):
-    """40 operators: convolutions, products and what lies between; the first is given a strategy."""
-
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.CellList([nn.Conv2d(16, 16, 3) for _ in range(6)])
-        self.denses = nn.CellList([nn.Dense(16 * 16 * 16 if i == 0 else 256, 256) for i in range(7)])
-        self.start, self.relu = ops.Mul().shard(((8, 8, 1, 1), ())), ops.ReLU()
-
-    def construct(self, x):
-        x = self.start(x, 2.0)
-        for conv in self.convs:
-            x = ops.tanh(self.relu(conv(x)))
-        x = x.reshape(x.shape[0], 16 * 16 * 16)
-        for dense in self.denses:
-            x = self.relu(dense(x))
-        return x
-
-
-def test_forty_operators_on_64_devices():
-    started = time.perf_counter()
-    plan = propagated(Deep(), array(64, 16, 16, 16), device_num=64)
-    print(f"{len(plan.graph.nodes)} operators on 64 devices: {time.perf_counter() - started:.2f} s with tracing and every pass")
-    assert len(plan.graph.nodes) >= 40
-    assert all(n.strategy_source in ("user", "propagated") for n in plan.graph.nodes if not n.opdef.view)

@@ -1,10 +1,12 @@
-"""Random nets with random legal strategies on 2, 4, 8 and 16 ranks, alltoall on and off, equal one device: loss, every value, every gradient.
+"""Random nets with random legal strategies on 2, 4, 8 and 16 ranks, alltoall on and off, equal one device: loss, every
+value, every gradient.
 
 `random_nets.py` says what is drawn. Run by hand, 20 000 nets found what the named cases below now guard against.
 """
 
 import pytest
 
+from tests.crossed import first
 from tests.graph.random_nets import compare, draw_net
 
 DEVICES = (2, 4, 8, 8, 16)
@@ -20,7 +22,7 @@ def check(seed):
         seed += 100_000  # operators that share a parameter disagreed about it, which is refused: draw another net
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", first(50, range(150)))  # the others are exhaustive
 def test_random_net_equals_one_device(seed):
     check(seed)
 
@@ -28,7 +30,8 @@ def test_random_net_equals_one_device(seed):
 @pytest.mark.parametrize(
     "seed",
     [
-        27,  # x + b where a slice of x has b's shape: one array was the gradient of both, under one name with one layout
+        # x + b where a slice of x has b's shape: one array was the gradient of both, under one name with one layout
+        27,
         48,  # the gradient of a reduction of a scalar had shape (1,)
         292,  # a redistribution ending in a reshape that changes nothing kept the layout of the step before
         399,

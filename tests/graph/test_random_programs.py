@@ -1,21 +1,25 @@
-"""Random programs of all operators, under random legal strategies on 2, 4, 8 and 16 ranks, equal one device: loss, every value, every gradient.
+"""Random programs of all operators, under random legal strategies on 2, 4, 8 and 16 ranks, equal one device: loss,
+every value, every gradient.
 
-`random_programs.py` says what is drawn. Hypothesis makes a program that fails smaller and prints it; `-m exhaustive` tries five hundred of its
-programs and a thousand of the seeded ones. Of defects put in on purpose (a rank's offset or window forgotten by one operator) a thousand programs
-meet each 1 to 40 times; what looks at every operator under every strategy is the battery, these look at what comes of their combination.
+`random_programs.py` says what is drawn. Hypothesis makes a program that fails smaller and prints it; `-m exhaustive`
+tries five hundred of its programs and a thousand of the seeded ones. Of defects put in on purpose (a rank's offset or
+window forgotten by one operator) a thousand programs meet each 1 to 40 times; what looks at every operator under every
+strategy is the battery, these look at what comes of their combination.
 """
 
 import pytest
 from hypothesis import HealthCheck, assume, given, note, settings, strategies as st
 
 from parallel_lab.ops import OPS
+from tests.crossed import first
 from tests.graph.random_choices import Drawn, Seeded
 from tests.graph.random_nets import compare
 from tests.graph.random_programs import draw_program, operators_of
 
 DEVICES = (2, 4, 8, 8, 16)
 
-# Always the same programs: a failure on one machine is one on another. Nothing is kept on disk. A program takes as long as it takes.
+# Always the same programs: a failure on one machine is one on another. Nothing is kept on disk. A program takes as long
+# as it takes.
 COMMON = settings(
     derandomize=True,
     database=None,
@@ -57,15 +61,15 @@ def check_seed(seed):
         seed += 100_000
 
 
-@pytest.mark.parametrize("seed", range(1000, 1080))
+@pytest.mark.parametrize("seed", first(30, range(1000, 1080)))
 def test_seeded_program_equals_one_device(seed):
     check_seed(seed)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("first", range(2000, 3000, 100))
-def test_more_seeded_programs_equal_one_device(first):
-    for seed in range(first, first + 100):
+@pytest.mark.parametrize("start", range(2000, 3000, 100))
+def test_more_seeded_programs_equal_one_device(start):
+    for seed in range(start, start + 100):
         check_seed(seed)
 
 
@@ -73,7 +77,7 @@ def test_more_seeded_programs_equal_one_device(first):
 def test_every_operator_is_drawn():
     """By a kind of its own, or as its declaration's example."""
     missing = {name for name, op in OPS.items() if not op.internal}
-    for seed in range(4000):
+    for seed in range(8000):  # about 14 chances for the rarest
         missing -= operators_of(draw_program(Seeded(seed), 8))
         if not missing:
             return

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import Parameter, Session, ShapeError, Simulator, Tensor, TraceError, compile, compile_steps, nn, ops
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool
 
 X = np.ones((8, 4), np.float32)
 
@@ -85,7 +85,10 @@ def test_parameters_are_in_order_of_use_with_their_cell_path():
 def test_graph_text_has_strategies_shapes_and_places():
     text = dict(compile_steps(Net(), X, device_num=8, dataset_strategy="full_batch"))["strategies"].graph.text()
     line = line_of(Block.construct, "self.product(x, self.w)")
-    assert f"%first.product = MatMul(%x, %first.w)  strategy ((8, 1), (1, 1)) (default)    # (8, 4) float32, test_trace.py:{line}" in text
+    assert (
+        "%first.product = MatMul(%x, %first.w)  strategy ((8, 1), (1, 1)) (default)    # (8, 4) float32, "
+        f"test_trace.py:{line}" in text
+    )
 
 
 class Named(nn.Cell):
@@ -102,7 +105,9 @@ class Named(nn.Cell):
 
 @pytest.mark.parametrize("name", ["x", "label", "relu", "product", "relu.for.product", "1.0:float32", "learning_rate"])
 def test_a_parameter_keeps_its_name_whatever_else_is_called_so(name):
-    """`relu` used to be overwritten in the value table by the operator of that name, and the product read the wrong one."""
+    """`relu` used to be overwritten in the value table by the operator of that name, and the product read the wrong
+    one.
+    """
     plan = compile(Named(name), X, X, loss=nn.MSELoss(), device_num=4, dataset_strategy="full_batch")
     assert [p.name for p in plan.parameters] == [name]
     assert plan.value(name).shape == (4, 4)
@@ -111,7 +116,9 @@ def test_a_parameter_keeps_its_name_whatever_else_is_called_so(name):
 
 def test_in_a_function_such_a_parameter_is_refused_by_name():
     w = Parameter(np.ones(4, np.float32), name="mul")
-    with pytest.raises(TraceError, match=r"test_trace.py:\d+: a parameter and an input or operator before it are named 'mul'"):
+    with pytest.raises(
+        TraceError, match=r"test_trace.py:\d+: a parameter and an input or operator before it are named 'mul'"
+    ):
         compile(lambda x: x * 2.0 * w, X, device_num=1)
 
 
@@ -183,7 +190,9 @@ def test_what_is_no_operator_is_refused_with_file_line_and_what_to_use(how):
     line = function.__code__.co_firstlineno
     with pytest.raises(TraceError) as caught:
         compile(Reads(function), X, device_num=1)
-    assert str(caught.value).startswith(f"test_trace.py:{line}: {what} of 'mul' (shape (8, 4), float32) is not an operator yet")
+    assert str(caught.value).startswith(
+        f"test_trace.py:{line}: {what} of 'mul' (shape (8, 4), float32) is not an operator yet"
+    )
     assert hint in str(caught.value)
 
 
@@ -288,7 +297,8 @@ def test_print_in_construct_shows_the_shape_at_once_and_every_ranks_slice_when_i
     Simulator(plan, {}).run_step(X)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0::2] == [
-        f"rank {r}: mul[{r}:{r + 1}, :] of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at test_trace.py:{plan_line(plan)}"
+        f"rank {r}: mul[{r}:{r + 1}, :] of (8, 4) (device_matrix (8, 1), tensor_map (1, -1)), printed at "
+        f"test_trace.py:{plan_line(plan)}"
         for r in range(8)
     ]
     assert lines[1::2] == [str(2 * X[r : r + 1]) for r in range(8)]
@@ -348,7 +358,9 @@ def test_no_inputs_are_refused():
 
 def test_a_shape_fault_names_operator_and_line():
     w = Parameter(np.ones((5, 4), np.float32), name="w")
-    with pytest.raises(ShapeError, match=r"MatMul 'matmul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"):
+    with pytest.raises(
+        ShapeError, match=r"MatMul 'matmul' \(test_trace.py:\d+\): operand 1 has 5 elements in dim 0 \('k'\)"
+    ):
         compile(lambda x: ops.matmul(x, w), X, device_num=1)
 
 

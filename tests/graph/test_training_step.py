@@ -1,16 +1,18 @@
-"""Functions that are whole training steps: gradients asked for inside, operators on gradients, the optimizer called inside. All equal one device."""
+"""Functions that are whole training steps: gradients asked for inside, operators on gradients, the optimizer called
+inside. All equal one device.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, TraceError, nn, ops, value_and_grad
-from parallel_lab.compiler import compile_program
-from parallel_lab.errors import NotBuiltYet
+from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.trace import fill_form
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.run.interpreter import gather_value
-from parallel_lab.run.session import initial_values
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.train.session import initial_values
 
 DTYPE = np.float64
 
@@ -54,7 +56,9 @@ def steps_on_ranks(make_step, x, y, strategies, device_num, count=3, **settings)
     results = []
     for number in range(count):
         simulator.run_step(x, y, step=number)
-        outputs = [gather_value(plan, name, [simulator.value(name, r) for r in range(device_num)]) for name in plan.outputs]
+        outputs = [
+            gather_value(plan, name, [simulator.value(name, r) for r in range(device_num)]) for name in plan.outputs
+        ]
         results.append(fill_form(made.form, outputs))
     return results, {p.name: simulator.full(p.name) for p in plan.parameters}, plan
 
@@ -106,7 +110,12 @@ def reshaped_step(net):
     return step, optimizer
 
 
-STRATEGIES = [(None, None), (((2, 4), (4, 1)), ((2, 4), (4, 1))), (((1, 1), (1, 8)), ((1, 8), (8, 1))), (((4, 1), (1, 2)), ((2, 2), (2, 2)))]
+STRATEGIES = [
+    (None, None),
+    (((2, 4), (4, 1)), ((2, 4), (4, 1))),
+    (((1, 1), (1, 8)), ((1, 8), (8, 1))),
+    (((4, 1), (1, 2)), ((2, 2), (2, 2))),
+]
 
 
 def assert_same(one, many):
@@ -121,7 +130,9 @@ def assert_same(one, many):
     elif one is None or isinstance(one, int):
         assert one == many
     else:
-        np.testing.assert_allclose(np.asarray(many), one.asnumpy() if isinstance(one, Tensor) else one, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            np.asarray(many), one.asnumpy() if isinstance(one, Tensor) else one, rtol=1e-10, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("make_step", [plain_step, clipped_step, reshaped_step])
@@ -151,7 +162,9 @@ def test_parameters_that_the_loss_does_not_use_get_zero_gradients():
     x, y = batch()
 
     def make_step(net):
-        optimizer = nn.SGD(net.trainable_params(), 0.1, weight_decay=0.5)  # zeros as gradients, so the unused one decays
+        optimizer = nn.SGD(
+            net.trainable_params(), 0.1, weight_decay=0.5
+        )  # zeros as gradients, so the unused one decays
         grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(net.fc1(x, net.w)), None, optimizer.parameters)
 
         def step(x, y):

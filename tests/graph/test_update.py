@@ -1,4 +1,6 @@
-"""Pass `update`: which parameters are updated, names of states, parameters of two dtypes. Compared with eager training on one device."""
+"""Pass `update`: which parameters are updated, names of states, parameters of two dtypes. Compared with eager training
+on one device.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,11 @@ X, Y = RNG.normal(size=(8, 4)), RNG.normal(size=(8, 4))
 OPTIMIZERS = {
     "momentum": lambda p: nn.Momentum(p, 0.1, 0.9),
     "adam": lambda p: nn.Adam(p, 0.1),
-    "lamb": lambda p: nn.Lamb([{"params": p[:1], "lr": [0.1, 0.2, 0.1, 0.05]}, {"params": p[1:]}], 0.1, clip=nn.GradientClip("global_norm", 0.5)),
+    "lamb": lambda p: nn.Lamb(
+        [{"params": p[:1], "lr": [0.1, 0.2, 0.1, 0.05]}, {"params": p[1:]}],
+        0.1,
+        clip=nn.GradientClip("global_norm", 0.5),
+    ),
 }
 
 
@@ -56,7 +62,15 @@ def check(make_net, make_optimizer, rtol=1e-10):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
-    "names", [("a", "moments.a"), ("moments.b", "b"), ("moment1.b", "b"), ("learning_rate:float64", "b"), ("b.grad", "b"), ("b.update", "b")]
+    "names",
+    [
+        ("a", "moments.a"),
+        ("moments.b", "b"),
+        ("moment1.b", "b"),
+        ("learning_rate:float64", "b"),
+        ("b.grad", "b"),
+        ("b.update", "b"),
+    ],
 )
 def test_a_parameter_may_be_called_like_a_state(names, optimizer):
     """The state used to take the parameter's entry in the value table: one array for both."""
@@ -95,8 +109,22 @@ def test_learning_rate_is_a_value_that_can_change_without_compiling():
 
 
 def test_an_optimizer_of_a_network_with_the_same_names_is_refused():
-    """Its parameters have the same names, and would have been trained in the plan while the eager network stayed as it is."""
+    """Its parameters have the same names, and would have been trained in the plan while the eager network stayed as it
+    is.
+    """
     x = np.zeros((8, 4), np.float32)
     net, other = nn.Dense(4, 4), nn.Dense(4, 4)
-    with pytest.raises(TraceError, match=r"the optimizer's 'weight' is another Parameter of that name than the network's.*net.trainable_params\(\)"):
-        compile(net, x, x, loss=nn.MSELoss(), optimizer=nn.SGD(other.trainable_params(), 0.1), device_num=2, dataset_strategy="full_batch")
+    with pytest.raises(
+        TraceError,
+        match=r"the optimizer's 'weight' is another Parameter of that name than the "
+        r"network's.*net.trainable_params\(\)",
+    ):
+        compile(
+            net,
+            x,
+            x,
+            loss=nn.MSELoss(),
+            optimizer=nn.SGD(other.trainable_params(), 0.1),
+            device_num=2,
+            dataset_strategy="full_batch",
+        )

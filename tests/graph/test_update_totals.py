@@ -1,4 +1,6 @@
-"""Rules that look at whole parameters, on ranks that hold slices: norms, clipping, loss scaling. Compared with eager steps on one device."""
+"""Rules that look at whole parameters, on ranks that hold slices: norms, clipping, loss scaling. Compared with eager
+steps on one device.
+"""
 
 import json
 from dataclasses import replace
@@ -7,9 +9,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, PlanError, Session, Tensor, compile, nn, ops, value_and_grad
-from parallel_lab.layout import TensorLayout
-from parallel_lab.plan import Plan
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.graph.plan import Plan
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import crossed
 from tests.recorded.nets import Quick
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,12 +37,16 @@ OPTIMIZERS = {
     "adagrad": lambda p: nn.Adagrad(p, learning_rate=0.1),
     "lamb": lambda p: nn.Lamb(p, 0.01, weight_decay=0.1),
     "lars": lambda p: nn.LARS(nn.Momentum(p, 0.1, 0.9, weight_decay=0.1), coefficient=0.5, use_clip=True),
-    "lars-groups": lambda p: nn.LARS(nn.SGD([{"params": p[:1], "weight_decay": 0.2}, {"params": p[1:], "lr": nn.WarmUpLR(0.2, 3)}], 0.1)),
+    "lars-groups": lambda p: nn.LARS(
+        nn.SGD([{"params": p[:1], "weight_decay": 0.2}, {"params": p[1:], "lr": nn.WarmUpLR(0.2, 3)}], 0.1)
+    ),
     "clip-value": lambda p: nn.Momentum(p, 0.1, 0.9, clip=nn.GradientClip("value", (-0.002, 0.001))),
     "clip-norm": lambda p: nn.Momentum(p, 0.1, 0.9, clip=nn.GradientClip("norm", 0.03)),
     "clip-global": lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=0.5, clip=CLIP),
     "scaled": lambda p: nn.Adam(p, 0.01, loss_scaler=nn.DynamicLossScaler(64, 2, 2)),
-    "all-together": lambda p: nn.Lamb(p, nn.CosineDecayLR(0.001, 0.1, 4), weight_decay=0.1, clip=CLIP, loss_scaler=nn.DynamicLossScaler(64, 2, 2)),
+    "all-together": lambda p: nn.Lamb(
+        p, nn.CosineDecayLR(0.001, 0.1, 4), weight_decay=0.1, clip=CLIP, loss_scaler=nn.DynamicLossScaler(64, 2, 2)
+    ),
 }
 SPIKE = 2  # of three batches the last has a gradient that is infinite on one sample
 
@@ -56,7 +63,15 @@ def net_and_data(layout, dtype=np.float64, spike=False):
 
 
 def planned(net, data, optimizer, devices=8, **settings):
-    return compile(net, *data[0], loss=nn.MSELoss(), optimizer=optimizer, device_num=devices, dataset_strategy="full_batch", **settings)
+    return compile(
+        net,
+        *data[0],
+        loss=nn.MSELoss(),
+        optimizer=optimizer,
+        device_num=devices,
+        dataset_strategy="full_batch",
+        **settings,
+    )
 
 
 def trained(plan, net, optimizer, data, steps=6, **how):
@@ -97,10 +112,9 @@ def check(layout, make, spike=False):
     return plan, optimizer
 
 
-@each_layout
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_moves_slices_as_one_device_moves_the_whole(layout, name):
-    plan, optimizer = check(layout, OPTIMIZERS[name])
+@pytest.mark.parametrize(("name", "layout"), crossed(OPTIMIZERS, LAYOUTS))  # most are exhaustive
+def test_every_optimizer_moves_slices_as_one_device_moves_the_whole(name, layout):
+    plan, optimizer = check(LAYOUTS[layout], OPTIMIZERS[name])
     assert plan.optimizer == optimizer.rule
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
@@ -138,7 +152,10 @@ def test_rules_without_norms_need_no_message():
 @pytest.mark.parametrize(
     ("layout", "groups"),
     [
-        ("rows, copied twice", [(0, 1, 2, 3)]),  # w and w2 are cut alike: one message for both, among the ranks with different slices
+        (
+            "rows, copied twice",
+            [(0, 1, 2, 3)],
+        ),  # w and w2 are cut alike: one message for both, among the ranks with different slices
         ("columns then rows", [tuple(range(8))]),
         ("one cut, one not", [(0, 1, 2, 3)]),  # w2 is whole everywhere
         ("both dims, and one of each", [tuple(range(8)), (0, 1, 2, 3)]),
@@ -147,8 +164,14 @@ def test_rules_without_norms_need_no_message():
 def test_the_global_norm_is_summed_once_per_way_of_cutting(layout, groups):
     _, messages = update_messages(LAYOUTS[layout], OPTIMIZERS["clip-global"])
     assert sorted(m.group(0) for m in messages) == sorted(groups)
-    assert all(m.kind == "all_reduce" and "the global norm, by which gradients are clipped, counts every element once" in m.reason for m in messages)
-    assert all(m.attr("reduce") == "sum" and f"each of {m.group_size} ranks holds another slice" in m.reason for m in messages)
+    assert all(
+        m.kind == "all_reduce"
+        and "the global norm, by which gradients are clipped, counts every element once" in m.reason
+        for m in messages
+    )
+    assert all(
+        m.attr("reduce") == "sum" and f"each of {m.group_size} ranks holds another slice" in m.reason for m in messages
+    )
 
 
 def test_lamb_asks_for_two_norms_per_parameter_that_is_cut():
@@ -197,11 +220,10 @@ def test_a_norm_over_half_of_the_slices_is_refused():
 # ---- overflow ----
 
 
-@each_layout
-@pytest.mark.parametrize("name", ["scaled", "all-together"])
+@pytest.mark.parametrize(("layout", "name"), crossed(LAYOUTS, ["scaled", "all-together"]))
 def test_an_overflow_on_one_sample_skips_the_step_on_every_rank(layout, name):
     """Batch 2 of 3 gives gradients that are infinite; parameters, states and beta powers stay, the scale halves."""
-    check(layout, OPTIMIZERS[name], spike=True)
+    check(LAYOUTS[layout], OPTIMIZERS[name], spike=True)
 
 
 class Columns(nn.Cell):
@@ -230,7 +252,9 @@ def test_a_gradient_that_overflows_on_one_rank_only_stops_all(column):
         before = session.slices("w"), session.slices("moments.w")
         session.train([(x, bad)], 1)
         assert sum(not np.isfinite(part).all() for part in session.slices(dict(plan.gradients)["w"])) == 1
-        for old, new in zip([*before[0], *before[1]], [*session.slices("w"), *session.slices("moments.w")], strict=True):
+        for old, new in zip(
+            [*before[0], *before[1]], [*session.slices("w"), *session.slices("moments.w")], strict=True
+        ):
             np.testing.assert_array_equal(old, new)
         assert session.scalars()["loss_scale"] == 32
         session.train([(x, good)], 1)
@@ -250,7 +274,9 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit():
     assert results[0][0] == results[1][0]
     for name, value in results[0][1].items():
         np.testing.assert_array_equal(results[1][1][name], value)
-        np.testing.assert_array_equal(results[1][4][name], 1024 * results[0][4][name])  # the plan's gradients carry the scale
+        np.testing.assert_array_equal(
+            results[1][4][name], 1024 * results[0][4][name]
+        )  # the plan's gradients carry the scale
 
 
 def test_without_drop_overflow_update_nothing_is_searched():
@@ -327,8 +353,14 @@ def test_a_cast_parameter_may_be_reshaped_and_returned():
 # ---- processes ----
 
 
+@pytest.fixture(scope="module")
+def pool():
+    with WorkerPool(8) as workers:
+        yield workers
+
+
 @pytest.mark.parametrize("name", ["lars", "clip-global", "all-together"])
-def test_processes_and_simulator_agree_bit_for_bit(name):
+def test_processes_and_simulator_agree_bit_for_bit(name, pool):
     """With clipping, a schedule, a loss scale, an overflow, and float16."""
     net, data = net_and_data(LAYOUTS["both dims, and one of each"], np.float32, spike=True)
     if name == "all-together":
@@ -337,10 +369,10 @@ def test_processes_and_simulator_agree_bit_for_bit(name):
         data = data[:SPIKE]
     optimizer = OPTIMIZERS[name](net.trainable_params())
     plan = planned(net, data, optimizer)
-    with WorkerPool(8) as pool:
-        results = [
-            trained(plan, net, optimizer, data, 7, executor=e, **({"pool": pool} if e == "processes" else {})) for e in ("processes", "simulator")
-        ]
+    results = [
+        trained(plan, net, optimizer, data, 7, executor=e, **({"pool": pool} if e == "processes" else {}))
+        for e in ("processes", "simulator")
+    ]
     assert results[0][0] == results[1][0]
     for mine, theirs in zip(results[0][1:], results[1][1:], strict=True):
         assert mine.keys() == theirs.keys()
@@ -355,5 +387,7 @@ def test_one_device_has_no_message_and_the_same_training():
     plan = planned(net, data, optimizer, parallel_mode="stand_alone", devices=None)
     assert not [i for _, i in plan.instructions() if i.is_communication]
     parallel = planned(net, data, optimizer)
-    np.testing.assert_allclose(trained(plan, net, optimizer, data)[0], trained(parallel, net, optimizer, data)[0], rtol=1e-10)
+    np.testing.assert_allclose(
+        trained(plan, net, optimizer, data)[0], trained(parallel, net, optimizer, data)[0], rtol=1e-10
+    )
     assert TensorLayout.replicated(1, 0).same_placement(plan.value("loss_scale").layout)

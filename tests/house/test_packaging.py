@@ -19,7 +19,11 @@ TEST_COMMAND = 'pip install -e ".[test]" && pytest'
 def conda_packages(text: str) -> set[str]:
     """The conda requirements of an environment file, such as "numpy>=2.0" (the nested pip list left out)."""
     section = text.split("\ndependencies:\n", 1)[1]
-    return {line[4:].split("#")[0].strip() for line in section.splitlines() if line.startswith("  - ") and not line.rstrip().endswith(":")}
+    return {
+        line[4:].split("#")[0].strip()
+        for line in section.splitlines()
+        if line.startswith("  - ") and not line.rstrip().endswith(":")
+    }
 
 
 def test_environment_yml_lists_the_packages_and_limits_of_pyproject():
@@ -33,7 +37,9 @@ def test_the_parity_check_sees_a_missing_line_and_a_changed_limit():
     assert conda_packages(text) == {"python>=3.11", "numpy>=2.0"}
 
 
-@pytest.mark.parametrize("requirement", [*PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra)])
+@pytest.mark.parametrize(
+    "requirement", [*PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra)]
+)
 def test_a_requirement_has_one_lower_limit_and_nothing_else(requirement):
     """The doctor and the parity test read them without a requirements parser."""
     assert re.fullmatch(r"[a-z][a-z0-9-]*>=\d+(\.\d+)*", requirement)
@@ -52,7 +58,13 @@ def imported_packages() -> set[str]:
 
 
 def test_every_foreign_package_that_is_imported_is_declared():
-    with_jupyterlab = {"IPython", "ipykernel", "jupyter_client", "nbformat", "traitlets"}  # come with JupyterLab and ipywidgets
+    with_jupyterlab = {
+        "IPython",
+        "ipykernel",
+        "jupyter_client",
+        "nbformat",
+        "traitlets",
+    }  # come with JupyterLab and ipywidgets
     with_multiprocess = {"dill"}
     declared = {line.split(">=")[0] for line in [*PROJECT["dependencies"], *EXTRAS["mpi"], *EXTRAS["oracle"]]}
     foreign = imported_packages() - set(sys.stdlib_module_names) - {"parallel_lab"}

@@ -1,4 +1,6 @@
-"""What the README says is so: its commands exist, its example runs and prints what is shown, its links lead somewhere."""
+"""What the README says is so: its commands exist, its example runs and prints what is shown, its links lead
+somewhere.
+"""
 
 import re
 import subprocess
@@ -7,7 +9,7 @@ import tomllib
 
 import pytest
 
-from parallel_lab import cli
+from parallel_lab.cli import main as cli
 from tests.house.source import ROOT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,7 +25,9 @@ def blocks(language: str) -> list[str]:
 
 def run(*command: str) -> str:
     """Standard output of a command run in the checkout; it must end well and complain about nothing."""
-    found = subprocess.run([sys.executable, "-W", "error", *command], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    found = subprocess.run(
+        [sys.executable, "-W", "error", *command], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
     assert found.returncode == 0, found.stderr
     return found.stdout
 
@@ -33,7 +37,7 @@ def test_two_commands_do_all_set_up():
     shown = [line.strip() for line in outside_fences.splitlines() if line.startswith("    ")]
     assert shown == ["pip install -e . && parallel-lab", 'pip install -e ".[test]" && pytest']
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"]["parallel-lab"] == "parallel_lab.cli:main"
+    assert project["scripts"]["parallel-lab"] == "parallel_lab.cli.main:main"
     assert "test" in project["optional-dependencies"]
 
 
@@ -53,7 +57,9 @@ def test_the_example_has_about_ten_lines_and_prints_what_is_shown(tmp_path):
     assert sum(bool(line.strip()) for line in example.splitlines()) <= 12
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
-    command = f"import sys, runpy; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(script)!r}, run_name='__main__')"
+    command = (
+        f"import sys, runpy; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
     assert run("-c", command) == blocks("text")[0]
 
 
@@ -70,7 +76,9 @@ def test_the_excerpt_is_what_the_quickstart_prints():
 
 
 def same(printed: str, shown: str) -> bool:
-    """Equal lines; numbers of a loss may differ in the last digits of float32 (another BLAS), line numbers of the package may move."""
+    """Equal lines; numbers of a loss may differ in the last digits of float32 (another BLAS), line numbers of the
+    package may move.
+    """
     loss = "loss is "
     if loss in shown:
         have, want = printed.partition(loss), shown.partition(loss)
@@ -80,7 +88,8 @@ def same(printed: str, shown: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("printed", "shown", "equal"), [("a 1", "a 1", True), ("a 1", "a 2", False), ("e 1, loss is 0.3", "e 1, loss is 0.31", False)]
+    ("printed", "shown", "equal"),
+    [("a 1", "a 1", True), ("a 1", "a 2", False), ("e 1, loss is 0.3", "e 1, loss is 0.31", False)],
 )
 def test_the_comparison_of_lines_can_fail(printed, shown, equal):
     assert same(printed, shown) is equal

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from parallel_lab.cluster import Link
-from parallel_lab.errors import ArgumentError
-from parallel_lab.lab.all_reduce_menu import AllReduceMenu, Order
+from parallel_lab.base.cluster import Link
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu, Order
 
 ALPHA, BANDWIDTH = 5e-6, 1e10
 # distances and parts of the rounds on a ring of 8, written down from the algorithms' definitions
@@ -62,7 +62,9 @@ def test_without_contention_the_menu_has_another_par():
 
 def test_the_menu_can_be_of_another_machine():
     menu = AllReduceMenu([Order(2, 8)], ranks=3, link=Link(1.0, 0.0))
-    assert menu.score(["direct"]).time_s == 2 * 4.0  # two rounds, a rank's port sends to two others, one after the other
+    assert (
+        menu.score(["direct"]).time_s == 2 * 4.0
+    )  # two rounds, a rank's port sends to two others, one after the other
     assert "2 x 8 B" in menu.to_text() and "3 ranks in a ring" in menu.to_text()
 
 

@@ -1,4 +1,6 @@
-"""The Collective Stepper without a browser: every frame is what the sends say, counters meet the formula, refusals change nothing."""
+"""The Collective Stepper without a browser: every frame is what the sends say, counters meet the formula, refusals
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,16 @@ import re
 
 import pytest
 
-from parallel_lab.cluster import get_cluster
-from parallel_lab.errors import ArgumentError, ArgumentTypeError, ParallelLabError
-from parallel_lab.lab.collective_stepper import RANKS, CollectiveStepper, static_page
-from parallel_lab.run.algorithms import algorithm, algorithm_names, best_algorithm, custom_algorithm
-from parallel_lab.run.schedules import KINDS, REDUCING
+from parallel_lab.base.cluster import get_cluster
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, ParallelLabError
+from parallel_lab.lab.collectives.algorithms.algorithm import (
+    algorithm,
+    algorithm_names,
+    best_algorithm,
+    custom_algorithm,
+)
+from parallel_lab.lab.collectives.algorithms.rounds import KINDS, REDUCING
+from parallel_lab.lab.collectives.model import RANKS, CollectiveStepper
 
 ALL = [(kind, name, n) for kind in KINDS for n in RANKS for name in algorithm_names(kind, n)]
 every_story = pytest.mark.parametrize(("kind", "name", "ranks"), ALL, ids=lambda x: str(x))
@@ -30,7 +37,10 @@ def test_counters_meet_the_formula_at_the_end_and_no_earlier_than_the_sends_say(
         shot = stepper.snapshot()
         assert shot["at"] == at and shot["counters"][0]["now"] == at
         frame = shot["frames"][at]
-        sent = [sum(m["bytes"] for f in shot["frames"][: at + 1] for m in f["messages"] if m["source"] == r) for r in range(ranks)]
+        sent = [
+            sum(m["bytes"] for f in shot["frames"][: at + 1] for m in f["messages"] if m["source"] == r)
+            for r in range(ranks)
+        ]
         assert frame["sent"] == sent and shot["counters"][2]["now"] == max(sent)
         assert shot["counters"][3]["now"] >= last
         last = shot["counters"][3]["now"]
@@ -46,7 +56,13 @@ def test_what_arrives_is_marked_on_the_card_it_came_to_and_nowhere_else(kind, na
     shot = CollectiveStepper(kind, name, ranks).snapshot()
     for frame in shot["frames"]:
         said = {(m["destination"], c, m["source"]) for m in frame["messages"] for c in m["chunks"]}
-        shown = {(card["rank"], c, s) for card in frame["cards"] for c, cell in enumerate(card["cells"]) if cell is not None for s in cell["from"]}
+        shown = {
+            (card["rank"], c, s)
+            for card in frame["cards"]
+            for c, cell in enumerate(card["cells"])
+            if cell is not None
+            for s in cell["from"]
+        }
         assert said == shown
 
 
@@ -57,7 +73,12 @@ def test_a_partial_sum_says_who_is_in_it_and_is_passed_on():
     for at, (rank, who) in enumerate(zip((3, 0, 1, 2), ways, strict=True)):
         cell = cells(shot["frames"][at], 2)[rank]
         assert cell["who"] == who and cell["state"] == ("done" if at == 3 else "partial")
-    assert [c["state"] for c in cells(shot["frames"][2], 2)] == ["spent", "partial", "partial", "spent"]  # rank 2 has its own addend still
+    assert [c["state"] for c in cells(shot["frames"][2], 2)] == [
+        "spent",
+        "partial",
+        "partial",
+        "spent",
+    ]  # rank 2 has its own addend still
     assert [c["state"] for c in cells(shot["frames"][0], 2)] == ["partial"] * 4
     assert cells(shot["frames"][2], 2)[1]["sum"] == "(v0 + v3) + v1".replace("(", "").replace(")", "")
 
@@ -169,7 +190,14 @@ def test_the_comparison_names_the_fastest():
     for elements in (64, 16384, 16777216):
         stepper = CollectiveStepper("all_reduce", "ring", 8, elements, contention="hops")
         cluster = get_cluster("laptop")
-        best = best_algorithm("all_reduce", 8, 4 * elements, cluster.link, gamma_s_per_byte=cluster.device.gamma_s_per_byte, contention="hops")
+        best = best_algorithm(
+            "all_reduce",
+            8,
+            4 * elements,
+            cluster.link,
+            gamma_s_per_byte=cluster.device.gamma_s_per_byte,
+            contention="hops",
+        )
         table = stepper.snapshot()["compare"]
         assert best.name in [row["name"] for row in table if row["fastest"]]
         assert [row["name"] for row in table if row["shown"]] == ["ring"]
@@ -258,8 +286,10 @@ HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=al
 
 def test_names_cannot_leave_their_place_in_a_page():
     plain = CollectiveStepper().to_html()
-    stepper = CollectiveStepper(algorithm=custom_algorithm("all_reduce", algorithm("all_reduce", "ring", 4).rounds, 4, name=HOSTILE))
-    page = static_page(stepper.page_snapshot())
+    stepper = CollectiveStepper(
+        algorithm=custom_algorithm("all_reduce", algorithm("all_reduce", "ring", 4).rounds, 4, name=HOSTILE)
+    )
+    page = stepper.to_html()
     assert page.count("<script") == plain.count("<script") and page.count("</script") == plain.count("</script")
     assert "<img src" not in page
     data = re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page, re.S).group(1)

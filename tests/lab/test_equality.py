@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.compiler import compile_network
-from parallel_lab.context import set_seed
-from parallel_lab.errors import StrategyError
-from parallel_lab.lab.equality import Equality, EqualityRow, additions_behind, compare_sessions, prove_equal, rounding_bound
-from parallel_lab.lab.networks import NETWORKS, apply_strategies, get_problem, problems_of
-from parallel_lab.run.session import Session
-from parallel_lab.run.shm import close_all
+from parallel_lab.base.errors import StrategyError
+from parallel_lab.base.seeds import set_seed
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.lab.shared.equality import (
+    Equality,
+    EqualityRow,
+    additions_behind,
+    compare_sessions,
+    prove_equal,
+    rounding_bound,
+)
+from parallel_lab.lab.shared.networks import NETWORKS, apply_strategies
+from parallel_lab.lab.shared.problems import get_problem, problems_of
+from parallel_lab.processes.shm import close_all
+from parallel_lab.train.session import Session
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -33,12 +41,22 @@ def sessions(devices: int = 8):
     return problem, net, optimizer, split, whole
 
 
-@pytest.mark.parametrize(("name", "data"), [(name, data) for name, network in NETWORKS.items() for data in problems_of(network.kind)])
+@pytest.mark.parametrize(
+    ("name", "data"), [(name, data) for name, network in NETWORKS.items() for data in problems_of(network.kind)]
+)
 def test_split_runs_equal_one_device_tensor_by_tensor(name, data):
     problem, net, optimizer = job(name, 4, data)
-    proof = prove_equal(net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=4, steps=5, executor="simulator")
-    trained, names = [p.name for p in net.trainable_params()], [p.name for p in net.get_parameters()]  # batch norm's statistics are not trained
-    found, wanted = [r.tensor for r in proof.rows], [*(f"gradient of {n}, step 1" for n in trained), *(f"{n} after step 5" for n in names)]
+    proof = prove_equal(
+        net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=4, steps=5, executor="simulator"
+    )
+    trained, names = (
+        [p.name for p in net.trainable_params()],
+        [p.name for p in net.get_parameters()],
+    )  # batch norm's statistics are not trained
+    found, wanted = (
+        [r.tensor for r in proof.rows],
+        [*(f"gradient of {n}, step 1" for n in trained), *(f"{n} after step 5" for n in names)],
+    )
     assert found[0] == "loss, 5 steps" and sorted(found[1:]) == sorted(wanted)
     assert proof.equal and all(r.bound > 0 for r in proof.rows), str(proof)
     assert "EQUAL" in str(proof) and f"{len(proof.rows)} of {len(proof.rows)} tensors" in str(proof)
@@ -52,13 +70,18 @@ def test_worker_processes_are_named_in_the_title_and_agree_with_the_simulator():
     finally:
         close_all()
     simulated = prove_equal(net, problem.batches, executor="simulator", **run)
-    assert real.title == "2 worker processes against one device" and simulated.title == "2 simulated ranks against one device"
+    assert (
+        real.title == "2 worker processes against one device"
+        and simulated.title == "2 simulated ranks against one device"
+    )
     assert real.equal and [r.largest_difference for r in real.rows] == [r.largest_difference for r in simulated.rows]
 
 
 @pytest.mark.parametrize("perturbed", ["w", "w2"])
 def test_one_perturbed_parameter_makes_the_proof_fail(perturbed):
-    """One element of one parameter off by a thousandth of the largest: far above rounding, invisible in a loss curve."""
+    """One element of one parameter off by a thousandth of the largest: far above rounding, invisible in a loss
+    curve.
+    """
     problem, net, optimizer, split, whole = sessions()
     given = {n: p.asnumpy().copy() for n, p in net.parameters_dict().items()}
     given[perturbed][3, 5] += np.abs(given[perturbed]).max() * 1e-3
@@ -84,7 +107,8 @@ def test_values_that_are_not_numbers_are_no_equality():
 
 
 @pytest.mark.parametrize(
-    ("difference", "verdict"), [(0.0, "identical"), (1e-7, "equal to rounding"), (1e-6, "equal to rounding"), (2e-6, "different")]
+    ("difference", "verdict"),
+    [(0.0, "identical"), (1e-7, "equal to rounding"), (1e-6, "equal to rounding"), (2e-6, "different")],
 )
 def test_verdicts(difference, verdict):
     assert EqualityRow("w", difference, 1e-6).verdict == verdict
@@ -97,7 +121,9 @@ def test_the_worst_row_uses_up_most_of_its_bound():
 
 
 def test_the_bound_grows_with_additions_steps_and_magnitude():
-    """4 sqrt(n) eps steps max|value|. n: k = 32 and 16 of the two products, one for the ReLU, what the loss adds, all twice; and the rows."""
+    """4 sqrt(n) eps steps max|value|. n: k = 32 and 16 of the two products, one for the ReLU, what the loss adds, all
+    twice; and the rows.
+    """
     _, _, _, _, whole = sessions()
     value = np.array([[0.5, -2.0]], np.float32)
     n = additions_behind(whole)
@@ -110,7 +136,9 @@ def test_a_refused_strategy_is_refused_before_anything_runs():
     problem, net, optimizer = job()
     apply_strategies(net, {"matmul": ((2, 4), (2, 1))})
     with pytest.raises(StrategyError, match="equally"):
-        prove_equal(net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator")
+        prove_equal(
+            net, problem.batches, loss=problem.loss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator"
+        )
 
 
 def test_the_notebooks_table_is_escaped():
@@ -119,7 +147,9 @@ def test_the_notebooks_table_is_escaped():
 
 
 def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
-    """Adam divides by the root of a mean square: a gradient of rounding size moves a weight by the whole learning rate, also on one device."""
+    """Adam divides by the root of a mean square: a gradient of rounding size moves a weight by the whole learning rate,
+    also on one device.
+    """
     for seed in range(6):
         set_seed(seed)
         net = nn.SequentialCell(nn.Dense(16, 64, activation="gelu"), nn.Dense(64, 16), nn.Dense(16, 16))
@@ -128,7 +158,9 @@ def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
         rng = np.random.default_rng(seed)
         batch = (rng.random((16, 16), dtype=np.float32), rng.integers(0, 16, 16).astype(np.int32))
         optimizer = nn.Adam(net.trainable_params(), 0.01)
-        proof = prove_equal(net, [batch], loss=nn.CrossEntropyLoss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator")
+        proof = prove_equal(
+            net, [batch], loss=nn.CrossEntropyLoss(), optimizer=optimizer, device_num=8, steps=1, executor="simulator"
+        )
         assert proof.equal, f"seed {seed}\n{proof}"
     set_seed(1)
 
@@ -138,4 +170,11 @@ def test_steps_that_are_none_are_refused(steps):
     problem = get_problem("seed")
     net = NETWORKS["quickstart"].factory(problem)
     with pytest.raises(ValueError, match="steps="):
-        prove_equal(net, problem.batches, loss=problem.loss(), optimizer=problem.optimizer(net.trainable_params()), steps=steps, executor="simulator")
+        prove_equal(
+            net,
+            problem.batches,
+            loss=problem.loss(),
+            optimizer=problem.optimizer(net.trainable_params()),
+            steps=steps,
+            executor="simulator",
+        )

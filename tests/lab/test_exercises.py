@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from parallel_lab.errors import ArgumentError
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises import Part, Verdict, all_exercises, check, get_exercise
 from parallel_lab.lab.exercises.book import Desk, Exercise
 from parallel_lab.lab.exercises.running import TimeUp, attempt, deadline, read_number, run_programs
@@ -52,7 +52,24 @@ def leaving(*_):
     sys.exit(3)
 
 
-JUNK = [None, 3, -1.5, float("nan"), "text", b"", (), [None], {}, {"line": 3}, np.zeros((2, 2)), object(), Hostile(), raising, leaving, lambda: None]
+JUNK = [
+    None,
+    3,
+    -1.5,
+    float("nan"),
+    "text",
+    b"",
+    (),
+    [None],
+    {},
+    {"line": 3},
+    np.zeros((2, 2)),
+    object(),
+    Hostile(),
+    raising,
+    leaving,
+    lambda: None,
+]
 
 
 # ---- all exercises ----
@@ -62,7 +79,9 @@ JUNK = [None, 3, -1.5, float("nan"), "text", b"", (), [None], {}, {"line": 3}, n
 def test_an_exercise_is_complete(number):
     exercise = get_exercise(number)
     assert len(exercise.hints) == 4 and all(exercise.hints) and exercise.hints[0].endswith("?")
-    assert not any(re.search(r"\bdef |\byield |[\[\]]|==", text) for text in exercise.hints), "a hint is words, not code that could be pasted"
+    assert not any(re.search(r"\bdef |\byield |[\[\]]|==", text) for text in exercise.hints), (
+        "a hint is words, not code that could be pasted"
+    )
     names = [name for name, _ in exercise.parts]
     assert len(set(names)) == len(names) and all(points > 0 for _, points in exercise.parts)
     assert exercise.points == sum(points for _, points in exercise.parts)
@@ -75,7 +94,9 @@ def test_numbers_are_unique_and_belong_to_their_lesson():
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(
-    "answer", JUNK, ids=lambda a: type(a).__name__ if isinstance(a, Hostile) or type(a) is object else getattr(a, "__name__", repr(a))
+    "answer",
+    JUNK,
+    ids=lambda a: type(a).__name__ if isinstance(a, Hostile) or type(a) is object else getattr(a, "__name__", repr(a)),
 )
 def test_no_answer_makes_check_raise(number, answer):
     verdict = check(number, answer)
@@ -127,13 +148,21 @@ def test_a_grader_cannot_make_up_parts():
 # ---- verdicts ----
 
 FAILED = Part("sums", False, "7 & <i>", "8: 2 (p - 1)", "Half of it", rank=2, op="send 2 -> 3 at cell:7", points=2)
-VERDICT = Verdict("02.1", "a <ring>", (Part("runs", True, "fine", "not shown"), FAILED, Part("bytes", None)), hints_seen=1)
+VERDICT = Verdict(
+    "02.1", "a <ring>", (Part("runs", True, "fine", "not shown"), FAILED, Part("bytes", None)), hints_seen=1
+)
 
 
 def test_a_verdict_says_everything_in_words():
     text = str(VERDICT)
     assert text.splitlines()[0] == "Exercise 02.1, a <ring>: 1 of 3 parts passed, 1 of 4 points"
-    for word in ("✓ runs: passed", "✗ sums: not yet (rank 2, send 2 -> 3 at cell:7)", "8: 2 (p - 1)", "note: Half of it", "– bytes: not judged"):
+    for word in (
+        "✓ runs: passed",
+        "✗ sums: not yet (rank 2, send 2 -> 3 at cell:7)",
+        "8: 2 (p - 1)",
+        "note: Half of it",
+        "– bytes: not judged",
+    ):
         assert word in text
     assert 'hint("02.1") gives a place to look (1 of 4 hints seen)' in text
     assert VERDICT.first_failure is FAILED and not VERDICT
@@ -166,7 +195,13 @@ def test_hints_come_one_after_the_other_and_the_last_stays():
     assert [(h.level, h.text) for h in given] == [*enumerate(hints), (3, hints[3])]
     assert "a question" in str(given[0]) and "gives a place to look" in str(given[0])
     assert 'hint("' not in str(given[3])
-    assert [str(h).split(", ")[1].split(" (")[0] for h in given] == ["hint 1 of 4", "hint 2 of 4", "hint 3 of 4", "hint 4 of 4", "hint 4 of 4"]
+    assert [str(h).split(", ")[1].split(" (")[0] for h in given] == [
+        "hint 1 of 4",
+        "hint 2 of 4",
+        "hint 3 of 4",
+        "hint 4 of 4",
+        "hint 4 of 4",
+    ]
     assert desk.hint("02.2").level == 0  # each exercise has its own ladder
 
 
@@ -207,7 +242,9 @@ def test_a_call_gives_its_value():
 def test_what_a_function_raises_has_the_learners_line():
     fault = attempt(raising, 1).fault
     assert fault.text == "ZeroDivisionError: <b>mine</b>"
-    assert fault.place == f"test_exercises.py:{raising.__code__.co_firstlineno + 1}" and fault.code.startswith("raise ZeroDivisionError")
+    assert fault.place == f"test_exercises.py:{raising.__code__.co_firstlineno + 1}" and fault.code.startswith(
+        "raise ZeroDivisionError"
+    )
 
 
 def test_an_exit_does_not_end_the_notebook():
@@ -254,7 +291,9 @@ def stone_deaf_around_another():
             continue
 
 
-@pytest.mark.parametrize("function", [endless, asleep, deaf, stone_deaf, stone_deaf_around_another], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [endless, asleep, deaf, stone_deaf, stone_deaf_around_another], ids=lambda f: f.__name__
+)
 def test_a_function_without_an_end_is_stopped(function):
     begin = time.monotonic()
     fault = attempt(function, seconds=SOON_S).fault
@@ -287,7 +326,10 @@ def test_a_deadline_leaves_signals_and_timers_as_they_were():
 
 
 def test_of_two_deadlines_the_first_that_is_over_ends_it():
-    begin, runner_s = time.monotonic(), signal.getitimer(signal.ITIMER_REAL)[0]  # the test runner's own time limit, if it has one
+    begin, runner_s = (
+        time.monotonic(),
+        signal.getitimer(signal.ITIMER_REAL)[0],
+    )  # the test runner's own time limit, if it has one
     with pytest.raises(TimeUp), deadline(SOON_S), deadline(60):
         endless()
     with pytest.raises(TimeUp), deadline(60), deadline(SOON_S):
@@ -296,7 +338,10 @@ def test_of_two_deadlines_the_first_that_is_over_ends_it():
     assert bool(signal.getitimer(signal.ITIMER_REAL)[0]) == bool(runner_s)
 
 
-@pytest.mark.parametrize(("value", "number"), [(3, 3.0), (np.float32(0.5), 0.5), (np.array([2]), None), ("3", None), (True, None), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(3, 3.0), (np.float32(0.5), 0.5), (np.array([2]), None), ("3", None), (True, None), (None, None)],
+)
 def test_numbers_are_read_and_nothing_else(value, number):
     with np.errstate(all="ignore"):
         assert read_number(value) == number
@@ -336,7 +381,9 @@ def star(rank, ranks, value):
 def test_messages_and_the_longest_chain_of_them_are_counted(program, steps, messages):
     run = run_programs(program, 5, [np.full(3, r) for r in range(5)])
     assert run.fault is None and (run.steps, len(run.messages)) == (steps, messages)
-    assert all(m.size_bytes == 3 * np.dtype(int).itemsize and m.origin.startswith("test_exercises.py:") for m in run.messages)
+    assert all(
+        m.size_bytes == 3 * np.dtype(int).itemsize and m.origin.startswith("test_exercises.py:") for m in run.messages
+    )
     assert [int(r[0]) for r in run.results] == {around: [1, 2, 3, 4, 0], chain: [0] * 5, star: [0] * 5}[program]
     assert run.sent_bytes(0) == sum(m.size_bytes for m in run.sent_by(0))
 
@@ -397,7 +444,14 @@ def test_a_program_without_an_end_is_stopped():
 
 
 @pytest.mark.parametrize(
-    "asked", [7, "send", Request("no such kind", (0, 1)), Request("send", (1, 0), np.ones(1)), Request("send", "01", np.ones(1))]
+    "asked",
+    [
+        7,
+        "send",
+        Request("no such kind", (0, 1)),
+        Request("send", (1, 0), np.ones(1)),
+        Request("send", "01", np.ones(1)),
+    ],
 )
 def test_what_is_no_request_is_a_fault(asked):
     def wrong(rank, ranks, value):

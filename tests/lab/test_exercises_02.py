@@ -1,4 +1,6 @@
-"""Lesson 02's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what they are."""
+"""Lesson 02's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what
+they are.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab.cost.fit import fit_line
-from parallel_lab.lab.all_reduce_menu import AllReduceMenu
+from parallel_lab.lab.collectives.algorithms.algorithm import algorithm
+from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
 from parallel_lab.lab.exercises import check
-from parallel_lab.run.algorithms import algorithm
+from parallel_lab.processes.measure.fit import fit_line
 from parallel_lab.run.communicator import Request
 
 
@@ -110,7 +112,12 @@ def test_what_a_program_writes_into_its_chunks_is_its_own():
 @pytest.mark.parametrize(
     ("answer", "part", "words", "rank"),
     [
-        (lambda rank, ranks, chunks: chunks[rank], "values", "No message was sent: every rank has only its own addend", 0),
+        (
+            lambda rank, ranks, chunks: chunks[rank],
+            "values",
+            "No message was sent: every rank has only its own addend",
+            0,
+        ),
         (shifted, "values", "rank r has chunk r + 1. Let each rank begin with the chunk before", 0),
         (ring_scatter(mean=True), "values", "That is the mean", 0),
         (ring_scatter(rounds=lambda n: n - 2), "steps", "3: n - 1", None),
@@ -127,7 +134,9 @@ def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
 
 
 def begun(begin, way):
-    """A ring to the right (way 1) or to the left that begins with chunk rank + begin and returns the chunk it added last."""
+    """A ring to the right (way 1) or to the left that begins with chunk rank + begin and returns the chunk it added
+    last.
+    """
 
     def program(rank, ranks, chunks):
         chunks, at = list(chunks), (rank + begin) % ranks
@@ -152,12 +161,16 @@ def test_the_bytes_of_a_whole_vector_ring_and_of_the_right_one_are_counted():
     """(n - 1) S against (n - 1)/n S, with n = 4 ranks and S = 4 chunks of 6 float64."""
     part = failed(check("02.1", sum_of_everything))["bytes"]
     size_bytes = 4 * 6 * 8
-    assert part.found == f"{3 * size_bytes} bytes sent by rank 0" and part.expected.startswith(f"{3 * size_bytes // 4} on 4 ranks")
+    assert part.found == f"{3 * size_bytes} bytes sent by rank 0" and part.expected.startswith(
+        f"{3 * size_bytes // 4} on 4 ranks"
+    )
     assert "send 0 -> 1 at test_exercises_02.py:" in part.op
 
 
 def test_a_wrong_sum_says_whose_addends_are_missing():
-    """After n - 2 of n - 1 steps chunk r has come past n - 1 ranks; on 4 ranks the one that is missing on rank 0 is that of its right neighbour."""
+    """After n - 2 of n - 1 steps chunk r has come past n - 1 ranks; on 4 ranks the one that is missing on rank 0 is
+    that of its right neighbour.
+    """
     part = failed(check("02.1", ring_scatter(rounds=lambda n: n - 2)))["values"]
     assert part.found.startswith("on 4 ranks: chunk 0") and part.rank == 0 and "missing" in part.found
 
@@ -167,7 +180,11 @@ def test_the_collective_itself_is_no_answer():
         return (yield Request("reduce_scatter", tuple(range(ranks)), np.concatenate(chunks)))
 
     part = check("02.1", asks).first_failure
-    assert "Sends and recvs only" in part.expected and part.rank == 0 and "reduce_scatter at test_exercises_02.py:" in part.op
+    assert (
+        "Sends and recvs only" in part.expected
+        and part.rank == 0
+        and "reduce_scatter at test_exercises_02.py:" in part.op
+    )
 
 
 def test_an_answer_for_four_ranks_only_does_not_pass():
@@ -290,7 +307,10 @@ def test_without_a_fit_it_is_asked_for(fit):
 
 def test_the_menu_is_passed_by_every_choice_at_par_and_by_no_other():
     menu = AllReduceMenu()
-    par = min(sum(o.count * p[n] for o, p, n in zip(menu.orders, menu.prices_s, c, strict=True)) for c in itertools.product(menu.names, repeat=4))
+    par = min(
+        sum(o.count * p[n] for o, p, n in zip(menu.orders, menu.prices_s, c, strict=True))
+        for c in itertools.product(menu.names, repeat=4)
+    )
     for names in itertools.product(("ring", "recursive_doubling", "halving_doubling_near_first"), repeat=4):
         total = sum(o.count * p[n] for o, p, n in zip(menu.orders, menu.prices_s, names, strict=True))
         assert check("02.4", names).passed == (total <= par)

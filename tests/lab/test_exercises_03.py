@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.errors import ArgumentError
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises import check
 from parallel_lab.lab.exercises.descent import Line, LossCurves, TwoLayers, compare, mixed_rows, steady_rows, train
 
@@ -31,9 +31,13 @@ def test_steady_rows_have_curvature_one_in_every_direction():
     np.testing.assert_allclose(x @ w, y, atol=1e-5)  # the minimum is 0
 
 
-@pytest.mark.parametrize(("ranks", "mean", "factor"), [(1, False, 1), (2, False, 2), (4, False, 4), (4, True, 1), (8, False, 8)])
+@pytest.mark.parametrize(
+    ("ranks", "mean", "factor"), [(1, False, 1), (2, False, 2), (4, False, 4), (4, True, 1), (8, False, 8)]
+)
 def test_the_loss_of_a_line_follows_the_closed_form(ranks, mean, factor):
-    """Each step multiplies the error by 1 - factor * rate, the loss by its square; the first loss is mean(y^2), since w begins at 0."""
+    """Each step multiplies the error by 1 - factor * rate, the loss by its square; the first loss is mean(y^2), since w
+    begins at 0.
+    """
     rate, steps = 0.15, 6
     _, y = steady_rows()
     want = [float((y**2).mean()) * (1 - factor * rate) ** (2 * step) for step in range(steps)]
@@ -55,7 +59,11 @@ def test_the_table_says_which_tensors_differ():
     assert proof.equal and len(proof.rows) == 5 and proof.title == "2 ranks with data_parallel against one device"
     wrong = compare(train(TwoLayers, sgd(0.1), mixed_rows(), ranks=2, steps=3), one)
     assert not any(row.equal for row in wrong.rows)
-    assert [row.tensor for row in compare(one, one, gradients=False).rows] == ["w1 after step 3", "w2 after step 3", "mean loss, step 3"]
+    assert [row.tensor for row in compare(one, one, gradients=False).rows] == [
+        "w1 after step 3",
+        "w2 after step 3",
+        "mean loss, step 3",
+    ]
 
 
 # ---- curves ----
@@ -65,15 +73,21 @@ def test_curves_have_a_text_and_a_picture_for_everybody():
     curves = LossCurves({"one <device>": [1.0, 0.1], "4 ranks": [1.0, math.inf, math.nan]}, "A & B")
     assert str(curves).splitlines()[0] == "A & B" and "nan" in str(curves) and str(curves).count("\n") == 4
     picture = curves._repr_html_()
-    assert 'role="img"' in picture and "one &lt;device&gt;: from 1 to 0.1 in 2 steps" in picture and "A &amp; B" in picture
+    assert (
+        'role="img"' in picture and "one &lt;device&gt;: from 1 to 0.1 in 2 steps" in picture and "A &amp; B" in picture
+    )
     assert "nan" not in picture.partition(">")[2] and "http" not in picture  # what is not finite lies on the border
-    assert len({part.split('"')[1] for part in picture.split("stroke-dasharray=")[1:]}) == 2  # told apart without colour
+    assert (
+        len({part.split('"')[1] for part in picture.split("stroke-dasharray=")[1:]}) == 2
+    )  # told apart without colour
 
 
 def test_names_of_curves_that_end_together_do_not_lie_on_each_other():
     picture = LossCurves({name: [1.0, 0.5] for name in "abcd"})._repr_html_()
     heights = [
-        float(part.split('"')[0].split(" ")[1].removesuffix("h22")) for part in picture.split('d="M')[1:] if part.split('"')[0].endswith("h22")
+        float(part.split('"')[0].split(" ")[1].removesuffix("h22"))
+        for part in picture.split('d="M')[1:]
+        if part.split('"')[0].endswith("h22")
     ]
     assert len(heights) == 4 and min(abs(a - b) for i, a in enumerate(heights) for b in heights[:i]) >= 15
 
@@ -173,7 +187,12 @@ def test_the_first_rank_with_a_wrong_weight_is_named():
 
 def test_a_function_that_fails_is_shown_once():
     verdict = check("03.2", lambda rows: 1 / 0)
-    assert [part.passed for part in verdict.parts] == [False, None, None, None] and "ZeroDivisionError" in verdict.parts[0].found
+    assert [part.passed for part in verdict.parts] == [
+        False,
+        None,
+        None,
+        None,
+    ] and "ZeroDivisionError" in verdict.parts[0].found
 
 
 # ---- 03.3 ----

@@ -1,4 +1,6 @@
-"""Lesson 04's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what they are."""
+"""Lesson 04's exercises: right answers of several kinds pass, wrong ones fail where they are wrong and are told what
+they are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab.cluster import cluster_for
+from parallel_lab.base.cluster import cluster_for
 from parallel_lab.lab.exercises import check, lesson_04
 from parallel_lab.lab.exercises.lesson_04 import RANDOM_LISTS
 
@@ -44,7 +46,9 @@ def by_size(sizes, threshold_mb, *, unit=MB, before=False, equal=False, forget=T
 
 
 def semi_auto(sizes, threshold_mb):
-    """The rule of the modes that cut operators: strictly smaller than the room that is left, and who opens a bucket takes none of it."""
+    """The rule of the modes that cut operators: strictly smaller than the room that is left, and who opens a bucket
+    takes none of it.
+    """
     buckets, room = [], threshold_mb * MB
     for n, size in enumerate(sizes):
         if buckets and size < room:
@@ -56,7 +60,9 @@ def semi_auto(sizes, threshold_mb):
     return buckets
 
 
-@pytest.mark.parametrize("form", [list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets)])
+@pytest.mark.parametrize(
+    "form", [list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets)]
+)
 def test_buckets_by_the_rule_pass_in_any_form(form):
     verdict = check("04.1", lambda sizes, threshold_mb: form(by_size(sizes, threshold_mb)))
     assert verdict.passed and verdict.points == 6, str(verdict)
@@ -65,24 +71,32 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
 @pytest.mark.parametrize(
     ("answer", "part", "words"),
     [
-        (semi_auto, "the example", "That is the rule where operators are cut"),
-        (lambda s, t: [[n] for n in range(len(s))], "the example", "that is what threshold 0 asks for"),
+        (semi_auto, "the example", "That is the rule where operators are split"),
+        (lambda s, t: [[n] for n in range(len(s))], "the example", "that is what threshold 0 means"),
         (lambda s, t: [list(range(len(s)))], "threshold 0", "All in one bucket, whatever the threshold"),
-        (lambda s, t: by_size(s, t, before=True), "the example", "cut before the gradient"),
-        (lambda s, t: by_size(s, t, equal=True), "around the threshold", "A sum of exactly the threshold goes on"),
-        (lambda s, t: by_size(s, t, forget=False), "the example", "not set back to 0"),
+        (lambda s, t: by_size(s, t, before=True), "the example", "split before the gradient"),
+        (lambda s, t: by_size(s, t, equal=True), "around the threshold", "A sum equal to the threshold does not end"),
+        (lambda s, t: by_size(s, t, forget=False), "the example", "not reset to 0"),
         (lambda s, t: by_size(s, t, unit=10**6), "around the threshold", "not a million"),
         (lambda s, t: by_size(s, t, unit=MB // 4), "the example", "A quarter of the threshold"),
-        (lambda s, t: by_size(s, t, keep_last=False), "the example", "The last bucket, which never got full, is missing"),
+        (
+            lambda s, t: by_size(s, t, keep_last=False),
+            "the example",
+            "The last bucket, which never got full, is missing",
+        ),
         (lambda s, t: by_size(s, t or 1), "threshold 0", "every gradient travels alone"),
-        (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is no message"),
+        (lambda s, t: [*by_size(s, t), []], "the example", "An empty bucket is not a message"),
         (lambda s, t: [*by_size(s, t), [0]], "the example", "A gradient is in two buckets"),
         (lambda s, t: [[0, 0]], "the example", "Gradients 1, 2, 3, 4 are in no bucket. One is in two places."),
-        (lambda s, t: [s], "the example", "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes."),
+        (
+            lambda s, t: [s],
+            "the example",
+            "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes.",
+        ),
         (lambda s, t: by_size(s, t)[::-1], "the example", "in another order"),
         (lambda s, t: None, "the example", "Lists of positions"),
         (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
-        (None, "the example", "no function"),
+        (None, "the example", "not a function"),
     ],
 )
 def test_wrong_buckets_are_told_what_they_are(answer, part, words):
@@ -141,13 +155,17 @@ def test_golf_takes_any_list_of_whole_numbers(form):
         ([9], {"beats one message", "beats every threshold", "par"}, "Nothing overlaps"),
         ([0, 1, 2, 3, 4, 5, 6, 7, 8], {"beats one message", "beats every threshold", "par"}, "pays ten starts"),
         ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
-        ([4], {"par"}, "The line stands idle until 5 ms"),
+        ([4], {"par"}, "The line is idle until 5 ms"),
         ([0, 5], {"par"}, "idle"),
         ([5, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "3 comes after 5"),
         ([-1, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "none negative"),
         ([True, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "rising ints"),
         ([], {"an index list", "beats one message", "beats every threshold", "par"}, "rising ints"),
-        ([0.5], {"an index list", "beats one message", "beats every threshold", "par"}, "Positions at which messages end"),
+        (
+            [0.5],
+            {"an index list", "beats one message", "beats every threshold", "par"},
+            "Positions at which messages end",
+        ),
         (None, {"an index list", "beats one message", "beats every threshold", "par"}, "no list yet"),
     ],
 )
@@ -182,17 +200,29 @@ def test_one_line_for_all_messages_passes(form):
     ("answer", "part", "words"),
     [
         (lambda r, s, b, a, t: sum(a + t * m for m in s), "equal messages", "That is all the sending"),
-        (lambda r, s, b, a, t: max(0, sum(a + t * m for m in s) - b), "equal messages", "cannot start before its gradients are there"),
-        (lambda r, s, b, a, t: max(0, max(x + a + t * m for x, m in zip(r, s, strict=True)) - b), "equal messages", "a line of its own"),
+        (
+            lambda r, s, b, a, t: max(0, sum(a + t * m for m in s) - b),
+            "equal messages",
+            "cannot start before its gradients are ready",
+        ),
+        (
+            lambda r, s, b, a, t: max(0, max(x + a + t * m for x, m in zip(r, s, strict=True)) - b),
+            "equal messages",
+            "its own line",
+        ),
         (lambda r, s, b, a, t: exposed(r, s, 0, a, t), "one message", "when the last message ends"),
         (lambda r, s, b, a, t: exposed(r, s, b, 0, t), "one message", "The starts are missing"),
         (lambda r, s, b, a, t: a + t * s[-1], "fusion golf", "Only the last message"),
-        (lambda r, s, b, a, t: sum(a + t * m for m in s) - exposed(r, s, b, a, t), "equal messages", "That is what hides"),
-        (lambda r, s, b, a, t: exposed(r, s, 0, a, t) - b, "all hidden", "Negative: backward goes on"),
+        (
+            lambda r, s, b, a, t: sum(a + t * m for m in s) - exposed(r, s, b, a, t),
+            "equal messages",
+            "That is what hides",
+        ),
+        (lambda r, s, b, a, t: exposed(r, s, 0, a, t) - b, "all hidden", "Negative: backward continues"),
         (lambda r, s, b, a, t: "much", "one message", "Seconds"),
         (lambda r, s, b, a, t: math.nan, "one message", "Seconds"),
         (lambda r, s, b, a, t: 1 / 0, "one message", "ZeroDivisionError"),
-        (None, "one message", "no function"),
+        (None, "one message", "not a function"),
     ],
 )
 def test_a_wrong_time_is_told_what_it_is(answer, part, words):
@@ -200,7 +230,9 @@ def test_a_wrong_time_is_told_what_it_is(answer, part, words):
 
 
 def test_the_training_steps_were_counted_on_a_line_of_2_times_3_hops():
-    """4 ranks: 6 alpha + 3/2 beta m, and 3/4 m additions. What the log has after backward is what one line makes of when messages were ready."""
+    """4 ranks: 6 alpha + 3/2 beta m, and 3/4 m additions. What the log has after backward is what one line makes of
+    when messages were ready.
+    """
     steps = lesson_04._training_steps()
     assert len(steps) == 2
     gamma = cluster_for(4).device.gamma_s_per_byte
@@ -208,4 +240,6 @@ def test_the_training_steps_were_counted_on_a_line_of_2_times_3_hops():
         assert (line.alpha_s, line.beta_s_per_byte) == pytest.approx((6 * alpha_s, 1.5 * beta + 0.75 * gamma))
         assert len(ready) == len(sizes) == 3 and list(ready) == sorted(ready)
         assert sum(sizes) == 4 * (192 * 128 + 128 * 256 + 256 * 96 + 96 * 192 + 192 * 64)
-        assert counted_s == pytest.approx(exposed(ready, sizes, backward_s, line.alpha_s, line.beta_s_per_byte), rel=1e-9)
+        assert counted_s == pytest.approx(
+            exposed(ready, sizes, backward_s, line.alpha_s, line.beta_s_per_byte), rel=1e-9
+        )

@@ -1,4 +1,6 @@
-"""The Fusion Lab without a widget: groups as the compiled plan has them, times that add up, the puzzle, and refusals that change nothing."""
+"""The Fusion Lab without a widget: groups as the compiled plan has them, times that add up, the puzzle, and refusals
+that change nothing.
+"""
 
 import json
 import random
@@ -7,15 +9,20 @@ from itertools import pairwise
 
 import pytest
 
-from parallel_lab.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.errors import ArgumentError, ContextError, ParallelLabError
+from parallel_lab.base.settings.fusion_rules import (
+    buckets_of,
+    index_groups,
+    size_groups_by_bytes,
+    size_groups_by_elements,
+)
 from parallel_lab.cost import predict_timeline
-from parallel_lab.errors import ArgumentError, ContextError, ParallelLabError
-from parallel_lab.fusion import buckets_of, index_groups, size_groups_by_bytes, size_groups_by_elements
-from parallel_lab.lab.fusion_lab import DEVICES, MODES, PARALLEL_MODES, FusionLab
-from parallel_lab.lab.fusion_lanes import event_lanes, plan_lanes
-from parallel_lab.lab.fusion_page import fusion_page
-from parallel_lab.lab.fusion_subjects import GOLF, SUBJECTS
-from parallel_lab.run.shm import close_all
+from parallel_lab.lab.fusion.case import MODES
+from parallel_lab.lab.fusion.lanes import event_lanes, plan_lanes
+from parallel_lab.lab.fusion.model import DEVICES, PARALLEL_MODES, FusionLab
+from parallel_lab.lab.fusion.subjects import GOLF, SUBJECTS
+from parallel_lab.processes.shm import close_all
 
 NETWORKS = [name for name, subject in SUBJECTS.items() if subject.job is not None]
 each_network = pytest.mark.parametrize("subject", NETWORKS)
@@ -25,7 +32,22 @@ MB = 1024 * 1024
 
 def state(lab):
     shot = lab.snapshot()
-    return {key: shot[key] for key in ("subject", "devices", "parallel_mode", "mode", "config", "cuts", "lanes", "times", "golf", "line", "cluster")}
+    return {
+        key: shot[key]
+        for key in (
+            "subject",
+            "devices",
+            "parallel_mode",
+            "mode",
+            "config",
+            "cuts",
+            "lanes",
+            "times",
+            "golf",
+            "line",
+            "cluster",
+        )
+    }
 
 
 def joined(groups):
@@ -37,7 +59,9 @@ def joined(groups):
 
 
 def test_golf_from_its_naive_ends_to_par():
-    """The published numbers of the puzzle: 28.0 unfused and in one bucket, 24.75 with the best threshold, 22.0 at par with index [0, 3, 5]."""
+    """The published numbers of the puzzle: 28.0 unfused and in one bucket, 24.75 with the best threshold, 22.0 at par
+    with index [0, 3, 5].
+    """
     lab = FusionLab("golf")
     lab.set_mode("each")
     assert lab.score.step_s * 1e3 == pytest.approx(28.0)
@@ -138,7 +162,11 @@ def test_lanes_are_the_predicted_timeline_of_the_plan(subject, parallel_mode, mo
     ends = {box.name: box.end_s for box in lanes.boxes}
     for sent in lanes.messages:
         assert sent.ready_s == max(ends[name] for name in sent.members) <= sent.start_s
-    behind = lanes.communication_s if mode == "off" else max(0.0, lanes.messages[-1].end_s - max(lanes.backward_s, lanes.messages[0].start_s))
+    behind = (
+        lanes.communication_s
+        if mode == "off"
+        else max(0.0, lanes.messages[-1].end_s - max(lanes.backward_s, lanes.messages[0].start_s))
+    )
     assert lanes.exposed_s == pytest.approx(behind, abs=1e-12)
 
 
@@ -146,7 +174,9 @@ def test_lanes_are_the_predicted_timeline_of_the_plan(subject, parallel_mode, mo
 @each_mode
 @pytest.mark.parametrize("seed", range(4))
 def test_the_search_counts_what_the_plan_costs(subject, parallel_mode, seed):
-    """Any contiguous grouping: the quick model behind par and the compiled plan give the same step; and none of them beats par."""
+    """Any contiguous grouping: the quick model behind par and the compiled plan give the same step; and none of them
+    beats par.
+    """
     rng = random.Random(seed)
     lab = FusionLab(subject, devices=4, parallel_mode=parallel_mode)
     case = lab._case
@@ -172,7 +202,9 @@ def test_the_plan_groups_as_the_rules_do(subject, parallel_mode, mode):
 
 
 def test_positions_behind_the_last_gradient_are_told():
-    """MindSpore cuts nothing there either, and says so. Ten gradients: the last position is 9, the first 10 are all of them."""
+    """MindSpore cuts nothing there either, and says so. Ten gradients: the last position is 9, the first 10 are all of
+    them.
+    """
     assert len(GOLF) == 10
     lab = FusionLab("golf")
     lab.set_index([0, 9, 10, 99])
@@ -412,4 +444,4 @@ def test_the_page_needs_nothing_else():
 def test_a_hostile_name_cannot_leave_the_page():
     shot = FusionLab("golf").snapshot()
     shot["status"] = "</script><script>alert(1)</script>"
-    assert "</script><script>alert" not in fusion_page(shot)
+    assert "</script><script>alert" not in FusionLab.page(shot)

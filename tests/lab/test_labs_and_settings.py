@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 
 from parallel_lab import Session
-from parallel_lab.compiler import compile_network
-from parallel_lab.context import (
+from parallel_lab.base.settings.context import (
     default_settings,
     frozen,
     get_auto_parallel_context,
@@ -20,13 +19,15 @@ from parallel_lab.context import (
     set_cost_model_context,
 )
 from parallel_lab.cost.time import message_bytes
-from parallel_lab.lab import networks
-from parallel_lab.lab.fusion_lab import FusionLab
-from parallel_lab.lab.graph_strip import graph_strip
-from parallel_lab.lab.picture import message_table, timeline_lanes
-from parallel_lab.lab.quickstart import Quickstart, messages_of
-from parallel_lab.lab.strategy_lab import StrategyLab
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.graph.compiler import compile_network
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.pictures.graph_strip import graph_strip
+from parallel_lab.lab.pictures.picture import message_table, timeline_lanes
+from parallel_lab.lab.quickstart.model import Quickstart
+from parallel_lab.lab.quickstart.result import messages_of
+from parallel_lab.lab.shared import networks
+from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.processes.shm import WorkerPool
 
 FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
 
@@ -35,7 +36,11 @@ SETTINGS = [
     {"parallel_mode": "data_parallel"},
     {"gradients_mean": True, "loss_repeated_mean": False},
     {"comm_fusion": FUSED, "fusion_index": "first_n"},
-    {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"parallel_optimizer_threshold": 0}, "comm_fusion": FUSED},
+    {
+        "enable_parallel_optimizer": True,
+        "parallel_optimizer_config": {"parallel_optimizer_threshold": 0},
+        "comm_fusion": FUSED,
+    },
     {"grad_accumulation_step": 2},
     {"pipeline_stages": 2},
     {"device_num": 2, "global_rank": 1},
@@ -69,7 +74,9 @@ def shown():
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
 def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, settings):
-    """A StrategyLab once raised IndexError after grad_accumulation_step=2, and would not open under the optimizer parallel."""
+    """A StrategyLab once raised IndexError after grad_accumulation_step=2, and would not open under the optimizer
+    parallel.
+    """
     alone = shown()
     set_auto_parallel_context(**settings)
     assert shown() == alone
@@ -107,7 +114,10 @@ def numbered(monkeypatch):
         net.b1.comm_fusion = 0
         return net
 
-    for name, factory in (("megatron", megatron), ("transformer", lambda p: networks.NETWORKS["transformer"].factory(p).set_comm_fusion(3))):
+    for name, factory in (
+        ("megatron", megatron),
+        ("transformer", lambda p: networks.NETWORKS["transformer"].factory(p).set_comm_fusion(3)),
+    ):
         monkeypatch.setitem(networks.NETWORKS, f"numbered {name}", networks.NETWORKS[name]._replace(factory=factory))
 
 
@@ -134,7 +144,9 @@ def test_a_bucket_lies_at_every_layer_whose_gradients_it_carries(numbered):
         finally:
             lab.close()
         gradients = {
-            m["number"] for m in shot["messages"] if m["phase"] == "backward" and (m["carries"] or m["reason"].find("hold the same slice") > 0)
+            m["number"]
+            for m in shot["messages"]
+            if m["phase"] == "backward" and (m["carries"] or m["reason"].find("hold the same slice") > 0)
         }
         numbers[name] = {n["id"]: len(gradients & set(n["messages"])) for n in shot["graph"]["nodes"]}, gradients
     (apart, _), (together, buckets) = numbers.values()
@@ -161,7 +173,10 @@ def test_bytes_and_times_of_started_messages_are_those_of_the_messages(executor)
     table = [m for m in message_table(plan, 0, events) if m["group"]]
     assert started and [m["bytes_counted"] for m in table] == [message_bytes(plan, i, 0) for i in messages]
     assert [m["time_measured_s"] for m in table] == [took[i.out] for i in messages]
-    medians = [statistics.median(e.duration_s for e in events if e.kind == "communication" and e.name == i.out) for i in messages]
+    medians = [
+        statistics.median(e.duration_s for e in events if e.kind == "communication" and e.name == i.out)
+        for i in messages
+    ]
     assert [m.time_measured_s for m in messages_of(plan, events) if m.group] == medians
     for lane in timeline_lanes(plan, events)["lanes"]:
         assert all(a["end"] <= b["start"] + 1e-6 for a, b in pairwise(lane["meanwhile"]))

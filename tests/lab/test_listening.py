@@ -1,12 +1,14 @@
-"""A model that runs one thing at a time: who waits gets the end of the run it waits for, whatever listeners do meanwhile."""
+"""A model that runs one thing at a time: who waits gets the end of the run it waits for, whatever listeners do
+meanwhile.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from parallel_lab.errors import ArgumentError
-from parallel_lab.lab.listening import RunsOneThing
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.shared.lab import RunsOneThing
 
 PATIENCE_S = 30.0
 
@@ -17,14 +19,14 @@ class Runs(RunsOneThing):
 
     @property
     def run(self) -> dict:
-        return self._run
+        return self._run.to_dict()
 
 
 def test_a_run_is_told_when_it_begins_and_ends():
     runs, heard = Runs(), []
     runs.on_change(lambda kind: heard.append((kind, runs.run["state"])))
     runs.go(lambda: "fine")
-    assert runs.wait(PATIENCE_S) and heard == [("run", "running"), ("run", "done")]
+    assert runs.wait(PATIENCE_S) and heard == [("run", "running"), ("run", "done"), ("picture", "done")]
     assert runs.run == {"state": "done", "text": "fine", "error": None}
 
 
@@ -73,7 +75,7 @@ def test_a_run_that_a_listener_begins_is_waited_for_too():
 
     runs.on_change(listener)
     runs.go(lambda: "first")
-    first = runs._thread
+    first = runs._run.thread
     assert told.wait(PATIENCE_S)
     first.join(PATIENCE_S)
     assert not runs.wait(0.1)
@@ -85,13 +87,13 @@ def test_a_listener_may_close_the_model_in_the_runs_own_thread():
     runs = Runs()
     runs.on_change(lambda _: runs.close() if runs.run["state"] == "done" else None)
     runs.go(lambda: "fine")
-    thread = runs._thread
+    thread = runs._run.thread
     thread.join(PATIENCE_S)
     assert not thread.is_alive() and runs.wait(PATIENCE_S)
 
 
 def test_closing_waits_for_a_run_and_tells_it_to_stop():
     runs = Runs()
-    runs.go(lambda: "stopped" if runs._stop.wait(PATIENCE_S) else "not told")
+    runs.go(lambda: "stopped" if runs._run.stop.wait(PATIENCE_S) else "not told")
     runs.close()
     assert runs.run["text"] == "stopped"

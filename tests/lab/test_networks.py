@@ -1,25 +1,25 @@
-"""The networks and problems of the labs: what they train on, their operators by name, and that their presets are right."""
+"""The networks and problems of the labs: what they train on, their operators by name, and that their presets are
+right.
+"""
 
 import numpy as np
 import pytest
 
 import parallel_lab as pl
-from parallel_lab.dataset import load_digits, load_digits_cifar, seed_batch
-from parallel_lab.errors import ArgumentError, StrategyError
-from parallel_lab.lab.layers import operator_of
-from parallel_lab.lab.networks import (
+from parallel_lab.base.errors import ArgumentError, StrategyError
+from parallel_lab.lab.pictures.layers import operator_of
+from parallel_lab.lab.shared.networks import (
     NETWORKS,
-    PROBLEMS,
     ConvNet,
     DenseNet,
     MegatronMlp,
     QuickNet,
     apply_strategies,
-    get_problem,
     operator_layers,
     operator_primitives,
-    problems_of,
 )
+from parallel_lab.lab.shared.problems import PROBLEMS, get_problem, problems_of
+from parallel_lab.train.dataset import load_digits, load_digits_cifar, seed_batch
 
 PAIRS = [(data, name) for name, network in NETWORKS.items() for data in problems_of(network.kind)]
 each_problem = pytest.mark.parametrize("data", PROBLEMS)
@@ -33,7 +33,12 @@ def compiled(data, name, devices, strategies=None):
     net = apply_strategies(network.factory(problem), network.preset(devices) if strategies is None else strategies)
     optimizer = problem.optimizer(net.trainable_params())
     how = {"device_num": devices, "dataset_strategy": "full_batch"}
-    return pl.compile(net, *problem.batches[0], loss=problem.loss(), optimizer=optimizer, **how), net, optimizer, problem
+    return (
+        pl.compile(net, *problem.batches[0], loss=problem.loss(), optimizer=optimizer, **how),
+        net,
+        optimizer,
+        problem,
+    )
 
 
 def losses(data, name, devices, steps, strategies=None):
@@ -56,7 +61,9 @@ def test_the_seed_problem_is_the_quickstart_s_batch():
 def test_the_digits_come_in_45_batches_of_32_that_are_all_of_the_training_images():
     problem, (images, labels) = get_problem("digits"), load_digits()
     assert len(problem.batches) == problem.steps_per_epoch == 1440 // 32
-    assert {(x.shape, str(x.dtype), y.shape, str(y.dtype)) for x, y in problem.batches} == {((32, 784), "float32", (32,), "int32")}
+    assert {(x.shape, str(x.dtype), y.shape, str(y.dtype)) for x, y in problem.batches} == {
+        ((32, 784), "float32", (32,), "int32")
+    }
     np.testing.assert_array_equal(np.concatenate([x for x, _ in problem.batches]), images)
     np.testing.assert_array_equal(np.concatenate([y for _, y in problem.batches]), labels)
 
@@ -111,7 +118,11 @@ def test_operators_are_named_as_in_the_plan(data, name):
     """Of a network that is made of others, the parts carry the operator's name in front."""
     plan, net, _, _ = compiled(data, name, 1, {})
     primitives = operator_primitives(net)
-    of_the_net = {n.name: operator_of(n.name, primitives) for n in plan.graph.nodes if not n.name.startswith("loss_fn.") and not n.opdef.view}
+    of_the_net = {
+        n.name: operator_of(n.name, primitives)
+        for n in plan.graph.nodes
+        if not n.name.startswith("loss_fn.") and not n.opdef.view
+    }
     assert all(of_the_net.values())
     # the position table is sliced for shorter sequences only
     assert set(primitives) - set(of_the_net.values()) <= {"position"}
@@ -130,7 +141,13 @@ def test_operators_of_one_library_layer_are_one_layer():
 def test_the_operators_of_the_three_networks():
     assert list(operator_primitives(QuickNet(4, 4, 4))) == ["matmul", "relu", "matmul2"]
     assert list(operator_primitives(MegatronMlp(4, 4, 4))) == ["mm1", "add1", "gelu", "mm2", "add2"]
-    assert set(operator_primitives(DenseNet(4, 4, 4))) == {"dense1.matmul", "dense1.bias_add", "relu", "dense2.matmul", "dense2.bias_add"}
+    assert set(operator_primitives(DenseNet(4, 4, 4))) == {
+        "dense1.matmul",
+        "dense1.bias_add",
+        "relu",
+        "dense2.matmul",
+        "dense2.bias_add",
+    }
 
 
 def test_parameters_have_the_names_of_the_quickstart():
@@ -175,7 +192,11 @@ def test_a_preset_is_in_force_and_uses_every_rank(data, name, preset, devices):
     given = NETWORKS[name].presets[preset](devices)
     plan = compiled(data, name, devices, given)[0]
     assert all(n.strategy == given[n.name] for n in plan.graph.nodes if n.name in given)
-    most = max(np.prod([*layout.splits, len(layout.partial_group(0))]) for _, v in plan.values if (layout := v.layout) is not None)
+    most = max(
+        np.prod([*layout.splits, len(layout.partial_group(0))])
+        for _, v in plan.values
+        if (layout := v.layout) is not None
+    )
     assert most == devices
 
 
@@ -186,7 +207,13 @@ def test_a_preset_trains_as_one_device_does(data, name, devices):
 
 
 @pytest.mark.parametrize(
-    ("data", "name", "preset"), [(d, n, p) for d, n in PAIRS if len(NETWORKS[n].presets) > 1 and d != "digits" for p in list(NETWORKS[n].presets)[1:]]
+    ("data", "name", "preset"),
+    [
+        (d, n, p)
+        for d, n in PAIRS
+        if len(NETWORKS[n].presets) > 1 and d != "digits"
+        for p in list(NETWORKS[n].presets)[1:]
+    ],
 )
 def test_the_other_presets_train_as_one_device_does(data, name, preset):
     same_as_one_device(data, name, 8, NETWORKS[name].presets[preset](8))
@@ -196,16 +223,29 @@ def same_as_one_device(data, name, devices, strategies):
     found, wanted = losses(data, name, devices, 3, strategies), losses(data, name, 1, 3, {})
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     if NETWORKS[name].kind != "rows":
-        return  # Adam makes a whole step of a gradient that is nothing but rounding: test_equality.py has the bound for its parameters
+        # Adam makes a whole step of a gradient that is nothing but rounding: test_equality.py has the bound for its
+        # parameters
+        return
     for key, value in wanted[1].items():
         np.testing.assert_allclose(found[1][key], value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=key)
 
 
 def test_the_height_preset_exchanges_halos_and_the_channels_preset_adds_up():
-    kinds = {p: [(i.kind, i.name) for _, i in compiled("pictures", "convnet", 8, make(8))[0].instructions("forward")] for p, make in CONV.items()}
-    assert [k for k in kinds["batch and height"] if k[0] == "halo_exchange"] == [("halo_exchange", "conv1.conv2d"), ("halo_exchange", "conv2.conv2d")]
-    assert ("all_reduce", "conv2.conv2d") in kinds["batch and channels"] and ("all_reduce", "conv1.conv2d") not in kinds["batch and channels"]
-    assert not any(kind.startswith("halo") for name in ("batch and channels", "data parallel") for kind, _ in kinds[name])
+    kinds = {
+        p: [(i.kind, i.name) for _, i in compiled("pictures", "convnet", 8, make(8))[0].instructions("forward")]
+        for p, make in CONV.items()
+    }
+    assert [k for k in kinds["batch and height"] if k[0] == "halo_exchange"] == [
+        ("halo_exchange", "conv1.conv2d"),
+        ("halo_exchange", "conv2.conv2d"),
+    ]
+    assert ("all_reduce", "conv2.conv2d") in kinds["batch and channels"] and (
+        "all_reduce",
+        "conv1.conv2d",
+    ) not in kinds["batch and channels"]
+    assert not any(
+        kind.startswith("halo") for name in ("batch and channels", "data parallel") for kind, _ in kinds[name]
+    )
 
 
 CONV = NETWORKS["convnet"].presets
@@ -214,21 +254,30 @@ CONV = NETWORKS["convnet"].presets
 def test_the_transformer_s_block_needs_two_all_reduces_in_forward():
     """Megatron-LM, section 3: one after the attention and one after the MLP."""
     plan = compiled("text", "transformer", 8)[0]
-    reduced = [i.name for _, i in plan.instructions("forward") if i.kind == "all_reduce" and not i.name.startswith("loss_fn.")]
+    reduced = [
+        i.name for _, i in plan.instructions("forward") if i.kind == "all_reduce" and not i.name.startswith("loss_fn.")
+    ]
     assert reduced == ["blocks.0.attention.out.matmul", "blocks.0.mlp.fc2.matmul"]
 
 
 def test_tables_by_rows_add_up_and_tables_by_columns_are_gathered():
     presets = NETWORKS["embedding"].presets
-    rows, columns = (compiled("clicks", "embedding", 8, presets[f"tables by {how}"](8))[0] for how in ("rows", "columns"))
+    rows, columns = (
+        compiled("clicks", "embedding", 8, presets[f"tables by {how}"](8))[0] for how in ("rows", "columns")
+    )
     assert rows.value("deep_table").slice_shape == (8, 16) and columns.value("deep_table").slice_shape == (64, 2)
-    assert [i.name for _, i in rows.instructions("forward") if i.kind == "all_reduce" and "gather" in i.name] == ["wide_gather", "deep_gather"]
+    assert [i.name for _, i in rows.instructions("forward") if i.kind == "all_reduce" and "gather" in i.name] == [
+        "wide_gather",
+        "deep_gather",
+    ]
     assert any(i.kind == "all_gather" for _, i in columns.instructions("forward"))
 
 
 def test_megatron_needs_one_all_reduce_in_forward_besides_the_loss():
     plan = compiled("seed", "megatron", 8)[0]
-    reduced = [i.name for _, i in plan.instructions("forward") if i.kind == "all_reduce" and not i.name.startswith("loss_fn.")]
+    reduced = [
+        i.name for _, i in plan.instructions("forward") if i.kind == "all_reduce" and not i.name.startswith("loss_fn.")
+    ]
     assert reduced == ["mm2"]
 
 

@@ -1,4 +1,6 @@
-"""What the Strategy Lab shows of a plan is what the plan says: blocks, addends, replicas, messages, memory, graph, lanes."""
+"""What the Strategy Lab shows of a plan is what the plan says: blocks, addends, replicas, messages, memory, graph,
+lanes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,22 @@ import math
 import numpy as np
 import pytest
 
+from parallel_lab.base.events import Event
 from parallel_lab.cost.memory import predict_memory
-from parallel_lab.events import Event
-from parallel_lab.lab.graph_strip import graph_strip
-from parallel_lab.lab.layers import flow_graph, operator_of, plan_layers
-from parallel_lab.lab.networks import NETWORKS, get_problem, operator_layers
-from parallel_lab.lab.picture import drawn_dims, message_table, rank_detail, tensor_entries, tensor_picture, timeline_lanes, totals
-from parallel_lab.lab.strategy_lab import DEVICES, StrategyLab
+from parallel_lab.lab.pictures.graph_strip import graph_strip
+from parallel_lab.lab.pictures.layers import flow_graph, operator_of, plan_layers
+from parallel_lab.lab.pictures.picture import (
+    drawn_dims,
+    message_table,
+    rank_detail,
+    tensor_entries,
+    tensor_picture,
+    timeline_lanes,
+    totals,
+)
+from parallel_lab.lab.shared.networks import NETWORKS, operator_layers
+from parallel_lab.lab.shared.problems import get_problem
+from parallel_lab.lab.strategy.model import DEVICES, StrategyLab
 
 NETS, DATA = ("quickstart", "megatron", "dense"), ("seed", "digits")
 LAYERED = [("convnet", "pictures"), ("transformer", "text"), ("embedding", "clicks")]
@@ -57,9 +68,13 @@ def test_ranks_with_one_slice_are_replicas_or_hold_different_addends(net, device
         for number in range(picture["slices"]):
             same = [c for c in cards if c["slice"] == number]
             if picture["partial"] is None:
-                assert all(c["addend"] is None and c["replicas"] == [o["rank"] for o in same] for c in same), entry.value
+                assert all(c["addend"] is None and c["replicas"] == [o["rank"] for o in same] for c in same), (
+                    entry.value
+                )
             else:
-                assert sorted(c["addend"] for c in same) == sorted(list(range(1, addends + 1)) * (len(same) // addends)), entry.value
+                assert sorted(c["addend"] for c in same) == sorted(
+                    list(range(1, addends + 1)) * (len(same) // addends)
+                ), entry.value
                 assert all(c["addends"] == addends for c in same)
 
 
@@ -77,7 +92,9 @@ def test_the_quickstarts_first_product_is_two_slices_of_four_addends():
     entry = next(e for e in tensor_entries(plan) if e.value == "matmul.partial")
     picture, cards = tensor_picture(plan, entry, "forward")
     assert picture["partial"] == {"axes": ["k"], "count": 4, "reduce": "sum"} and picture["slices"] == 2
-    assert [(c["block"], c["addend"]) for c in cards] == [([[8 * (r // 4), 8 * (r // 4) + 8], [0, 16]], r % 4 + 1) for r in range(8)]
+    assert [(c["block"], c["addend"]) for c in cards] == [
+        ([[8 * (r // 4), 8 * (r // 4) + 8], [0, 16]], r % 4 + 1) for r in range(8)
+    ]
 
 
 def test_the_gradient_of_w_is_pending_over_the_ranks_that_share_its_slice():
@@ -118,11 +135,13 @@ def test_a_messages_tensor_can_be_selected(net):
 
 def test_places_are_lines_of_the_network_and_the_loss_and_never_of_the_lab():
     places = [m["origin"] for m in message_table(plan_of(), 5)]
-    assert {p.partition(":")[0] for p in places} == {"networks.py", "loss.py"}
+    assert {p.partition(":")[0] for p in places} == {"networks.py", "losses.py"}
 
 
 def test_the_quickstarts_bytes_are_those_of_the_slices():
-    """Forward: two addends (8, 16) and the loss; backward: the same two products' results, w2's slice (4, 16), w's slice (8, 16), all float32."""
+    """Forward: two addends (8, 16) and the loss; backward: the same two products' results, w2's slice (4, 16), w's
+    slice (8, 16), all float32.
+    """
     sizes = [m["bytes_predicted"] for m in message_table(plan_of(), 5) if m["group"]]
     assert sizes == [4 * n for n in (8 * 16, 8 * 16, 1, 8 * 16, 8 * 16, 4 * 16, 8 * 16)]
 
@@ -150,7 +169,9 @@ def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
             assert held["shape"] == shape and held["text"] == card["text"]
             assert held["bytes"] == math.prod(shape) * np.dtype(value.dtype).itemsize
         report = predict_memory(plan)
-        assert {m["kind"]: m["bytes"] for m in detail["memory"]} == report.parts and detail["memory_total"] == sum(report.parts.values())
+        assert {m["kind"]: m["bytes"] for m in detail["memory"]} == report.parts and detail["memory_total"] == sum(
+            report.parts.values()
+        )
         messages = [m for m in message_table(plan, rank) if m["group"]]
         assert {tuple(g["ranks"]) for g in detail["groups"]} == {tuple(m["group"]) for m in messages}
         assert all(rank in g["ranks"] and g["use"] for g in detail["groups"])
@@ -169,7 +190,9 @@ def test_the_graph_has_every_message_on_an_edge_or_in_the_loss(net, devices, dat
     operators = {n.name for n in plan.graph.nodes if not n.name.startswith("loss_fn.")}
     assert operators | {p.name for p in plan.parameters} | {"x", "label", "loss"} == set(ids)
     on_edges = {n for e in strip["edges"] for n in e["messages"]}
-    assert {m["number"] for m in messages} - on_edges == {m["number"] for m in messages if m["operator"] == "loss_fn.reduce_mean"}
+    assert {m["number"] for m in messages} - on_edges == {
+        m["number"] for m in messages if m["operator"] == "loss_fn.reduce_mean"
+    }
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -179,7 +202,11 @@ def test_no_two_nodes_share_a_place_and_neighbouring_parameters_a_row(net):
     places = [(n["column"], n["row"]) for n in nodes]
     assert len(set(places)) == len(places)
     below = [n for n in nodes if n["row"] > 0]
-    assert not [(a["id"], b["id"]) for a, b in itertools.combinations(below, 2) if abs(a["column"] - b["column"]) <= 1 and a["row"] == b["row"]]
+    assert not [
+        (a["id"], b["id"])
+        for a, b in itertools.combinations(below, 2)
+        if abs(a["column"] - b["column"]) <= 1 and a["row"] == b["row"]
+    ]
 
 
 def test_data_flows_to_the_right():
@@ -222,10 +249,16 @@ def halo_entry(plan, reader):
 
 
 def test_a_rank_reads_a_row_of_each_neighbour_in_the_neighbour_s_colour():
-    """32 rows on 4 ranks, kernel 3, padding 1: rank 5 has rows 8 to 16 of the second half of the batch and reads 7 to 17."""
+    """32 rows on 4 ranks, kernel 3, padding 1: rank 5 has rows 8 to 16 of the second half of the batch and reads 7 to
+    17.
+    """
     plan = plan_of("convnet")
     picture, cards = tensor_picture(plan, halo_entry(plan, "conv1.conv2d"), "forward")
-    assert picture["shape"] == [32, 3, 32, 32] and picture["slices"] == 8 and picture["halo"] == [{"dim": 2, "before": 1, "after": 1}]
+    assert (
+        picture["shape"] == [32, 3, 32, 32]
+        and picture["slices"] == 8
+        and picture["halo"] == [{"dim": 2, "before": 1, "after": 1}]
+    )
     for card in cards:
         part, first = divmod(card["rank"], 4)[1], 16 * (card["rank"] // 4)
         low, high = 8 * part, 8 * part + 8
@@ -264,7 +297,11 @@ def test_a_halo_s_messages_show_what_the_operator_reads():
     plan = plan_of("convnet")
     entries = {e.value: e for e in tensor_entries(plan)}
     shown = [(m["kind"], entries[m["tensor"]].owner) for m in message_table(plan, 5) if m["kind"].startswith("halo")]
-    assert shown == [("halo_exchange", "conv1.conv2d"), ("halo_exchange", "conv2.conv2d"), ("halo_reduce", "conv2.conv2d")]
+    assert shown == [
+        ("halo_exchange", "conv1.conv2d"),
+        ("halo_exchange", "conv2.conv2d"),
+        ("halo_reduce", "conv2.conv2d"),
+    ]
 
 
 # ---- layers ----
@@ -303,7 +340,14 @@ def test_the_transformers_graph_has_its_branches_and_its_shortcuts():
     lab = StrategyLab("transformer")
     graph = flow_graph(lab.plan, message_table(lab.plan, 0), layers_of(lab))
     edges = {(e["from"].rpartition(".")[2], e["to"].rpartition(".")[2]) for e in graph["edges"]}
-    assert {("norm1", "query"), ("norm1", "key"), ("norm1", "value"), ("query", "attention"), ("key", "attention"), ("value", "attention")} <= edges
+    assert {
+        ("norm1", "query"),
+        ("norm1", "key"),
+        ("norm1", "value"),
+        ("query", "attention"),
+        ("key", "attention"),
+        ("value", "attention"),
+    } <= edges
     assert {("add", "add1"), ("out", "add1"), ("add1", "add2"), ("fc2", "add2")} <= edges
     column = {n["label"]: n["column"] for n in graph["nodes"]}
     assert column["query"] == column["key"] == column["value"]
@@ -311,7 +355,11 @@ def test_the_transformers_graph_has_its_branches_and_its_shortcuts():
 
 @pytest.mark.parametrize(
     ("name", "operators", "found"),
-    [("fc.matmul", {"fc.matmul"}, "fc.matmul"), ("norm.layer_norm.0", {"norm.layer_norm"}, "norm.layer_norm"), ("rows_2", {"rows"}, "rows")],
+    [
+        ("fc.matmul", {"fc.matmul"}, "fc.matmul"),
+        ("norm.layer_norm.0", {"norm.layer_norm"}, "norm.layer_norm"),
+        ("rows_2", {"rows"}, "rows"),
+    ],
 )
 def test_a_node_s_operator_is_found_by_its_name(name, operators, found):
     assert operator_of(name, dict.fromkeys(operators)) == found
@@ -326,9 +374,23 @@ def test_bars_too_thin_to_see_are_joined_and_no_time_is_lost():
 
     def event(number, start_us, end_us, group=()):
         kind = "communication" if group else "compute"
-        return Event(rank=0, step=0, phase="forward", kind=kind, name=f"n{number}", op="x", start_s=start_us / 1e6, end_s=end_us / 1e6, group=group)
+        return Event(
+            rank=0,
+            step=0,
+            phase="forward",
+            kind=kind,
+            name=f"n{number}",
+            op="x",
+            start_s=start_us / 1e6,
+            end_s=end_us / 1e6,
+            group=group,
+        )
 
-    events = [event(i, i, i + 1) for i in range(500)] + [event(500, 500, 1500, (0,))] + [event(i, i + 999, i + 1000) for i in range(501, 1001)]
+    events = (
+        [event(i, i, i + 1) for i in range(500)]
+        + [event(500, 500, 1500, (0,))]
+        + [event(i, i + 999, i + 1000) for i in range(501, 1001)]
+    )
     bars = timeline_lanes(plan_of(devices=1), events)["lanes"][0]["bars"]
     assert [b["kind"] for b in bars] == ["compute", "communication", "compute"]
     assert [b["end"] - b["start"] for b in bars] == pytest.approx([500, 1000, 500])
@@ -348,7 +410,17 @@ def test_a_measured_message_is_split_into_the_wait_for_the_last_rank_and_the_res
 
     def event(rank, step, kind, start_s, end_s):
         group = (0, 1) if kind == "communication" else ()
-        return Event(rank=rank, step=step, phase="forward", kind=kind, name=kind, op="x", start_s=start_s, end_s=end_s, group=group)
+        return Event(
+            rank=rank,
+            step=step,
+            phase="forward",
+            kind=kind,
+            name=kind,
+            op="x",
+            start_s=start_s,
+            end_s=end_s,
+            group=group,
+        )
 
     events = [event(0, 6, "compute", -9, -8), event(0, 7, "compute", 0, 1), event(0, 7, "communication", 1, 5)]
     events += [event(1, 7, "compute", 0, 4), event(1, 7, "communication", 4, 5)]

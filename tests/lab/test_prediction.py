@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from parallel_lab.errors import ArgumentError
-from parallel_lab.events import Event
-from parallel_lab.lab.prediction import Comparison, Prediction
-from parallel_lab.lab.strategy_lab import StrategyLab
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.events import Event
+from parallel_lab.lab.shared.prediction import Comparison, Prediction
+from parallel_lab.lab.strategy.model import StrategyLab
 
-# Rank 5 is (1, 1) in the 2 x 4 matrix. Messages: two all_reduces forward and the loss, the same two backward, and the gradients of w2 and w.
+# Rank 5 is (1, 1) in the 2 x 4 matrix. Messages: two all_reduces forward and the loss, the same two backward, and the
+# gradients of w2 and w.
 BYTES = 4 * (8 * 16 + 8 * 16 + 1 + 8 * 16 + 8 * 16 + 4 * 16 + 8 * 16)
 RIGHT = {"slice_of_w": (8, 16), "group_of_rank_5": (4, 5, 6, 7), "messages": 7, "bytes": BYTES}
 
@@ -34,7 +35,10 @@ def test_right_answers_are_right(plan):
 
 
 def test_lists_are_as_good_as_tuples(plan):
-    assert verdicts(Prediction(slice_of_w=[8, 16], group_of_rank_5=[4, 5, 6, 7]).compare(plan))[:2] == ["right", "right"]
+    assert verdicts(Prediction(slice_of_w=[8, 16], group_of_rank_5=[4, 5, 6, 7]).compare(plan))[:2] == [
+        "right",
+        "right",
+    ]
 
 
 def test_what_is_left_open_is_no_answer_and_is_revealed(plan):
@@ -69,7 +73,9 @@ def test_a_right_answer_needs_no_hint_in_print(plan):
     assert "runs fastest" in str(Prediction().compare(plan))
 
 
-@pytest.mark.parametrize("answers", [{"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()}])
+@pytest.mark.parametrize(
+    "answers", [{"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()}]
+)
 def test_an_answer_that_is_no_number_is_refused_by_its_question(answers):
     with pytest.raises(ArgumentError, match=f"{next(iter(answers))}=.*A whole number, or several in a tuple"):
         Prediction(**answers)
@@ -101,3 +107,10 @@ def test_the_table_in_a_notebook_is_escaped_and_has_headers():
     page = Comparison((("<b>?", "<i>1", 2, None, "a & b"),))._repr_html_()
     assert "&lt;b&gt;?" in page and "&lt;i&gt;1" in page and "a &amp; b" in page and "<b>?" not in page
     assert page.count("scope='col'") == 6
+
+
+def test_a_comparison_takes_the_answers_by_their_keys():
+    rows = Comparison.of({"n": 3, "b": None}, b=("bytes?", 8, 8, "4 each"), n=("how many?", 2, None, "two")).rows
+    assert rows == (("bytes?", None, 8, 8, "4 each"), ("how many?", 3, 2, None, "two"))
+    with pytest.raises(ArgumentError, match=r"no answer 'm'.*The answers: n"):
+        Comparison.of({"n": 3}, m=("?", 1, 1, ""))

@@ -1,12 +1,14 @@
-"""Step times by source: predicted is the cost model's, simulated rests on the profile, measured on real workers; each is labelled."""
+"""Step times by source: predicted is the cost model's, simulated rests on the profile, measured on real workers; each
+is labelled.
+"""
 
 import pytest
 
-from parallel_lab.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost import predict_timeline
-from parallel_lab.errors import ArgumentError
-from parallel_lab.lab.step_times import step_times
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.lab.shared.step_times import step_times
+from parallel_lab.processes.shm import WorkerPool
 from tests.cost.nets import OPTIMIZERS, SeedNet, seed_inputs, seed_plan
 
 SLOW = Cluster("slow", get_cluster("laptop").device, Link(alpha_s=0.01, beta_s_per_byte=1e-9), devices_per_node=8)
@@ -21,28 +23,44 @@ def pool():
 @pytest.fixture(scope="module")
 def found(pool):
     net = SeedNet()
-    return step_times(seed_plan(), net, OPTIMIZERS["momentum"](net.trainable_params()), [seed_inputs()], SLOW, steps=3, pool=pool)
+    return step_times(
+        seed_plan(), net, OPTIMIZERS["momentum"](net.trainable_params()), [seed_inputs()], SLOW, steps=3, pool=pool
+    )
 
 
 def test_each_number_comes_from_its_own_source(found):
     assert found.predicted_s == predict_timeline(seed_plan(), SLOW).end_s
-    # seven messages in groups of two and four ranks, a hundredth of a second per hop at least: in the two that know the profile
+    # seven messages in groups of two and four ranks, a hundredth of a second per hop at least: in the two that know the
+    # profile
     assert found.predicted_s > 0.07 and found.simulated_s > 0.07
     assert 0 < found.measured_s < 60
-    for time_s, (low, high) in ((found.simulated_s, found.simulated_range_s), (found.measured_s, found.measured_range_s)):
+    for time_s, (low, high) in (
+        (found.simulated_s, found.simulated_range_s),
+        (found.measured_s, found.measured_range_s),
+    ):
         assert 0 < low <= time_s <= high
 
 
 def test_the_table_labels_every_number_and_says_what_it_rests_on(found):
     lines = found.text().splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["predicted", "simulated", "measured"]
-    assert lines[3].endswith("1.00x") and "profile 'slow': alpha 1e+04 us per message, beta 1 ns per byte" in found.text()
+    assert (
+        lines[3].endswith("1.00x") and "profile 'slow': alpha 1e+04 us per message, beta 1 ns per byte" in found.text()
+    )
 
 
 def test_nothing_of_the_network_changes_and_the_pool_stays(pool):
     net = SeedNet()
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
-    step_times(seed_plan(), net, OPTIMIZERS["momentum"](net.trainable_params()), [seed_inputs()], get_cluster("laptop"), steps=1, pool=pool)
+    step_times(
+        seed_plan(),
+        net,
+        OPTIMIZERS["momentum"](net.trainable_params()),
+        [seed_inputs()],
+        get_cluster("laptop"),
+        steps=1,
+        pool=pool,
+    )
     assert pool.alive and all((p.asnumpy() == before[name]).all() for name, p in net.parameters_dict().items())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parallel_lab.context import set_seed
+from parallel_lab.base.seeds import set_seed
 
 collect_ignore_glob = ["scripts/*"]
 

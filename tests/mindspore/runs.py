@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -11,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from parallel_lab.launch import as_mindspore_folder
-from parallel_lab.run import mpi
-from tests.launch.ranks import LAB, ROOT, lines_of, started
+from parallel_lab.processes import mpi
+from parallel_lab.processes.launch import as_mindspore_folder
+from tests.processes.launched import LAB, ROOT, lines_of, started
+from tests.processes.pools import NEEDS_MPI
 
 SCRIPTS = Path(__file__).with_name("scripts")
 DATA = ROOT / "data"
 LIMIT_S = 280.0
-PATIENT = "error,ignore::RuntimeWarning"  # a rank that waits for two seconds says so; on a busy machine that is no fault
+PATIENT = (
+    "error,ignore::RuntimeWarning"  # a rank that waits for two seconds says so; on a busy machine that is no fault
+)
 
-MISSING = [name for name, there in (("mpirun", mpi.find_mpirun()), ("mpi4py", importlib.util.find_spec("mpi4py"))) if not there]
-NEEDS_MPI = pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not found")
-NEEDS_BASH = pytest.mark.skipif(shutil.which("bash") is None or sys.platform != "linux", reason="shell scripts of Linux")
+NEEDS_BASH = pytest.mark.skipif(
+    shutil.which("bash") is None or sys.platform != "linux", reason="shell scripts of Linux"
+)
 
 # as the seeds print them
 MONITORED = re.compile(r"epoch: (\d+) step: (\d+), loss is (\d+\.\d+(?:e-\d+)?)")
@@ -39,7 +41,9 @@ def copied(folder: Path, *names: str) -> Path:
 
 def by_launcher(folder: Path, ranks: int, *command: str, **extra: str) -> list[list[str]]:
     """The lines each rank printed under `parallel-lab run --as-mindspore`; nothing of the run may be left."""
-    with started(*LAB, "run", "-n", str(ranks), "--as-mindspore", *command, cwd=folder, PYTHONWARNINGS=PATIENT, **extra) as run:
+    with started(
+        *LAB, "run", "-n", str(ranks), "--as-mindspore", *command, cwd=folder, PYTHONWARNINGS=PATIENT, **extra
+    ) as run:
         code, output = run.wait(LIMIT_S)
         assert run.gone_after() is not None, f"left: {run.family()}\n{output}"
     assert code == 0, output
@@ -47,7 +51,9 @@ def by_launcher(folder: Path, ranks: int, *command: str, **extra: str) -> list[l
 
 
 def by_mpirun(folder: Path, ranks: int, *command: str, **extra: str) -> list[list[str]]:
-    """The same under mpirun, where the folder on PYTHONPATH makes it MindSpore; the lines from the files that mpirun writes per rank."""
+    """The same under mpirun, where the folder on PYTHONPATH makes it MindSpore; the lines from the files that mpirun
+    writes per rank.
+    """
     path = os.pathsep.join([str(as_mindspore_folder()), str(ROOT)])
     files = ["--output-filename", "log_output", "--merge-stderr-to-stdout"]
     launched = mpi.mpirun_command(ranks, [sys.executable, *command])
@@ -59,12 +65,21 @@ def by_mpirun(folder: Path, ranks: int, *command: str, **extra: str) -> list[lis
     return [(folder / f"log_output/1/rank.{rank}/stdout").read_text().splitlines() for rank in range(ranks)]
 
 
-WAYS = [pytest.param(by_launcher, id="launcher"), pytest.param(by_mpirun, id="mpirun", marks=[NEEDS_MPI, pytest.mark.exhaustive])]
+WAYS = [
+    pytest.param(by_launcher, id="launcher"),
+    pytest.param(by_mpirun, id="mpirun", marks=[NEEDS_MPI, pytest.mark.exhaustive]),
+]
 
 
 def by_shell(folder: Path, script: str, *arguments: str, code: int = 0, **extra: str) -> str:
     """What a shell script printed that was started in `folder`, after everything it began has ended."""
-    extra = {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": PATIENT, **extra}
+    extra = {
+        "PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": PATIENT,
+        **extra,
+    }
     with started("bash", str(SCRIPTS / script), *arguments, cwd=folder, **extra) as run:
         found, output = run.wait(LIMIT_S)
         assert run.gone_after(LIMIT_S) is not None, f"left: {run.family()}\n{output}"

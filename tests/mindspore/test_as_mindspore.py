@@ -23,7 +23,9 @@ def run(code, *before, arguments=(), cwd=None):
     """A script with the folder first on PYTHONPATH, after `before`."""
     path = os.pathsep.join([*(str(b) for b in before), str(FOLDER), str(ROOT)])
     command = [sys.executable, *arguments] if arguments else [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, env={**os.environ, "PYTHONPATH": path})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=50, cwd=cwd, env={**os.environ, "PYTHONPATH": path}
+    )
 
 
 def test_every_import_of_the_tutorials_works_and_gives_the_same_modules():
@@ -47,8 +49,13 @@ def test_every_import_of_the_tutorials_works_and_gives_the_same_modules():
 
 def test_either_name_may_come_first():
     for first, second in (("mindspore", "parallel_lab.mindspore"), ("parallel_lab.mindspore", "mindspore")):
-        code = f"import {first}.nn.optim.momentum, {second}.nn.optim.momentum\nimport mindspore, parallel_lab.mindspore as ms\n"
-        found = run(code + "assert mindspore is ms and mindspore.nn.optim.momentum is ms.nn.optim.momentum\nprint('same')")
+        code = (
+            f"import {first}.nn.optim.momentum, {second}.nn.optim.momentum\nimport mindspore, "
+            "parallel_lab.mindspore as ms\n"
+        )
+        found = run(
+            code + "assert mindspore is ms and mindspore.nn.optim.momentum is ms.nn.optim.momentum\nprint('same')"
+        )
         assert (found.stdout, found.stderr) == ("same\n", "")
 
 
@@ -59,7 +66,9 @@ def test_it_wins_over_an_installed_mindspore(tmp_path):
     (real / "__init__.py").write_text("raise SystemExit('the other one')")
     path = os.pathsep.join([str(FOLDER), str(ROOT), str(tmp_path)])
     code = "import mindspore.nn as nn; print(nn.__name__)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path})
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path}
+    )
     assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
 
 
@@ -71,37 +80,49 @@ def test_the_facade_alone_leaves_an_installed_mindspore_alone(tmp_path):
     (real / "nn.py").write_text("x = 'real'")
     code = "import parallel_lab.mindspore.nn, mindspore, mindspore.nn; print(mindspore.__version__, mindspore.nn.x)"
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path})
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": path}
+    )
     assert (found.stdout, found.stderr) == ("real real\n", "")
 
 
 def test_a_checkout_that_is_not_installed_is_found(tmp_path):
-    """The folder alone on PYTHONPATH; -S: no site-packages with an editable install, so numpy's folder is given by hand."""
+    """The folder alone on PYTHONPATH; -S: no site-packages with an editable install, so numpy's folder is given by
+    hand.
+    """
     import numpy
 
     path = os.pathsep.join([str(FOLDER), str(Path(numpy.__file__).parents[1])])
     code = "import mindspore.nn as nn; print(nn.__name__)"
     command = [sys.executable, "-S", "-c", code]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=50, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
+    )
     assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
 
 
 def test_under_pytest_as_the_entry_point(tmp_path):
     """Seed 002's shell script starts pytest."""
-    (tmp_path / "test_script.py").write_text("from mindspore import context\n\ndef test_train():\n    print('mode', context.GRAPH_MODE)\n")
+    (tmp_path / "test_script.py").write_text(
+        "from mindspore import context\n\ndef test_train():\n    print('mode', context.GRAPH_MODE)\n"
+    )
     found = run("", arguments=("-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_script.py"), cwd=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "mode 0" in found.stdout
 
 
 ERRORS = {
-    "from context import set_auto_parallel_context": "there is no module 'context'. Write `from mindspore.context import ...`",
+    "from context import set_auto_parallel_context": "there is no module 'context'. Write `from mindspore.context "
+    "import ...`",
     "from resnet import resnet50": "there is no module 'resnet'. The tutorial's resnet.py lies beside its script",
-    "from mindspore.nn import Conv3d": "mindspore.nn has no 'Conv3d' here. parallel_lab is not all of MindSpore. The nearest here: Conv2d",
+    "from mindspore.nn import Conv3d": "mindspore.nn has no 'Conv3d' here. parallel_lab is not all of MindSpore. The "
+    "nearest here: Conv2d",
     "import mindspore.numpy as np": "there is no module mindspore.numpy here",
     "from mindspore.nn.optim import adamm": "mindspore.nn.optim has no 'adamm' here",
-    "net = AutoParallel(3)": "'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`.",
-    "with no_init_parameters(): pass": "'no_init_parameters' was never imported: add `from mindspore.nn.utils import no_init_parameters`.",
+    "net = AutoParallel(3)": "'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import "
+    "AutoParallel`.",
+    "with no_init_parameters(): pass": "'no_init_parameters' was never imported: add `from mindspore.nn.utils import "
+    "no_init_parameters`.",
 }
 
 

@@ -11,11 +11,13 @@ import pytest
 
 import parallel_lab
 import parallel_lab.mindspore as ms
-from parallel_lab import Parameter, Tensor, context
-from parallel_lab.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, ParallelLabError
-from parallel_lab.mindspore._modules import homes
+from parallel_lab import Parameter, Tensor
+from parallel_lab.base import seeds
+from parallel_lab.base.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, ParallelLabError
+from parallel_lab.base.settings import context
+from parallel_lab.mindspore._lookup import HINTS, homes
 from parallel_lab.mindspore._notes import explain
-from parallel_lab.mindspore._tables import HINTS, PAGES
+from parallel_lab.mindspore._tables import PAGES
 from tests.mindspore.imports import DTYPES, MODULES, SAMPLES, SEEDS
 
 FACADE = "parallel_lab.mindspore"
@@ -32,12 +34,12 @@ def target(where):
 
 @pytest.fixture(autouse=True)
 def plain_settings():
-    seed = context.get_seed()
+    seed = seeds.get_seed()
     yield
     context.reset_auto_parallel_context()
     context.reset_context()
-    context.set_seed(seed)
-    context.set_dataset_seed(None)
+    seeds.set_seed(seed)
+    seeds.set_dataset_seed(None)
 
 
 # ---- names ----
@@ -80,7 +82,7 @@ def test_every_page_has_its_parents():
 
 def test_submodules_are_attributes_of_their_parents():
     assert ms.nn.optim.momentum.Momentum is parallel_lab.nn.Momentum
-    assert ms.dataset.vision.c_transforms.Resize is parallel_lab.dataset.vision.Resize
+    assert ms.dataset.vision.c_transforms.Resize is parallel_lab.train.dataset.vision.Resize
     assert ms.dtype is page("common.dtype")
 
 
@@ -109,8 +111,16 @@ def test_a_dtype_is_numpys_and_works_wherever_one_is_asked_for(name):
 
 
 def test_python_types_and_dtypes():
-    assert (ms.dtype_to_pytype(ms.float16), ms.dtype_to_pytype(ms.uint8), ms.dtype_to_pytype(ms.bool_)) == (float, int, bool)
-    assert (ms.pytype_to_dtype(int), ms.pytype_to_dtype(float), ms.pytype_to_dtype(bool)) == (ms.int64, ms.float64, ms.bool_)
+    assert (ms.dtype_to_pytype(ms.float16), ms.dtype_to_pytype(ms.uint8), ms.dtype_to_pytype(ms.bool_)) == (
+        float,
+        int,
+        bool,
+    )
+    assert (ms.pytype_to_dtype(int), ms.pytype_to_dtype(float), ms.pytype_to_dtype(bool)) == (
+        ms.int64,
+        ms.float64,
+        ms.bool_,
+    )
 
 
 MADE = {
@@ -196,7 +206,7 @@ def test_set_seed_also_seeds_numpys_global_numbers():
         ms.set_seed(5)
         draws.append(np.random.rand())  # noqa: NPY002 - the global numbers are what is tested
     assert draws[0] == draws[1] == np.random.RandomState(5).rand()
-    assert context.get_seed() == 5 == ms.get_seed()
+    assert seeds.get_seed() == 5 == ms.get_seed()
 
 
 def test_datasets_have_a_seed_of_their_own():
@@ -213,12 +223,14 @@ def test_datasets_have_a_seed_of_their_own():
     ms.set_seed(2)
     assert (order(), ms.dataset.config.get_seed()) == (own, 1000)
     assert own != by_global
-    context.set_dataset_seed(None)
+    seeds.set_dataset_seed(None)
     ms.set_seed(1)
     assert order() == by_global
 
 
-@pytest.mark.parametrize(("seed", "kind"), [("1", TypeError), (True, TypeError), (1.0, TypeError), (-1, ValueError), (2**32, ValueError)])
+@pytest.mark.parametrize(
+    ("seed", "kind"), [("1", TypeError), (True, TypeError), (1.0, TypeError), (-1, ValueError), (2**32, ValueError)]
+)
 def test_a_wrong_dataset_seed_is_refused(seed, kind):
     with pytest.raises(kind, match="An int from 0"):
         ms.dataset.config.set_seed(seed)
@@ -280,7 +292,9 @@ def test_operators_and_optimizers_keep_their_device_and_refuse_to_run_there():
     np.testing.assert_array_equal(p.asnumpy(), [1.0])
 
 
-@pytest.mark.parametrize(("target_", "kind"), [("NPU", RuntimeError), ("cpu", ValueError), (1, TypeError), (None, TypeError)])
+@pytest.mark.parametrize(
+    ("target_", "kind"), [("NPU", RuntimeError), ("cpu", ValueError), (1, TypeError), (None, TypeError)]
+)
 def test_an_unknown_device_is_refused(target_, kind):
     with pytest.raises(kind, match="'CPU', 'GPU', 'Ascend'"):
         ms.ops.MatMul().set_device(target_)
@@ -381,7 +395,9 @@ def test_a_name_that_was_never_imported_is_explained():
         exec("AutoParallel(net)", {})
     except NameError as error:
         explain(error)
-        assert error.__notes__ == ["'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`."]
+        assert error.__notes__ == [
+            "'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`."
+        ]
     else:
         pytest.fail("no NameError")
     other = NameError("name 'qqqq' is not defined", name="qqqq")
@@ -391,7 +407,11 @@ def test_a_name_that_was_never_imported_is_explained():
 
 def test_a_name_has_homes():
     assert homes("AutoParallel")[-1] == "mindspore.parallel.auto_parallel"
-    assert homes("Cell") == ["mindspore.nn", "mindspore.nn.cell", *[h for h in homes("Cell") if h.startswith("mindspore.nn.layer")]]
+    assert homes("Cell") == [
+        "mindspore.nn",
+        "mindspore.nn.cell",
+        *[h for h in homes("Cell") if h.startswith("mindspore.nn.layer")],
+    ]
     assert homes("qqqq") == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import parallel_lab
 import parallel_lab.mindspore as ms
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
 
 ROOT = Path(parallel_lab.__file__).parents[1]
@@ -72,7 +72,9 @@ def test_a_script_under_the_launcher_imports_mindspore(tmp_path):
         str(tmp_path / "log"),
         "script.py",
     ]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=80, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=80, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     assert found.returncode == 0, found.stdout + found.stderr
     lines = {line.partition("] ")[2] for line in found.stdout.splitlines() if line.startswith("[")}
     assert lines == {f"rank {rank} of 3 has [6. 6.]" for rank in range(3)}

@@ -1,4 +1,6 @@
-"""A MindSpore script with the nets that were recorded in MindSpore 2.10: it runs as it is, and trains as recorded and as under our own names."""
+"""A MindSpore script with the nets that were recorded in MindSpore 2.10: it runs as it is, and trains as recorded and
+as under our own names.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 
 import parallel_lab
 from parallel_lab import nn, value_and_grad
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.recorded import nets
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -52,7 +54,8 @@ for step in range(20):
     losses.append(loss_value.asnumpy())
     if step % 10 == 0:
         print("step: %s, loss is %s" % (step, loss_value))
-print(json.dumps({"loss": [float(l) for l in losses], "w": net.weight.asnumpy().tolist(), "w2": net.weight2.asnumpy().tolist()}))
+weights = {"w": net.weight.asnumpy().tolist(), "w2": net.weight2.asnumpy().tolist()}
+print(json.dumps({"loss": [float(l) for l in losses], **weights}))
 """
 WRAPPED = """
 net = Quick(32, 16, 16)
@@ -62,14 +65,16 @@ step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.Momentum(net.t
 step.set_train()
 recorded = dict(np.load(sys.argv[1]))
 losses = [step(Tensor(recorded["x"]), Tensor(recorded["y"])).asnumpy() for _ in range(20)]
-print(json.dumps({"loss": [float(l) for l in losses], "w": net.weight.asnumpy().tolist(), "w2": net.weight2.asnumpy().tolist()}))
+weights = {"w": net.weight.asnumpy().tolist(), "w2": net.weight2.asnumpy().tolist()}
+print(json.dumps({"loss": [float(l) for l in losses], **weights}))
 """
 BUILDING = """
 S = ((2, 4), (4, 1))
 makers = [
     (lambda: Quick(32, 16, 16, S, ((2, 4),), S), (16, 32)), (lambda: OpPar(True), (32, 1, 28, 28)),
     (lambda: Chain([64, 32, 16], [((8, 1), (1, 1)), None]), (8, 64)), (lambda: Mlp(12, 8, 4), (6, 12)),
-    (lambda: MegatronMlp(64, 256, 2, 4), (16, 64)), (lambda: SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), (8, 16)),
+    (lambda: MegatronMlp(64, 256, 2, 4), (16, 64)),
+    (lambda: SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), (8, 16)),
     (lambda: Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True), (8, 16)),
 ]
 ms.set_seed(3)
@@ -145,7 +150,10 @@ def test_every_recorded_net_builds_and_computes_the_same(tmp_path):
             "Mlp": (nets.Mlp(12, 8, 4), (6, 12)),
             "MegatronMlp": (nets.MegatronMlp(64, 256, 2, 4), (16, 64)),
             "SharedWeight": (nets.SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), (8, 16)),
-            "Layers": (nets.Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True), (8, 16)),
+            "Layers": (
+                nets.Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True),
+                (8, 16),
+            ),
         }
         assert set(found) == set(makers)
         for name, (net, shape) in makers.items():
@@ -154,6 +162,8 @@ def test_every_recorded_net_builds_and_computes_the_same(tmp_path):
             assert names == [p.name for p in net.trainable_params()]
             # another process may use another number of BLAS threads, which moves the last bits
             expected = net(x).asnumpy()
-            np.testing.assert_allclose(np.asarray(values, np.float32), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+            np.testing.assert_allclose(
+                np.asarray(values, np.float32), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+            )
     finally:
         parallel_lab.set_seed(seed)

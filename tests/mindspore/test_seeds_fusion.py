@@ -1,12 +1,15 @@
-"""MindSpore's lesson on communication fusion on 8 real processes: fusion ids, printed losses and log files, against one device."""
+"""MindSpore's lesson on communication fusion on 8 real processes: fusion ids, printed losses and log files, against one
+device.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from parallel_lab import dataset as ds, nn, value_and_grad
-from parallel_lab.tensor import Tensor
+from parallel_lab import nn, value_and_grad
+from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.train import dataset as ds
 from tests.mindspore.runs import COUNTED, DATA, NEEDS_BASH, NEEDS_MPI, WAYS, by_shell, copied, losses
 
 RANKS, BATCH = 8, 32
@@ -39,11 +42,16 @@ class Net(nn.Cell):
 
 
 def one_device(steps):
-    """(epoch, step, loss) of every tenth step, on the rows that all ranks fed together: one seed shuffles every rank's data the same way."""
+    """(epoch, step, loss) of every tenth step, on the rows that all ranks fed together: one seed shuffles every rank's
+    data the same way.
+    """
     net, loss_fn = Net(), nn.CrossEntropyLoss()
     optimizer = nn.SGD(net.trainable_params(), 1e-2)
     data = ds.MnistDataset(str(DATA / "digits"))
-    data = data.map([ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.Normalize(mean=(0.1307,), std=(0.3081,)), ds.vision.HWC2CHW()], "image")
+    data = data.map(
+        [ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.Normalize(mean=(0.1307,), std=(0.3081,)), ds.vision.HWC2CHW()],
+        "image",
+    )
     data = data.map(ds.transforms.TypeCast(np.int32), "label").batch(BATCH)
     step = value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params())
     found = []
@@ -67,14 +75,18 @@ def check_lines(per_rank, steps):
         printed = losses(lines[len(IDS) :], COUNTED)
         assert len(lines) == len(IDS) + len(printed)
         assert [one[:2] for one in printed] == [one[:2] for one in expected]
-        np.testing.assert_allclose([loss for _, _, loss in printed], [loss for _, _, loss in expected], rtol=0, atol=BOUND)
+        np.testing.assert_allclose(
+            [loss for _, _, loss in printed], [loss for _, _, loss in expected], rtol=0, atol=BOUND
+        )
     return [loss for _, _, loss in expected]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_ids_and_losses_of_eight_ranks(tmp_path, way):
-    per_rank = way(copied(tmp_path, "comm_fusion.py"), RANKS, "comm_fusion.py", DATA_PATH=str(DATA / "digits"), STEPS="11")
+    per_rank = way(
+        copied(tmp_path, "comm_fusion.py"), RANKS, "comm_fusion.py", DATA_PATH=str(DATA / "digits"), STEPS="11"
+    )
     check_lines(per_rank, 11)
 
 
@@ -82,7 +94,9 @@ def test_ids_and_losses_of_eight_ranks(tmp_path, way):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_losses_of_eight_ranks_fall_in_300_steps(tmp_path, way):
-    per_rank = way(copied(tmp_path, "comm_fusion.py"), RANKS, "comm_fusion.py", DATA_PATH=str(DATA / "digits"), STEPS="300")
+    per_rank = way(
+        copied(tmp_path, "comm_fusion.py"), RANKS, "comm_fusion.py", DATA_PATH=str(DATA / "digits"), STEPS="300"
+    )
     expected = check_lines(per_rank, 300)
     assert expected[-1] < 0.9 * expected[0]
 

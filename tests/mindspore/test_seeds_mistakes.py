@@ -1,11 +1,13 @@
-"""What is wrong in the tutorials' printed programs ends a script with an error that names the line and what it should have been."""
+"""What is wrong in the tutorials' printed programs ends a script with an error that names the line and what it should
+have been.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from parallel_lab.mindspore._notes import explain
-from tests.launch.ranks import LAB, started
+from tests.processes.launched import LAB, started
 
 LIMIT_S = 120.0
 IMPORTS = """
@@ -19,7 +21,8 @@ from mindspore.communication import get_rank, init
 from mindspore.train import CheckpointConfig, LossMonitor, Model, ModelCheckpoint
 init()
 context.set_auto_parallel_context(parallel_mode="data_parallel")
-data = ds.GeneratorDataset(lambda: ((np.ones((4, 6), np.float32), np.ones((4, 6), np.float32)) for _ in range(2)), ["data", "label"])
+pair = np.ones((4, 6), np.float32), np.ones((4, 6), np.float32)
+data = ds.GeneratorDataset(lambda: (pair for _ in range(2)), ["data", "label"])
 net = nn.Dense(6, 6)
 loss = nn.MSELoss()
 opt = nn.Momentum(net.trainable_params(), 0.1, 0.9)
@@ -43,7 +46,8 @@ def get_rows(batch_size, in_dim, out_dim, step_per_epoch):
             yield np.ones((batch_size, in_dim), np.float32), np.ones((batch_size, out_dim), np.float32)
     return generate
 var_batch_size, var_step_per_epoch, var_in_dim, var_out_dim = 4, 2, 6, 6
-data = ds.GeneratorDataset(get_rows(var_batch_size, var_step_per_epoch, var_in_dim, var_out_dim), ["data", "label"])  # here
+rows = get_rows(var_batch_size, var_step_per_epoch, var_in_dim, var_out_dim)  # here
+data = ds.GeneratorDataset(rows, ["data", "label"])
 Model(net, loss_fn=loss, optimizer=opt).train(1, data)
 """
 AUX = """
@@ -59,28 +63,45 @@ def forward_fn(x, y):
 """
 # what is wrong: (script, words of the error); the line that ends in "# here" is named
 MISTAKES = {
-    "from context import": ("from context import set_auto_parallel_context  # here", ["Write `from mindspore.context import ...`"]),
+    "from context import": (
+        "from context import set_auto_parallel_context  # here",
+        ["Write `from mindspore.context import ...`"],
+    ),
     "no import of AutoParallel": (
         "from mindspore import nn\nnet = AutoParallel(nn.Dense(4, 4))  # here",
         ["'AutoParallel' was never imported: add `from mindspore.parallel.auto_parallel import AutoParallel`"],
     ),
-    "no import at all": ("net = AutoParallel(1)  # here", ["add `from mindspore.parallel.auto_parallel import AutoParallel`"]),
-    "no import of os": ("import mindspore\nprint(os.getenv('DEVICE_ID'))  # here", ["'os' was never imported: add `import os`"]),
+    "no import at all": (
+        "net = AutoParallel(1)  # here",
+        ["add `from mindspore.parallel.auto_parallel import AutoParallel`"],
+    ),
+    "no import of os": (
+        "import mindspore\nprint(os.getenv('DEVICE_ID'))  # here",
+        ["'os' was never imported: add `import os`"],
+    ),
     "get_rank uncalled in a folder": (
         IMPORTS + "ModelCheckpoint(prefix='dp', directory='./rank_{}_ckpt'.format(get_rank))  # here",
         ["the text of the function get_rank", "get_rank()"],
     ),
     "get_rank uncalled in a file": (
-        IMPORTS + "context.set_auto_parallel_context(strategy_ckpt_save_file='./rank_{}/strategy.txt'.format(get_rank))  # here",
-        ["the text of the function get_rank", "write get_rank()"],
+        IMPORTS
+        + "context.set_auto_parallel_context("
+        + "strategy_ckpt_save_file='./rank_{}/strategy.txt'.format(get_rank))  # here",
+        ["the text of the function get_rank", "format(get_rank())"],
     ),
-    "Momentum of nothing": (IMPORTS + "nn.Momentum()  # here", ["Momentum(net.trainable_params(), learning_rate, momentum)"]),
+    "Momentum of nothing": (
+        IMPORTS + "nn.Momentum()  # here",
+        ["Momentum(net.trainable_params(), learning_rate, momentum)"],
+    ),
     "loss_fb": (IMPORTS + "Model(net, loss_fb=loss, optimizer=opt)  # here", ["'loss_fb'", "loss_fn="]),
     "a loss among the callbacks": (
         IMPORTS + "Model(net, loss_fn=loss, optimizer=opt).train(1, data, callbacks=[LossMonitor(), loss])  # here",
         ["callbacks[1] is the MSELoss cell", "LossMonitor()", "loss_fn="],
     ),
-    "no epochs": (IMPORTS + "Model(net, loss_fn=loss, optimizer=opt).train(train_dataset=data)  # here", ["epoch is missing"]),
+    "no epochs": (
+        IMPORTS + "Model(net, loss_fn=loss, optimizer=opt).train(train_dataset=data)  # here",
+        ["epoch is missing"],
+    ),
     "Equal fed to a loss": (IMPORTS + EQUAL, ["truth values, made by Equal 'equal'", "Return the numbers themselves"]),
     "arguments in another order": (
         IMPORTS + ORDER,
@@ -90,9 +111,18 @@ MISTAKES = {
             "Write get_rows(var_batch_size, var_in_dim, var_out_dim, var_step_per_epoch)",
         ],
     ),
-    "has_aux with one value": (IMPORTS + AUX, ["With has_aux=True a tuple", "Return loss, logits from the function, or leave has_aux away"]),
-    "forward_fn before it is defined": (IMPORTS + LATER, ["'forward_fn' is defined in line", "move the definition above line"]),
-    "a name that nothing defines": (IMPORTS + "rows = CreateData()  # here", ["defines or imports 'CreateData': define it there"]),
+    "has_aux with one value": (
+        IMPORTS + AUX,
+        ["With has_aux=True a tuple", "Return loss, logits from the function, or omit has_aux"],
+    ),
+    "forward_fn before it is defined": (
+        IMPORTS + LATER,
+        ["'forward_fn' is defined in line", "move the definition above line"],
+    ),
+    "a name that nothing defines": (
+        IMPORTS + "rows = CreateData()  # here",
+        ["defines or imports 'CreateData': define it there"],
+    ),
 }
 
 
@@ -100,7 +130,9 @@ QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a l
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.exhaustive) for what in MISTAKES])
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.exhaustive) for what in MISTAKES]
+)
 def test_a_printed_mistake_names_its_line_and_the_correction(tmp_path, what):
     text, words = MISTAKES[what]
     (tmp_path / "script.py").write_text(text)
@@ -109,10 +141,14 @@ def test_a_printed_mistake_names_its_line_and_the_correction(tmp_path, what):
         code, output = run.wait(LIMIT_S)
         assert run.gone_after() is not None
     assert code == 1, output
-    assert f'script.py", line {line}, in' in output or f"script.py:{line})" in output or f"Line {line} calls" in output, output
+    assert (
+        f'script.py", line {line}, in' in output or f"script.py:{line})" in output or f"Line {line} calls" in output
+    ), output
     for word in words:
         assert word in output, output
-    assert not [path for path in tmp_path.iterdir() if "<" in path.name], "a folder was made whose name is the text of a function"
+    assert not [path for path in tmp_path.iterdir() if "<" in path.name], (
+        "a folder was made whose name is the text of a function"
+    )
 
 
 def error_of(code):
@@ -131,12 +167,16 @@ def test_a_note_is_added_once():
 
 
 def test_a_note_is_added_to_what_led_to_the_error():
-    error = error_of("try:\n    AutoParallel(1)\nexcept NameError as one:\n    raise RuntimeError('in the script') from one\n")
+    error = error_of(
+        "try:\n    AutoParallel(1)\nexcept NameError as one:\n    raise RuntimeError('in the script') from one\n"
+    )
     explain(error)
     assert not hasattr(error, "__notes__") and "AutoParallel" in error.__cause__.__notes__[0]
 
 
-@pytest.mark.parametrize("code", ["def f(a, b): pass\nf(1)", "class Momentum:\n    def __init__(self, a): pass\n[].append()", "1 / 0"])
+@pytest.mark.parametrize(
+    "code", ["def f(a, b): pass\nf(1)", "class Momentum:\n    def __init__(self, a): pass\n[].append()", "1 / 0"]
+)
 def test_errors_that_say_it_themselves_get_no_note(code):
     error = error_of(code)
     explain(error)

@@ -1,13 +1,15 @@
-"""MindSpore's quickstart for automatic parallelism on 8 real processes: the printed losses, graphs and checkpoints, against one device."""
+"""MindSpore's quickstart for automatic parallelism on 8 real processes: the printed losses, graphs and checkpoints,
+against one device.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from parallel_lab.checkpoint import load_checkpoint
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.tensor import Parameter
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.train.checkpoint import load_checkpoint
 from tests.mindspore.runs import MONITORED, NEEDS_BASH, NEEDS_MPI, WAYS, by_shell, copied, losses
 
 RANKS, BATCH, STEPS, IN, HIDDEN, OUT, EPOCHS = 8, 2, 4, 32, 16, 16, 5
@@ -17,12 +19,15 @@ BOUND = 2e-6
 
 
 def one_device():
-    """The losses of 20 steps and the weights after them, written out in numpy, on the rows that all ranks fed together."""
+    """The losses of 20 steps and the weights after them, written out in numpy, on the rows that all ranks fed
+    together.
+    """
     np.random.seed(1)  # noqa: NPY002 - the tutorial's data
     x, y = (np.random.rand(BATCH, n).astype(np.float32) for n in (IN, OUT))  # noqa: NPY002
     x, y = (np.concatenate([rows] * RANKS).astype(np.float64) for rows in (x, y))
     weights = [
-        Parameter(initializer("normal", shape), name).asnumpy().astype(np.float64) for name, shape in (("w", [IN, HIDDEN]), ("w2", [HIDDEN, OUT]))
+        Parameter(initializer("normal", shape), name).asnumpy().astype(np.float64)
+        for name, shape in (("w", [IN, HIDDEN]), ("w2", [HIDDEN, OUT]))
     ]
     speeds = [np.zeros_like(w) for w in weights]
     found = []
@@ -45,7 +50,9 @@ def check_losses(per_rank):
     for lines in per_rank:
         assert lines == per_rank[0]
         printed = losses(lines, MONITORED)
-        assert [one[:2] for one in printed] == [(epoch, step) for epoch in range(1, EPOCHS + 1) for step in range(1, STEPS + 1)]
+        assert [one[:2] for one in printed] == [
+            (epoch, step) for epoch in range(1, EPOCHS + 1) for step in range(1, STEPS + 1)
+        ]
         np.testing.assert_allclose([loss for _, _, loss in printed], expected, rtol=0, atol=BOUND)
     assert expected[-1] < 0.8 * expected[0]
 
@@ -63,7 +70,11 @@ def check_files(folder):
         (begin,), (execute,) = graphs.glob("step_parallel_begin_*.ir"), graphs.glob("18_execute_*.ir")
         text = begin.read_text()
         # the strategies that the page shows as found for ReLU and the second product
-        for operator, strategy in (("matmul", "((2, 4), (4, 1))"), ("relu", "((2, 4))"), ("matmul2", "((2, 4), (4, 1))")):
+        for operator, strategy in (
+            ("matmul", "((2, 4), (4, 1))"),
+            ("relu", "((2, 4))"),
+            ("matmul2", "((2, 4), (4, 1))"),
+        ):
             line = next(line for line in text.splitlines() if f"instance name: {operator}}}" in line)
             assert f"{{in_strategy: {strategy}}}" in line, line
         assert "(<Tensor[Float32], (16, 32)>, <Tensor[Float32], (32, 16)>) -> (<Tensor[Float32], (16, 16)>)" in text
@@ -89,7 +100,8 @@ def test_its_shell_script_trains_in_the_background(tmp_path):
     by_shell(tmp_path, "run_with_mpi.sh")
     lines = (tmp_path / "device/train.log").read_text().splitlines()
     assert len(lines) == RANKS * EPOCHS * STEPS
-    # every line is there 8 times, once per rank; a rank's own come in their order, and ranks wait for each other in every step
+    # every line is there 8 times, once per rank; a rank's own come in their order, and ranks wait for each other in
+    # every step
     check_losses([list(dict.fromkeys(lines))])
     assert all(lines.count(line) == RANKS for line in set(lines))
     check_files(tmp_path)

@@ -1,7 +1,9 @@
-"""MindSpore 1.0's CIFAR-10 script on real processes, in the DATA_PARALLEL form it describes: launchers, rank tables, printed losses, checkpoints.
+"""MindSpore 1.0's CIFAR-10 script on real processes, in the DATA_PARALLEL form it describes: launchers, rank tables,
+printed losses, checkpoints.
 
-With `sync=True` batch norm sees the samples of all ranks, and the run equals one device on what the ranks fed together. The pictures have 32 pixels a
-side; with 224, as printed, the network is compiled and costed for 8 devices, and takes a step at batch 1.
+With `sync=True` batch norm sees the samples of all ranks, and the run equals one device on what the ranks fed together.
+The pictures have 32 pixels a side; with 224, as printed, the network is compiled and costed for 8 devices, and takes a
+step at batch 1.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import numpy as np
 import pytest
 
 import parallel_lab
-from parallel_lab import dataset as ds, nn, value_and_grad
-from parallel_lab.checkpoint import load_checkpoint
+from parallel_lab import nn, value_and_grad
 from parallel_lab.cost import get_cluster, predict_memory, step_time_s
-from parallel_lab.dataset import transforms, vision
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.train import dataset as ds
+from parallel_lab.train.checkpoint import load_checkpoint
+from parallel_lab.train.dataset import transforms, vision
 from tests.mindspore.runs import DATA, MONITORED, NEEDS_BASH, SCRIPTS, WAYS, by_launcher, by_shell, copied, losses
 
 PROGRAM = ("resnet50_distributed_training.py", "resnet.py")
@@ -51,8 +54,16 @@ def shard(folder, rank, ranks, batch, size=32):
     data = ds.Cifar10Dataset(str(folder), num_shards=ranks, shard_id=rank)
     data = data.map(operations=transforms.TypeCast(np.int32), input_columns="label")
     pictures = [vision.RandomCrop((32, 32), (4, 4, 4, 4)), vision.RandomHorizontalFlip(), vision.Resize((size, size))]
-    pictures += [vision.Rescale(1.0 / 255.0, 0.0), vision.Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)), vision.HWC2CHW()]
-    return data.map(operations=pictures, input_columns="image").shuffle(buffer_size=10).batch(batch_size=batch, drop_remainder=True)
+    pictures += [
+        vision.Rescale(1.0 / 255.0, 0.0),
+        vision.Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)),
+        vision.HWC2CHW(),
+    ]
+    return (
+        data.map(operations=pictures, input_columns="image")
+        .shuffle(buffer_size=10)
+        .batch(batch_size=batch, drop_remainder=True)
+    )
 
 
 def one_device(folder, ranks, batch, epochs):
@@ -75,12 +86,17 @@ def one_device(folder, ranks, batch, epochs):
 def printed_means(per_rank, epochs, steps):
     """The mean over ranks of what they printed: one line per epoch, in sink mode, with the number of its last step."""
     found = [losses(lines, MONITORED) for lines in per_rank]
-    assert all([one[:2] for one in lines] == [(epoch, steps) for epoch in range(1, epochs + 1)] for lines in found), per_rank
+    assert all([one[:2] for one in lines] == [(epoch, steps) for epoch in range(1, epochs + 1)] for lines in found), (
+        per_rank
+    )
     return np.mean([[loss for _, _, loss in lines] for lines in found], axis=0)
 
 
+@pytest.mark.exhaustive
 def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path):
-    """16 pictures per step: with much fewer, batch norm of the last stage, which has one pixel, divides by next to nothing and magnifies rounding."""
+    """16 pictures per step: with much fewer, batch norm of the last stage, which has one pixel, divides by next to
+    nothing and magnifies rounding.
+    """
     ranks, batch, steps = 2, 8, 3
     data = few_pictures(tmp_path / "data", ranks * batch * steps)
     copied(tmp_path, *PROGRAM)
@@ -98,10 +114,18 @@ def test_losses_and_weights_of_two_ranks_equal_one_device(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
-    """64 pictures, 8 steps of all of them; later steps are not compared, because each magnifies the rounding of those before it."""
+    """64 pictures, 8 steps of all of them; later steps are not compared, because each magnifies the rounding of those
+    before it.
+    """
     steps = 8
     data = few_pictures(tmp_path / "data", 64)
-    given = {"DATA_PATH": str(data), "SYNC": "1", "BATCH": "8", "EPOCHS": str(steps), "SAVE": str(steps)}  # 94 MB per rank each time
+    given = {
+        "DATA_PATH": str(data),
+        "SYNC": "1",
+        "BATCH": "8",
+        "EPOCHS": str(steps),
+        "SAVE": str(steps),
+    }  # 94 MB per rank each time
     per_rank = way(copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], **given)
     means = printed_means(per_rank, steps, 1)
     np.testing.assert_allclose(means[:4], one_device(data, 8, 8, 4)[0], rtol=BOUND)
@@ -118,7 +142,9 @@ def test_losses_of_eight_ranks_fall_and_equal_one_device(tmp_path, way):
 def test_its_shell_script_starts_pytest_once_per_device(tmp_path, ranks):
     data = few_pictures(tmp_path / "data", 4 * ranks)
     output = by_shell(tmp_path, "run_rank_table.sh", str(data), str(ranks), BATCH="2", EPOCHS="1")
-    assert sorted(line for line in output.splitlines() if line.startswith("start")) == [f"start training for device {rank}" for rank in range(ranks)]
+    assert sorted(line for line in output.splitlines() if line.startswith("start")) == [
+        f"start training for device {rank}" for rank in range(ranks)
+    ]
     assert output.splitlines()[-1] == "training success"
     for rank in range(ranks):
         folder = tmp_path / f"device{rank}"
@@ -133,14 +159,27 @@ def test_its_shell_script_starts_pytest_once_per_device(tmp_path, ranks):
 
 @NEEDS_BASH
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("devices", "reason"), [((3, 4), "[3, 4], straddle the two sides of the server"), ((0, 1, 2), "3 cards of one server")])
+@pytest.mark.parametrize(
+    ("devices", "reason"),
+    [((3, 4), "[3, 4], straddle the two sides of the server"), ((0, 1, 2), "3 cards of one server")],
+)
 def test_a_table_that_the_real_machine_refuses_ends_the_script_with_the_reason(tmp_path, devices, reason):
-    cards = [{"device_id": str(device), "device_ip": f"192.0.2.{device + 1}", "rank_id": str(rank)} for rank, device in enumerate(devices)]
+    cards = [
+        {"device_id": str(device), "device_ip": f"192.0.2.{device + 1}", "rank_id": str(rank)}
+        for rank, device in enumerate(devices)
+    ]
     server = {"server_id": "198.51.100.1", "device": cards, "host_nic_ip": "reserve"}
     table = {"version": "1.0", "server_count": "1", "server_list": [server], "status": "completed"}
     (tmp_path / "table.json").write_text(json.dumps(table))
     data = few_pictures(tmp_path / "data", 12)
-    output = by_shell(tmp_path, "run_rank_table.sh", str(data), str(len(devices)), code=2, RANK_TABLE_FILE=str(tmp_path / "table.json"))
+    output = by_shell(
+        tmp_path,
+        "run_rank_table.sh",
+        str(data),
+        str(len(devices)),
+        code=2,
+        RANK_TABLE_FILE=str(tmp_path / "table.json"),
+    )
     assert "training failed; device0/train.log0 says why" in output
     for rank in range(len(devices)):
         log = (tmp_path / f"device{rank}/train.log{rank}").read_text()
@@ -151,7 +190,9 @@ def test_a_table_that_the_real_machine_refuses_ends_the_script_with_the_reason(t
 
 
 PARAMETERS = 25_557_032 - 990 * 2049  # ResNet-50 with 1000 classes (torchvision's resnet50), and 10 classes instead
-MULTIPLY_ADDS = 4.089e9  # of a picture of 224 with the stride in the 3x3 convolution (torchvision's resnet50, which counts them so)
+MULTIPLY_ADDS = (
+    4.089e9  # of a picture of 224 with the stride in the 3x3 convolution (torchvision's resnet50, which counts them so)
+)
 
 
 @pytest.mark.exhaustive
@@ -160,11 +201,16 @@ def test_as_printed_it_is_compiled_and_costed_for_eight_devices():
     optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
     settings = {"parallel_mode": "data_parallel", "gradients_mean": True, "device_num": 8}
     images, labels = np.zeros((batch, 3, 224, 224), np.float32), np.zeros(batch, np.int32)
-    plan = parallel_lab.compile(net, Tensor(images), Tensor(labels), loss=nn.CrossEntropyLoss(), optimizer=optimizer, **settings)
+    plan = parallel_lab.compile(
+        net, Tensor(images), Tensor(labels), loss=nn.CrossEntropyLoss(), optimizer=optimizer, **settings
+    )
     cluster = get_cluster("laptop")
     cost, memory = step_time_s(plan, cluster), predict_memory(plan)
-    forward, backward = (next(phase for phase in cost.phases if phase.phase == name) for name in ("forward", "backward"))
-    # besides the products there are norms and ReLUs, below 2 %; the backward pass has two products for each of the forward's but the first
+    forward, backward = (
+        next(phase for phase in cost.phases if phase.phase == name) for name in ("forward", "backward")
+    )
+    # besides the products there are norms and ReLUs, below 2 %; the backward pass has two products for each of the
+    # forward's but the first
     assert 2 * MULTIPLY_ADDS * batch == pytest.approx(forward.flops, rel=0.02)
     assert 2 * forward.flops == pytest.approx(backward.flops, rel=0.06)
     assert cost.total_s > cost.flops / cluster.device.flops_per_s
@@ -177,5 +223,7 @@ def test_as_printed_it_is_compiled_and_costed_for_eight_devices():
 @pytest.mark.timeout(300)
 def test_as_printed_it_takes_a_step_at_batch_1(tmp_path):
     data = few_pictures(tmp_path / "data", 8)
-    per_rank = by_launcher(copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], DATA_PATH=str(data), PICTURE="224", BATCH="1", EPOCHS="1")
+    per_rank = by_launcher(
+        copied(tmp_path / "run", *PROGRAM), 8, PROGRAM[0], DATA_PATH=str(data), PICTURE="224", BATCH="1", EPOCHS="1"
+    )
     assert np.isfinite(printed_means(per_rank, 1, 1)).all()

@@ -1,14 +1,13 @@
-"""What MindSpore's tutorials do beyond the seeds, on real processes against one device. Cases: tests/train/cases/tutorials.py."""
+"""What MindSpore's tutorials do beyond the seeds, on real processes against one device. Cases:
+tests/train/cases/tutorials.py.
+"""
 
 import pytest
 
 from tests.train.cases import tutorials
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
-
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("tutorials", tmp_path_factory.mktemp("tutorials"))
+worlds = worlds_of(tutorials)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize(("size", "name"), pairs(tutorials))
@@ -16,7 +15,7 @@ def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_rank_reads_its_stripe_of_each_picture(worlds, size):
     for _, note in worlds.of(size, "pictures_cut_by_columns"):
         assert note["shapes"] == {(tutorials.ROWS // 2, 1, 6, 16 // size)}
@@ -31,4 +30,8 @@ def test_a_sharded_function_outside_of_a_cut_network_is_refused(worlds):
 def test_recomputing_is_refused_where_a_gradient_is_asked_for_on_a_rank(worlds):
     for _, note in worlds.of(2, "recomputing"):
         for (kinds, text), name in zip(note["refused"], ("Dense", "ReLU"), strict=True):
-            assert "NotImplementedError" in kinds and text.startswith(f"{name}: recompute()") and "not built yet" in text
+            assert (
+                "NotImplementedError" in kinds
+                and text.startswith(f"{name}: recompute()")
+                and "not available yet" in text
+            )

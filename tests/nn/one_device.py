@@ -15,7 +15,9 @@ def trained(make_net, loss, inputs, shard=None, *, steps=3, devices=8, executor=
     if shard is not None:
         shard(net)
     optimizer = nn.SGD(net.trainable_params(), 0.1)
-    settings = {"parallel_mode": "stand_alone"} if shard is None else {"device_num": devices, "dataset_strategy": "full_batch"}
+    settings = (
+        {"parallel_mode": "stand_alone"} if shard is None else {"device_num": devices, "dataset_strategy": "full_batch"}
+    )
     plan = compile(net, *inputs, loss=loss, optimizer=optimizer, **settings)
     with Session(plan, net, optimizer, executor=executor) as session:
         losses = session.train([inputs], steps)
@@ -30,7 +32,9 @@ def check_equals_one_device(make_net, loss, inputs, shard, **options):
     assert parameters.keys() == wanted.keys()
     for name, values in wanted.items():
         # values that stay 0 (the bias of keys has no effect) are roundings of sums: 1e-15 of what is summed
-        np.testing.assert_allclose(parameters[name], values, rtol=BOUND, atol=BOUND * max(np.abs(values).max(), 1e-3), err_msg=name)
+        np.testing.assert_allclose(
+            parameters[name], values, rtol=BOUND, atol=BOUND * max(np.abs(values).max(), 1e-3), err_msg=name
+        )
     return plan
 
 

@@ -1,10 +1,12 @@
-"""Loss scaling and `to_float`: rules against a plain re-telling, by hand and inside the optimizer, and what float16 loses without."""
+"""Loss scaling and `to_float`: rules against a plain re-telling, by hand and inside the optimizer, and what float16
+loses without.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
-from parallel_lab.errors import ParallelLabError
+from parallel_lab.base.errors import ParallelLabError
 
 RNG = np.random.default_rng(21)
 X, Y = RNG.normal(size=(8, 6)).astype(np.float32), RNG.normal(size=(8, 4)).astype(np.float32)
@@ -27,7 +29,10 @@ def retold(scale, factor, window, finite):
     return scales
 
 
-@pytest.mark.parametrize(("start", "factor", "window"), [(2.0**10, 2, 3), (8.0, 4, 1), (1.0, 2, 2), (BIG, 2, 1), (BIG, 2, 3), (2.0**10, 1, 2)])
+@pytest.mark.parametrize(
+    ("start", "factor", "window"),
+    [(2.0**10, 2, 3), (8.0, 4, 1), (1.0, 2, 2), (BIG, 2, 1), (BIG, 2, 3), (2.0**10, 1, 2)],
+)
 def test_the_dynamic_scale_follows_its_rule(start, factor, window):
     finite = RNG.random(60) < 0.75
     scaler, found = nn.DynamicLossScaler(start, factor, window), []
@@ -52,9 +57,13 @@ def test_scale_and_unscale():
     grads = Tensor([1.5, 1.0], np.float16), Tensor([1.2], np.float16)
     found = scaler.unscale(grads)
     assert [g.dtype for g in found] == [np.float16, np.float16]
-    np.testing.assert_allclose(found[0].asnumpy(), [1.5 / 1024, 1 / 1024], rtol=1e-3)  # MindSpore's example: 1.4648e-03, 9.7656e-04
+    np.testing.assert_allclose(
+        found[0].asnumpy(), [1.5 / 1024, 1 / 1024], rtol=1e-3
+    )  # MindSpore's example: 1.4648e-03, 9.7656e-04
     # a scale beyond float16 must not become infinite on the way
-    np.testing.assert_allclose(nn.StaticLossScaler(2**20).unscale(Tensor([6e4], np.float16)).asnumpy(), [6e4 / 2**20], rtol=1e-3)
+    np.testing.assert_allclose(
+        nn.StaticLossScaler(2**20).unscale(Tensor([6e4], np.float16)).asnumpy(), [6e4 / 2**20], rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,12 @@ def test_all_finite(arrays, expected):
 def test_managers_have_mindspores_defaults_and_methods():
     fixed, dynamic = nn.FixedLossScaleManager(), nn.DynamicLossScaleManager()
     assert (fixed.get_loss_scale(), fixed.get_drop_overflow_update()) == (128.0, True)
-    assert (dynamic.get_loss_scale(), dynamic.scale_factor, dynamic.scale_window, dynamic.get_drop_overflow_update()) == (2**24, 2, 2000, True)
+    assert (
+        dynamic.get_loss_scale(),
+        dynamic.scale_factor,
+        dynamic.scale_window,
+        dynamic.get_drop_overflow_update(),
+    ) == (2**24, 2, 2000, True)
     fixed.update_loss_scale(True)
     dynamic.update_loss_scale(True)
     assert (fixed.get_loss_scale(), dynamic.get_loss_scale()) == (128.0, 2**23)
@@ -125,7 +139,9 @@ def values(net):
 
 def test_a_power_of_two_changes_no_bit_of_the_step():
     plain, opt, step = net_and_step(lambda p: nn.Momentum(p, 0.1, 0.9))
-    scaled, scaled_opt, scaled_step = net_and_step(lambda p: nn.Momentum(p, 0.1, 0.9, loss_scaler=nn.StaticLossScaler(1024)))
+    scaled, scaled_opt, scaled_step = net_and_step(
+        lambda p: nn.Momentum(p, 0.1, 0.9, loss_scaler=nn.StaticLossScaler(1024))
+    )
     for _ in range(4):
         opt(step(Tensor(X), Tensor(Y))[1])
         scaled_opt(scaled_step(Tensor(X), Tensor(Y))[1])
@@ -160,13 +176,17 @@ def test_an_overflow_in_any_gradient_skips_the_step(position):
 
 
 def test_without_drop_overflow_update_the_step_is_taken():
-    net, optimizer, step = net_and_step(lambda p: nn.SGD(p, 0.1, loss_scaler=nn.FixedLossScaleManager(4.0, drop_overflow_update=False)))
+    net, optimizer, step = net_and_step(
+        lambda p: nn.SGD(p, 0.1, loss_scaler=nn.FixedLossScaleManager(4.0, drop_overflow_update=False))
+    )
     optimizer(poisoned(step(Tensor(X), Tensor(Y))[1], 1))
     assert not np.isfinite(values(net)[1]).all()
 
 
 def test_the_loop_written_by_hand_is_the_optimizers():
-    inside, optimizer, step = net_and_step(lambda p: nn.Momentum(p, 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(64, 2, 2)))
+    inside, optimizer, step = net_and_step(
+        lambda p: nn.Momentum(p, 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(64, 2, 2))
+    )
     by_hand, plain, _ = net_and_step(lambda p: nn.Momentum(p, 0.1, 0.9))
     scaler = nn.DynamicLossScaler(64, 2, 2)
     hand_step = value_and_grad(lambda x, y: scaler.scale(nn.MSELoss()(by_hand(x), y)), None, plain.parameters)
@@ -182,7 +202,9 @@ def test_the_loop_written_by_hand_is_the_optimizers():
         assert scaler.scale_value == optimizer.loss_scaler.scale_value
     for a, b in zip(values(inside), values(by_hand), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert scaler.scale_value == 64  # a good pair doubles, two overflows quarter, the first two of three good steps double
+    assert (
+        scaler.scale_value == 64
+    )  # a good pair doubles, two overflows quarter, the first two of three good steps double
 
 
 def test_float16_loses_small_gradients_and_the_scale_keeps_them():
@@ -193,7 +215,9 @@ def test_float16_loses_small_gradients_and_the_scale_keeps_them():
         dense = nn.Dense(6, 4, has_bias=False)
         dense.weight.set_data(np.full((4, 6), 1e-3, np.float32))
         dense.to_float(dtype)
-        step = value_and_grad(lambda a, b: nn.StaticLossScaler(scale).scale(nn.MSELoss()(dense(a), b)), None, [dense.weight])
+        step = value_and_grad(
+            lambda a, b: nn.StaticLossScaler(scale).scale(nn.MSELoss()(dense(a), b)), None, [dense.weight]
+        )
         return step(Tensor(x), Tensor(y))[1][0].asnumpy() / np.float32(scale)
 
     exact = gradient(np.float64, 1)

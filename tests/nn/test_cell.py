@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn, ops
-from parallel_lab.context import current_tracer
-from parallel_lab.errors import ArgumentError, ArgumentTypeError, CellError, ParallelLabError
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError, ParallelLabError
+from parallel_lab.base.hooks import current_tracer
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.tensor import Parameter, ParameterTuple, Tensor
+from parallel_lab.nn.tensor.tensor import Parameter, ParameterTuple, Tensor
 from tests.recorded import nets
 
 
@@ -57,7 +57,10 @@ def names(cell):
         (lambda: nets.SharedWeight(8, ((1, 8), (8, 1)), ((1, 8), (8, 1))), ["w"]),
         (lambda: nn.WithLossCell(nets.Quick(4, 6, 2), nn.MSELoss()), ["w", "w2"]),
         (lambda: nn.WithLossCell(nets.Layers(2, 4), nn.MSELoss()), ["blocks.0.w", "blocks.1.w"]),
-        (lambda: nn.SequentialCell(nn.Dense(4, 6, has_bias=False), nn.ReLU(), nn.Dense(6, 2)), ["0.weight", "2.weight", "2.bias"]),
+        (
+            lambda: nn.SequentialCell(nn.Dense(4, 6, has_bias=False), nn.ReLU(), nn.Dense(6, 2)),
+            ["0.weight", "2.weight", "2.bias"],
+        ),
     ],
     ids=["own names", "layers", "list", "tuple", "used twice", "with loss", "list with loss", "sequence"],
 )
@@ -209,7 +212,13 @@ def test_insert_child_and_parameter_register_like_assignment():
 
 @pytest.mark.parametrize(
     ("name", "child", "error"),
-    [("a.b", Leaf(), ValueError), ("", Leaf(), ValueError), ("leaf", Leaf(), ValueError), (3, Leaf(), TypeError), ("x", 3, TypeError)],
+    [
+        ("a.b", Leaf(), ValueError),
+        ("", Leaf(), ValueError),
+        ("leaf", Leaf(), ValueError),
+        (3, Leaf(), TypeError),
+        ("x", 3, TypeError),
+    ],
     ids=["dot", "empty", "taken", "no text", "no cell"],
 )
 def test_children_with_unfit_names_are_refused(name, child, error):
@@ -245,9 +254,14 @@ class NeverInitialised(nn.Cell):
         return x
 
 
-@pytest.mark.parametrize("value", [weight("w"), ops.ReLU(), ParameterTuple([weight("w")])], ids=["parameter", "primitive", "tuple"])
+@pytest.mark.parametrize(
+    "value", [weight("w"), ops.ReLU(), ParameterTuple([weight("w")])], ids=["parameter", "primitive", "tuple"]
+)
 def test_assigning_before_super_init_is_refused(value):
-    with pytest.raises(CellError, match=r"Forgetful: the Cell is used before super\(\).__init__\(\)\. Make super\(\).__init__\(\) the first line"):
+    with pytest.raises(
+        CellError,
+        match=r"Forgetful: the Cell is used before super\(\).__init__\(\)\. Make super\(\).__init__\(\) the first line",
+    ):
         Forgetful(value)
 
 
@@ -265,7 +279,9 @@ def test_a_cell_without_construct_says_so():
 
 
 def test_a_missing_attribute_is_an_attribute_error_with_the_nearest_name():
-    with pytest.raises(AttributeError, match=r"Quick: there is no attribute 'matmull'\. Did you mean 'matmul'\?") as caught:
+    with pytest.raises(
+        AttributeError, match=r"Quick: there is no attribute 'matmull'\. Did you mean 'matmul'\?"
+    ) as caught:
         _ = nets.Quick(4, 6, 2).matmull
     assert isinstance(caught.value, ParallelLabError)
     assert not hasattr(nets.Quick(4, 6, 2), "bias")

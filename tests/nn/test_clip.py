@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, value_and_grad
-from parallel_lab.errors import ParallelLabError
+from parallel_lab.base.errors import ParallelLabError
 
 RNG = np.random.default_rng(12)
 A, B = 2 * RNG.normal(size=(3, 4)), RNG.normal(size=5)
@@ -65,8 +65,12 @@ def test_clip_by_a_norm_that_is_known(use_norm):
 def test_the_example_of_mindspores_documentation():
     x = [Tensor([[2.0, 3.0], [1.0, 2.0]], np.float32), Tensor([[1.0, 4.0], [3.0, 1.0]], np.float32)]
     found = nn.clip_by_global_norm(x, 1.0)
-    np.testing.assert_allclose(found[0].asnumpy(), [[2.98142403e-01, 4.47213590e-01], [1.49071202e-01, 2.98142403e-01]], rtol=1e-6)
-    np.testing.assert_allclose(found[1].asnumpy(), [[1.49071202e-01, 5.96284807e-01], [4.47213590e-01, 1.49071202e-01]], rtol=1e-6)
+    np.testing.assert_allclose(
+        found[0].asnumpy(), [[2.98142403e-01, 4.47213590e-01], [1.49071202e-01, 2.98142403e-01]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        found[1].asnumpy(), [[1.49071202e-01, 5.96284807e-01], [4.47213590e-01, 1.49071202e-01]], rtol=1e-6
+    )
 
 
 def test_the_dtype_stays_and_float16_does_not_overflow_in_the_square():
@@ -80,7 +84,9 @@ def test_clipping_inside_a_loss_has_its_gradient():
     w = Parameter(Tensor(A), "w")
     _, (g,) = value_and_grad(lambda: (nn.clip_by_norm(w, 0.5) * A).sum(), None, [w])()
     n = np.linalg.norm(A)
-    np.testing.assert_allclose(g.asnumpy(), 0.5 * (A / n - A * (A * A).sum() / n**3), atol=1e-13)  # d/dw of 0.5 w/|w| . A at w = A: zero
+    np.testing.assert_allclose(
+        g.asnumpy(), 0.5 * (A / n - A * (A * A).sum() / n**3), atol=1e-13
+    )  # d/dw of 0.5 w/|w| . A at w = A: zero
 
 
 @pytest.mark.parametrize(

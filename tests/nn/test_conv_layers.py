@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, nn
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device
 
 X = np.random.default_rng(6).normal(size=(8, 4, 6, 5))
@@ -32,7 +32,12 @@ def picture(parts):
     ("options", "kernel", "stride", "pads"),
     [
         ({}, (3, 3), (1, 1), (1, 1, 1, 1)),  # "same" is the default
-        ({"stride": 2}, (3, 3), (2, 2), (0, 1, 1, 1)),  # 6 and 5 elements give 3 and 3: 1 and 2 zeros, the odd one behind
+        (
+            {"stride": 2},
+            (3, 3),
+            (2, 2),
+            (0, 1, 1, 1),
+        ),  # 6 and 5 elements give 3 and 3: 1 and 2 zeros, the odd one behind
         ({"pad_mode": "valid", "has_bias": True}, (3, 2), (1, 1), (0, 0, 0, 0)),
         ({"pad_mode": "pad", "padding": (2, 0, 1, 1), "stride": (2, 1)}, (3, 3), (2, 1), (2, 0, 1, 1)),
     ],
@@ -41,7 +46,9 @@ def test_convolution_sums_the_weighted_window(options, kernel, stride, pads):
     layer = nn.Conv2d(4, 3, kernel, dtype=np.float64, **options)
     weight = layer.weight.asnumpy()
     bias = layer.bias.asnumpy() if layer.has_bias else 0.0
-    expected = picture([(i, j, np.einsum("nckl,ockl->no", w, weight) + bias) for i, j, w in windows(X, kernel, stride, pads, 0)])
+    expected = picture(
+        [(i, j, np.einsum("nckl,ockl->no", w, weight) + bias) for i, j, w in windows(X, kernel, stride, pads, 0)]
+    )
     np.testing.assert_allclose(layer(Tensor(X)).asnumpy(), expected, rtol=1e-11, atol=1e-12)
 
 
@@ -55,7 +62,9 @@ def test_initial_weights_are_uniform_within_one_over_the_root_of_what_they_sum()
         assert values.std() == pytest.approx(bound / np.sqrt(3), rel=0.2)
 
 
-@pytest.mark.parametrize(("layer", "function", "fill"), [(nn.MaxPool2d, np.max, -np.inf), (nn.AvgPool2d, np.mean, np.nan)])
+@pytest.mark.parametrize(
+    ("layer", "function", "fill"), [(nn.MaxPool2d, np.max, -np.inf), (nn.AvgPool2d, np.mean, np.nan)]
+)
 def test_pooling_takes_the_window(layer, function, fill):
     expected = picture([(i, j, function(w, axis=(2, 3))) for i, j, w in windows(X, (3, 2), (2, 1), (0, 0, 0, 0), fill)])
     np.testing.assert_allclose(layer((3, 2), (2, 1))(Tensor(X)).asnumpy(), expected, rtol=1e-12)

@@ -1,4 +1,6 @@
-"""Weighted and ignoring cross-entropies and the element-wise losses: formulas, sample by sample, and the right mean under a cut batch."""
+"""Weighted and ignoring cross-entropies and the element-wise losses: formulas, sample by sample, and the right mean
+under a cut batch.
+"""
 
 import math
 
@@ -6,8 +8,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, ShapeError, nn
-from parallel_lab.autograd import gradients
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.nn.one_device import check_equals_one_device, messages
 
 RNG = np.random.default_rng(21)
@@ -32,7 +34,10 @@ def per_sample(logits, labels, weight, ignore, smoothing):
             losses.append(0.0)
             weights.append(0.0)
             continue
-        losses.append(-(1 - smoothing) * weight[y] * logs[y] - smoothing / len(row) * sum(w * v for w, v in zip(weight, logs, strict=True)))
+        losses.append(
+            -(1 - smoothing) * weight[y] * logs[y]
+            - smoothing / len(row) * sum(w * v for w, v in zip(weight, logs, strict=True))
+        )
         weights.append(weight[y])
     return np.array(losses), np.array(weights)
 
@@ -56,7 +61,9 @@ def test_every_position_of_a_picture_is_a_sample(reduction, weight):
     rows, labels = np.moveaxis(PICTURE, 1, -1).reshape(-1, C), PICTURE_LABELS.reshape(-1)
     expected = reduced(*per_sample(rows, labels, np.ones(C) if weight is None else weight, None, 0.0), reduction)
     found = nn.CrossEntropyLoss(weight, reduction=reduction)(Tensor(PICTURE), Tensor(PICTURE_LABELS)).asnumpy()
-    np.testing.assert_allclose(found, expected.reshape(PICTURE_LABELS.shape) if reduction == "none" else expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        found, expected.reshape(PICTURE_LABELS.shape) if reduction == "none" else expected, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
@@ -74,7 +81,9 @@ def test_class_weights_as_labels_of_positions():
     rows = zip(np.moveaxis(PICTURE, 1, -1).reshape(-1, C), labels.reshape(-1, C), strict=True)
     expected = np.array([-sum(given * log_softmax(row)) for row, given in rows]).reshape(3, 2, 4)
     loss = nn.CrossEntropyLoss(reduction="none")
-    np.testing.assert_allclose(loss(Tensor(PICTURE), Tensor(np.moveaxis(labels, -1, 1))).asnumpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        loss(Tensor(PICTURE), Tensor(np.moveaxis(labels, -1, 1))).asnumpy(), expected, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -97,7 +106,11 @@ class Scores(nn.Cell):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=-1, label_smoothing=0.1), lambda: nn.CrossEntropyLoss(ignore_index=-1)]
+    "make",
+    [
+        lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=-1, label_smoothing=0.1),
+        lambda: nn.CrossEntropyLoss(ignore_index=-1),
+    ],
 )
 def test_a_cut_batch_with_unequal_weights_trains_as_on_one_device(make):
     """Ranks hold samples of different weight, some of none: a mean of the ranks' means would be another number."""
@@ -159,12 +172,18 @@ def test_losses_of_single_elements_follow_their_formulas(reduction):
         "probabilities": (
             nn.BCELoss(Tensor(ELEMENT_WEIGHT), reduction),
             1 / (1 + np.exp(-X)),
-            elements(lambda x, y, j: -ELEMENT_WEIGHT[j] * (y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))),
+            elements(
+                lambda x, y, j: -ELEMENT_WEIGHT[j] * (y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))
+            ),
         ),
         "logits": (
             nn.BCEWithLogitsLoss(reduction, Tensor(ELEMENT_WEIGHT), Tensor(POSITIVE)),
             X,
-            elements(lambda x, y, j: -ELEMENT_WEIGHT[j] * (POSITIVE[j] * y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))),
+            elements(
+                lambda x, y, j: (
+                    -ELEMENT_WEIGHT[j] * (POSITIVE[j] * y * math.log(sigmoid(x)) + (1 - y) * math.log(1 - sigmoid(x)))
+                )
+            ),
         ),
     }
     for name, (loss, x, expected) in cases.items():
@@ -174,21 +193,38 @@ def test_losses_of_single_elements_follow_their_formulas(reduction):
 def test_sure_probabilities_have_a_finite_loss_and_large_logits_do_not_overflow():
     sure, wrong = Tensor(np.array([1.0, 0.0])), Tensor(np.array([0.0, 1.0]))
     np.testing.assert_allclose(nn.BCELoss(reduction="none")(sure, wrong).asnumpy(), [100, 100])
-    np.testing.assert_allclose(nn.BCEWithLogitsLoss("none")(Tensor(np.array([800.0, -800.0])), wrong).asnumpy(), [800, 800])
+    np.testing.assert_allclose(
+        nn.BCEWithLogitsLoss("none")(Tensor(np.array([800.0, -800.0])), wrong).asnumpy(), [800, 800]
+    )
 
 
 def test_losses_of_float32_are_float32():
     for loss in (nn.BCEWithLogitsLoss(pos_weight=[1.0, 2.0, 3.0]), nn.SmoothL1Loss(), nn.L1Loss()):
         assert loss(Tensor(X.astype(np.float32)), Tensor(Y.astype(np.float32))).dtype == np.float32
-    assert nn.CrossEntropyLoss(WEIGHT, ignore_index=-1)(Tensor(LOGITS.astype(np.float32)), Tensor(LABELS)).dtype == np.float32
+    assert (
+        nn.CrossEntropyLoss(WEIGHT, ignore_index=-1)(Tensor(LOGITS.astype(np.float32)), Tensor(LABELS)).dtype
+        == np.float32
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: nn.CrossEntropyLoss()(Tensor(LOGITS), Tensor(LABELS)), ShapeError, "a label is -1.*give ignore_index=-1"),
-        (lambda: nn.CrossEntropyLoss(ignore_index=0)(Tensor(LOGITS), Tensor(LABELS)), ShapeError, "a label is -1.*from 0 to 4"),
-        (lambda: nn.CrossEntropyLoss(WEIGHT[:3])(Tensor(LOGITS), Tensor(LABELS)), ShapeError, "weight has 3 numbers. One per class: 5"),
+        (
+            lambda: nn.CrossEntropyLoss()(Tensor(LOGITS), Tensor(LABELS)),
+            ShapeError,
+            "a label is -1.*give ignore_index=-1",
+        ),
+        (
+            lambda: nn.CrossEntropyLoss(ignore_index=0)(Tensor(LOGITS), Tensor(LABELS)),
+            ShapeError,
+            "a label is -1.*from 0 to 4",
+        ),
+        (
+            lambda: nn.CrossEntropyLoss(WEIGHT[:3])(Tensor(LOGITS), Tensor(LABELS)),
+            ShapeError,
+            "weight has 3 numbers. One per class: 5",
+        ),
         (lambda: nn.CrossEntropyLoss([[1.0]]), TypeError, "One number per class"),
         (lambda: nn.CrossEntropyLoss([-1.0, 2.0]), ValueError, "at least 0"),
         (lambda: nn.CrossEntropyLoss(ignore_index=1.5), TypeError, "ignore_index=1.5"),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, Session, ShapeError, compile, nn, ops, set_seed
-from parallel_lab.autograd import value_and_grad
-from parallel_lab.run.shm import close_all
+from parallel_lab.nn.tensor.autograd import value_and_grad
+from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.processes.shm import close_all
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device
 
 SHAPE = (256, 1024)
@@ -22,7 +22,8 @@ def correlation(a, b):
     return np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1]
 
 
-# 262144 draws: the mean of independent ones deviates by 0.5 / 512, a correlation by 1 / 512. Six times that is missed once in 10^9.
+# 262144 draws: the mean of independent ones deviates by 0.5 / 512, a correlation by 1 / 512. Six times that is missed
+# once in 10^9.
 LIMIT = 6 / 512
 
 
@@ -40,7 +41,9 @@ def test_neighbours_are_independent(shift):
     assert abs(correlation(kept[rows:, columns:], kept[: 256 - rows, : 1024 - columns])) < 1.5 * LIMIT
 
 
-@pytest.mark.parametrize("other", [{"step": 1}, {"step": 2}, {"step": 1000}, {"key": 2}, {"key": 1 << 40}, {"key": (1 << 64) - 1}])
+@pytest.mark.parametrize(
+    "other", [{"step": 1}, {"step": 2}, {"step": 1000}, {"key": 2}, {"key": 1 << 40}, {"key": (1 << 64) - 1}]
+)
 def test_steps_and_keys_are_independent(other):
     kept, others = mask(), mask(**other)
     assert abs(correlation(kept, others)) < LIMIT
@@ -61,7 +64,12 @@ def test_bits_of_the_whole_mask_do_not_depend_on_how_it_is_cut():
     for i in range(2):
         for j in range(4):
             place = {"parts": (2, 4, 1), "offset": (3 * i, 2 * j, 0)}
-            part = ops.OPS["dropout_at"].compute(np.ones((3, 2, 10), np.float32), np.int64(0), p=0.5, key=9, dims=None, **place) != 0
+            part = (
+                ops.OPS["dropout_at"].compute(
+                    np.ones((3, 2, 10), np.float32), np.int64(0), p=0.5, key=9, dims=None, **place
+                )
+                != 0
+            )
             np.testing.assert_array_equal(part, whole[3 * i : 3 * i + 3, 2 * j : 2 * j + 2])
 
 
@@ -216,7 +224,7 @@ def test_the_functional_form_needs_a_step_outside_a_network():
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: nn.Dropout(p=1.0), ValueError, "Dropout: p=1.0. A number from 0 on, below 1"),
+        (lambda: nn.Dropout(p=1.0), ValueError, "Dropout: p=1.0. A finite number, at least 0, below 1"),
         (lambda: nn.Dropout(p="0.5"), TypeError, "p='0.5'"),
         (lambda: nn.Dropout(keep_prob=0), ValueError, "keep_prob=0.*above 0"),
         (lambda: nn.Dropout(0.5, 0.5), ValueError, "One of the two"),

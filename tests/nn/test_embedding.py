@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, ShapeError, nn, ops
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device, messages
 
 IDS = np.random.default_rng(1).integers(0, 16, (8, 2)).astype(np.int32)
@@ -36,7 +36,12 @@ class Lookup(nn.Cell):
 
 @pytest.mark.parametrize(
     ("cuts", "kinds"),
-    [(((8, 1), (1, 1)), {"all_reduce"}), (((1, 8), (1, 1)), set()), (((1, 1), (8, 1)), set()), (((1, 4), (2, 1)), set())],
+    [
+        (((8, 1), (1, 1)), {"all_reduce"}),
+        (((1, 8), (1, 1)), set()),
+        (((1, 1), (8, 1)), set()),
+        (((1, 4), (2, 1)), set()),
+    ],
     ids=["rows", "columns", "ids", "ids and columns"],
 )
 @pytest.mark.parametrize("one_hot", [False, True], ids=["gather", "one-hot"])
@@ -49,12 +54,16 @@ def test_a_cut_table_trains_as_a_whole_one(cuts, kinds, one_hot):
         else:
             net.table.gather.shard(cuts)
 
-    plan = check_equals_one_device(lambda: Lookup(lambda: nn.Embedding(16, 8, one_hot, dtype=np.float64)), nn.MSELoss(), (IDS, TARGET), shard)
+    plan = check_equals_one_device(
+        lambda: Lookup(lambda: nn.Embedding(16, 8, one_hot, dtype=np.float64)), nn.MSELoss(), (IDS, TARGET), shard
+    )
     assert {i.kind for i in messages(plan) if i.name.startswith("table")} - {"all_gather", "all_to_all"} == kinds
 
 
 @pytest.mark.parametrize("target", ["CPU", "DEVICE"])
-@pytest.mark.parametrize(("mode", "slices"), [("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1))])
+@pytest.mark.parametrize(
+    ("mode", "slices"), [("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1))]
+)
 def test_slice_modes_cut_the_table_by_rule(target, mode, slices):
     def make():
         return nn.EmbeddingLookup(16, 8, target=target, slice_mode=mode, slices=8, dtype=np.float64)

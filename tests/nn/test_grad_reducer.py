@@ -1,4 +1,5 @@
-"""Gradients of several parameters in one message, run at once on real processes: which share one, how many travel, and that no bit depends on it.
+"""Gradients of several parameters in one message, run at once on real processes: which share one, how many travel, and
+that no bit depends on it.
 
 Sums, means, degrees and refusals of `DistributedGradReducer` are in `test_wrap.py`.
 """
@@ -9,13 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from parallel_lab import Parameter, Tensor, context, nn, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.errors import CollectiveMismatch
-from parallel_lab.layout import TensorLayout
-from parallel_lab.nn.grad_reducer import Outgoing, shared_messages
-from parallel_lab.run.shm import WorkerPool
-from parallel_lab.tensor import RankTensor
+from parallel_lab import Parameter, Tensor, nn, ops
+from parallel_lab.base import hooks
+from parallel_lab.base.errors import CollectiveMismatch
+from parallel_lab.base.settings import context
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.nn.optim.grad_reducer import Outgoing, shared_messages
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import RankTensor
+from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -36,7 +39,13 @@ def pool():
 def outgoing(count, ids=None, dtypes=None, sizes=None):
     """Gradients of `count` parameters; ids None: nobody has chosen one."""
     return [
-        Outgoing(i, 1 if ids is None else ids[i], ids is not None, "float32" if dtypes is None else dtypes[i], 4 if sizes is None else sizes[i])
+        Outgoing(
+            i,
+            1 if ids is None else ids[i],
+            ids is not None,
+            "float32" if dtypes is None else dtypes[i],
+            4 if sizes is None else sizes[i],
+        )
         for i in range(count)
     ]
 
@@ -48,7 +57,14 @@ def test_nobody_asked_and_all_travel_together():
 @pytest.mark.parametrize(
     ("count", "indices", "lengths"),
     # recorded with MindSpore 2.10: [20, 35] of 40 parameters, and small ones
-    [(40, (20, 35), [21, 15, 4]), (10, (0,), [1, 9]), (10, (9,), [10]), (10, (10,), [10]), (10, (3, 12), [4, 6]), (5, (1, 2, 3), [2, 1, 1, 1])],
+    [
+        (40, (20, 35), [21, 15, 4]),
+        (10, (0,), [1, 9]),
+        (10, (9,), [10]),
+        (10, (10,), [10]),
+        (10, (3, 12), [4, 6]),
+        (5, (1, 2, 3), [2, 1, 1, 1]),
+    ],
 )
 def test_positions_end_a_message(count, indices, lengths):
     messages = shared_messages(outgoing(count), [1] * count, setting=("index", indices))
@@ -57,7 +73,9 @@ def test_positions_end_a_message(count, indices, lengths):
 
 
 def test_in_the_wording_of_the_seeds_the_first_20_are_20():
-    assert [len(m) for m in shared_messages(outgoing(40), [1] * 40, setting=("index", (20, 35)), wording="first_n")] == [20, 15, 5]
+    assert [
+        len(m) for m in shared_messages(outgoing(40), [1] * 40, setting=("index", (20, 35)), wording="first_n")
+    ] == [20, 15, 5]
 
 
 def test_positions_count_parameters_that_send_nothing():
@@ -78,21 +96,33 @@ def test_equal_ids_say_nothing_but_0_does():
 
 
 def test_a_message_has_one_dtype():
-    found = shared_messages(outgoing(4, dtypes=["float32", "float64", "float32", "float64"]), [1] * 4, setting=("index", (2,)))
+    found = shared_messages(
+        outgoing(4, dtypes=["float32", "float64", "float32", "float64"]), [1] * 4, setting=("index", (2,))
+    )
     assert found == ((0, 2), (1,), (3,))
 
 
 def test_sizes_are_counted_among_what_is_left_together():
     """1 MB and 1 byte is above 1 MB: it ends its message. Of each dtype by itself."""
     sizes, dtypes = [MB, 1, 8, MB + 1, 8, 8], ["float32", "float32", "float16", "float32", "float16", "float32"]
-    assert shared_messages(outgoing(6, sizes=sizes, dtypes=dtypes), [1] * 6, setting=("size", 1)) == ((0, 1), (2, 4), (3,), (5,))
-    assert shared_messages(outgoing(4, ids=[1, 2, 1, 2], sizes=[MB, MB, 1, 1]), [1, 2, 1, 2], setting=("size", 1)) == ((0, 2), (1, 3))
+    assert shared_messages(outgoing(6, sizes=sizes, dtypes=dtypes), [1] * 6, setting=("size", 1)) == (
+        (0, 1),
+        (2, 4),
+        (3,),
+        (5,),
+    )
+    assert shared_messages(outgoing(4, ids=[1, 2, 1, 2], sizes=[MB, MB, 1, 1]), [1, 2, 1, 2], setting=("size", 1)) == (
+        (0, 2),
+        (1, 3),
+    )
     assert shared_messages(outgoing(3), [1] * 3, setting=("size", 0)) == ((0,), (1,), (2,))
     assert shared_messages(outgoing(3, sizes=[40 * MB] * 3), [1] * 3, setting=("auto", 64)) == ((0, 1), (2,))
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["float32", "float64"]), st.integers(1, 3 * MB)), max_size=12),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["float32", "float64"]), st.integers(1, 3 * MB)), max_size=12
+    ),
     st.sampled_from([None, ("size", 1), ("size", 2), ("auto", 64), ("index", (0, 3)), ("index", (2, 5, 9))]),
     st.integers(0, 2),
 )
@@ -123,7 +153,9 @@ def made(rank, seed):
         Parameter(Tensor(np.zeros(shape, dtype)), f"p{i}", layerwise_parallel=i == LAYERWISE)
         for i, (shape, dtype) in enumerate(zip(SHAPES, DTYPES, strict=True))
     ]
-    return parameters, [(rng.standard_normal(p.shape) * 10.0 ** rng.integers(-3, 3, p.shape)).astype(p.dtype) for p in parameters]
+    return parameters, [
+        (rng.standard_normal(p.shape) * 10.0 ** rng.integers(-3, 3, p.shape)).astype(p.dtype) for p in parameters
+    ]
 
 
 def reduced(world, settings, ids, options):
@@ -136,7 +168,7 @@ def reduced(world, settings, ids, options):
     world.comm.recording = True
     found = reducer(tuple(Tensor(g) for g in grads))
     again = reducer([Tensor(g) for g in grads])
-    records = [(kind, sent) for _, kind, _, _, sent, _, _ in world.comm.records]
+    records = [(m.kind, m.size_bytes) for m in world.comm.records]
     assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(found, again, strict=True))
     assert records[: len(records) // 2] == records[len(records) // 2 :]
     return [g.asnumpy() for g in found], records[: len(records) // 2]
@@ -162,7 +194,8 @@ def size(threshold):
     return {"comm_fusion": {"allreduce": {"mode": "size", "config": threshold}}}
 
 
-# bytes of the messages, parameters named by their place: 0 float32 24, 1 float64 40, 2 float32 4, 3 float16 as float32 24, 5 float64 56; 4 stays
+# bytes of the messages, parameters named by their place: 0 float32 24, 1 float64 40, 2 float32 4, 3 float16 as float32
+# 24, 5 float64 56; 4 stays
 WAYS = {
     "nothing said": ({}, None, {}, [24 + 4 + 24, 40 + 56]),
     "alone": ({}, None, {"fusion_type": 0}, [24, 40, 4, 24, 56]),
@@ -317,7 +350,11 @@ def cut_differently(world):
 def test_ranks_that_cut_differently_are_told_whose_gradients_they_sent(pool):
     with pytest.raises(CollectiveMismatch) as caught:
         on_ranks(pool, cut_differently)
-    assert "gradient of first" in str(caught.value) and "gradients of first to" in str(caught.value) and "test_grad_reducer.py" in str(caught.value)
+    assert (
+        "gradient of first" in str(caught.value)
+        and "gradients of first to" in str(caught.value)
+        and "test_grad_reducer.py" in str(caught.value)
+    )
 
 
 # ---- what the communicator is asked ----
@@ -337,7 +374,13 @@ class Noting:
 
     def start(self, kind, x, group, *, reduce, out, tag):
         number = len(self.notes)
-        assert kind == "all_reduce" and group == (0, 1) and reduce == "sum" and out is x and any(x is made for made in self.made)
+        assert (
+            kind == "all_reduce"
+            and group == (0, 1)
+            and reduce == "sum"
+            and out is x
+            and any(x is made for made in self.made)
+        )
         self.notes.append("start")
         return Waiting(self, number, x)
 
@@ -363,14 +406,14 @@ class TwoRanks:
 
 
 def test_all_messages_are_started_in_shared_memory_before_the_first_is_waited_for():
-    before, world = context.current_world(), TwoRanks()
-    context.set_world(world)
+    before, world = hooks.current_world(), TwoRanks()
+    hooks.set_world(world)
     context.set_auto_parallel_context(**index(0, 1))
     try:
         parameters = [Parameter(Tensor(np.zeros(3)), f"p{i}") for i in range(4)]
         found = nn.DistributedGradReducer(parameters)([Tensor(np.full(3, i + 1.0)) for i in range(4)])
     finally:
-        context.set_world(before)
+        hooks.set_world(before)
         context.reset_auto_parallel_context()
     assert world.comm.notes == ["start"] * 3 + ["wait 0", "wait 1", "wait 2"]
     for i, gradient in enumerate(found):
@@ -379,5 +422,7 @@ def test_all_messages_are_started_in_shared_memory_before_the_first_is_waited_fo
 
 
 def test_a_parameter_that_sends_nothing_counts_where_numbers_differ():
-    """MindSpore walks all parameters: one with a number of its own makes numbers count before positions, layerwise or not."""
+    """MindSpore walks all parameters: one with a number of its own makes numbers count before positions, layerwise or
+    not.
+    """
     assert shared_messages(outgoing(3), [1, 1, 1, 5], setting=("index", (0,))) == ((0, 1, 2),)

@@ -5,10 +5,22 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab.errors import ArgumentTypeError, ParallelLabError, ShapeError
+from parallel_lab.base.errors import ArgumentTypeError, ParallelLabError, ShapeError
 from parallel_lab.nn import initializer as module
-from parallel_lab.nn.initializer import Constant, HeNormal, HeUniform, Normal, One, TruncatedNormal, Uniform, XavierUniform, Zero, fans, initializer
-from parallel_lab.tensor import Initial, Parameter, Tensor
+from parallel_lab.nn.initializer import (
+    Constant,
+    HeNormal,
+    HeUniform,
+    Normal,
+    One,
+    TruncatedNormal,
+    Uniform,
+    XavierUniform,
+    Zero,
+    fans,
+    initializer,
+)
+from parallel_lab.nn.tensor.tensor import Initial, Parameter, Tensor
 
 SHAPE = (300, 200)  # 60000 values: the deviation of an estimated standard deviation is 0.3 % or less
 
@@ -90,7 +102,9 @@ def test_rules_with_fans_need_two_dims(name):
         initializer(name, [4])
 
 
-@pytest.mark.parametrize(("shape", "expected"), [(4, (4,)), ([2, 3], (2, 3)), ((2, 3), (2, 3)), ((), ()), ([np.int64(2)], (2,))])
+@pytest.mark.parametrize(
+    ("shape", "expected"), [(4, (4,)), ([2, 3], (2, 3)), ((2, 3), (2, 3)), ((), ()), ([np.int64(2)], (2,))]
+)
 def test_shapes_may_be_ints_lists_and_tuples(shape, expected):
     assert initializer("normal", shape).shape == expected
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn, ops
-from parallel_lab.autograd import value_and_grad
-from parallel_lab.errors import CellError, ParallelLabError, ShapeError
-from parallel_lab.ops.registry import Primitive
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.base.errors import CellError, ParallelLabError, ShapeError
+from parallel_lab.nn.tensor.autograd import value_and_grad
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.ops.machine.primitive import Primitive
 from tests.recorded import nets
 
 X = np.random.default_rng(7).normal(size=(6, 4)).astype(np.float32)
@@ -58,7 +58,9 @@ def test_dense_takes_inputs_of_any_rank(shape):
 
 def test_gradients_pass_through_the_reshapes_of_dense():
     dense, x = nn.Dense(4, 3, dtype=np.float64), np.resize(X, (2, 3, 4)).astype(np.float64)
-    _, (of_weight, of_bias) = value_and_grad(lambda x: ops.reduce_sum(dense(x)), None, dense.trainable_params())(Tensor(x))
+    _, (of_weight, of_bias) = value_and_grad(lambda x: ops.reduce_sum(dense(x)), None, dense.trainable_params())(
+        Tensor(x)
+    )
     np.testing.assert_allclose(of_weight.asnumpy(), np.tile(x.sum((0, 1)), (3, 1)))
     np.testing.assert_allclose(of_bias.asnumpy(), np.full(3, 6.0))
 
@@ -91,7 +93,11 @@ def test_the_operators_of_dense_can_be_sharded():
     dense.matmul.shard(((2, 1), (4, 1)))
     dense.bias_add.shard(((2, 4), (4,)))
     assert isinstance(dense.matmul, Primitive)
-    assert (dense.matmul.name, dense.matmul.instance_name, dense.matmul.attrs) == ("MatMul", "matmul", {"transpose_b": True})
+    assert (dense.matmul.name, dense.matmul.instance_name, dense.matmul.attrs) == (
+        "MatMul",
+        "matmul",
+        {"transpose_b": True},
+    )
     assert (dense.bias_add.name, dense.bias_add.instance_name) == ("BiasAdd", "bias_add")
 
 
@@ -133,7 +139,12 @@ def test_dense_refuses_other_input_sizes(shape):
 @pytest.mark.parametrize("name", nn.ACTIVATIONS)
 def test_activations_follow_their_formulas(name):
     cell = nn.get_activation(name)
-    np.testing.assert_allclose(cell(Tensor(X.astype(np.float64))).asnumpy(), ACTIVATION_FORMULAS[name](X.astype(np.float64)), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        cell(Tensor(X.astype(np.float64))).asnumpy(),
+        ACTIVATION_FORMULAS[name](X.astype(np.float64)),
+        rtol=1e-12,
+        atol=1e-15,
+    )
 
 
 def test_softmax_takes_an_axis():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.autograd import grad
-from parallel_lab.errors import ParallelLabError, ShapeError
-from parallel_lab.tensor import Tensor
+from parallel_lab.base.errors import ParallelLabError, ShapeError
+from parallel_lab.nn.tensor.autograd import grad
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.recorded import nets
 
 RNG = np.random.default_rng(11)
@@ -76,7 +76,8 @@ def test_expanded_cross_entropy_equals_the_fused_one_with_its_gradient(sparse, l
 def test_expanded_cross_entropy_of_equal_largest_logits_has_the_same_gradient():
     x, y = Tensor(np.array([[2.0, 2.0, 0.0], [1.0, 1.0, 1.0]])), Tensor(np.array([0, 2]))
     of_expanded, of_fused = (
-        grad(lambda x, loss=loss: loss(x, y))(x).asnumpy() for loss in (nn.SoftmaxCrossEntropyExpand(True), nn.CrossEntropyLoss())
+        grad(lambda x, loss=loss: loss(x, y))(x).asnumpy()
+        for loss in (nn.SoftmaxCrossEntropyExpand(True), nn.CrossEntropyLoss())
     )
     np.testing.assert_allclose(of_expanded, of_fused, atol=1e-15)
 
@@ -94,7 +95,13 @@ def test_large_logits_do_not_overflow():
 
 @pytest.mark.parametrize(
     ("logits", "labels"),
-    [((6, 5), np.zeros((6, 5), np.int32)), ((6, 5), np.zeros(6)), ((6, 5), np.zeros(4, np.int32)), ((5,), np.int32(2)), ((6, 5), np.zeros((4, 5)))],
+    [
+        ((6, 5), np.zeros((6, 5), np.int32)),
+        ((6, 5), np.zeros(6)),
+        ((6, 5), np.zeros(4, np.int32)),
+        ((5,), np.int32(2)),
+        ((6, 5), np.zeros((4, 5))),
+    ],
     ids=["int matrix", "float vector", "other count", "one sample", "other rows"],
 )
 def test_cross_entropy_refuses_labels_that_do_not_fit(logits, labels):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, Session, ShapeError, compile, nn, ops
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device, messages, trained
 
 X = np.random.default_rng(3).normal(2.0, 3.0, (8, 4, 2, 6))
@@ -20,11 +20,24 @@ def along_channels(values, ndim):
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape"), [(nn.BatchNorm1d, (8, 4)), (nn.BatchNorm1d, (8, 4, 12)), (nn.BatchNorm2d, (8, 4, 2, 6)), (nn.BatchNorm3d, (8, 4, 2, 3, 2))]
+    ("layer", "shape"),
+    [
+        (nn.BatchNorm1d, (8, 4)),
+        (nn.BatchNorm1d, (8, 4, 12)),
+        (nn.BatchNorm2d, (8, 4, 2, 6)),
+        (nn.BatchNorm3d, (8, 4, 2, 3, 2)),
+    ],
 )
 def test_batch_norm_in_training_uses_the_statistics_of_the_batch_and_keeps_running_ones(layer, shape):
     x = np.resize(X, shape)
-    bn = layer(4, momentum=0.7, gamma_init=Tensor(SCALE), beta_init=Tensor(SHIFT), moving_mean_init=Tensor(SHIFT), dtype=np.float64)
+    bn = layer(
+        4,
+        momentum=0.7,
+        gamma_init=Tensor(SCALE),
+        beta_init=Tensor(SHIFT),
+        moving_mean_init=Tensor(SHIFT),
+        dtype=np.float64,
+    )
     bn.set_train()
     axes = (0, *range(2, len(shape)))
     expected = normalized(x, axes, 1e-5) * along_channels(SCALE, len(shape)) + along_channels(SHIFT, len(shape))
@@ -40,7 +53,10 @@ def test_batch_norm_outside_training_uses_the_running_statistics_and_leaves_them
     np.testing.assert_array_equal(bn.moving_mean.asnumpy(), SHIFT)
 
 
-@pytest.mark.parametrize(("setting", "training", "of_batch"), [(True, False, True), (False, True, False), (None, True, True), (None, False, False)])
+@pytest.mark.parametrize(
+    ("setting", "training", "of_batch"),
+    [(True, False, True), (False, True, False), (None, True, True), (None, False, False)],
+)
 def test_use_batch_statistics_goes_before_the_training_mode(setting, training, of_batch):
     bn = nn.BatchNorm2d(4, use_batch_statistics=setting, dtype=np.float64)
     bn.set_train(training)
@@ -90,10 +106,14 @@ STRATEGIES = {
 @pytest.mark.parametrize("how", STRATEGIES)
 def test_batch_norm_trains_as_on_one_device_with_its_running_statistics(how):
     cuts = STRATEGIES[how]
-    plan = check_equals_one_device(ConvLike, nn.MSELoss(), (X, TARGET), lambda net: net.bn.batch_norm.shard((cuts, *((cuts[1],),) * 4)), steps=3)
+    plan = check_equals_one_device(
+        ConvLike, nn.MSELoss(), (X, TARGET), lambda net: net.bn.batch_norm.shard((cuts, *((cuts[1],),) * 4)), steps=3
+    )
     sums = [i for i in messages(plan) if plan.value(i.out).shape == (2, 8)]
     cut = cuts[0] * cuts[2] * cuts[3]
-    assert [(i.kind, i.group_size, plan.value(i.out).shape) for i in sums] == ([("all_reduce", cut, (2, 8))] if cut > 1 else [])
+    assert [(i.kind, i.group_size, plan.value(i.out).shape) for i in sums] == (
+        [("all_reduce", cut, (2, 8))] if cut > 1 else []
+    )
     back = [i for i in messages(plan, "backward") if plan.value(i.out).shape == (2, 8)]
     assert len(back) == len(sums)
 
@@ -126,7 +146,9 @@ def test_layer_norm_normalises_the_last_dims():
     gamma, beta = np.random.default_rng(5).normal(size=(2, 2, 6))
     norm.gamma.set_data(gamma)
     norm.beta.set_data(beta)
-    np.testing.assert_allclose(norm(Tensor(X)).asnumpy(), normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(
+        norm(Tensor(X)).asnumpy(), normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12
+    )
 
 
 def test_rms_norm_divides_by_the_root_of_the_mean_square():
@@ -139,7 +161,9 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square():
 def test_group_norm_normalises_groups_of_channels():
     norm = nn.GroupNorm(2, 4, gamma_init=Tensor(SCALE), beta_init=Tensor(SHIFT), dtype=np.float64)
     grouped = normalized(X.reshape(8, 2, -1), (2,), 1e-5).reshape(X.shape)
-    np.testing.assert_allclose(norm(Tensor(X)).asnumpy(), grouped * along_channels(SCALE, 4) + along_channels(SHIFT, 4), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(
+        norm(Tensor(X)).asnumpy(), grouped * along_channels(SCALE, 4) + along_channels(SHIFT, 4), rtol=1e-11, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("layer", [lambda: nn.LayerNorm(6), lambda: nn.RMSNorm(6)], ids=["layer", "rms"])

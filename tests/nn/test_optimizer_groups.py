@@ -1,10 +1,12 @@
-"""Parameter groups: their rates, their weight decay, their order, what they refuse; which parameters decay without groups."""
+"""Parameter groups: their rates, their weight decay, their order, what they refuse; which parameters decay without
+groups.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn
-from parallel_lab.errors import ParallelLabError
+from parallel_lab.base.errors import ParallelLabError
 
 START = np.array([1.0, -2.0, 3.0])
 GRAD = np.array([0.5, 0.25, -1.0])
@@ -26,9 +28,15 @@ def stepped(rate, decay):
 
 def test_each_group_has_its_rate_and_decay_and_takes_the_rest_from_the_optimizer():
     a, b, c, d = named("a", "b", "c", "d")
-    groups = [{"params": [a], "lr": 0.5}, {"params": [b, c], "weight_decay": 0.25}, {"params": [d], "lr": 0.125, "weight_decay": 0}]
+    groups = [
+        {"params": [a], "lr": 0.5},
+        {"params": [b, c], "weight_decay": 0.25},
+        {"params": [d], "lr": 0.125, "weight_decay": 0},
+    ]
     found = after_a_step((a, b, c, d), nn.SGD(groups, 0.1, weight_decay=0.4))
-    for value, expected in zip(found, (stepped(0.5, 0.4), stepped(0.1, 0.25), stepped(0.1, 0.25), stepped(0.125, 0)), strict=True):
+    for value, expected in zip(
+        found, (stepped(0.5, 0.4), stepped(0.1, 0.25), stepped(0.1, 0.25), stepped(0.125, 0)), strict=True
+    ):
         np.testing.assert_allclose(value, expected, rtol=1e-14)
 
 
@@ -122,7 +130,10 @@ def test_the_rule_tells_settings_apart_that_make_other_plans():
 
 def test_the_rule_leaves_out_what_is_a_value_of_the_program():
     assert rule(("a", {"lr": 0.1}), learning_rate=0.2) == rule(("a", {"lr": nn.WarmUpLR(0.3, 4)}), learning_rate=[0.1])
-    assert nn.SGD(named("a"), loss_scaler=nn.StaticLossScaler(8)).rule == nn.SGD(named("a"), loss_scaler=nn.StaticLossScaler(16)).rule
+    assert (
+        nn.SGD(named("a"), loss_scaler=nn.StaticLossScaler(8)).rule
+        == nn.SGD(named("a"), loss_scaler=nn.StaticLossScaler(16)).rule
+    )
 
 
 SAME = named("a")[0]

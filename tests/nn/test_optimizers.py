@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.context import current_tracer
-from parallel_lab.errors import ParallelLabError, ShapeError, TraceError
-from parallel_lab.graph.trace import TracedValue, Tracer
+from parallel_lab.base.errors import ParallelLabError, ShapeError, TraceError
+from parallel_lab.base.hooks import current_tracer
+from parallel_lab.graph.trace import Tracer
+from parallel_lab.graph.traced_value import TracedValue
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.totals import Place, Totals
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.nn.optim.global_norm import Place, Totals
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.recorded import nets
 
 RATE, STEPS, SHAPE = 0.05, 6, (4, 3)
@@ -68,13 +69,17 @@ def decoupled_path(decay, eps=1e-6):
     """AdamWeightDecay: each step shrinks the parameter by the factor 1 - RATE * decay, earlier directions with it."""
     m, v = adam_means()
     shrink, directions = 1 - RATE * decay, m / (np.sqrt(v) + eps)
-    return np.array([shrink**t * START - RATE * (powers(shrink, t) * directions[:t]).sum(0) for t in range(1, STEPS + 1)])
+    return np.array(
+        [shrink**t * START - RATE * (powers(shrink, t) * directions[:t]).sum(0) for t in range(1, STEPS + 1)]
+    )
 
 
 def decayed_sgd_path(decay, scale):
     """SGD with weight decay: the same shrinking, on unscaled gradients."""
     shrink = 1 - RATE * decay
-    return np.array([shrink**t * START - RATE * (powers(shrink, t) * GRADS[:t] / scale).sum(0) for t in range(1, STEPS + 1)])
+    return np.array(
+        [shrink**t * START - RATE * (powers(shrink, t) * GRADS[:t] / scale).sum(0) for t in range(1, STEPS + 1)]
+    )
 
 
 def rmsprop_path(decay=0.9, momentum=0.0, eps=1e-10, centered=False):
@@ -123,14 +128,20 @@ def lars_path(decay, momentum, coefficient, eps=1e-5, use_clip=False):
     [
         (lambda p: nn.RMSProp(p, RATE), rmsprop_path),
         (lambda p: nn.RMSProp(p, RATE, 0.7, 0.5, 1e-3), lambda: rmsprop_path(0.7, 0.5, 1e-3)),
-        (lambda p: nn.RMSProp(p, RATE, 0.8, 0.5, 1e-3, centered=True), lambda: rmsprop_path(0.8, 0.5, 1e-3, centered=True)),
+        (
+            lambda p: nn.RMSProp(p, RATE, 0.8, 0.5, 1e-3, centered=True),
+            lambda: rmsprop_path(0.8, 0.5, 1e-3, centered=True),
+        ),
         (lambda p: nn.Adagrad(p, learning_rate=RATE), adagrad_path),
         (lambda p: nn.Adagrad(p, 0.4, RATE, update_slots=False), lambda: adagrad_path(0.4, update=False)),
         (lambda p: nn.Lamb(p, RATE), lamb_path),
         (lambda p: nn.Lamb(p, RATE, 0.8, 0.9, 1e-3, 0.3), lambda: lamb_path(0.3, 1e-3, 0.8, 0.9)),
         (lambda p: nn.LARS(nn.SGD(p, RATE, weight_decay=0.3), coefficient=0.5), lambda: lars_path(0.3, 0.0, 0.5)),
         (lambda p: nn.LARS(nn.Momentum(p, RATE, 0.8), 1e-2, 0.02), lambda: lars_path(0.0, 0.8, 0.02, 1e-2)),
-        (lambda p: nn.LARS(nn.SGD(p, RATE), coefficient=0.05, use_clip=True), lambda: lars_path(0.0, 0.0, 0.05, use_clip=True)),
+        (
+            lambda p: nn.LARS(nn.SGD(p, RATE), coefficient=0.05, use_clip=True),
+            lambda: lars_path(0.0, 0.0, 0.05, use_clip=True),
+        ),
         (lambda p: nn.SGD(p, RATE), lambda: path(GRADS)),
         (lambda p: nn.SGD(p, RATE, momentum=0.9), lambda: path(momentum_sums(0.9))),
         (lambda p: nn.SGD(p, RATE, momentum=0.9, dampening=0.4), lambda: path(momentum_sums(0.9, 0.4))),
@@ -180,7 +191,11 @@ def test_steps_follow_the_closed_formula(make, expected):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda p, **k: nn.SGD(p, RATE, 0.9, **k), lambda p, **k: nn.Momentum(p, RATE, 0.9, **k), lambda p, **k: nn.Adam(p, RATE, **k)],
+    [
+        lambda p, **k: nn.SGD(p, RATE, 0.9, **k),
+        lambda p, **k: nn.Momentum(p, RATE, 0.9, **k),
+        lambda p, **k: nn.Adam(p, RATE, **k),
+    ],
     ids=["sgd", "momentum", "adam"],
 )
 def test_weight_decay_adds_the_parameter_to_the_unscaled_gradient(make):
@@ -194,7 +209,11 @@ def test_weight_decay_adds_the_parameter_to_the_unscaled_gradient(make):
 
 def test_defaults_are_mindspores():
     w = [Parameter(Tensor(START), "w")]
-    assert repr(nn.SGD(w)) == "SGD(1 parameters, learning_rate=0.1, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, loss_scale=1.0)"
+    assert (
+        repr(nn.SGD(w))
+        == "SGD(1 parameters, learning_rate=0.1, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, "
+        "loss_scale=1.0)"
+    )
     rms, ada, lamb, lars = nn.RMSProp(w), nn.Adagrad(w), nn.Lamb(w, 0.1), nn.LARS(nn.SGD(w))
     assert (rms.learning_rate, rms.decay, rms.momentum, rms.epsilon, rms.centered) == (0.1, 0.9, 0.0, 1e-10, False)
     assert (ada.accum, ada.learning_rate, ada.update_slots) == (0.1, 0.001, True)
@@ -202,7 +221,13 @@ def test_defaults_are_mindspores():
     assert (lars.epsilon, lars.coefficient, lars.use_clip, lars.learning_rate) == (1e-5, 1e-3, False, 0.1)
     adam, decoupled = nn.Adam(w), nn.AdamWeightDecay(w)
     assert (adam.learning_rate, adam.beta1, adam.beta2, adam.eps, adam.weight_decay) == (1e-3, 0.9, 0.999, 1e-8, 0.0)
-    assert (decoupled.learning_rate, decoupled.beta1, decoupled.beta2, decoupled.eps, decoupled.weight_decay) == (1e-3, 0.9, 0.999, 1e-6, 0.0)
+    assert (decoupled.learning_rate, decoupled.beta1, decoupled.beta2, decoupled.eps, decoupled.weight_decay) == (
+        1e-3,
+        0.9,
+        0.999,
+        1e-6,
+        0.0,
+    )
 
 
 # ---- what every rule promises ----
@@ -224,14 +249,19 @@ RULES = {
 }
 WITH_NORMS = ("lamb", "lars")
 each_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
-each_elementwise_rule = pytest.mark.parametrize("make", [pytest.param(r, id=n) for n, r in RULES.items() if n not in WITH_NORMS])
+each_elementwise_rule = pytest.mark.parametrize(
+    "make", [pytest.param(r, id=n) for n, r in RULES.items() if n not in WITH_NORMS]
+)
 each_rule_with_norms = pytest.mark.parametrize("make", [RULES[n] for n in WITH_NORMS], ids=WITH_NORMS)
 
 
 def inputs(optimizer, dtype, wrap=lambda a: a):
     """Arguments of `update` in the middle of a training, as arrays of `dtype` put through `wrap`."""
     parameter = Parameter(Tensor(START.astype(dtype)), "w")
-    state = {s: wrap(np.abs(a + GRADS[i].astype(dtype))) for i, (s, a) in enumerate(optimizer.initial_state(parameter).items())}
+    state = {
+        s: wrap(np.abs(a + GRADS[i].astype(dtype)))
+        for i, (s, a) in enumerate(optimizer.initial_state(parameter).items())
+    }
     scalars = {s: wrap(np.asarray(v, dtype)) for s, v in optimizer.scalar_state().items()}
     return wrap(START.astype(dtype)), wrap(GRADS[0].astype(dtype)), state, scalars, wrap(np.asarray(RATE, dtype))
 
@@ -266,7 +296,9 @@ def test_with_totals_over_the_slices_the_update_of_a_slice_is_the_slice_of_the_u
     def half(rows, others):
         totals = Halves(others)
         given = (parameter[rows], gradient[rows], {s: a[rows] for s, a in state.items()}, scalars, rate)
-        new = optimizer.update(*given, Place("w", optimizer.weight_decay, lambda local, why: totals.total("w", local, why)))
+        new = optimizer.update(
+            *given, Place("w", optimizer.weight_decay, lambda local, why: totals.total("w", local, why))
+        )
         return new, totals.mine
 
     # sums of squares do not depend on the other half, except Lamb's second, of a step that needs no norm either
@@ -312,14 +344,20 @@ def test_the_rule_can_be_traced(optimizer):
         new, state = updated(optimizer, *inputs(optimizer, np.float32, lambda a: tracer.data("x", a.shape, "float32")))
     finally:
         current_tracer.reset(token)
-    assert [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())] == [(TracedValue, SHAPE, "float32")] * (1 + len(state))
+    assert [(type(v), v.shape, str(v.dtype)) for v in (new, *state.values())] == [(TracedValue, SHAPE, "float32")] * (
+        1 + len(state)
+    )
     assert set(state) == set(optimizer.state_names)
     assert tracer.nodes
 
 
 def test_centered_rmsprop_stays_finite_on_gradients_that_are_all_alike():
     """Guards against the root of a variance that rounding had made negative."""
-    values, _ = steps(lambda p: nn.RMSProp(p, RATE, epsilon=1e-10, centered=True), START.astype(np.float32), np.full((400, *SHAPE), 0.1, np.float32))
+    values, _ = steps(
+        lambda p: nn.RMSProp(p, RATE, epsilon=1e-10, centered=True),
+        START.astype(np.float32),
+        np.full((400, *SHAPE), 0.1, np.float32),
+    )
     assert np.isfinite(values).all()
 
 
@@ -494,7 +532,7 @@ def test_unfit_parameters_are_refused(params, error, text):
         (lambda p: nn.SGD(p, clip=1.0), TypeError, "clip=1.0.*A GradientClip, or None"),
         (lambda p: nn.SGD(p, loss_scaler=128.0), TypeError, "loss_scaler=128.0.*A LossScaler, or None"),
         (lambda p: nn.RMSProp(p, decay=-0.1), ValueError, "decay=-0.1"),
-        (lambda p: nn.RMSProp(p, decay=1.1), ValueError, "decay=1.1.*At most 1"),
+        (lambda p: nn.RMSProp(p, decay=1.1), ValueError, "decay=1.1.*at most 1"),
         (lambda p: nn.RMSProp(p, epsilon=0.0), ValueError, "epsilon=0.0"),
         (lambda p: nn.RMSProp(p, centered="yes"), TypeError, "centered='yes'"),
         (lambda p: nn.Adagrad(p, accum=-0.1), ValueError, "accum=-0.1"),
@@ -507,14 +545,18 @@ def test_unfit_parameters_are_refused(params, error, text):
         (lambda p: nn.SGD(p, momentum=-1), ValueError, "momentum=-1"),
         (lambda p: nn.SGD(p, dampening=-0.1), ValueError, "dampening=-0.1"),
         (lambda p: nn.SGD(p, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
-        (lambda p: nn.SGD(p, momentum=0.9, dampening=0.1, nesterov=True), ValueError, "Momentum above 0 and dampening 0"),
+        (
+            lambda p: nn.SGD(p, momentum=0.9, dampening=0.1, nesterov=True),
+            ValueError,
+            "Momentum above 0 and dampening 0",
+        ),
         (lambda p: nn.SGD(p, momentum=0.9, nesterov=1), TypeError, "nesterov=1"),
         (lambda p: nn.Momentum(p, 0.1, -0.5), ValueError, "momentum=-0.5"),
         (lambda p: nn.Momentum(p, 0.1, "0.9"), TypeError, "momentum='0.9'"),
         (lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=-1.0), ValueError, "weight_decay=-1.0"),
         (lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=0), ValueError, "loss_scale=0.*above 0"),
         (lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=None), TypeError, "use_nesterov=None"),
-        (lambda p: nn.Adam(p, beta1=1.0), ValueError, "beta1=1.0.*above 0 and below 1"),
+        (lambda p: nn.Adam(p, beta1=1.0), ValueError, "beta1=1.0.*above 0, below 1"),
         (lambda p: nn.Adam(p, beta2=0.0), ValueError, "beta2=0.0"),
         (lambda p: nn.Adam(p, eps=0.0), ValueError, "eps=0.0"),
         (lambda p: nn.AdamWeightDecay(p, beta1=-0.1), ValueError, "beta1=-0.1"),

@@ -1,4 +1,6 @@
-"""20 steps of training as MindSpore 2.10 ran them (`tests/recorded/train_*.npz`), and the recorded nets on this package."""
+"""20 steps of training as MindSpore 2.10 ran them (`tests/recorded/train_*.npz`), and the recorded nets on this
+package.
+"""
 
 from pathlib import Path
 
@@ -6,8 +8,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.autograd import value_and_grad
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.autograd import value_and_grad
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.recorded import nets
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -18,7 +20,11 @@ class Dense3(nn.Cell):
 
     def __init__(self):
         super().__init__()
-        self.d1, self.d2, self.d3 = nn.Dense(20, 32, activation="relu"), nn.Dense(32, 32, activation="relu"), nn.Dense(32, 10)
+        self.d1, self.d2, self.d3 = (
+            nn.Dense(20, 32, activation="relu"),
+            nn.Dense(32, 32, activation="relu"),
+            nn.Dense(32, 10),
+        )
 
     def construct(self, x):
         return self.d3(self.d2(self.d1(x)))
@@ -29,8 +35,9 @@ RUNS = {
     "quick_sgd": (lambda: nets.Quick(32, 16, 16), nn.MSELoss, lambda p: nn.SGD(p, 0.1)),
     "dense3_ce_adam": (Dense3, nn.CrossEntropyLoss, lambda p: nn.Adam(p, 0.01)),
 }
-# Largest difference over largest value: 50 float32 roundings (6e-8 each). Both sides sum the same numbers, in an order of their own that depends on
-# the BLAS; measured 6e-7 at most. Taking 1 - beta exactly where MindSpore rounds it is 1e-5 off.
+# Largest difference over largest value: 50 float32 roundings (6e-8 each). Both sides sum the same numbers, in an order
+# of their own that depends on # the BLAS; measured 6e-7 at most. Taking 1 - beta exactly where MindSpore rounds it is
+# 1e-5 off.
 BOUND = 3e-6
 
 
@@ -93,7 +100,11 @@ S = ((2, 4), (4, 1))
         (lambda: nets.Chain([64, 32, 16], [((8, 1), (1, 1)), None]), (8, 64), (8, 16)),
         (lambda: nets.Mlp(12, 8, 4), (6, 12), (6, 4)),
         (lambda: nets.MegatronMlp(64, 256, 2, 4), (16, 64), (16, 64)),
-        (lambda: nets.Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True), (8, 16), (8, 16)),
+        (
+            lambda: nets.Layers(4, 16, ((4, 1), (1, 1)), stages=[0, 0, 1, 1], fusion=[0, 0, 1, 1], recompute=True),
+            (8, 16),
+            (8, 16),
+        ),
         (lambda: nets.SharedWeight(16, ((1, 8), (8, 1)), ((8, 1), (1, 1))), (8, 16), (8, 16)),
     ],
     ids=["Quick", "OpPar", "Chain", "Mlp", "MegatronMlp", "Layers", "SharedWeight"],

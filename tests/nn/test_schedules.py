@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
-from parallel_lab.errors import ArgumentError, ParallelLabError
-from parallel_lab.nn.schedule import MOST_RATES, rate_at
+from parallel_lab.base.errors import ArgumentError, ParallelLabError
+from parallel_lab.nn.optim.lr_schedule import MOST_RATES, rate_at
 
 STEPS = range(11)
 
@@ -41,12 +41,24 @@ def test_schedules_follow_their_formula(schedule, formula):
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        (nn.piecewise_constant_lr([2, 5, 10], [0.1, 0.05, 0.01]), [0.1, 0.1, 0.05, 0.05, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01]),
+        (
+            nn.piecewise_constant_lr([2, 5, 10], [0.1, 0.05, 0.01]),
+            [0.1, 0.1, 0.05, 0.05, 0.05, 0.01, 0.01, 0.01, 0.01, 0.01],
+        ),
         (nn.exponential_decay_lr(0.1, 0.9, 6, 2, 1), [0.1, 0.1, 0.09, 0.09, 0.081, 0.081]),
-        (nn.natural_exp_decay_lr(0.1, 0.9, 6, 2, 2, True), [0.1, 0.1, 0.1, 0.1, 0.016529888822158657, 0.016529888822158657]),
-        (nn.inverse_decay_lr(0.1, 0.5, 6, 1, 1, True), [0.1, 0.06666666666666667, 0.05, 0.04, 0.03333333333333333, 0.028571428571428574]),
+        (
+            nn.natural_exp_decay_lr(0.1, 0.9, 6, 2, 2, True),
+            [0.1, 0.1, 0.1, 0.1, 0.016529888822158657, 0.016529888822158657],
+        ),
+        (
+            nn.inverse_decay_lr(0.1, 0.5, 6, 1, 1, True),
+            [0.1, 0.06666666666666667, 0.05, 0.04, 0.03333333333333333, 0.028571428571428574],
+        ),
         (nn.cosine_decay_lr(0.01, 0.1, 6, 2, 2), [0.1, 0.1, 0.055, 0.055, 0.01, 0.01]),
-        (nn.polynomial_decay_lr(0.1, 0.01, 6, 2, 2, 0.5), [0.1, 0.1, 0.07363961030678928, 0.07363961030678928, 0.01, 0.01]),
+        (
+            nn.polynomial_decay_lr(0.1, 0.01, 6, 2, 2, 0.5),
+            [0.1, 0.1, 0.07363961030678928, 0.07363961030678928, 0.01, 0.01],
+        ),
         (nn.warmup_lr(0.1, 6, 2, 2), [0.0, 0.0, 0.05, 0.05, 0.1, 0.1]),
     ],
     ids=["piecewise", "exponential", "natural", "inverse", "cosine", "polynomial", "warmup"],
@@ -62,7 +74,10 @@ def test_lists_are_those_of_the_documentation(rates, expected):
         (nn.exponential_decay_lr(0.1, 0.9, 11, 2, 3, True), lambda e: 0.1 * 0.9 ** math.floor(e / 3)),
         (nn.natural_exp_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 * math.exp(-0.9 * e)),
         (nn.inverse_decay_lr(0.1, 0.9, 11, 2, 3), lambda e: 0.1 / (1 + 0.9 * e / 3)),
-        (nn.polynomial_decay_lr(0.1, 0.01, 11, 2, 3, 2.0, True), lambda e: 0.09 * (1 - e / (3 * max(math.ceil(e / 3), 1))) ** 2 + 0.01),
+        (
+            nn.polynomial_decay_lr(0.1, 0.01, 11, 2, 3, 2.0, True),
+            lambda e: 0.09 * (1 - e / (3 * max(math.ceil(e / 3), 1))) ** 2 + 0.01,
+        ),
     ],
 )
 def test_lists_follow_the_epochs(rates, formula):
@@ -129,13 +144,15 @@ def test_what_is_no_rate_is_refused(given, error, text):
 
 
 def test_an_endless_iterator_is_refused(monkeypatch):
-    monkeypatch.setattr("parallel_lab.nn.schedule.MOST_RATES", 100)
+    monkeypatch.setattr("parallel_lab.nn.optim.lr_schedule.MOST_RATES", 100)
     assert MOST_RATES > 100
     with pytest.raises(ArgumentError, match=r"more than 100 rates.*For endless rates use a schedule"):
         nn.SGD([Parameter(Tensor(np.zeros(2)), "w")], itertools.repeat(0.1))
 
 
-@pytest.mark.parametrize(("found", "error"), [(-1.0, ValueError), (math.nan, ValueError), ("fast", TypeError), (None, TypeError)])
+@pytest.mark.parametrize(
+    ("found", "error"), [(-1.0, ValueError), (math.nan, ValueError), ("fast", TypeError), (None, TypeError)]
+)
 def test_a_schedule_that_gives_no_rate_is_caught_with_its_step(found, error):
     with pytest.raises(error, match="SGD: the learning rate of step 7="):
         rate_at(lambda step: found, 7, "SGD")

@@ -1,4 +1,6 @@
-"""Multi-head attention and encoder layers: the formula, masks, forms, Megatron's count of messages, training under strategies."""
+"""Multi-head attention and encoder layers: the formula, masks, forms, Megatron's count of messages, training under
+strategies.
+"""
 
 import math
 
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, ShapeError, nn
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.nn.one_device import check_equals_one_device, messages
 
 RNG = np.random.default_rng(12)
@@ -71,7 +73,9 @@ def test_a_causal_row_does_not_see_later_keys(attention):
     later = np.triu(np.ones((L, S), bool), 1)
     expected, weights = formula(attention, QUERY, KEY, VALUE, later)
     for need in (True, False):
-        out, found = attention(Tensor(QUERY), Tensor(KEY), Tensor(VALUE), need_weights=need, average_attn_weights=False, is_causal=True)
+        out, found = attention(
+            Tensor(QUERY), Tensor(KEY), Tensor(VALUE), need_weights=need, average_attn_weights=False, is_causal=True
+        )
         np.testing.assert_allclose(out.asnumpy(), expected, rtol=1e-11, atol=1e-12)
         if need:
             np.testing.assert_allclose(found.asnumpy(), weights, rtol=1e-11, atol=1e-12)
@@ -106,7 +110,9 @@ def layer_norm(layer, x):
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_an_encoder_layer_adds_attention_and_dense_layers(norm_first):
-    layer = nn.TransformerEncoderLayer(E, HEADS, 8, activation="tanh", batch_first=True, norm_first=norm_first, dtype=np.float64)
+    layer = nn.TransformerEncoderLayer(
+        E, HEADS, 8, activation="tanh", batch_first=True, norm_first=norm_first, dtype=np.float64
+    )
 
     def attend(x):
         return formula(layer.self_attn, x, x, x)[0]
@@ -136,12 +142,15 @@ WIDTH, SEQ, BATCH = 16, 4, 8
 
 def make_encoder(layers=2, dropout=0.0):
     return nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(WIDTH, 8, 32, dropout, "gelu", batch_first=True, norm_first=True, dtype=np.float64), layers
+        nn.TransformerEncoderLayer(WIDTH, 8, 32, dropout, "gelu", batch_first=True, norm_first=True, dtype=np.float64),
+        layers,
     )
 
 
 def tensor_parallel(encoder, dp, mp):
-    """Megatron's cut of every layer: q, k, v and the first dense layer by columns, the output and the second dense layer by rows."""
+    """Megatron's cut of every layer: q, k, v and the first dense layer by columns, the output and the second dense
+    layer by rows.
+    """
     for layer in encoder.layers:
         for column in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.linear1):
             column.matmul.shard(((dp, 1), (mp, 1)))
@@ -189,7 +198,9 @@ def test_training_is_that_of_one_device_with_two_all_reduces_per_layer_each_way(
 
 
 def test_dropout_in_the_layers_leaves_training_that_of_one_device():
-    check_equals_one_device(lambda: make_encoder(1, 0.25), SquaredError(4), DATA, lambda net: tensor_parallel_apart(net))
+    check_equals_one_device(
+        lambda: make_encoder(1, 0.25), SquaredError(4), DATA, lambda net: tensor_parallel_apart(net)
+    )
 
 
 def tensor_parallel_apart(net):
@@ -215,7 +226,11 @@ def tensor_parallel_apart(net):
         (lambda: nn.MultiheadAttention(6, 2, dropout=1), ValueError, "dropout=1"),
         (lambda: nn.MultiheadAttention(6, 2, batch_first="yes"), TypeError, "batch_first='yes'"),
         (lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY[..., :5])] * 3), ShapeError, r"\(l, n, 6\), \(s, n, 6\)"),
-        (lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY)] * 3, attn_mask=Tensor(PADDING)), ShapeError, r"attn_mask is bool of shape \(3, 5\)"),
+        (
+            lambda: nn.MultiheadAttention(6, 2)(*[Tensor(QUERY)] * 3, attn_mask=Tensor(PADDING)),
+            ShapeError,
+            r"attn_mask is bool of shape \(3, 5\)",
+        ),
         (lambda: nn.TransformerEncoderLayer(6, 2, activation="reluu"), ValueError, "'reluu' is not known"),
         (lambda: nn.TransformerEncoderLayer(6, 2, activation=None), TypeError, "activation=None"),
         (lambda: nn.TransformerEncoder("layer", 2), TypeError, "encoder_layer='layer'"),

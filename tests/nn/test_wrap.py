@@ -1,15 +1,18 @@
-"""Cells around a network: steps, gradients and micro-batches against the same computation written out; reducers on real ranks."""
+"""Cells around a network: steps, gradients and micro-batches against the same computation written out; reducers on real
+ranks.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Tensor, context, nn, ops, value_and_grad
-from parallel_lab.errors import NotBuiltYet, StageNameError, StrategyError, TracedCommunication, TraceError
-from parallel_lab.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph, assign_add
+from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
+from parallel_lab.base.errors import NotBuiltYet, StageNameError, StrategyError, TracedCommunication, TraceError
+from parallel_lab.base.settings import context
 from parallel_lab.graph.trace import trace_network
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.nn.tensor.functional import GradOperation, HyperMap, Map, MultitypeFuncGraph, assign_add
+from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train import AutoParallel
 from tests.ops.ranks import on_ranks
 
@@ -17,7 +20,12 @@ pytestmark = pytest.mark.timeout(60)
 
 N = 4
 RNG = np.random.default_rng(20261121)
-X, Y, W, B = RNG.standard_normal((12, 5)), RNG.standard_normal((12, 3)), RNG.standard_normal((3, 5)), RNG.standard_normal(3)
+X, Y, W, B = (
+    RNG.standard_normal((12, 5)),
+    RNG.standard_normal((12, 3)),
+    RNG.standard_normal((3, 5)),
+    RNG.standard_normal(3),
+)
 
 
 class Net(nn.Cell):
@@ -77,7 +85,9 @@ def test_a_training_step_takes_the_sgd_step_of_the_scaled_loss(sens, loss_scale,
 
 def test_a_step_can_return_its_gradients_by_name():
     net = Net()
-    loss, grads = nn.TrainOneStepCell(with_loss(net), nn.SGD(net.trainable_params(), 0.1), return_grad=True)(Tensor(X), Tensor(Y))
+    loss, grads = nn.TrainOneStepCell(with_loss(net), nn.SGD(net.trainable_params(), 0.1), return_grad=True)(
+        Tensor(X), Tensor(Y)
+    )
     expected, of_w, of_b = mean_square(X, Y)
     assert loss.item() == pytest.approx(expected)
     assert list(grads) == ["w", "b"]
@@ -172,7 +182,9 @@ def test_gradients_of_a_network_with_and_without_a_loss_function():
 def test_value_and_gradients_as_a_cell():
     net = Net()
     loss, of_w, _ = mean_square(X, Y)
-    value, grads = nn.ForwardValueAndGrad(with_loss(net), net.trainable_params(), get_by_list=True)(Tensor(X), Tensor(Y))
+    value, grads = nn.ForwardValueAndGrad(with_loss(net), net.trainable_params(), get_by_list=True)(
+        Tensor(X), Tensor(Y)
+    )
     assert value.item() == pytest.approx(loss)
     np.testing.assert_allclose(grads[0].asnumpy(), of_w)
     value, of_x = nn.ForwardValueAndGrad(with_loss(net), sens_param=True)(Tensor(X), Tensor(Y), Tensor(3.0, np.float64))
@@ -243,7 +255,10 @@ def test_a_function_of_several_types_says_which_it_knows():
 
 def test_cloned_parameters_keep_values_or_take_new_ones():
     net = Net()
-    same, zeros = nn.ParameterTuple(net.trainable_params()).clone("same"), nn.ParameterTuple(net.trainable_params()).clone("zero", init="zeros")
+    same, zeros = (
+        nn.ParameterTuple(net.trainable_params()).clone("same"),
+        nn.ParameterTuple(net.trainable_params()).clone("zero", init="zeros"),
+    )
     assert [p.name for p in same] == ["same.w", "same.b"]
     np.testing.assert_array_equal(same[0].asnumpy(), W)
     np.testing.assert_array_equal(zeros[0].asnumpy(), np.zeros_like(W))
@@ -257,11 +272,17 @@ def test_cloned_parameters_keep_values_or_take_new_ones():
 @pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
 @pytest.mark.parametrize(
     "wrap",
-    [lambda net: nn.GradAccumulation(net, 3), lambda net: nn.MicroBatchInterleaved(net, 3), lambda net: nn.PipelineCell(net, 3)],
+    [
+        lambda net: nn.GradAccumulation(net, 3),
+        lambda net: nn.MicroBatchInterleaved(net, 3),
+        lambda net: nn.PipelineCell(net, 3),
+    ],
     ids=["GradAccumulation", "MicroBatchInterleaved", "PipelineCell"],
 )
 def test_micro_batches_are_added_up(wrap, compiled):
-    """The loss is the sum over micro-batches of consecutive rows, and so are the gradients: 3 times those of the whole batch."""
+    """The loss is the sum over micro-batches of consecutive rows, and so are the gradients: 3 times those of the whole
+    batch.
+    """
     net = Net()
     step = nn.TrainOneStepCell(wrap(with_loss(net)), nn.SGD(net.trainable_params(), 0.1))
     loss = (AutoParallel(step) if compiled else step)(Tensor(X), Tensor(Y))
@@ -274,7 +295,9 @@ def accumulate_cut(world, x, y):
     """One accumulated step of a network cut among the ranks."""
     net = Net()
     net.matmul.shard(((2, 1), (1, 1)))
-    step = AutoParallel(nn.TrainOneStepCell(nn.GradAccumulation(with_loss(net), 3), nn.SGD(net.trainable_params(), 0.1)))
+    step = AutoParallel(
+        nn.TrainOneStepCell(nn.GradAccumulation(with_loss(net), 3), nn.SGD(net.trainable_params(), 0.1))
+    )
     step.dataset_strategy("full_batch")
     loss = step(Tensor(x), Tensor(y))
     return loss.full().item(), net.weight.full().asnumpy()
@@ -299,18 +322,25 @@ class Rows(nn.Cell):
 
 
 def test_one_micro_batch_is_the_network_itself():
-    graph = trace_network(nn.GradAccumulation(with_loss(Net()), 1), [("x", (4, 5), "float64"), ("y", (4, 3), "float64")]).graph
+    graph = trace_network(
+        nn.GradAccumulation(with_loss(Net()), 1), [("x", (4, 5), "float64"), ("y", (4, 3), "float64")]
+    ).graph
     assert [n.op_class for n in graph.nodes] == ["MatMul", "Add", "Sub", "Square", "ReduceMean"]
 
 
 def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(ValueError, match=r"dim 0 of input 0 of shape \(12, 5\) cannot be cut into 5 equal micro-batches"):
+    with pytest.raises(
+        ValueError, match=r"dim 0 of input 0 of shape \(12, 5\) cannot be split into 5 equal micro-batches"
+    ):
         nn.PipelineCell(with_loss(Net()), 5)(Tensor(X), Tensor(Y))
 
 
-@pytest.mark.parametrize("make", [nn.GradAccumulation, nn.GradAccumulationCell, nn.MicroBatchInterleaved, nn.PipelineCell, nn.Pipeline])
 @pytest.mark.parametrize(
-    ("count", "kind"), [(0, ValueError), (-1, ValueError), ("4", TypeError), (2.0, TypeError), (True, TypeError), (None, TypeError)]
+    "make", [nn.GradAccumulation, nn.GradAccumulationCell, nn.MicroBatchInterleaved, nn.PipelineCell, nn.Pipeline]
+)
+@pytest.mark.parametrize(
+    ("count", "kind"),
+    [(0, ValueError), (-1, ValueError), ("4", TypeError), (2.0, TypeError), (True, TypeError), (None, TypeError)],
 )
 def test_a_count_that_is_no_positive_int_is_refused(make, count, kind):
     with pytest.raises(kind, match=r"An int, at least 1"):
@@ -353,11 +383,13 @@ def test_a_wrong_stage_config_is_refused_and_sets_nothing(config, kind, text):
 def test_more_than_one_stage_is_not_built_yet():
     net = Net()
     context.set_auto_parallel_context(pipeline_stages=2)
-    with pytest.raises(NotBuiltYet, match="pipeline_stages=2 stages is not built yet"):
+    with pytest.raises(NotBuiltYet, match="pipeline_stages=2 stages is not available yet"):
         nn.PipelineCell(with_loss(net), 4)(Tensor(X), Tensor(Y))
-    with pytest.raises(NotBuiltYet, match="pipeline_stages=2 stages is not built yet"):
+    with pytest.raises(NotBuiltYet, match="pipeline_stages=2 stages is not available yet"):
         nn.PipelineGradReducer(net.trainable_params())([Tensor(W), Tensor(B)])
-    with pytest.raises(StrategyError, match=r"micro_size=1 with pipeline_stages=2.*At least as many micro-batches as stages"):
+    with pytest.raises(
+        StrategyError, match=r"micro_size=1 with pipeline_stages=2.*At least as many micro-batches as stages"
+    ):
         nn.PipelineCell(with_loss(net), 1)(Tensor(X), Tensor(Y))
 
 
@@ -384,7 +416,9 @@ def reduced(world, settings, **options):
     grads = tuple(Tensor(np.full(p.shape, world.rank + 1, p.dtype)) for p in parameters)
     world.comm.recording = True
     out = nn.DistributedGradReducer(parameters, **options)(grads)
-    return [(g.asnumpy().max(), g.asnumpy().min(), str(g.dtype)) for g in out], [record[4] for record in world.comm.records]
+    return [(g.asnumpy().max(), g.asnumpy().min(), str(g.dtype)) for g in out], [
+        record[4] for record in world.comm.records
+    ]
 
 
 def reduced_with(world, settings, options):
@@ -405,7 +439,11 @@ def reduced_with(world, settings, options):
 def test_gradients_are_added_up_over_the_ranks(pool, settings, options, expected):
     """1 + 2 + 3 + 4 = 10; a parameter with layerwise_parallel keeps its rank's own."""
     for rank, (found, _) in enumerate(on_ranks(pool, reduced_with, settings, options)):
-        assert found == [(expected, expected, "float32"), (expected, expected, "float16"), (rank + 1, rank + 1, "float32")]
+        assert found == [
+            (expected, expected, "float32"),
+            (expected, expected, "float16"),
+            (rank + 1, rank + 1, "float32"),
+        ]
 
 
 def test_gradients_are_added_up_in_a_group(pool):
@@ -415,7 +453,10 @@ def test_gradients_are_added_up_in_a_group(pool):
     assert [g[0] for g in found[3][0]] == [3.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize(("wide", "fusion_type", "sizes_bytes"), [(True, 0, [24, 16]), (False, 0, [24, 8]), (True, 1, [40]), (False, 1, [24, 8])])
+@pytest.mark.parametrize(
+    ("wide", "fusion_type", "sizes_bytes"),
+    [(True, 0, [24, 16]), (False, 0, [24, 8]), (True, 1, [40]), (False, 1, [24, 8])],
+)
 def test_float16_gradients_travel_in_float32_unless_told_otherwise(pool, wide, fusion_type, sizes_bytes):
     """6 and 4 elements; of a message 2 (n - 1) / n of its bytes leave a rank, for n = 4 six quarters."""
     for _, sent in on_ranks(pool, reduced_with, {"gradient_fp32_sync": wide}, {"fusion_type": fusion_type}):
@@ -469,7 +510,10 @@ def traced_reduction(world, mode):
     return "compiled"
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("semi_auto_parallel", "compiled"), ("auto_parallel", "compiled"), ("data_parallel", "runs at once")])
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("semi_auto_parallel", "compiled"), ("auto_parallel", "compiled"), ("data_parallel", "runs at once")],
+)
 def test_a_traced_reducer_leaves_the_sum_to_the_compiler(pool, mode, expected):
     assert on_ranks(pool, traced_reduction, mode) == [expected] * N
 

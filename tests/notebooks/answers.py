@@ -28,7 +28,8 @@ def my_line(sizes_bytes, times_s):
 alpha_s, beta_s_per_byte = my_line(fit.sizes_bytes, fit.median_s)
 half_size_bytes = alpha_s / beta_s_per_byte
 """,
-    "02.4": 'choices = {1_000: "recursive_doubling", 64_000: "halving_doubling_near_first", 1_000_000: "ring", 64_000_000: "ring"}',
+    "02.4": 'choices = {1_000: "recursive_doubling", 64_000: "halving_doubling_near_first", 1_000_000: "ring", '
+    '64_000_000: "ring"}',
     "03.1": """
 settings = {
     "sgd": {"gradients_mean": False, "learning_rate": 0.1 / 4},

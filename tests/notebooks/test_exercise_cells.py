@@ -1,8 +1,9 @@
-"""Exercise cells of the notebooks: their nbgrader metadata is valid, points are the exercise's, and each has a start, a check and a test cell.
+"""Exercise cells of the notebooks: their nbgrader metadata is valid, points are the exercise's, and each has a start, a
+check and a test cell.
 
-The rules are those of nbgrader's schema 3 (`nbgraderformat/v3.json` and `v3.py` of nbgrader 0.9.6), written down here because a lesson must not need
-nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks 02 to 05: all points for right answers, none for the
-starts as they are shipped.
+The rules are those of nbgrader's schema 3 (`nbgraderformat/v3.json` and `v3.py` of nbgrader 0.9.6), written down here
+because a lesson must not need nbgrader. With that version `generate_assignment` and `autograde` were run over notebooks
+02 to 05: all points for right answers, none for the starts as they are shipped.
 """
 
 from __future__ import annotations
@@ -19,16 +20,25 @@ from tests.notebooks.answers import ANSWERS
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.name: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-CELLS = [(name, cell) for name, path in NOTEBOOKS.items() for cell in nbformat.read(path, as_version=4).cells if "nbgrader" in cell.metadata]
+CELLS = [
+    (name, cell)
+    for name, path in NOTEBOOKS.items()
+    for cell in nbformat.read(path, as_version=4).cells
+    if "nbgrader" in cell.metadata
+]
 REQUIRED = {"schema_version": int, "grade": bool, "solution": bool, "locked": bool, "task": bool, "grade_id": str}
 ALLOWED = {*REQUIRED, "points", "checksum", "cell_type"}
-each_cell = pytest.mark.parametrize(("name", "cell"), CELLS, ids=[f"{n[:2]}-{c.metadata.nbgrader.get('grade_id')}" for n, c in CELLS])
+each_cell = pytest.mark.parametrize(
+    ("name", "cell"), CELLS, ids=[f"{n[:2]}-{c.metadata.nbgrader.get('grade_id')}" for n, c in CELLS]
+)
 each_exercise = pytest.mark.parametrize("exercise", all_exercises(), ids=lambda e: e.number)
 
 
 def of(number: str, kind: str) -> list:
     """The cells of an exercise: kind "exercise" or "test"."""
-    return [(name, cell) for name, cell in CELLS if cell.metadata.nbgrader.grade_id == f"{kind}-{number.replace('.', '-')}"]
+    return [
+        (name, cell) for name, cell in CELLS if cell.metadata.nbgrader.grade_id == f"{kind}-{number.replace('.', '-')}"
+    ]
 
 
 def test_there_are_exercise_cells():
@@ -42,7 +52,9 @@ def test_the_metadata_is_nbgraders_schema_3(name, cell):
     assert meta.schema_version == 3 and meta.keys() <= ALLOWED
     assert re.fullmatch(r"[a-zA-Z0-9_\-]+", meta.grade_id)
     assert meta.get("cell_type", cell.cell_type) == cell.cell_type == "code" and not meta.task
-    assert meta.grade == ("points" in meta) and meta.grade != meta.solution  # a cell is for the answer, or for its grade
+    assert (
+        meta.grade == ("points" in meta) and meta.grade != meta.solution
+    )  # a cell is for the answer, or for its grade
     assert meta.locked == meta.grade
     assert type(meta.get("points", 0)) is int and meta.get("points", 1) > 0
 
@@ -70,7 +82,9 @@ def test_an_exercise_has_one_cell_for_the_answer_and_one_for_the_grade(exercise)
     answers, tests = of(exercise.number, "exercise"), of(exercise.number, "test")
     assert len(answers) == len(tests) == 1 and answers[0][0] == tests[0][0]
     # both hand the same thing to check
-    given = [re.search(r"(?m)^(check\(.*?\))(?:\.assert_passed\(\))?$", cell.source)[1] for _, cell in (*answers, *tests)]
+    given = [
+        re.search(r"(?m)^(check\(.*?\))(?:\.assert_passed\(\))?$", cell.source)[1] for _, cell in (*answers, *tests)
+    ]
     assert given[0] == given[1]
 
 

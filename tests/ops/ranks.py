@@ -14,7 +14,9 @@ def on_ranks(pool: Any, fn: Callable, *args: Any) -> list[Any]:
 
     fn  a function at the top level of a test file: the ranks import the file, so that it may use what the file imports
     """
-    assert "<" not in fn.__qualname__, "a lambda or a function inside a function has no name by which a rank could import it"
+    assert "<" not in fn.__qualname__, (
+        "a lambda or a function inside a function has no name by which a rank could import it"
+    )
 
     def run(comm: Any, root: str, module: str, name: str, *given: Any) -> Any:
         import importlib
@@ -22,11 +24,12 @@ def on_ranks(pool: Any, fn: Callable, *args: Any) -> list[Any]:
 
         if root not in sys.path:
             sys.path.insert(0, root)
-        from parallel_lab import context
-        from parallel_lab.run.world import World
+        from parallel_lab.base import hooks
+        from parallel_lab.base.settings import context
+        from parallel_lab.processes.world.world import World
 
         world = World(comm, backend="shared_memory", launcher="a test")
-        context.set_world(world)
+        hooks.set_world(world)
         try:
             return getattr(importlib.import_module(module), name)(world, *given)
         finally:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, compile, nn, ops
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 
 RNG = np.random.default_rng(8)
 B, H, S, T, D, E = 2, 3, 5, 7, 4, 6
@@ -36,7 +36,9 @@ def swap(x):
 @pytest.mark.parametrize("layout", ["BNSD", "BSND"])
 def test_fused_attention_follows_the_formula(causal, scale, layout):
     turn = swap if layout == "BSND" else np.asarray
-    found = ops.scaled_dot_product_attention(turn(Q), turn(K), turn(V), is_causal=causal, scale=scale, input_layout=layout)
+    found = ops.scaled_dot_product_attention(
+        turn(Q), turn(K), turn(V), is_causal=causal, scale=scale, input_layout=layout
+    )
     np.testing.assert_allclose(turn(found), formula(Q, K, V, scale=scale, causal=causal), rtol=1e-12, atol=1e-13)
 
 
@@ -44,23 +46,34 @@ def test_fused_attention_follows_the_formula(causal, scale, layout):
 def test_a_mask_is_added_to_the_scores(shape):
     mask = RNG.normal(size=shape)
     aligned = mask.reshape((1,) * (4 - mask.ndim) + shape)
-    np.testing.assert_allclose(ops.scaled_dot_product_attention_with_mask(Q, K, V, mask), formula(Q, K, V, mask=aligned), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        ops.scaled_dot_product_attention_with_mask(Q, K, V, mask),
+        formula(Q, K, V, mask=aligned),
+        rtol=1e-12,
+        atol=1e-13,
+    )
 
 
 def test_minus_infinity_hides_a_key():
     mask = np.where(np.arange(T) >= 4, -np.inf, 0.0)[None]
     expected = formula(Q, K[:, :, :4], V[:, :, :4])
-    np.testing.assert_allclose(ops.scaled_dot_product_attention_with_mask(Q, K, V, np.repeat(mask, S, 0)), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        ops.scaled_dot_product_attention_with_mask(Q, K, V, np.repeat(mask, S, 0)), expected, rtol=1e-12, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_expanded_form_equals_the_fused_one(causal):
     found = ops.attention_expand(Q, K, V, is_causal=causal)
-    np.testing.assert_allclose(found, ops.scaled_dot_product_attention(Q, K, V, is_causal=causal), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        found, ops.scaled_dot_product_attention(Q, K, V, is_causal=causal), rtol=1e-12, atol=1e-13
+    )
 
 
 def test_large_scores_do_not_overflow():
-    found = ops.scaled_dot_product_attention(Q.astype(np.float32) * 1e3, K.astype(np.float32) * 1e3, V.astype(np.float32))
+    found = ops.scaled_dot_product_attention(
+        Q.astype(np.float32) * 1e3, K.astype(np.float32) * 1e3, V.astype(np.float32)
+    )
     assert np.isfinite(found).all()
     assert found.dtype == np.float32
 
@@ -93,7 +106,9 @@ def forward_kinds(primitive, strategy):
 @pytest.mark.parametrize("cuts", [(2, 4, 1), (1, 2, 4), (4, 1, 2)])
 def test_samples_heads_and_rows_of_queries_are_cut_without_a_message(cuts):
     b, h, s = cuts
-    assert forward_kinds(ops.ScaledDotProductAttention(is_causal=True), ((b, h, s, 1), (b, h, 1, 1), (b, h, 1, 1))) == []
+    assert (
+        forward_kinds(ops.ScaledDotProductAttention(is_causal=True), ((b, h, s, 1), (b, h, 1, 1), (b, h, 1, 1))) == []
+    )
 
 
 def test_cut_keys_cost_three_all_reduces_in_the_expanded_form():
@@ -107,8 +122,14 @@ def test_cut_keys_cost_three_all_reduces_in_the_expanded_form():
         (lambda: ops.scaled_dot_product_attention(Q, K, V, input_layout="BSH"), "input_layout='BSH'"),
         (lambda: ops.scaled_dot_product_attention(Q, K, V, scale="a"), "scale='a'"),
         (lambda: ops.scaled_dot_product_attention(Q[0], K, V), "q is float64 of shape"),
-        (lambda: ops.scaled_dot_product_attention(Tensor(Q), Tensor(K[:, :, :, :3]), Tensor(V)), "3 elements in dim 3 .'d'.*is already 4"),
-        (lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, np.ones((S, T), bool)), "mask is bool.*ops.select"),
+        (
+            lambda: ops.scaled_dot_product_attention(Tensor(Q), Tensor(K[:, :, :, :3]), Tensor(V)),
+            "3 elements in dim 3 .'d'.*is already 4",
+        ),
+        (
+            lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, np.ones((S, T), bool)),
+            "mask is bool.*ops.select",
+        ),
     ],
 )
 def test_what_attention_refuses(call, text):

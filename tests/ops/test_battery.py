@@ -1,7 +1,8 @@
-"""The battery: every registered operator, every legal strategy on 8 simulated ranks, forward and gradient, with no test written per operator.
+"""The battery: every registered operator, every legal strategy on 8 simulated ranks, forward and gradient, with no test
+written per operator.
 
-Expected values are those of the undivided computation: numpy forward, and the eager tape (itself checked against finite differences in
-test_eager.py).
+Expected values are those of the undivided computation: numpy forward, and the eager tape (itself checked against finite
+differences in test_eager.py).
 """
 
 import functools
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 from parallel_lab import StrategyError, Tensor, compile, nn, ops
-from parallel_lab.autograd import gradients
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.ops.registry import OPS, PRIMITIVES, check_strategy_value
-from parallel_lab.ops.sharding import legal_strategies, sharding_rule, strategy_operands
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.primitive import check_strategy_value
+from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
+from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule, strategy_operands
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
 
 DEVICES = 8
 CASES = [(name, i) for name, op in sorted(OPS.items()) for i, _ in enumerate(op.cases)]
@@ -28,7 +30,9 @@ FEW = 4  # strategies per case in the quick run; the exhaustive one takes them a
 
 
 class OneOperator(nn.Cell):
-    """sum(op(operands) * weight): one number that depends on every element of the result differently. Of several results, the sum over them."""
+    """sum(op(operands) * weight): one number that depends on every element of the result differently. Of several
+    results, the sum over them.
+    """
 
     def __init__(self, op, case, arrays, strategy, weighted):
         super().__init__()
@@ -38,13 +42,18 @@ class OneOperator(nn.Cell):
             self.prim.shard(strategy)
         self.positional = {k: v for k, v in attrs.items() if k not in op.options}
         self.op_def, self.weighted = op, weighted
-        self.operands = [Parameter(a, name=f"operand{i}", requires_grad=a.dtype.kind == "f") for i, a in enumerate(arrays)]
+        self.operands = [
+            Parameter(a, name=f"operand{i}", requires_grad=a.dtype.kind == "f") for i, a in enumerate(arrays)
+        ]
         for p in self.operands:
             self.insert_param_to_cell(p.name, p)
 
     def construct(self, *weights):
         arrays = iter(self.operands)
-        given = [next(arrays) if n in self.op_def.tensors else self.positional.get(n, self.op_def.defaults.get(n)) for n in self.op_def.positional]
+        given = [
+            next(arrays) if n in self.op_def.tensors else self.positional.get(n, self.op_def.defaults.get(n))
+            for n in self.op_def.positional
+        ]
         out = self.prim(*arrays) if self.op_def.variadic else self.prim(*given)
         outs = out if isinstance(out, tuple) else (out,)
         if not self.weighted:
@@ -62,7 +71,9 @@ def results(op, case, arrays):
 
 
 def check_strategies(name, number, choose):
-    """Compile and run the operator under the strategies that `choose` picks; compare results and gradients with one device."""
+    """Compile and run the operator under the strategies that `choose` picks; compare results and gradients with one
+    device.
+    """
     op = OPS[name]
     case = op.cases[number]
     attrs = {**op.default_attrs, **dict(case.attrs)}
@@ -71,7 +82,7 @@ def check_strategies(name, number, choose):
     differentiable = (op.vjp_fn is not None or op.expand is not None) and any(e.dtype.kind == "f" for e in expected)
     weights = [np.random.default_rng(1).uniform(0.5, 1.5, e.shape) for e in expected]
     strategies = legal_strategies(op, case.shapes, attrs, DEVICES)
-    assert len(strategies) > 1, "the example's shapes leave nothing to cut"
+    assert len(strategies) > 1, "the example's shapes leave nothing to split"
     if differentiable:
         cell = OneOperator(op, case, arrays, None, weighted=True)
         loss = cell(*map(Tensor, weights))
@@ -98,7 +109,9 @@ def check_strategies(name, number, choose):
 def few(strategies):
     """Some strategies of a case, always the same: those that cut most dims first, then others."""
     rng = np.random.default_rng(len(strategies))
-    order = sorted(rng.permutation(len(strategies)).tolist(), key=lambda i: -sum(c > 1 for t in strategies[i] for c in t))
+    order = sorted(
+        rng.permutation(len(strategies)).tolist(), key=lambda i: -sum(c > 1 for t in strategies[i] for c in t)
+    )
     spread = [order[i * len(order) // FEW] for i in range(min(FEW, len(order)))]
     return [strategies[i] for i in dict.fromkeys(spread)]
 
@@ -158,7 +171,9 @@ def test_counts_that_are_no_powers_of_two_are_refused_in_shard(value):
         ops.MatMul().shard(((1, value), (1, 1)))
 
 
-@pytest.mark.parametrize("value", [[[2, 4], [4, 1]], (2, 4), ((2.0, 4), (4, 1)), ((True, 4), (4, 1)), "((2,4),(4,1))", 3, {}])
+@pytest.mark.parametrize(
+    "value", [[[2, 4], [4, 1]], (2, 4), ((2.0, 4), (4, 1)), ((True, 4), (4, 1)), "((2,4),(4,1))", 3, {}]
+)
 def test_wrong_types_are_refused_in_shard(value):
     with pytest.raises(TypeError, match="MatMul shard"):
         ops.MatMul().shard(value)

@@ -1,4 +1,6 @@
-"""Communication called by hand: results against numpy on all ranks' values, gradients against finite differences of a loss over all ranks."""
+"""Communication called by hand: results against numpy on all ranks' values, gradients against finite differences of a
+loss over all ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
-from parallel_lab.autograd import gradients
-from parallel_lab.errors import (
+from parallel_lab.base.errors import (
     ArgumentError,
     ArgumentTypeError,
     ParallelLabError,
@@ -20,9 +21,10 @@ from parallel_lab.errors import (
     WorldTypeError,
 )
 from parallel_lab.graph.trace import trace_network
-from parallel_lab.lab.networks import operator_primitives
-from parallel_lab.models.strategies import data_parallel
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.lab.shared.networks import operator_primitives
+from parallel_lab.nn.models.strategies import data_parallel
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -79,7 +81,10 @@ GROUPED = {
     "AlltoAll": (lambda group: ops.AlltoAll(2, 0, 1, group), WHOLE["AlltoAll"][1]),
     "Broadcast from rank 3": (lambda group: ops.Broadcast(3, group), lambda xs: everywhere(xs[1], 2)),
     "Reduce to place 1": (lambda group: ops.Reduce(1, group=group), lambda xs: only_at(1, sum(xs), 2)),
-    "CollectiveGather on rank 1": (lambda group: ops.CollectiveGather(1, group), lambda xs: only_at(0, np.concatenate(xs), 2)),
+    "CollectiveGather on rank 1": (
+        lambda group: ops.CollectiveGather(1, group),
+        lambda xs: only_at(0, np.concatenate(xs), 2),
+    ),
     "CollectiveScatter from rank 3": (lambda group: ops.CollectiveScatter(3, group), lambda xs: rows(xs[1], 2)),
 }
 
@@ -157,7 +162,9 @@ def test_equal_extremes_on_several_ranks_share_the_gradient(pool):
 
 
 def broadcast_two(world):
-    first, second = ops.Broadcast(1)((Tensor(np.full((2,), float(world.rank))), Tensor(np.full((1, 3), world.rank + 10))))
+    first, second = ops.Broadcast(1)(
+        (Tensor(np.full((2,), float(world.rank))), Tensor(np.full((1, 3), world.rank + 10)))
+    )
     return first.asnumpy(), second.asnumpy()
 
 
@@ -325,7 +332,9 @@ def test_what_does_not_fit_the_world_is_refused_on_every_rank(pool, name):
 
 def test_communication_in_a_trace_says_that_it_is_there():
     all_reduce = ops.AllReduce()
-    with pytest.raises(TracedCommunication, match=r"test_collectives.py:\d+: AllReduce is called while a network is compiled"):
+    with pytest.raises(
+        TracedCommunication, match=r"test_collectives.py:\d+: AllReduce is called while a network is compiled"
+    ):
         trace_network(lambda x: all_reduce(x * 2.0), [("x", (4, 2), "float32")])
 
 
@@ -352,7 +361,9 @@ UNCUT = {
 
 @pytest.mark.parametrize("make", UNCUT.values(), ids=UNCUT)
 def test_networks_that_print_or_communicate_can_be_looked_at_and_sharded(make):
-    """What lists a network's operators once asked these for a definition that they do not have, or gave each of them a strategy."""
+    """What lists a network's operators once asked these for a definition that they do not have, or gave each of them a
+    strategy.
+    """
 
     class Net(nn.Cell):
         def __init__(self):

@@ -1,17 +1,25 @@
-"""Strategies with empty tuples are completed by labels. Cases: MindSpore's unit tests of strategy inference (infer_strategy_*_test.cc)."""
+"""Strategies with empty tuples are completed by labels. Cases: MindSpore's unit tests of strategy inference
+(infer_strategy_*_test.cc).
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
-from parallel_lab.ops.registry import PRIMITIVES
-from parallel_lab.ops.sharding import completed
+from parallel_lab.ops.machine.registry import PRIMITIVES
+from parallel_lab.ops.machine.sharding import completed
 
 CASES = [
     ("Add", ((16, 32, 48), (16, 32, 48)), {}, ((2, 4, 4), ()), ((2, 4, 4), (2, 4, 4))),
     ("Add", ((16, 32, 48), (32, 48)), {}, ((2, 4, 4), ()), ((2, 4, 4), (4, 4))),
     ("Add", ((16, 32, 48), (32, 48)), {}, ((), (4, 4)), ((1, 4, 4), (4, 4))),
-    ("LayerNorm", ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)), {"begin_norm_axis": -1}, ((2, 4, 8, 1), (), ()), ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1))),
+    (
+        "LayerNorm",
+        ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)),
+        {"begin_norm_axis": -1},
+        ((2, 4, 8, 1), (), ()),
+        ((2, 4, 8, 1), (4, 8, 1), (4, 8, 1)),
+    ),
     (
         "LayerNorm",
         ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)),
@@ -23,8 +31,20 @@ CASES = [
     ("BiasAdd", ((16, 32), (32,)), {}, ((), (8,)), ((1, 8), (8,))),
     ("BatchNorm", ((16, 32, 64, 64), *((32,),) * 4), {}, ((2, 4, 8, 16), *((),) * 4), ((2, 4, 8, 16), *((4,),) * 4)),
     ("BatchNorm", ((16, 32, 64, 64), *((32,),) * 4), {}, ((), *((4,),) * 4), ((1, 4, 1, 1), *((4,),) * 4)),
-    ("Conv2D", ((32, 32, 16, 16), (64, 32, 3, 3)), {"out_channel": 64, "kernel_size": 3}, ((8, 2, 1, 1), ()), ((8, 2, 1, 1), (1, 2, 1, 1))),
-    ("Conv2D", ((32, 32, 16, 16), (64, 32, 3, 3)), {"out_channel": 64, "kernel_size": 3}, ((), (1, 2, 1, 1)), ((1, 2, 1, 1), (1, 2, 1, 1))),
+    (
+        "Conv2D",
+        ((32, 32, 16, 16), (64, 32, 3, 3)),
+        {"out_channel": 64, "kernel_size": 3},
+        ((8, 2, 1, 1), ()),
+        ((8, 2, 1, 1), (1, 2, 1, 1)),
+    ),
+    (
+        "Conv2D",
+        ((32, 32, 16, 16), (64, 32, 3, 3)),
+        {"out_channel": 64, "kernel_size": 3},
+        ((), (1, 2, 1, 1)),
+        ((1, 2, 1, 1), (1, 2, 1, 1)),
+    ),
     ("OneHot", ((64,), (), ()), {"depth": 10}, ((), (), ()), ((1, 1), (), ())),
     ("MatMul", ((8, 16), (16, 4)), {}, ((2, 4), ()), ((2, 4), (4, 1))),
 ]
@@ -55,5 +75,5 @@ class Net(nn.Cell):
 def test_the_plan_shows_the_completed_strategy():
     plan = compile(Net(((2, 4), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
     assert plan.graph.node("matmul").strategy == ((2, 4), (4, 1))
-    with pytest.raises(StrategyError, match=r"strategy \(\(3|has 8 elements|cuts|makes"):
+    with pytest.raises(StrategyError, match=r"strategy \(\(3|has 8 elements|splits|makes"):
         compile(Net(((16, 1), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")

@@ -1,4 +1,5 @@
-"""Convolution: kernels against the sum written out, the pad arithmetic, the sharding rule with its windows, memory, threads.
+"""Convolution: kernels against the sum written out, the pad arithmetic, the sharding rule with its windows, memory,
+threads.
 
 Every legal strategy, and gradients against finite differences, are in the battery (test_battery.py, test_eager.py).
 """
@@ -11,11 +12,12 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from parallel_lab import ShapeError, StrategyError, Tensor, ops
-from parallel_lab.ops import OPS, conv_kernels, threads
+from parallel_lab.ops import OPS
 from parallel_lab.ops.conv import conv_window
-from parallel_lab.ops.conv_kernels import conv_forward, conv_input_grad, conv_weight_grad
-from parallel_lab.ops.sharding import legal_strategies, sharding_rule
-from parallel_lab.ops.windows import output_size, pads_of
+from parallel_lab.ops.kernels import conv as conv_kernels, threads
+from parallel_lab.ops.kernels.conv import conv_forward, conv_input_grad, conv_weight_grad
+from parallel_lab.ops.kernels.windows import output_size, pads_of
+from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 
 CONV = OPS["convolution"]
 
@@ -70,7 +72,9 @@ def test_the_result_is_the_sum_written_out(setting, rng):
 
 @each_setting
 def test_both_gradients_are_the_transposed_maps(setting, rng):
-    """<conv(x, w), g> is linear in x and in w, so the gradients g_x and g_w must give <x, g_x> and <w, g_w>, for any g."""
+    """<conv(x, w), g> is linear in x and in w, so the gradients g_x and g_w must give <x, g_x> and <w, g_w>, for any
+    g.
+    """
     x, w, stride, dilation, pads, group = setting
     x, w = rng.normal(size=x), rng.normal(size=w)
     out = written_out(x, w, stride, dilation, pads, group)
@@ -79,8 +83,12 @@ def test_both_gradients_are_the_transposed_maps(setting, rng):
     grad_w = conv_weight_grad(g, x, w.shape[2:], stride, dilation, pads, group)
     assert (grad_x.shape, grad_w.shape) == (x.shape, w.shape)
     other_x, other_w = rng.normal(size=x.shape), rng.normal(size=w.shape)
-    assert (other_x * grad_x).sum() == pytest.approx((written_out(other_x, w, stride, dilation, pads, group) * g).sum(), rel=1e-10)
-    assert (other_w * grad_w).sum() == pytest.approx((written_out(x, other_w, stride, dilation, pads, group) * g).sum(), rel=1e-10)
+    assert (other_x * grad_x).sum() == pytest.approx(
+        (written_out(other_x, w, stride, dilation, pads, group) * g).sum(), rel=1e-10
+    )
+    assert (other_w * grad_w).sum() == pytest.approx(
+        (written_out(x, other_w, stride, dilation, pads, group) * g).sum(), rel=1e-10
+    )
 
 
 # several tiles, a last tile that is smaller, pictures side by side in one product
@@ -109,7 +117,9 @@ def test_tiles_and_threads_do_not_change_the_result(x, w, stride, pads, thread_n
 
 
 def test_float16_is_summed_in_float32(rng):
-    """9 * 64 * (3.125 + 3) = 3528 exactly; a running sum in float16, which knows only even numbers beyond 2048, would miss it."""
+    """9 * 64 * (3.125 + 3) = 3528 exactly; a running sum in float16, which knows only even numbers beyond 2048, would
+    miss it.
+    """
     x, w = np.ones((1, 128, 3, 3), np.float16), np.full((2, 128, 3, 3), 3, np.float16)
     w[:, ::2] += np.float16(0.125)
     out = conv_forward(x, w, (1, 1), (1, 1), (0, 0, 0, 0))
@@ -160,7 +170,9 @@ def test_ranges_cover_the_batch_once_in_whole_tiles(samples, tile, count):
 # ---- attributes ----
 
 
-@pytest.mark.parametrize(("size", "kernel", "stride", "dilation"), list(itertools.product((5, 8), (1, 2, 3, 5), (1, 2, 3), (1, 2))))
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "dilation"), list(itertools.product((5, 8), (1, 2, 3, 5), (1, 2, 3), (1, 2)))
+)
 def test_same_gives_ceil_of_size_over_stride_with_the_odd_zero_after(size, kernel, stride, dilation):
     top, bottom, left, right = pads_of("x", "same", 0, (size, 3), (kernel, 1), (stride, 1), (dilation, 1))
     assert bottom - top in (0, 1)
@@ -171,7 +183,9 @@ def test_same_gives_ceil_of_size_over_stride_with_the_odd_zero_after(size, kerne
 
 
 def test_same_with_stride_two_pads_below_and_right_only():
-    """8 rows, kernel 3, stride 2: windows start at rows 0, 2, 4, 6; the last one reads one row of zeros below the picture."""
+    """8 rows, kernel 3, stride 2: windows start at rows 0, 2, 4, 6; the last one reads one row of zeros below the
+    picture.
+    """
     x = np.zeros((1, 1, 8, 8), np.float32)
     x[0, 0, 7, 7] = 1
     w = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
@@ -228,8 +242,12 @@ def attrs_of(**given):
 
 
 def test_device_matrix_and_maps_are_mindspores():
-    """Conv2D ((n, i, h, w), (o, i, 1, 1)): D = [n, i, h, w, o]; x [4, 3, 2, 1], weight [0, 3, -, -], result [4, 0, 2, 1], partial over i."""
-    rule = sharding_rule(CONV, ((4, 4, 8, 8), (4, 4, 3, 3)), attrs_of(pad_mode="same"), ((2, 2, 2, 2), (2, 2, 1, 1)), 32)
+    """Conv2D ((n, i, h, w), (o, i, 1, 1)): D = [n, i, h, w, o]; x [4, 3, 2, 1], weight [0, 3, -, -], result [4, 0, 2,
+    1], partial over i.
+    """
+    rule = sharding_rule(
+        CONV, ((4, 4, 8, 8), (4, 4, 3, 3)), attrs_of(pad_mode="same"), ((2, 2, 2, 2), (2, 2, 1, 1)), 32
+    )
     assert rule.out.device_matrix == (2, 2, 2, 2, 2)
     assert [layout.tensor_map for layout in rule.ins] == [((4,), (3,), (2,), (1,)), ((0,), (3,), (), ())]
     assert rule.out.tensor_map == ((4,), (0,), (2,), (1,))
@@ -245,15 +263,33 @@ def test_work_is_two_flops_per_product():
 ROWS = ((1, 1, 2, 1), (1, 1, 1, 1))  # the picture's height cut in two
 PADDED = {"pad_mode": "pad"}
 REFUSED = {
-    "groups": (8, (4, 2, 3, 3), {"group": 2}, ((1, 2, 1, 1), (1, 1, 1, 1)), "cuts 'i' 2 ways.*in 2 groups.*channels stay whole"),
-    "groups, out": (8, (4, 2, 3, 3), {"group": 2}, ((1, 1, 1, 1), (2, 1, 1, 1)), "cuts 'o' 2 ways.*in 2 groups.*channels stay whole"),
+    "groups": (
+        8,
+        (4, 2, 3, 3),
+        {"group": 2},
+        ((1, 2, 1, 1), (1, 1, 1, 1)),
+        "splits 'i' 2 ways.*in 2 groups.*channels stay whole",
+    ),
+    "groups, out": (
+        8,
+        (4, 2, 3, 3),
+        {"group": 2},
+        ((1, 1, 1, 1), (2, 1, 1, 1)),
+        "splits 'o' 2 ways.*in 2 groups.*channels stay whole",
+    ),
     "kernel": (8, (4, 4, 2, 2), {"stride": 2}, ((1, 1, 1, 1), (1, 1, 2, 1)), "'k' stays whole"),
     "valid": (10, (4, 4, 3, 3), {}, ROWS, "pad_mode='valid', kernel 3 and stride 1"),
     "uneven result": (8, (4, 4, 2, 3), PADDED | {"pad": (0, 0, 1, 1)}, ROWS, "result has 7 elements"),
     "stride": (10, (4, 4, 1, 1), {"stride": (3, 1)}, ROWS, "slices of 5 elements with stride 3"),
-    "small kernel, padded": (8, (4, 4, 1, 1), PADDED | {"stride": 3, "pad": (2, 1, 2, 1)}, ROWS, "kernel 1, stride 3 and padding 2, 1.*no padding"),
+    "small kernel, padded": (
+        8,
+        (4, 4, 1, 1),
+        PADDED | {"stride": 3, "pad": (2, 1, 2, 1)},
+        ROWS,
+        "kernel 1, stride 3 and padding 2, 1.*no padding",
+    ),
     "left over": (8, (4, 4, 3, 3), PADDED | {"stride": 2, "pad": 1}, ROWS, r"8 \+ 1 \+ 1 elements.*leaves some over"),
-    "beyond the neighbour": (8, (4, 4, 7, 7), {"pad_mode": "same"}, ((1, 1, 4, 1), (1, 1, 1, 1)), "cuts 'h' 4 ways"),
+    "beyond the neighbour": (8, (4, 4, 7, 7), {"pad_mode": "same"}, ((1, 1, 4, 1), (1, 1, 1, 1)), "splits 'h' 4 ways"),
 }
 
 
@@ -288,7 +324,8 @@ def test_slices_that_suffice_are_not_exchanged(name):
 def test_a_slice_asks_for_one_row_of_each_neighbour():
     x, w, attrs = ALLOWED["3x3 same"]
     rule = sharding_rule(CONV, (x, w), attrs_of(**attrs), ((1, 1, 2, 2), (1, 1, 1, 1)), 8)
-    # (dim of x, axes of the device matrix (1, 1, 2, 2, 1, repeat 2), (step, origin, length, slice)): rows 4 i - 1 to 4 i + 5
+    # (dim of x, axes of the device matrix (1, 1, 2, 2, 1, repeat 2), (step, origin, length, slice)): rows 4 i - 1 to 4
+    # i + 5
     assert rule.windows == ((2, (3,), (4, -1, 6, 4)), (3, (2,), (4, -1, 6, 4)))
 
 
@@ -297,7 +334,9 @@ def test_a_slice_asks_for_one_row_of_each_neighbour():
 def test_parts_computed_from_their_windows_are_the_slices_of_the_whole(data):
     """Without padding, from zeros outside the picture: what a rank does after the exchange."""
     kernel, stride, dilation = (data.draw(st.integers(1, n)) for n in (4, 3, 2))
-    before, after, spare, share, parts = (data.draw(st.integers(a, b)) for a, b in ((0, 3), (0, 3), (0, stride - 1), (1, 5), (2, 4)))
+    before, after, spare, share, parts = (
+        data.draw(st.integers(a, b)) for a, b in ((0, 3), (0, 3), (0, stride - 1), (1, 5), (2, 4))
+    )
     count = share * parts
     size = (count - 1) * stride + dilation * (kernel - 1) + 1 + spare - before - after
     assume(size > 0)
@@ -311,7 +350,9 @@ def test_parts_computed_from_their_windows_are_the_slices_of_the_whole(data):
         start = margin + step * part + origin
         held = padded[:, :, start : start + length]
         mine = conv_forward(held, w, (stride, 1), (dilation, 1), (0, 0, 0, 0))
-        np.testing.assert_allclose(mine, whole[:, :, part * count // parts : (part + 1) * count // parts], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            mine, whole[:, :, part * count // parts : (part + 1) * count // parts], rtol=1e-12, atol=1e-12
+        )
 
 
 def test_a_slice_runs_without_padding_along_a_cut_dim_only():

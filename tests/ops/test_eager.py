@@ -1,4 +1,6 @@
-"""Every operator, run at once: result against inference, gradient against finite differences. Generated from the operators' own examples."""
+"""Every operator, run at once: result against inference, gradient against finite differences. Generated from the
+operators' own examples.
+"""
 
 from collections import defaultdict
 
@@ -6,10 +8,11 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, nn, ops
-from parallel_lab.autograd import gradients
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.ops import OPS
-from parallel_lab.ops.registry import OpDef, case
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.ops.machine.opdef import OpDef
+from parallel_lab.ops.machine.registry import case
 
 # Operators whose declaration has no example, because no strategy applies to them, and that no gradient rule below uses.
 EXTRA = defaultdict(
@@ -31,7 +34,9 @@ def has_gradient(op):
     return op.vjp_fn is not None or op.expand is not None
 
 
-CASES = [pytest.param(op, c, id=f"{op.name}-{i}") for op in OPS.values() for i, c in enumerate([*op.cases, *EXTRA[op.name]])]
+CASES = [
+    pytest.param(op, c, id=f"{op.name}-{i}") for op in OPS.values() for i, c in enumerate([*op.cases, *EXTRA[op.name]])
+]
 WITH_GRADIENT = [p for p in CASES if has_gradient(p.values[0])]
 
 
@@ -77,7 +82,9 @@ def test_result_has_the_inferred_shape_and_dtype(op, case_, dtype, rng, computed
         attrs, dtypes = {**op.default_attrs, **dict(case_.attrs)}, tuple(str(a.dtype) for a in arrays)
         results = [out] if op.outputs is None else op(*arrays, **dict(case_.attrs))
         for i, result in enumerate(results):
-            assert (result.shape, str(result.dtype)) == op.infer(case_.shapes, dtypes, {**attrs, **({} if op.outputs is None else {"index": i})})
+            assert (result.shape, str(result.dtype)) == op.infer(
+                case_.shapes, dtypes, {**attrs, **({} if op.outputs is None else {"index": i})}
+            )
     else:
         assert op.name in computed
     assert np.asarray(out).size > 0
@@ -121,7 +128,9 @@ def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, comp
         out = run(op, tensors, case_)
         if has_gradient(op):
             gradients(out, tensors)
-    assert computed == {name for name, op in OPS.items() if op.expand is None}, "give the operator an example, here or in its declaration"
+    assert computed == {name for name, op in OPS.items() if op.expand is None}, (
+        "give the operator an example, here or in its declaration"
+    )
 
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if not op.internal], ids=lambda op: op.name)
@@ -131,7 +140,10 @@ def test_docstring_tells_the_shapes(op):
 
 GIVEN = np.ones((4, 3), np.float32)
 WRONG = {
-    "softmax axis": (lambda x: ops.Softmax(axis=7)(x), r"Softmax: axis=7 for a tensor of shape \(4, 3\)\. An int from -2 to 1"),
+    "softmax axis": (
+        lambda x: ops.Softmax(axis=7)(x),
+        r"Softmax: axis=7 for a tensor of shape \(4, 3\)\. An int from -2 to 1",
+    ),
     "softmax text": (lambda x: ops.Softmax(axis="a")(x), "Softmax: axis='a'"),
     "sum axis": (lambda x: ops.ReduceSum()(x, 5), "ReduceSum: axis=5"),
     "sum text": (lambda x: ops.ReduceSum()(x, "a"), "ReduceSum: axis='a'"),
@@ -147,10 +159,19 @@ WRONG = {
     "cast": (lambda x: ops.cast(x, "number"), "Cast: dtype='number'"),
     "one-hot axis": (lambda x: ops.OneHot(axis=4)(np.arange(3), 3, 1.0, 0.0), "OneHot: axis=4.*-2 to 1"),
     "one-hot depth": (lambda x: ops.one_hot(np.arange(3), 2.5, 1.0, 0.0), "OneHot: depth=2.5"),
-    "one-hot floats": (lambda x: ops.one_hot(x, 3, 1.0, 0.0), r"OneHot: the indices \(labels\) are float32.*must be ints"),
+    "one-hot floats": (
+        lambda x: ops.one_hot(x, 3, 1.0, 0.0),
+        r"OneHot: the indices \(labels\) are float32.*must be ints",
+    ),
     "tensor as attribute": (lambda x: ops.reduce_sum(x, Tensor(1)), "ReduceSum: attribute axis is a tensor"),
-    "sparse labels": (lambda x: nn.SoftmaxCrossEntropyWithLogits(sparse=True)(x, x[:, 0]), "labels are float32.*must be ints"),
-    "sparse labels, expanded": (lambda x: nn.SoftmaxCrossEntropyExpand(sparse=True)(x, x[:, 0]), "are float32.*must be ints"),
+    "sparse labels": (
+        lambda x: nn.SoftmaxCrossEntropyWithLogits(sparse=True)(x, x[:, 0]),
+        "labels are float32.*must be ints",
+    ),
+    "sparse labels, expanded": (
+        lambda x: nn.SoftmaxCrossEntropyExpand(sparse=True)(x, x[:, 0]),
+        "are float32.*must be ints",
+    ),
     "text": (lambda x: ops.relu("ab"), r"ReLU: operand 0 \(x\) is 'ab'"),
     "rows": (lambda x: ops.add([[1], [1, 2]], x), r"Add: operand 0 \(x\)"),
     # numpy's ValueError, or its broadcasting, came through for plain arrays
@@ -159,16 +180,25 @@ WRONG = {
     "sum of shapes": (lambda x: ops.addn(x, x[:1]), r"AddN: operand 1 has 1 elements in dim 0"),
     "bias": (lambda x: ops.bias_add(x, x[:, 0]), r"BiasAdd: operand 1 has 4 elements"),
     "broadcast": (lambda x: ops.add(x, x[:, :2]), "Add: operand 1 has 2 elements in dim 1"),
-    "composed": (lambda x: ops.attention_expand(*(ops.reshape(x, s) for s in ((1, 4, 1, 3), (1, 1, 4, 3), (1, 1, 4, 3)))), "'h' is already 4"),
+    "composed": (
+        lambda x: ops.attention_expand(*(ops.reshape(x, s) for s in ((1, 4, 1, 3), (1, 1, 4, 3), (1, 1, 4, 3)))),
+        "'h' is already 4",
+    ),
     # numpy's TypeError for bools
     "minus bools": (lambda x: ops.neg(x > 0), "bool"),
     "difference of bools": (lambda x: ops.sub(x > 0, x > 0), "bool"),
     # ValueError and ZeroDivisionError of reductions without an element
-    "max of nothing": (lambda x: ops.reduce_max(x[:0], 0), r"ReduceMax: axis=0 for a tensor of shape \(0, 3\): no elements"),
+    "max of nothing": (
+        lambda x: ops.reduce_max(x[:0], 0),
+        r"ReduceMax: axis=0 for a tensor of shape \(0, 3\): no elements",
+    ),
     "mean of nothing": (lambda x: ops.reduce_mean(x[:0]), "ReduceMean: .*no elements"),
     "softmax of nothing": (lambda x: ops.softmax(x[:0], axis=0), "Softmax: axis=0.*A dim with elements"),
     "log-softmax of nothing": (lambda x: ops.log_softmax(x[:0], axis=0), "LogSoftmax: axis=0"),
-    "layer norm of nothing": (lambda x: ops.layer_norm(x[:, :0], 0, x[0, :0], x[0, :0]), r"LayerNorm: x has shape \(4, 0\)"),
+    "layer norm of nothing": (
+        lambda x: ops.layer_norm(x[:, :0], 0, x[0, :0], x[0, :0]),
+        r"LayerNorm: x has shape \(4, 0\)",
+    ),
     "convolution with nothing": (
         lambda x: ops.conv2d(ops.reshape(x, (1, 1, 4, 3)), np.ones((1, 1, 0, 1))),
         r"Conv2D: a weight of shape \(1, 1, 0, 1\)",
@@ -180,7 +210,10 @@ WRONG = {
     "pad value": (lambda x: ops.pad(x, (1, 1), value="a"), "Pad: value='a'. A number"),
     "pad int": (lambda x: ops.pad(x, 1), r"pad: padding 1. Pairs of ints"),
     "squeeze twice": (lambda x: ops.squeeze(x[:1], axis=(0, -2)), "Squeeze: .*names a dim twice"),
-    "integer power": (lambda x: ops.power(np.ones(3, np.int64), np.asarray(-1)), "Pow: it cannot be computed for int64 .*negative integer powers"),
+    "integer power": (
+        lambda x: ops.power(np.ones(3, np.int64), np.asarray(-1)),
+        "Pow: it cannot be computed for int64 .*negative integer powers",
+    ),
 }
 
 
@@ -212,11 +245,16 @@ def test_softmaxes_of_integers_are_float32_as_inference_says(call, dtype):
     """They were float64 (float16 for uint8) where a plan said int32."""
     name, operands, attrs = call(np.ones((4, 3), dtype))
     out = OPS[name](*operands, **attrs)
-    inferred = OPS[name].infer(tuple(x.shape for x in operands), tuple(str(x.dtype) for x in operands), {**OPS[name].default_attrs, **attrs})
+    inferred = OPS[name].infer(
+        tuple(x.shape for x in operands), tuple(str(x.dtype) for x in operands), {**OPS[name].default_attrs, **attrs}
+    )
     assert (out.shape, str(out.dtype)) == inferred
     assert out.dtype == (np.float16 if dtype == "float16" else np.float32)
 
 
 def test_one_hot_takes_the_dtype_of_both_values():
     """Inference said float32, that of the first, where numpy gave float64."""
-    assert OPS["one_hot"].infer(((2,), (), ()), ("int32", "float32", "float64"), {"depth": 3, "axis": -1}) == ((2, 3), "float64")
+    assert OPS["one_hot"].infer(((2,), (), ()), ("int32", "float32", "float64"), {"depth": 3, "axis": -1}) == (
+        (2, 3),
+        "float64",
+    )

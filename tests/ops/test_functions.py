@@ -1,4 +1,6 @@
-"""Functions of elements, choice, order and statistics: values against formulas, Python's math and numpy; ends of their ranges; refusals."""
+"""Functions of elements, choice, order and statistics: values against formulas, Python's math and numpy; ends of their
+ranges; refusals.
+"""
 
 import math
 
@@ -6,9 +8,9 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, compile, nn, ops
-from parallel_lab.autograd import gradients
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
 
 LINE = np.linspace(-8, 8, 401)
 
@@ -30,14 +32,21 @@ def test_erf_is_that_of_math_to_the_last_digits():
     x = np.concatenate([LINE, np.logspace(-300, 1, 500), -np.logspace(-8, 0.9, 200)])
     expected = np.array([math.erf(v) for v in x])
     np.testing.assert_allclose(values(ops.erf(x)), expected, rtol=1e-15, atol=0)
-    np.testing.assert_allclose(values(ops.erf(x.astype(np.float32))), expected.astype(np.float32), rtol=1e-6, atol=1e-37)
-    np.testing.assert_allclose(values(ops.erf(LINE.astype(np.float16))), [math.erf(v) for v in LINE.astype(np.float16)], atol=1e-3)
+    np.testing.assert_allclose(
+        values(ops.erf(x.astype(np.float32))), expected.astype(np.float32), rtol=1e-6, atol=1e-37
+    )
+    np.testing.assert_allclose(
+        values(ops.erf(LINE.astype(np.float16))), [math.erf(v) for v in LINE.astype(np.float16)], atol=1e-3
+    )
     np.testing.assert_array_equal(values(ops.erf(np.array([-np.inf, np.inf, np.nan]))), [-1, 1, np.nan])
 
 
 SIGMOID = 1 / (1 + np.exp(-LINE))
 FORMULAS = {
-    "gelu": (lambda x: ops.gelu(x, approximate="none"), LINE * 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in LINE]))),
+    "gelu": (
+        lambda x: ops.gelu(x, approximate="none"),
+        LINE * 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in LINE])),
+    ),
     "gelu tanh": (ops.gelu, 0.5 * LINE * (1 + np.tanh(np.sqrt(2 / np.pi) * (LINE + 0.044715 * LINE**3)))),
     "silu": (ops.silu, LINE * SIGMOID),
     "softplus": (ops.softplus, np.log1p(np.exp(LINE))),
@@ -63,7 +72,9 @@ def test_values_are_those_of_the_formula(name):
     assert values(fn(Tensor(LINE.astype(np.float32)))).dtype == np.float32
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "tanh", "erf", "silu", "softplus", "gelu", "reciprocal", "leaky_relu", "log_softmax"])
+@pytest.mark.parametrize(
+    "name", ["exp", "log", "sqrt", "tanh", "erf", "silu", "softplus", "gelu", "reciprocal", "leaky_relu", "log_softmax"]
+)
 def test_integers_give_float32(name):
     fn = getattr(ops, name)
     got = values(fn(np.array([1, 2], np.int32)))
@@ -86,7 +97,9 @@ def test_clip_changes_what_is_outside_and_stops_its_gradient():
         np.testing.assert_array_equal(values(fn(x, -0.5, 0.5)), np.clip(x, -0.5, 0.5))
         np.testing.assert_array_equal(gradient(lambda p, fn=fn: fn(p, -0.5, 0.5), x), [0, 1, 1, 1, 0])
     np.testing.assert_array_equal(values(ops.clip(x, min=0.0)), np.maximum(x, 0))
-    np.testing.assert_array_equal([values(v) for v in ops.clip_by_value([x, -x], clip_value_max=0.0)], [np.minimum(x, 0), np.minimum(-x, 0)])
+    np.testing.assert_array_equal(
+        [values(v) for v in ops.clip_by_value([x, -x], clip_value_max=0.0)], [np.minimum(x, 0), np.minimum(-x, 0)]
+    )
     with pytest.raises(ShapeError, match="no bound is given"):
         ops.clamp(x)
 
@@ -100,7 +113,9 @@ def test_addn_sums_any_number_of_tensors():
     np.testing.assert_array_equal(values(ops.AddN()(LINE, LINE)), 2 * LINE)
 
 
-@pytest.mark.parametrize("fn", [lambda x: ops.sub(x, x), ops.neg, ops.sign, ops.square], ids=["sub", "neg", "sign", "square"])
+@pytest.mark.parametrize(
+    "fn", [lambda x: ops.sub(x, x), ops.neg, ops.sign, ops.square], ids=["sub", "neg", "sign", "square"]
+)
 def test_a_plan_has_no_arithmetic_of_bools(fn):
     """Wrong would be a plan that says bool and fails on the ranks, or gives int8."""
     with pytest.raises(ShapeError, match="the operands are bool"):
@@ -162,7 +177,9 @@ class Ordered(nn.Cell):
         return self.prim(self.relu(x), *self.given)
 
 
-@pytest.mark.parametrize(("prim", "given"), [(ops.TopK(), (3,)), (ops.Sort(descending=True), ())], ids=["top-k", "sort"])
+@pytest.mark.parametrize(
+    ("prim", "given"), [(ops.TopK(), (3,)), (ops.Sort(descending=True), ())], ids=["top-k", "sort"]
+)
 def test_values_and_numbers_of_cut_rows_belong_together(prim, given):
     x = np.abs(np.random.default_rng(0).normal(size=(8, 6)))
     plan = compile(Ordered(prim, *given), x, device_num=8, dataset_strategy="full_batch")
@@ -178,7 +195,9 @@ def test_unsigned_numbers_sort_downwards():
     assert values(ops.sort(x, descending=True)[0]).tolist() == [200, 7, 0]
 
 
-@pytest.mark.parametrize(("exclusive", "reverse", "expected"), [(0, 0, [1, 3, 6]), (1, 0, [0, 1, 3]), (0, 1, [6, 5, 3]), (1, 1, [5, 3, 0])])
+@pytest.mark.parametrize(
+    ("exclusive", "reverse", "expected"), [(0, 0, [1, 3, 6]), (1, 0, [0, 1, 3]), (0, 1, [6, 5, 3]), (1, 1, [5, 3, 0])]
+)
 def test_running_sums(exclusive, reverse, expected):
     got = ops.CumSum(exclusive=bool(exclusive), reverse=bool(reverse))(np.array([1, 2, 3]), 0)
     assert values(got).tolist() == expected
@@ -197,11 +216,20 @@ ROWS = np.array([[0.0, 3.0, -4.0], [1.0, 2.0, 2.0]])
 
 @pytest.mark.parametrize(
     ("p", "expected"),
-    [(2, [5, 3]), (1, [7, 5]), (math.inf, [4, 2]), (-math.inf, [0, 1]), (0, [2, 3]), (3, [91 ** (1 / 3), 17 ** (1 / 3)])],
+    [
+        (2, [5, 3]),
+        (1, [7, 5]),
+        (math.inf, [4, 2]),
+        (-math.inf, [0, 1]),
+        (0, [2, 3]),
+        (3, [91 ** (1 / 3), 17 ** (1 / 3)]),
+    ],
 )
 def test_norms(p, expected):
     np.testing.assert_allclose(values(ops.norm(ROWS, p, 1)), expected, rtol=1e-14)
-    np.testing.assert_allclose(values(ops.LpNorm(p=p, axis=1, keep_dims=True)(ROWS)), np.array(expected)[:, None], rtol=1e-14)
+    np.testing.assert_allclose(
+        values(ops.LpNorm(p=p, axis=1, keep_dims=True)(ROWS)), np.array(expected)[:, None], rtol=1e-14
+    )
 
 
 def test_norm_and_deviation_of_zeros_have_gradient_zero():

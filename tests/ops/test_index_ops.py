@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, StrategyError, Tensor, compile, nn, ops
-from parallel_lab.autograd import gradients
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.ops.index import add_rows
-from parallel_lab.ops.registry import OPS
-from parallel_lab.ops.sharding import sharding_rule
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.gather import add_rows
+from parallel_lab.ops.machine.registry import OPS
+from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
 
 TABLE = np.random.default_rng(0).normal(size=(16, 4))
 
@@ -62,13 +62,20 @@ def test_a_table_with_whole_rows_is_looked_up_without_messages(strategy):
 def test_an_infinite_row_does_not_reach_the_rows_of_other_ranks():
     table = TABLE.copy()
     table[0] = np.inf
-    plan = compile(Lookup(((8, 1), (1, 1))), np.array([[9], [3]]), np.ones((2, 1, 4)), device_num=8, dataset_strategy="full_batch")
+    plan = compile(
+        Lookup(((8, 1), (1, 1))), np.array([[9], [3]]), np.ones((2, 1, 4)), device_num=8, dataset_strategy="full_batch"
+    )
     sim = Simulator(plan, {"table": table})
     assert float(sim.run_step(np.array([[9], [3]]), np.ones((2, 1, 4)))) == pytest.approx(TABLE[[9, 3]].sum())
 
 
 REFUSED = {
-    "rows and indices": (((16, 4), (8,)), {"axis": 0}, ((2, 1), (4,)), r"rows that are looked up\) 2 ways, and the indices too"),
+    "rows and indices": (
+        ((16, 4), (8,)),
+        {"axis": 0},
+        ((2, 1), (4,)),
+        r"rows that are looked up\) 2 ways, and the indices too",
+    ),
     "rows of 3-D tables": (((16, 4, 2), (8,)), {"axis": 0}, ((2, 1, 1), (1,)), "the table has 3 dims"),
     "another axis": (((4, 16), (8,)), {"axis": 1}, ((1, 2), (1,)), r"dim 1 of input 0 \('b', .*but axis is 1"),
     "one index": (((16, 4), ()), {"axis": 0}, ((2, 1), ()), "the index is one number"),
@@ -83,7 +90,9 @@ def test_cut_rows_have_their_conditions(how):
         sharding_rule(OPS["gather"], shapes, attrs, strategy, 8)
 
 
-@pytest.mark.parametrize(("bad", "words"), [([0, 16], "an index is 16. Indices from 0 to 15"), ([3, -1], "an index is -1")])
+@pytest.mark.parametrize(
+    ("bad", "words"), [([0, 16], "an index is 16. Indices from 0 to 15"), ([3, -1], "an index is -1")]
+)
 def test_an_index_outside_the_table_is_refused(bad, words):
     with pytest.raises(ShapeError, match=f"Gather: {words}"):
         ops.gather(Tensor(TABLE), np.array(bad))
@@ -137,13 +146,17 @@ def test_segments_outside_are_left_out_and_get_no_gradient():
 
 
 def test_strided_slice_follows_python():
-    np.testing.assert_array_equal(np.asarray(ops.StridedSlice()(Tensor(TABLE), (2, 0), (-1, 3), (3, 1))), TABLE[2:-1:3, 0:3])
+    np.testing.assert_array_equal(
+        np.asarray(ops.StridedSlice()(Tensor(TABLE), (2, 0), (-1, 3), (3, 1))), TABLE[2:-1:3, 0:3]
+    )
 
 
 def test_a_sliced_dim_is_not_cut():
     attrs = {"begin": (0, 1), "end": (16, 3), "strides": None}
     assert sharding_rule(OPS["strided_slice"], ((16, 4),), attrs, ((8, 1),), 8).out.splits == (8, 1)
-    with pytest.raises(StrategyError, match=r"cuts dim 1 of input 0 2 ways, but StridedSlice works along that dim.*Try \(\(4, 1\),\)"):
+    with pytest.raises(
+        StrategyError, match=r"splits dim 1 of input 0 2 ways, but StridedSlice works along that dim.*Try \(\(4, 1\),\)"
+    ):
         sharding_rule(OPS["strided_slice"], ((16, 4),), attrs, ((4, 2),), 8)
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, TraceError, compile, nn, ops
-from parallel_lab.autograd import gradients
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.indexing import TensorIndexError, getitem
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
 
 X = np.arange(3 * 4 * 5, dtype=float).reshape(3, 4, 5)
 I = np.array([2, 0, 2])
@@ -122,8 +122,11 @@ WRONG = {
     "bool": (True, "has True in it"),
     "text": ("ab", "has 'ab' in it"),
     "float array": (np.ones(2), "array of float64"),
-    "slice to a float": (slice(0, 1.5), "a slice with a bound that is no int"),  # these three were numpy's TypeError and ValueError
-    "slice of text": ((0, slice("a", "b")), "a slice with a bound that is no int"),
+    "slice to a float": (
+        slice(0, 1.5),
+        "a slice with a bound that is not an int",
+    ),  # these three were numpy's TypeError and ValueError
+    "slice of text": ((0, slice("a", "b")), "a slice with a bound that is not an int"),
     "slice with step 0": (slice(0, 2, 0), "a slice with step 0"),
     "mask of another size": (np.array([True, False]), "a mask with 2 elements where dim 0 has 3"),
     "arrays apart": ((I, slice(None), I), "arrays that stand apart"),
@@ -191,7 +194,9 @@ def test_indices_that_a_trace_computes_count_from_the_end_too():
 
 
 def test_a_mask_that_a_trace_computes_is_refused():
-    with pytest.raises(TensorIndexError, match=r"a mask that is computed.*shape of the result must be known.*ops.select"):
+    with pytest.raises(
+        TensorIndexError, match=r"a mask that is computed.*shape of the result must be known.*ops.select"
+    ):
         compile(Picks(BIG, lambda x: ops.greater(x, 0.0)), np.ones(8), device_num=4, dataset_strategy="full_batch")
 
 
@@ -201,5 +206,7 @@ def test_a_bound_that_a_trace_computes_is_refused():
 
 
 def test_take_without_axis_sees_one_row():
-    np.testing.assert_array_equal(np.asarray(ops.take(Tensor(X), np.array([[0, 59], [7, 7]]))), np.take(X, [[0, 59], [7, 7]]))
+    np.testing.assert_array_equal(
+        np.asarray(ops.take(Tensor(X), np.array([[0, 59], [7, 7]]))), np.take(X, [[0, 59], [7, 7]])
+    )
     np.testing.assert_array_equal(np.asarray(ops.take(Tensor(X), I, axis=1)), np.take(X, I, axis=1))

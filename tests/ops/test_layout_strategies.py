@@ -1,4 +1,5 @@
-"""Strategies made of layouts: every operator under random legal layouts equals one device, forward and gradients; what a product does with them.
+"""Strategies made of layouts: every operator under random legal layouts equals one device, forward and gradients; what
+a product does with them.
 
 Expected values are those of the undivided computation (numpy forward, the eager tape), or formulas.
 """
@@ -10,15 +11,15 @@ import zlib
 import numpy as np
 import pytest
 
-from parallel_lab import Layout, Parameter, Plan, Session, StrategyError, Tensor, compile, nn, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.errors import NotBuiltYet
+from parallel_lab import Layout, Parameter, Plan, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.passes.parallelize import descending_runs
-from parallel_lab.named_layout import LayoutStrategy
-from parallel_lab.ops.registry import OPS, PRIMITIVES
-from parallel_lab.ops.sharding import completed, sharding_rule, strategy_operands
+from parallel_lab.layout.named_layout import LayoutStrategy
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
+from parallel_lab.ops.machine.sharding import completed, sharding_rule, strategy_operands
 from parallel_lab.run.simulator import Simulator
+from tests.ops.layout_products import Product, kinds, train
 from tests.ops.test_battery import OneOperator, results
 
 MATRICES = ((2, 2, 2), (2, 4), (8,))
@@ -31,7 +32,9 @@ IDS = [f"{name}-{i}" for name, i in CASES]
 
 
 def draw_layouts(op, case, matrix, rng):
-    """Layouts for the operands: axes dealt out among the labels, in any order, as long as they divide; some axes repeat the calculation."""
+    """Layouts for the operands: axes dealt out among the labels, in any order, as long as they divide; some axes repeat
+    the calculation.
+    """
     attrs = {**op.default_attrs, **dict(case.attrs)}
     signature = op.signature_for(case.shapes, attrs)
     operands = strategy_operands(op, signature)
@@ -50,7 +53,9 @@ def draw_layouts(op, case, matrix, rng):
 
 
 def legal_layouts(op, case, matrix, rng):
-    """A drawn strategy that the operator takes. One without rules of its own beyond labels must take every draw; of the others some are left out."""
+    """A drawn strategy that the operator takes. One without rules of its own beyond labels must take every draw; of the
+    others some are left out.
+    """
     attrs = {**op.default_attrs, **dict(case.attrs)}
     particular = op.restrict is not None or op.window is not None
     for _ in range(60):
@@ -73,7 +78,13 @@ def check_layouts(op, case, layouts, device_num):
     weights = [np.random.default_rng(1).uniform(0.5, 1.5, e.shape) for e in expected]
     differentiable = (op.vjp_fn is not None or op.expand is not None) and any(e.dtype.kind == "f" for e in expected)
     cell = OneOperator(op, case, arrays, layouts, weighted=differentiable)
-    plan = compile(cell, *weights, device_num=device_num, dataset_strategy="full_batch", **({"passes": PASSES} if differentiable else {}))
+    plan = compile(
+        cell,
+        *weights,
+        device_num=device_num,
+        dataset_strategy="full_batch",
+        **({"passes": PASSES} if differentiable else {}),
+    )
     sim = Simulator(plan, {p.name: p.data for p in cell.operands})
     value = sim.run_step(*weights)
     if not differentiable:
@@ -85,7 +96,9 @@ def check_layouts(op, case, layouts, device_num):
     assert math.isclose(float(value), loss.item(), rel_tol=1e-10, abs_tol=1e-10)
     for parameter, want in zip(cell.operands, gradients(loss, eager.operands), strict=True):
         if parameter.requires_grad and parameter.name in dict(plan.gradients):
-            np.testing.assert_allclose(sim.full(dict(plan.gradients)[parameter.name]), want, rtol=1e-10, atol=1e-10, err_msg=parameter.name)
+            np.testing.assert_allclose(
+                sim.full(dict(plan.gradients)[parameter.name]), want, rtol=1e-10, atol=1e-10, err_msg=parameter.name
+            )
 
 
 def check_drawn(name, number, matrix, draws):
@@ -115,7 +128,19 @@ def test_many_layouts_equal_one_device(name, number, matrix):
 OFTEN = {
     name: PRIMITIVES[name].op.name
     for name in (
-        *("MatMul", "Add", "Mul", "ReduceSum", "ReduceMean", "ReduceMax", "LayerNorm", "Gather", "BiasAdd", "Transpose", "Conv2D"),
+        *(
+            "MatMul",
+            "Add",
+            "Mul",
+            "ReduceSum",
+            "ReduceMean",
+            "ReduceMax",
+            "LayerNorm",
+            "Gather",
+            "BiasAdd",
+            "Transpose",
+            "Conv2D",
+        ),
         *("SoftmaxExpand", "OneHot", "Dropout", "BatchNorm"),
     )
 }
@@ -130,7 +155,9 @@ def test_operators_of_every_network_under_every_matrix(name, matrix):
 
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
 def test_the_draw_finds_layouts_that_cut(name):
-    """The battery is no empty loop: in 20 draws of its first example an operand of every one of these operators is cut in 4 slices or more."""
+    """The battery is no empty loop: in 20 draws of its first example an operand of every one of these operators is cut
+    in 4 slices or more.
+    """
     op = OPS[name]
     rng = np.random.default_rng(3)
     found = [legal_layouts(op, op.cases[0], (2, 2, 2), rng) for _ in range(20)]
@@ -142,35 +169,6 @@ def test_the_draw_finds_layouts_that_cut(name):
 CUBE = Layout((2, 2, 2), ("dp", "sp", "mp"))
 
 
-class Product(nn.Cell):
-    """A product and an operator behind it, each with a strategy of its own."""
-
-    def __init__(self, strategy, out=None, then=None, nd_tp=False, shape=(16, 8), **options):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=shape)), name="w")
-        self.matmul = ops.MatMul(**options).shard(strategy, out)
-        if nd_tp:
-            self.matmul.add_prim_attr("enable_nd_tp", True)
-        self.tanh = ops.Tanh()
-        if then is not None:
-            self.tanh.shard(then)
-
-    def construct(self, x):
-        return self.tanh(self.matmul(x, self.w))
-
-
-def train(net, batch, device_num):
-    optimizer = nn.SGD(net.trainable_params(), 0.1)
-    plan = compile(net, *batch, loss=nn.MSELoss(), optimizer=optimizer, device_num=device_num, dataset_strategy="full_batch")
-    with Session(plan, net, optimizer) as session:
-        return session.train([batch], 3), session.parameters()["w"], plan
-
-
-def kinds(plan, name="matmul", phase="forward"):
-    """Messages of one operator: (kind, axes, dim)."""
-    return [(i.kind, i.axes, i.attr("dim")) for _, i in plan.instructions(phase) if i.name == name and i.is_communication]
-
-
 PAIR = (CUBE("mp", ("sp", "dp")), CUBE(("sp", "dp"), "None"))
 
 
@@ -179,9 +177,14 @@ PAIR = (CUBE("mp", ("sp", "dp")), CUBE(("sp", "dp"), "None"))
     [
         (PAIR, None, [("all_reduce", (2, 1), None)]),
         (PAIR, (CUBE("mp", "None"),), [("all_reduce", (2, 1), None)]),
-        # (("mp", "sp", "dp"), "None"): blocks go by sp first, and a group hands them out in rank order, so each axis is a message
+        # (("mp", "sp", "dp"), "None"): blocks go by sp first, and a group hands them out in rank order, so each axis is
+        # a message
         (PAIR, (CUBE(("mp", "sp", "dp"), "None"),), [("reduce_scatter", (1,), 0), ("reduce_scatter", (2,), 0)]),
-        ((CUBE("mp", ("dp", "sp")), CUBE(("dp", "sp"), "None")), (CUBE(("mp", "dp", "sp"), "None"),), [("reduce_scatter", (2, 1), 0)]),
+        (
+            (CUBE("mp", ("dp", "sp")), CUBE(("dp", "sp"), "None")),
+            (CUBE(("mp", "dp", "sp"), "None"),),
+            [("reduce_scatter", (2, 1), 0)],
+        ),
         ((CUBE("dp", "sp"), CUBE("sp", "mp")), (CUBE(("dp", "sp"), "mp"),), [("reduce_scatter", (1,), 0)]),
         ((CUBE("dp", "None"), CUBE("None", ("mp", "sp"))), None, []),
     ],
@@ -207,12 +210,19 @@ def test_a_product_of_layouts(layouts, out, messages, then, rng):
 )
 def test_layouts_that_say_what_counts_say_make_the_same_messages_and_slices(layouts, counts, rng):
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
-    one, two = (compile(Product(s), *batch, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch") for s in (layouts, counts))
+    one, two = (
+        compile(Product(s), *batch, loss=nn.MSELoss(), device_num=8, dataset_strategy="full_batch")
+        for s in (layouts, counts)
+    )
     for name in ("x", "w", "matmul"):
         assert one.value(name).layout.same_placement(two.value(name).layout), name
 
     def messages(plan):
-        return [(phase, i.kind, i.name, tuple(i.group(r) for r in range(8))) for phase, i in plan.instructions() if i.is_communication]
+        return [
+            (phase, i.kind, i.name, tuple(i.group(r) for r in range(8)))
+            for phase, i in plan.instructions()
+            if i.is_communication
+        ]
 
     assert messages(one) == messages(two)
 
@@ -221,7 +231,10 @@ def test_a_plan_with_layouts_survives_json_and_shows_them():
     plan = compile(Product(PAIR), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
     again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert again == plan and hash(again.graph) == hash(plan.graph) and again.digest == plan.digest
-    assert "{in_strategy: (layout(mp, (sp, dp)), layout((sp, dp), None)) on device_matrix (dp=2, sp=2, mp=2)}" in plan.text()
+    assert (
+        "{in_strategy: (layout(mp, (sp, dp)), layout((sp, dp), None)) on device_matrix (dp=2, sp=2, mp=2)}"
+        in plan.text()
+    )
     entry = next(op for op in plan.to_dict(rank=3)["ops"] if op["name"] == "matmul")
     assert entry["strategy"] == [[2, 4], [4, 1]]
     assert [e["tensor_map"] for e in entry["layouts"]] == [(0, (1, 2)), ((1, 2), -1)]
@@ -233,7 +246,11 @@ def test_empty_layouts_follow_the_labels():
     op = PRIMITIVES["LayerNorm"].op
     shapes, attrs = ((16, 32, 8), (32, 8), (32, 8)), {**op.default_attrs, "begin_norm_axis": -1}
     given = LayoutStrategy((CUBE("dp", ("mp", "sp"), "None"), CUBE(), CUBE()))
-    assert completed(op, shapes, attrs, given).layouts == (given[0], CUBE(("mp", "sp"), "None"), CUBE(("mp", "sp"), "None"))
+    assert completed(op, shapes, attrs, given).layouts == (
+        given[0],
+        CUBE(("mp", "sp"), "None"),
+        CUBE(("mp", "sp"), "None"),
+    )
     matmul = OPS["matmul"]
     given = LayoutStrategy((CUBE("dp", ("sp", "mp")), CUBE()))
     full = completed(matmul, ((8, 16), (16, 4)), matmul.default_attrs, given)
@@ -252,7 +269,9 @@ def test_a_parameter_that_two_operators_place_differently_is_refused_with_both_l
         def construct(self, x):
             return self.second(self.first(x, self.w), self.w)
 
-    with pytest.raises(StrategyError, match=r"'w', shape \(16, 16\), has two layouts.*layout\(sp, mp\).*layout\(mp, sp\)"):
+    with pytest.raises(
+        StrategyError, match=r"'w', shape \(16, 16\), has two layouts.*layout\(sp, mp\).*layout\(mp, sp\)"
+    ):
         compile(Twice(), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
 
 
@@ -260,12 +279,26 @@ def test_layouts_are_ignored_where_strategies_are(rng):
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
     plan = compile(Product(PAIR, nd_tp=True), *batch, loss=nn.MSELoss(), parallel_mode="stand_alone")
     assert not [i for _, i in plan.instructions() if i.is_communication]
-    plan = compile(Product(PAIR), *batch, loss=nn.MSELoss(), device_num=8, parallel_mode="data_parallel", dataset_strategy="data_parallel")
+    plan = compile(
+        Product(PAIR),
+        *batch,
+        loss=nn.MSELoss(),
+        device_num=8,
+        parallel_mode="data_parallel",
+        dataset_strategy="data_parallel",
+    )
     assert all(node.strategy is None for node in plan.graph.nodes)
 
 
 @pytest.mark.parametrize(
-    ("axes", "runs"), [((), []), ((2, 1, 0), [(2, 1, 0)]), ((0, 1, 2), [(0,), (1,), (2,)]), ((1, 2, 0), [(1,), (2, 0)]), ((1, 0, 2), [(1, 0), (2,)])]
+    ("axes", "runs"),
+    [
+        ((), []),
+        ((2, 1, 0), [(2, 1, 0)]),
+        ((0, 1, 2), [(0,), (1,), (2,)]),
+        ((1, 2, 0), [(1,), (2, 0)]),
+        ((1, 0, 2), [(1, 0), (2,)]),
+    ],
 )
 def test_axes_are_one_message_as_long_as_they_descend(axes, runs):
     assert descending_runs(axes) == runs
@@ -299,7 +332,9 @@ def test_neighbours_exchange_rows_over_several_axes(height, rng):
 
 
 def test_neighbours_stand_in_the_order_of_the_ranks():
-    with pytest.raises(StrategyError, match=r"Conv2D 'conv'.*cuts dim 2 of input 0 by \('mp', 'dp'\).*ascending order.*Try "):
+    with pytest.raises(
+        StrategyError, match=r"Conv2D 'conv'.*splits dim 2 of input 0 by \('mp', 'dp'\).*ascending order.*Try "
+    ):
         compile(Picture(("mp", "dp")), np.zeros((2, 2, 8, 4)), device_num=8, dataset_strategy="full_batch")
 
 
@@ -327,205 +362,3 @@ def test_a_table_cut_by_several_axes(rows, scattered, rng):
     assert plan.value("w").layout.same_placement(CUBE(rows, "None").tensor_layout())
     assert got == pytest.approx(losses, rel=1e-10)
     np.testing.assert_allclose(found, w, rtol=1e-10)
-
-
-# ---- 2D and 3D tensor parallelism ----
-
-GRID = Layout((2, 4), ("x", "y"))
-BOX = Layout((2, 2, 2), ("z", "x", "y"))
-
-HIGH = [
-    # MindSpore's tutorial (2D, 3D), its unit tests (2D with rows; a size of 1), transposed weights
-    (
-        "2D columns",
-        (GRID("None", ("x", "y")), GRID("x", "y")),
-        False,
-        [("all_gather", (0,), 1), ("reduce_scatter", (1,), 1)],
-        GRID("None", ("y", "x")),
-    ),
-    ("2D back", (GRID("None", ("y", "x")), GRID("y", "x")), False, [("all_gather", (1,), 1), ("reduce_scatter", (0,), 1)], GRID("None", ("x", "y"))),
-    ("2D rows", (GRID("x", "y"), GRID("y", "x")), False, [("all_gather", (1,), 0), ("reduce_scatter", (0,), 0)], GRID("y", "x")),
-    ("2D rows, transposed", (GRID("x", "y"), GRID("x", "y")), True, [("all_gather", (1,), 0), ("reduce_scatter", (0,), 0)], GRID("y", "x")),
-    (
-        "3D",
-        (BOX(("z", "y"), "x"), BOX(("x", "z"), "y")),
-        False,
-        [("all_gather", (0,), 0), ("all_gather", (2,), 0), ("reduce_scatter", (1,), 0)],
-        BOX(("z", "x"), "y"),
-    ),
-    (
-        "3D, transposed",
-        (BOX(("z", "y"), "x"), BOX("y", ("x", "z"))),
-        True,
-        [("all_gather", (0,), 0), ("all_gather", (2,), 1), ("reduce_scatter", (1,), 0)],
-        BOX(("z", "x"), "y"),
-    ),
-    ("one rank along x", (Layout((1, 8), ("x", "y"))("x", "y"), Layout((1, 8), ("x", "y"))("y", "x")), False, [("reduce_scatter", (0,), 0)], None),
-    ("nothing to gather", (GRID("x", "y"), GRID("y", "None")), False, [("reduce_scatter", (0,), 0)], GRID(("x", "y"), "None")),
-]
-
-
-@pytest.mark.parametrize(("name", "layouts", "transposed", "messages", "result"), HIGH, ids=[h[0] for h in HIGH])
-def test_a_product_gathers_its_inputs_and_scatters_its_sums(name, layouts, transposed, messages, result, rng):
-    batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
-    shape = (8, 16) if transposed else (16, 8)
-    losses, w, _ = train(Product(None, shape=shape, transpose_b=transposed), batch, 1)
-    got, found, plan = train(Product(layouts, nd_tp=True, shape=shape, transpose_b=transposed), batch, 8)
-    assert kinds(plan) == messages
-    assert plan.value("w").layout.same_placement(layouts[1].tensor_layout())
-    assert result is None or plan.value("matmul").layout.same_placement(result.tensor_layout())
-    assert got == pytest.approx(losses, rel=1e-10)
-    np.testing.assert_allclose(found, w, rtol=1e-10)
-
-
-def test_a_batch_of_products_gathers_and_scatters(rng):
-    layout = Layout((2, 2, 2), ("b", "x", "y"))
-
-    class Batched(Product):
-        def __init__(self, layouts, nd_tp):
-            super().__init__(layouts, nd_tp=nd_tp, shape=(4, 16, 8))
-            self.matmul = ops.BatchMatMul().shard(layouts)
-            if nd_tp:
-                self.matmul.add_prim_attr("enable_nd_tp", True)
-
-    batch = rng.normal(size=(4, 16, 16)), rng.normal(size=(4, 16, 8))
-    losses, w, _ = train(Batched(None, False), batch, 1)
-    got, found, plan = train(Batched((layout("b", "x", "y"), layout("b", "y", "x")), True), batch, 8)
-    assert kinds(plan) == [("all_gather", (1,), 1), ("reduce_scatter", (0,), 1)]
-    assert got == pytest.approx(losses, rel=1e-10)
-    np.testing.assert_allclose(found, w, rtol=1e-10)
-
-
-@pytest.mark.parametrize(("name", "layouts", "transposed", "messages", "result"), HIGH[:6], ids=[h[0] for h in HIGH[:6]])
-def test_without_the_attribute_they_are_refused_with_a_reason(name, layouts, transposed, messages, result):
-    net = Product(layouts, shape=(8, 16) if transposed else (16, 8), transpose_b=transposed)
-    with pytest.raises(
-        StrategyError, match=r"MatMul 'matmul'.*(by the same axes in the same order|cuts one dim).*add_prim_attr\('enable_nd_tp', True\)"
-    ):
-        compile(net, np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
-
-
-@pytest.mark.parametrize(
-    ("strategy", "out", "words"),
-    [
-        (((2, 4), (4, 1)), None, r"enable_nd_tp with strategy \(\(2, 4\), \(4, 1\)\).*needs a Layout per input"),
-        (None, None, "enable_nd_tp with no strategy.*needs a Layout per input"),
-        # rows gathered over y: z stands inside it
-        ((BOX(("y", "z"), "x"), BOX(("x", "z"), "y")), None, "'m' by .*'y', 'z'.*not the innermost.*stand last"),
-        ((BOX(("z", "y"), "x"), BOX(("z", "x"), "y")), None, r"'k' by 'x' in input 0 and by \('z', 'x'\) in input 1.*same outer axis"),
-        ((GRID("x", "y"), GRID("y", "x")), (GRID("x", "None"),), r"may be cut \(layout\(y, x\),\).*Try \(layout\('y', 'x'\),\)"),
-    ],
-)
-def test_other_forms_are_refused_with_what_is_allowed(strategy, out, words):
-    with pytest.raises(StrategyError, match=rf"MatMul 'matmul' \(test_layout_strategies.py:\d+\): .*{words}"):
-        compile(Product(strategy, out, nd_tp=True), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
-
-
-def test_only_products_gather_and_scatter():
-    class Wrong(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.relu = ops.ReLU().shard((GRID("x", "y"),)).add_prim_attr("enable_nd_tp", True)
-
-        def construct(self, x):
-            return self.relu(x)
-
-    with pytest.raises(StrategyError, match=r"ReLU is no matrix product.*MatMul and BatchMatMul"):
-        compile(Wrong(), np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
-
-
-class TwoProducts(nn.Cell):
-    """x (b, h) -> (b, e) -> (b, h), as in MindSpore's tutorial on high-dimension tensor parallelism."""
-
-    def __init__(self, h, e, first, middle, second, nd_tp):
-        super().__init__()
-        rng = np.random.default_rng(0)
-        self.w1 = Parameter(Tensor(rng.normal(size=(h, e))), name="w1")
-        self.w2 = Parameter(Tensor(rng.normal(size=(e, h))), name="w2")
-        self.matmul1, self.relu, self.matmul2 = ops.MatMul().shard(first), ops.ReLU().shard(middle), ops.MatMul().shard(second)
-        if nd_tp:
-            self.matmul1.add_prim_attr("enable_nd_tp", True)
-            self.matmul2.add_prim_attr("enable_nd_tp", True)
-
-    def construct(self, x):
-        return self.matmul2(self.relu(self.matmul1(x, self.w1)), self.w2)
-
-
-def received_elements(plan):
-    """Elements that a rank receives in the forward program, with ring messages: (p - 1) / p of what a group gathers or scatters, twice for both."""
-    total = 0
-    for _, instr in plan.instructions("forward"):
-        p, source, out = instr.group_size, *(math.prod(plan.value(n).slice_shape) for n in (instr.ins[0], instr.out))
-        total += {"all_gather": out * (p - 1) // p, "reduce_scatter": source * (p - 1) // p, "all_reduce": 2 * source * (p - 1) // p}.get(
-            instr.kind, 0
-        )
-    return total
-
-
-B, H, E = 32, 16, 64
-
-
-@pytest.mark.parametrize(("x", "y"), [(2, 4), (4, 2), (8, 1), (1, 8)])
-def test_volume_of_2d_tensor_parallelism(x, y, rng):
-    """MindSpore's table: 2 b s [e (x - 1) + h (y - 1)] / (x y) elements per rank."""
-    grid = Layout((x, y), ("x", "y"))
-    net = TwoProducts(
-        H,
-        E,
-        (grid("None", ("x", "y")), grid("x", "y")),
-        (grid("None", ("y", "x")),),
-        (grid("None", ("y", "x")), grid("y", "x")),
-        True,
-    )
-    plan = compile(net, np.zeros((B, H)), device_num=8, dataset_strategy="full_batch")
-    assert received_elements(plan) == 2 * B * (E * (x - 1) + H * (y - 1)) // (x * y)
-    check_against_one_device(net, rng)
-
-
-@pytest.mark.parametrize(("z", "x", "y"), [(2, 2, 2), (1, 2, 4), (2, 4, 1), (4, 2, 1)])
-def test_volume_of_3d_tensor_parallelism(z, x, y, rng):
-    """MindSpore's table: 2 [b s e (x - 1) + b s h (y - 1) + h e (z - 1)] / (x y z) elements per rank."""
-    box = Layout((z, x, y), ("z", "x", "y"))
-    net = TwoProducts(
-        H,
-        E,
-        (box(("z", "y"), "x"), box(("x", "z"), "y")),
-        (box(("z", "x"), "y"),),
-        (box(("z", "x"), "y"), box(("y", "z"), "x")),
-        True,
-    )
-    plan = compile(net, np.zeros((B, H)), device_num=8, dataset_strategy="full_batch")
-    assert received_elements(plan) == 2 * (B * E * (x - 1) + B * H * (y - 1) + H * E * (z - 1)) // (x * y * z)
-    check_against_one_device(net, rng)
-
-
-def test_volume_of_1d_tensor_parallelism(rng):
-    """MindSpore's table: 2 (P - 1) b s h / P elements per rank."""
-    line = Layout((8,), ("p",))
-    net = TwoProducts(H, E, (line("None", "None"), line("None", "p")), (line("None", "p"),), (line("None", "p"), line("p", "None")), False)
-    plan = compile(net, np.zeros((B, H)), device_num=8, dataset_strategy="full_batch")
-    assert received_elements(plan) == 2 * 7 * B * H // 8
-    check_against_one_device(net, rng)
-
-
-def check_against_one_device(net, rng):
-    """Loss and gradients of `net` on eight ranks and on one."""
-    batch = rng.normal(size=(B, H)), rng.normal(size=(B, H))
-    start = {p.name: p.asnumpy() for p in net.trainable_params()}
-    found = []
-    for settings in ({"device_num": 8, "dataset_strategy": "full_batch"}, {"parallel_mode": "stand_alone"}):
-        plan = compile(net, *batch, loss=nn.MSELoss(), **settings)
-        sim = Simulator(plan, start)
-        found.append([float(sim.run_step(*batch)), *(sim.full(dict(plan.gradients)[name]) for name in start)])
-    for got, want in zip(*found, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
-
-
-# ---- not there yet ----
-
-
-def test_interleaved_parallel_says_that_it_is_not_there_yet():
-    layout = Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
-    net = Product((layout(("dp", "interleaved_parallel"), "mp"), layout("mp", "None")))
-    with pytest.raises(NotBuiltYet, match=r"MatMul 'matmul'.*'interleaved_parallel'.*cannot do that yet.*results are the same"):
-        compile(net, np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, compile, nn, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.errors import ParallelLabError
+from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.trace import trace_network
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
 
 X = np.array([[1.0, 4.0, 4.0], [-2.0, 0.5, -3.0]])
 BATCH = np.random.default_rng(3).normal(size=(8, 6))
@@ -39,7 +39,15 @@ def recorded(fn, *arrays):
 
 
 SECOND_NAMES = {
-    **{"abs": "abs_", "absolute": "abs_", "round": "round_", "pow": "power", "gather_d": "gather_elements", "multiply": "mul", "divide": "div"},
+    **{
+        "abs": "abs_",
+        "absolute": "abs_",
+        "round": "round_",
+        "pow": "power",
+        "gather_d": "gather_elements",
+        "multiply": "mul",
+        "divide": "div",
+    },
     **{"eq": "equal", "ne": "not_equal", "gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal"},
     **{"subtract": "sub", "negative": "neg", "floor_divide": "floor_div"},
 }
@@ -50,7 +58,15 @@ def test_a_second_name_is_the_same_operator(name):
     assert getattr(ops, name) is ops.OPS[SECOND_NAMES[name]]
 
 
-REDUCTIONS = {"sum": np.sum, "mean": np.mean, "prod": np.prod, "amax": np.max, "amin": np.min, "all": np.all, "any": np.any}
+REDUCTIONS = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "prod": np.prod,
+    "amax": np.max,
+    "amin": np.min,
+    "all": np.all,
+    "any": np.any,
+}
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -65,7 +81,9 @@ def test_reductions_take_every_spelling(name):
         fn(X, 1, dim=1)
 
 
-@pytest.mark.parametrize(("fn", "extreme", "place"), [(ops.max, np.max, np.argmax), (ops.min, np.min, np.argmin)], ids=["max", "min"])
+@pytest.mark.parametrize(
+    ("fn", "extreme", "place"), [(ops.max, np.max, np.argmax), (ops.min, np.min, np.argmin)], ids=["max", "min"]
+)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_extremes_come_with_their_numbers(fn, extreme, place, axis):
     for keep in (False, True):
@@ -100,8 +118,18 @@ def test_repeat_interleave_is_numpys_repeat():
 
 
 EQUATIONS = [
-    *[("ij,jk->ik", (2, 3), (3, 4)), ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)), ("i,j->ji", (3,), (4,)), ("ij,ij->", (2, 3), (2, 3))],
-    *[("ij,ij->ji", (2, 3), (2, 3)), ("aij,jib->ba", (2, 3, 4), (4, 3, 5)), ("ija,jkb->ik", (2, 3, 2), (3, 4, 5)), ("bj,ib", (2, 3), (4, 2))],
+    *[
+        ("ij,jk->ik", (2, 3), (3, 4)),
+        ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)),
+        ("i,j->ji", (3,), (4,)),
+        ("ij,ij->", (2, 3), (2, 3)),
+    ],
+    *[
+        ("ij,ij->ji", (2, 3), (2, 3)),
+        ("aij,jib->ba", (2, 3, 4), (4, 3, 5)),
+        ("ija,jkb->ik", (2, 3, 2), (3, 4, 5)),
+        ("bj,ib", (2, 3), (4, 2)),
+    ],
     *[("ijk->j", (2, 3, 4)), ("ijk->kij", (2, 3, 4)), ("ba", (2, 3)), (" i j -> ", (2, 3)), (",i->i", (), (3,))],
 ]
 
@@ -118,8 +146,16 @@ TRACED = {
     "max": (lambda x: ops.max(x, 1), lambda x: [x.max(1), x.argmax(1)], ["Argmax", "GatherD", "Squeeze", "Squeeze"]),
     "max of all": (lambda x: ops.max(x), lambda x: [x.max(), x.argmax()], ["ReduceMax", "Reshape", "Argmax"]),
     "einsum": (lambda x: ops.einsum("ij,kj->ik", x, x), lambda x: [x @ x.T], ["Transpose", "MatMul"]),
-    "smallest": (lambda x: ops.topk(x, 2, largest=False)[0], lambda x: [np.sort(x, 1)[:, :2]], ["Sort", "Sort", "StridedSlice", "StridedSlice"]),
-    "mse": (lambda x: ops.mse_loss(x, ops.mul(x, 3.0)), lambda x: [np.mean(4 * x * x)], ["Mul", "Sub", "Square", "ReduceMean"]),
+    "smallest": (
+        lambda x: ops.topk(x, 2, largest=False)[0],
+        lambda x: [np.sort(x, 1)[:, :2]],
+        ["Sort", "Sort", "StridedSlice", "StridedSlice"],
+    ),
+    "mse": (
+        lambda x: ops.mse_loss(x, ops.mul(x, 3.0)),
+        lambda x: [np.mean(4 * x * x)],
+        ["Mul", "Sub", "Square", "ReduceMean"],
+    ),
 }
 
 
@@ -149,7 +185,13 @@ LOSSES = {
     "l1": (ops.l1_loss, nn.L1Loss, {}, BATCH, TARGETS),
     "smooth l1": (ops.smooth_l1_loss, nn.SmoothL1Loss, {"beta": 0.5}, BATCH, TARGETS),
     "binary": (ops.binary_cross_entropy, nn.BCELoss, {"weight": WEIGHT}, PROBABILITIES, TARGETS),
-    "binary logits": (ops.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, {"pos_weight": WEIGHT}, BATCH, TARGETS),
+    "binary logits": (
+        ops.binary_cross_entropy_with_logits,
+        nn.BCEWithLogitsLoss,
+        {"pos_weight": WEIGHT},
+        BATCH,
+        TARGETS,
+    ),
 }
 
 
@@ -160,7 +202,9 @@ def test_a_functional_loss_is_that_of_the_cell_at_once_and_compiled(name, reduct
     cell = cell(**options, reduction=reduction)
     expected = cell(Tensor(x), Tensor(y)).asnumpy()
     np.testing.assert_array_equal(values(fn(Tensor(x), Tensor(y), **options, reduction=reduction)), expected)
-    np.testing.assert_allclose(on_ranks(lambda x, y: fn(x, y, **options, reduction=reduction), x, y)[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        on_ranks(lambda x, y: fn(x, y, **options, reduction=reduction), x, y)[0], expected, rtol=1e-12
+    )
     assert recorded(lambda x, y: fn(x, y, **options, reduction=reduction), x, y) == recorded(cell, x, y)
 
 
@@ -218,7 +262,10 @@ def test_what_cannot_be_computed_is_refused(how):
     assert isinstance(caught.value, ParallelLabError)
 
 
-@pytest.mark.parametrize(("name", "near"), [("matmull", "matmul"), ("Relu", "relu"), ("layernorm", "layer_norm"), ("batchnorm", "batch_norm")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("matmull", "matmul"), ("Relu", "relu"), ("layernorm", "layer_norm"), ("batchnorm", "batch_norm")],
+)
 def test_an_unknown_operator_gets_names_that_are_near(name, near):
     with pytest.raises(AttributeError, match=f"no operator '{name}'. Did you mean .*'{near}'") as caught:
         getattr(ops, name)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import StrategyError, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.ops.registry import OPS
-from parallel_lab.ops.sharding import sharding_rule
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.ops.machine.registry import OPS
+from parallel_lab.ops.machine.sharding import sharding_rule
 
 RNG = np.random.default_rng(17)
 X = RNG.normal(3, 2, (4, 6, 5))
@@ -47,7 +47,9 @@ def test_batch_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
     np.testing.assert_allclose(found_variance, exact.var((0, 2)), rtol=1e-6)
     np.testing.assert_allclose(found_mean, exact.mean((0, 2)), rtol=1e-6, atol=1e-6)
     wanted = (exact - exact.mean((0, 2))[:, None]) / np.sqrt(exact.var((0, 2))[:, None] + 1e-5)
-    assert np.abs(y - wanted).max() < 1e-6 + 3 * 6e-8 * mean  # of y: a few roundings of x itself, divided by a deviation of 1
+    assert (
+        np.abs(y - wanted).max() < 1e-6 + 3 * 6e-8 * mean
+    )  # of y: a few roundings of x itself, divided by a deviation of 1
     assert y.dtype == np.float32
 
 
@@ -63,11 +65,29 @@ def test_layer_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
 @pytest.mark.parametrize(
     ("name", "shapes", "attrs", "strategy", "text"),
     [
-        ("layer_normalization", ((8, 4), (4,), (4,)), {"begin_norm_axis": -1, "begin_params_axis": -1}, ((1, 2), (2,), (2,)), "works along that dim"),
+        (
+            "layer_normalization",
+            ((8, 4), (4,), (4,)),
+            {"begin_norm_axis": -1, "begin_params_axis": -1},
+            ((1, 2), (2,), (2,)),
+            "works along that dim",
+        ),
         ("rms_normalization", ((8, 4), (4,)), {}, ((1, 4), (4,)), "works along that dim"),
-        ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 4, 1), (4,), (4,)), "there are 2 groups.*borders of groups"),
+        (
+            "group_norm",
+            ((8, 8, 2), (8,), (8,)),
+            {"num_groups": 2},
+            ((1, 4, 1), (4,), (4,)),
+            "there are 2 groups.*borders of groups",
+        ),
         ("group_norm", ((8, 8, 2), (8,), (8,)), {"num_groups": 2}, ((1, 1, 2), (1,), (1,)), "works along that dim"),
-        ("batch_normalization", ((8, 4), (4,), (4,), (4,), (4,)), {}, ((1, 2), (2,), (2,), (1,), (2,)), "All inputs must split it equally"),
+        (
+            "batch_normalization",
+            ((8, 4), (4,), (4,), (4,), (4,)),
+            {},
+            ((1, 2), (2,), (2,), (1,), (2,)),
+            "All inputs must split it equally",
+        ),
     ],
 )
 def test_strategies_that_normalising_operators_refuse(name, shapes, attrs, strategy, text):
@@ -97,7 +117,9 @@ def test_batch_norm_of_float16_sums_beyond_its_range():
     # the gradient for the bias is the sum of g
     bias = Parameter(Tensor(zeros))
     out = ops.BatchNorm(is_training=True).result(0, Tensor(x), Tensor(ones), bias, Tensor(zeros), Tensor(ones))
-    np.testing.assert_array_equal(gradients(out, [bias], np.full(x.shape, 4.0, np.float16))[0], np.full(3, 2 * 64 * 64 * 4.0, np.float16))
+    np.testing.assert_array_equal(
+        gradients(out, [bias], np.full(x.shape, 4.0, np.float16))[0], np.full(3, 2 * 64 * 64 * 4.0, np.float16)
+    )
 
 
 @pytest.mark.parametrize("index", [1, 2, 3, 4])
@@ -105,4 +127,6 @@ def test_statistics_that_were_given_keep_their_dtype(index):
     """Inference said that of x, float64."""
     attrs = {**OPS["batch_normalization"].default_attrs, "index": index}
     dtypes = ("float64", "float64", "float64", "float16", "float32")
-    assert OPS["batch_normalization"].infer(((4, 6), *((6,),) * 4), dtypes, attrs)[1] == ("float16" if index % 2 else "float32")
+    assert OPS["batch_normalization"].infer(((4, 6), *((6,),) * 4), dtypes, attrs)[1] == (
+        "float16" if index % 2 else "float32"
+    )

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, StrategyError, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.ops import OPS, pool_kernels
-from parallel_lab.ops.pool_kernels import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad
-from parallel_lab.ops.sharding import legal_strategies, sharding_rule
-from parallel_lab.tensor import Parameter
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops import OPS
+from parallel_lab.ops.kernels import pool as pool_kernels
+from parallel_lab.ops.kernels.pool import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad
+from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 
 # size, kernel, stride, pads (top, bottom, left, right)
 SETTINGS = {
@@ -64,7 +65,9 @@ def test_of_equal_largest_the_first_in_row_major_order_takes_the_gradient(settin
     expected = np.zeros(x.shape)
     for (y, z), inside in windows(size, *rest):
         for n, channel in np.ndindex(x.shape[:2]):
-            r, c = max(inside, key=lambda place, n=n, channel=channel: x[n, channel, *place])  # max() keeps the first of equal ones
+            r, c = max(
+                inside, key=lambda place, n=n, channel=channel: x[n, channel, *place]
+            )  # max() keeps the first of equal ones
             expected[n, channel, r, c] += g[n, channel, y, z]
     np.testing.assert_allclose(max_pool_grad(g, out, x, *rest), expected, rtol=1e-12, atol=1e-12)
 
@@ -79,7 +82,9 @@ def test_mean_and_its_gradient(setting, count_pads, rng):
     expected = np.zeros(x.shape)
     for (y, z), inside in windows(*setting):
         count = math.prod(kernel) if count_pads else len(inside)
-        np.testing.assert_allclose(out[:, :, y, z], sum(x[:, :, r, c] for r, c in inside) / count, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            out[:, :, y, z], sum(x[:, :, r, c] for r, c in inside) / count, rtol=1e-12, atol=1e-12
+        )
         for r, c in inside:
             expected[:, :, r, c] += g[:, :, y, z] / count
     np.testing.assert_allclose(avg_pool_grad(g, size, kernel, *rest, count_pads), expected, rtol=1e-12, atol=1e-12)
@@ -136,7 +141,9 @@ def test_adaptive_windows_run_from_floor_to_ceil(output_size, rng):
 
 
 def test_adaptive_max_gives_equal_elements_the_first_ones_gradient():
-    """Two windows of rows 0-1 and 1-2 share row 1; all elements are equal, so the first of each window takes its gradient."""
+    """Two windows of rows 0-1 and 1-2 share row 1; all elements are equal, so the first of each window takes its
+    gradient.
+    """
     x = Parameter(np.ones((1, 1, 3, 2)))
     (grad,) = gradients(ops.adaptive_max_pool2d(x, (2, 1)), [x], np.array([[[[5.0], [7.0]]]]))
     assert grad[0, 0].tolist() == [[5.0, 0.0], [7.0, 0.0], [0.0, 0.0]]
@@ -177,7 +184,11 @@ def test_wrong_attributes_are_refused_with_the_numbers(call, words):
 
 each_pool = pytest.mark.parametrize("op", [OPS["max_pool"], OPS["avg_pool"]], ids=["max", "avg"])
 REFUSED = {
-    "overlap": (8, {"kernel_size": 3, "strides": 2, "pad_mode": "same"}, "kernel 3 and stride 2.*windows cross the cuts"),
+    "overlap": (
+        8,
+        {"kernel_size": 3, "strides": 2, "pad_mode": "same"},
+        "kernel 3 and stride 2.*windows cross the slice borders",
+    ),
     "slices": (10, {"kernel_size": 2, "strides": 3, "pad_mode": "same"}, "slices of 5 elements with stride 3"),
     "result": (6, {"kernel_size": 2, "strides": 2}, "the result has 3 elements"),
     "padding": (8, {"kernel_size": 2, "strides": 2, "pad_mode": "pad", "pad": (1, 0, 0, 0)}, "padding 1, 0"),
@@ -207,7 +218,10 @@ def test_adaptive_pooling_keeps_height_and_width_whole():
 def test_work_is_one_flop_per_element_of_a_window():
     op = OPS["max_pool"]
     windows_per_channel = 3 * 3  # of 6 x 8 elements, kernel (2, 3), stride 2
-    assert op.work_flops(((2, 5, 6, 8),), {**op.default_attrs, "kernel_size": (2, 3), "strides": 2}) == 2 * 5 * windows_per_channel * 2 * 3
+    assert (
+        op.work_flops(((2, 5, 6, 8),), {**op.default_attrs, "kernel_size": (2, 3), "strides": 2})
+        == 2 * 5 * windows_per_channel * 2 * 3
+    )
 
 
 def test_adaptive_pooling_reads_each_element_once():

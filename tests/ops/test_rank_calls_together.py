@@ -1,4 +1,6 @@
-"""The attribute `fusion` of operators called by hand, on real processes: what shares a message, when it is sent, and that results do not change."""
+"""The attribute `fusion` of operators called by hand, on real processes: what shares a message, when it is sent, and
+that results do not change.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,15 @@ import pickle
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Tensor, context, nn, ops
-from parallel_lab.autograd import gradients
-from parallel_lab.context import PYNATIVE_MODE
-from parallel_lab.errors import CollectiveMismatch, ShapeError, TracedCommunication, WorldError
+from parallel_lab import Parameter, Tensor, nn, ops
+from parallel_lab.base import hooks
+from parallel_lab.base.errors import CollectiveMismatch, ShapeError, TracedCommunication, WorldError
+from parallel_lab.base.settings import context
+from parallel_lab.base.settings.tables import PYNATIVE_MODE
 from parallel_lab.graph.trace import trace_network
-from parallel_lab.run.shm import WorkerPool
-from parallel_lab.tensor import LaterTensor
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import LaterTensor
+from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -52,7 +56,7 @@ class Call(nn.Cell):
 
 def sent(world):
     """(kind, group, bytes) of what this rank has sent since it was last asked."""
-    found = [(kind, group, size) for _, kind, _, _, size, group, _ in world.comm.records]
+    found = [(m.kind, m.group, m.size_bytes) for m in world.comm.records]
     world.comm.records.clear()
     return found
 
@@ -68,7 +72,18 @@ def many_calls(number):
     inside = fused(ops.AllReduce(group="some"), number)
 
     def function(rank, a, b, c, d, wide):
-        found = [reduce(a), gather(b), scatter(c), reduce(d), gather(a), scatter(b), reduce(wide), largest(a), other(a), reduce(c)]
+        found = [
+            reduce(a),
+            gather(b),
+            scatter(c),
+            reduce(d),
+            gather(a),
+            scatter(b),
+            reduce(wide),
+            largest(a),
+            other(a),
+            reduce(c),
+        ]
         found += [inside(a), inside(b)] if rank in SOME else []
         return [*found, alone(b)]
 
@@ -105,7 +120,11 @@ def test_calls_with_one_number_are_one_message_and_give_the_same_bits(pool):
             ("all_gather", everybody, (b + a) * 3),
             ("reduce_scatter", everybody, (c + b) * 3 // 4),
         ]
-        expected += [("all_reduce", everybody, 40 * 6 // 4), ("all_reduce", everybody, a * 6 // 4), ("all_reduce", everybody, a * 6 // 4)]
+        expected += [
+            ("all_reduce", everybody, 40 * 6 // 4),
+            ("all_reduce", everybody, a * 6 // 4),
+            ("all_reduce", everybody, a * 6 // 4),
+        ]
         expected += [("all_reduce", some, a + b)] if rank in SOME else []
         assert messages == [*expected, ("all_reduce", everybody, b * 6 // 4)]
 
@@ -172,7 +191,7 @@ READERS = {
     "a number": lambda x: float(x[0]),
     "a copy": lambda x: copy.deepcopy(x),
     "a send": lambda x: ops.NeighborExchange(
-        [(context.current_world().rank + 1) % N], [(context.current_world().rank - 1) % N], [(3,)], [(3,)], "float32"
+        [(hooks.current_world().rank + 1) % N], [(hooks.current_world().rank - 1) % N], [(3,)], [(3,)], "float32"
     )(x),
     "another collective": lambda x: ops.AllReduce()(Tensor([0.0])),
     "a barrier": lambda x: ops.Barrier()(),
@@ -271,7 +290,10 @@ class Mixed(nn.Cell):
 
     def __init__(self, number):
         super().__init__()
-        self.w, self.v = Parameter(values(9, (4, 3), dtype="float64")[0], "w"), Parameter(values(8, (8, 3), dtype="float64")[0], "v")
+        self.w, self.v = (
+            Parameter(values(9, (4, 3), dtype="float64")[0], "w"),
+            Parameter(values(8, (8, 3), dtype="float64")[0], "v"),
+        )
         self.reduce, self.largest = fused(ops.AllReduce(), number), fused(ops.AllReduce("max"), number)
         self.gather, self.scatter = fused(ops.AllGather(), number), fused(ops.ReduceScatter(), number)
 
@@ -353,11 +375,17 @@ def too_early(world):
     [
         (
             other_order,
-            ("AllReduce with fusion 1, sent when a result is first read: 1 call", "AllReduce with fusion 2, sent when a result is first read"),
+            (
+                "AllReduce with fusion 1, sent when a result is first read: 1 call",
+                "AllReduce with fusion 2, sent when a result is first read",
+            ),
         ),
         (
             too_early,
-            ("AllReduce with fusion 1, sent when a result is first read: 1 call so far", "2 calls in one message, test_rank_calls_together.py:"),
+            (
+                "AllReduce with fusion 1, sent when a result is first read: 1 call so far",
+                "2 calls in one message, test_rank_calls_together.py:",
+            ),
         ),
     ],
 )
@@ -383,18 +411,26 @@ def ends_with_an_error(world):
         except (ShapeError, WorldError) as error:
             found.append((type(error).__name__, str(error)))
     messages = len(world.comm.records)
-    return found, messages, float(Call(lambda x: reduce(x))(Tensor([1.0]))), context.held_messages.get()
+    return found, messages, float(Call(lambda x: reduce(x))(Tensor([1.0]))), hooks.held_messages.get()
 
 
 def test_a_cell_that_ends_with_an_error_sends_nothing_and_the_next_one_does(pool):
     for (first, second), messages, later, held in on_ranks(pool, ends_with_an_error):
         assert first[0] == "ShapeError" and messages == 0 and later == 4.0 and held is None
-        assert second[0] == "WorldError" and "AllReduce at test_rank_calls_together.py:" in second[1] and "ended with an error" in second[1]
+        assert (
+            second[0] == "WorldError"
+            and "AllReduce at test_rank_calls_together.py:" in second[1]
+            and "ended with an error" in second[1]
+        )
 
 
 def what_cannot_be(world):
     found = []
-    for operator, x in ((ops.AllGather(), Tensor(1.0)), (ops.ReduceScatter(), Tensor(np.ones((6, 2)))), (ops.AllReduce(), Tensor([True]))):
+    for operator, x in (
+        (ops.AllGather(), Tensor(1.0)),
+        (ops.ReduceScatter(), Tensor(np.ones((6, 2)))),
+        (ops.AllReduce(), Tensor([True])),
+    ):
         try:
             Call(fused(operator))(x)
         except ValueError as error:

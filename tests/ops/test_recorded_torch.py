@@ -1,4 +1,6 @@
-"""Every operator that PyTorch has too: results and gradients equal PyTorch's, recorded in float64 (`tests/recorded/README.md`)."""
+"""Every operator that PyTorch has too: results and gradients equal PyTorch's, recorded in float64
+(`tests/recorded/README.md`).
+"""
 
 import dataclasses
 import math
@@ -77,4 +79,8 @@ def test_a_wrong_gradient_would_be_seen():
     with pytest.raises(AssertionError, match="gradient 1"):
         check_row(row, RECORDED["mul"], lambda tensors: ops.mul(tensors[0], ops.stop_gradient(tensors[1])))
     with pytest.raises(AssertionError, match="2 outputs"):
-        check_row(dataclasses.replace(row, name="add"), RECORDED["mul"], lambda tensors: (ops.mul(*tensors), ops.add(*tensors)))
+        check_row(
+            dataclasses.replace(row, name="add"),
+            RECORDED["mul"],
+            lambda tensors: (ops.mul(*tensors), ops.add(*tensors)),
+        )

@@ -1,11 +1,13 @@
-"""Shapes, joining, cutting, padding, triangles, constants: argument forms, values against numpy, refusals. Strategies are the battery's."""
+"""Shapes, joining, cutting, padding, triangles, constants: argument forms, values against numpy, refusals. Strategies
+are the battery's.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, compile, nn, ops
-from parallel_lab.ops.registry import OPS
-from parallel_lab.ops.sharding import sharding_rule
+from parallel_lab.ops.machine.registry import OPS
+from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.run.simulator import Simulator
 
 X = np.arange(24.0).reshape(2, 3, 4)
@@ -53,7 +55,10 @@ def test_unstack_is_the_reverse_of_stack():
 
 
 @pytest.mark.parametrize("padding", [(1, 2), (0, 1, 2, 0), (1, 1, 0, 2, 1, 0)])
-@pytest.mark.parametrize(("mode", "numpy_mode"), [("constant", "constant"), ("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
+@pytest.mark.parametrize(
+    ("mode", "numpy_mode"),
+    [("constant", "constant"), ("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")],
+)
 def test_pad_counts_pairs_from_the_last_dim(padding, mode, numpy_mode):
     widths = [(0, 0)] * 3
     for i in range(len(padding) // 2):
@@ -62,7 +67,10 @@ def test_pad_counts_pairs_from_the_last_dim(padding, mode, numpy_mode):
 
 
 def test_pad_with_a_value_keeps_the_dtype():
-    same(ops.pad(X.astype(np.int32), (1, 0), value=7), np.pad(X.astype(np.int32), ((0, 0), (0, 0), (1, 0)), constant_values=7))
+    same(
+        ops.pad(X.astype(np.int32), (1, 0), value=7),
+        np.pad(X.astype(np.int32), ((0, 0), (0, 0), (1, 0)), constant_values=7),
+    )
 
 
 def test_broadcast_keeps_dims_marked_minus_one():
@@ -149,7 +157,10 @@ def test_constants_made_while_tracing_belong_to_the_plan():
 
 
 WRONG = {
-    "squeeze": (lambda: ops.squeeze(X, 1), r"Squeeze: axis=1 for a tensor of shape \(2, 3, 4\)\. Dims of size 1; dim 1 has 3"),
+    "squeeze": (
+        lambda: ops.squeeze(X, 1),
+        r"Squeeze: axis=1 for a tensor of shape \(2, 3, 4\)\. Dims of size 1; dim 1 has 3",
+    ),
     "expand": (lambda: ops.expand_dims(X, 4), "ExpandDims: axis=4"),
     "tile few": (lambda: ops.tile(X, (2, 2)), "At least one count per dim"),
     "tile zero": (lambda: ops.tile(X, (0, 1, 1)), "none below 1"),

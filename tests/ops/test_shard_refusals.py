@@ -1,7 +1,8 @@
-"""What `shard` and `compile` refuse: 2,000 drawn illegal strategies, of counts and of layouts, on several operators, and what MindSpore recorded.
+"""What `shard` and `compile` refuse: 2,000 drawn illegal strategies, of counts and of layouts, on several operators,
+and what MindSpore recorded.
 
-Every draw is illegal by a rule that stands here (a wrong type, a count that does not divide, an axis used twice), not by what the package says.
-Nothing may be computed before the refusal.
+Every draw is illegal by a rule that stands here (a wrong type, a count that does not divide, an axis used twice), not
+by what the package says. Nothing may be computed before the refusal.
 """
 
 import math
@@ -10,11 +11,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from parallel_lab import Layout, StrategyError, compile, context as parallel_context, ops
-from parallel_lab.errors import StrategyTypeError, shorten
-from parallel_lab.named_layout import as_strategy
-from parallel_lab.ops.registry import PRIMITIVES, OpDef
-from parallel_lab.ops.sharding import legal_strategies, strategy_operands
+from parallel_lab import Layout, StrategyError, compile, ops
+from parallel_lab.base.errors import StrategyTypeError, shorten
+from parallel_lab.base.settings import context as parallel_context
+from parallel_lab.layout.named_layout import as_strategy
+from parallel_lab.ops.machine.opdef import OpDef
+from parallel_lab.ops.machine.registry import PRIMITIVES
+from parallel_lab.ops.machine.sharding import legal_strategies, strategy_operands
 from tests.ops.test_battery import OneOperator
 
 DEVICES = 8
@@ -49,21 +52,21 @@ ALLOWED = (
     "Every slice must have the same size",
     "must split the contracted dim equally",
     "must split it equally",
-    "must cut it by the same axes in the same order",
-    "A dim of size 1 is not cut",
+    "must split it by the same axes in the same order",
+    "A dim of size 1 is not split",
     "stays whole",
     "stay whole",
-    "The product of all cuts must divide the number of devices",
+    "The product of all counts must divide the number of devices",
     "The product of a layout's device_matrix is the number of devices",
     "All layouts of one operator have the same device_matrix",
-    "An axis cuts one dim of an operator",
-    "Rows are cut of tables",
-    "The rows or the indices are cut",
-    "With cut rows the indices have dims",
-    "may be cut so far that every rank finds what it needs with its neighbours",
+    "An axis splits one dim of an operator",
+    "Rows can be split in tables",
+    "The rows or the indices are split",
+    "With split rows the indices have dims",
+    "may be split so far that every rank finds what it needs with its neighbours",
     "must be a multiple of the stride",
     "Both are made of layouts, or both of tuples of ints",
-    "Its result may be cut",
+    "Its result may be split",
 )
 
 
@@ -72,7 +75,11 @@ class Subject:
 
     def __init__(self, name, rng):
         self.op = PRIMITIVES[name].op
-        cases = [c for c in self.op.cases if (name == "BatchMatMul") == (len(c.shapes[0]) > 2) or name not in ("MatMul", "BatchMatMul")]
+        cases = [
+            c
+            for c in self.op.cases
+            if (name == "BatchMatMul") == (len(c.shapes[0]) > 2) or name not in ("MatMul", "BatchMatMul")
+        ]
         self.name, self.case = self.op.class_name, cases[rng.integers(len(cases))]
         attrs = {**self.op.default_attrs, **dict(self.case.attrs)}
         signature = self.op.signature_for(self.case.shapes, attrs)
@@ -91,7 +98,9 @@ class Subject:
 
     def with_count(self, position, dim, count):
         """The legal strategy with one count replaced."""
-        return tuple(tuple(count if (i, d) == (position, dim) else c for d, c in enumerate(t)) for i, t in enumerate(self.legal))
+        return tuple(
+            tuple(count if (i, d) == (position, dim) else c for d, c in enumerate(t)) for i, t in enumerate(self.legal)
+        )
 
     def layouts(self, cuts, layout=LAYOUT):
         """Layouts from {label: names}."""
@@ -110,7 +119,8 @@ def one_of(rng, values):
     return values[rng.integers(len(values))]
 
 
-# ---- ways to spoil a strategy: functions of (subject, rng) -> the illegal strategy, or None where the operator has no place for it ----
+# ---- ways to spoil a strategy: functions of (subject, rng) -> the illegal strategy, or None where the operator has no
+# place for it ----
 
 
 def wrong_container(s, rng):
@@ -118,8 +128,28 @@ def wrong_container(s, rng):
     return one_of(
         rng,
         [
-            *(list(legal), [list(t) for t in legal], dict(enumerate(legal)), set(legal), frozenset(legal), str(legal), repr(legal).encode()),
-            *(8, 2.0, True, object(), np.array([1, 1]), iter(legal), Fraction(1, 2), range(2), lambda: legal, LAYOUT("dp"), LAYOUT),
+            *(
+                list(legal),
+                [list(t) for t in legal],
+                dict(enumerate(legal)),
+                set(legal),
+                frozenset(legal),
+                str(legal),
+                repr(legal).encode(),
+            ),
+            *(
+                8,
+                2.0,
+                True,
+                object(),
+                np.array([1, 1]),
+                iter(legal),
+                Fraction(1, 2),
+                range(2),
+                lambda: legal,
+                LAYOUT("dp"),
+                LAYOUT,
+            ),
         ],
     )
 
@@ -127,19 +157,55 @@ def wrong_container(s, rng):
 def wrong_inner_container(s, rng):
     position = rng.integers(len(s.legal))
     inner = s.legal[position]
-    wrong = one_of(rng, [list(inner), 2, 2.0, None, True, "2", dict.fromkeys(inner), np.array(inner), range(1), {1}, b"1", np.int64(2)])
+    wrong = one_of(
+        rng,
+        [list(inner), 2, 2.0, None, True, "2", dict.fromkeys(inner), np.array(inner), range(1), {1}, b"1", np.int64(2)],
+    )
     return tuple(wrong if i == position else t for i, t in enumerate(s.legal))
 
 
 def wrong_type_of_count(s, rng):
     position, dim, _ = one_of(rng, s.dims)
-    values = [2.0, 1.0, True, False, None, "2", b"2", np.int64(2), np.int32(1), np.float64(2), 2 + 0j, Fraction(2), (2,), [2], float("nan"), math.inf]
+    values = [
+        2.0,
+        1.0,
+        True,
+        False,
+        None,
+        "2",
+        b"2",
+        np.int64(2),
+        np.int32(1),
+        np.float64(2),
+        2 + 0j,
+        Fraction(2),
+        (2,),
+        [2],
+        float("nan"),
+        math.inf,
+    ]
     return s.with_count(position, dim, one_of(rng, values))
 
 
 def not_a_power_of_two(s, rng):
     position, dim, _ = one_of(rng, s.dims)
-    values = [0, -1, -2, -8, 3, 5, 6, 7, 12, 10**12, -(10**12), 2**64 - 1, -(2**70), int(rng.integers(3, 10**6)) * 2 + 1, 24]
+    values = [
+        0,
+        -1,
+        -2,
+        -8,
+        3,
+        5,
+        6,
+        7,
+        12,
+        10**12,
+        -(10**12),
+        2**64 - 1,
+        -(2**70),
+        int(rng.integers(3, 10**6)) * 2 + 1,
+        24,
+    ]
     return s.with_count(position, dim, one_of(rng, values))
 
 
@@ -152,7 +218,10 @@ def too_few_or_many_counts(s, rng):
     position = rng.integers(len(s.legal))
     inner = s.legal[position]
     wrong = [(*inner, 1), (1, *inner), (*inner, *inner, 1), (1,) * 9]
-    return tuple(one_of(rng, [*wrong, inner[:-1]] if len(inner) > 1 else wrong) if i == position else t for i, t in enumerate(s.legal))
+    return tuple(
+        one_of(rng, [*wrong, inner[:-1]] if len(inner) > 1 else wrong) if i == position else t
+        for i, t in enumerate(s.legal)
+    )
 
 
 def indivisible(s, rng):
@@ -216,18 +285,31 @@ def layouts_of_different_matrices(s, rng):
     if len(s.labels) < 2:
         return None
     other = s.layouts(
-        {}, one_of(rng, [Layout((2, 4), ("a", "b")), Layout((8,), ("a",)), Layout((4, 2), ("a", "b")), Layout((2, 2, 2, 1), tuple("abcd"))])
+        {},
+        one_of(
+            rng,
+            [
+                Layout((2, 4), ("a", "b")),
+                Layout((8,), ("a",)),
+                Layout((4, 2), ("a", "b")),
+                Layout((2, 2, 2, 1), tuple("abcd")),
+            ],
+        ),
     )
     position = rng.integers(len(s.labels))
     return tuple(other[i] if i == position else layout for i, layout in enumerate(s.layouts({})))
 
 
 def layouts_that_disagree(s, rng):
-    found = s.dim(rng, lambda c: sum(c in labels for labels in s.labels) > 1 and s.sizes[c] % 4 == 0 and c not in s.whole)
+    found = s.dim(
+        rng, lambda c: sum(c in labels for labels in s.labels) > 1 and s.sizes[c] % 4 == 0 and c not in s.whole
+    )
     if found is None:
         return None
     position, dim, label = found
-    one, other = one_of(rng, [("dp", "sp"), ("dp", "None"), ("None", "mp"), (("dp", "sp"), ("sp", "dp")), (("dp", "sp"), "dp")])
+    one, other = one_of(
+        rng, [("dp", "sp"), ("dp", "None"), ("None", "mp"), (("dp", "sp"), ("sp", "dp")), (("dp", "sp"), "dp")]
+    )
     layouts = list(s.layouts({label: one}))
     layouts[position] = LAYOUT(*(other if d == dim else "None" for d in range(len(s.labels[position]))))
     return tuple(layouts)
@@ -266,8 +348,21 @@ def layout_cut_by_no_power_of_two(s, rng):
 
 TYPES = (wrong_container, wrong_inner_container, wrong_type_of_count, mixed)
 VALUES = (
-    *(not_a_power_of_two, too_few_or_many_tuples, too_few_or_many_counts, indivisible, more_slices_than_devices, inputs_that_disagree),
-    *(a_dim_that_stays_whole, layout_not_called, layouts_too_few_or_many, layout_with_wrong_dims, layouts_for_other_device_counts),
+    *(
+        not_a_power_of_two,
+        too_few_or_many_tuples,
+        too_few_or_many_counts,
+        indivisible,
+        more_slices_than_devices,
+        inputs_that_disagree,
+    ),
+    *(
+        a_dim_that_stays_whole,
+        layout_not_called,
+        layouts_too_few_or_many,
+        layout_with_wrong_dims,
+        layouts_for_other_device_counts,
+    ),
     *(layouts_of_different_matrices, layouts_that_disagree, one_axis_for_two_labels, layout_that_does_not_divide),
     *(layout_that_cuts_what_stays_whole, layout_cut_by_no_power_of_two),
 )
@@ -324,7 +419,16 @@ def test_there_are_two_thousand_and_every_way_occurs():
     draws = [(spoil.__name__, subject.name) for seed in range(SEEDS) for spoil, subject, _ in drawn(seed)]
     assert len(draws) == 2000
     assert {way for way, _ in draws} == {spoil.__name__ for spoil in (*TYPES, *VALUES)}
-    assert {name for _, name in draws} >= {"Add", "ReLU", "ReduceSum", "LayerNorm", "BiasAdd", "Gather", "Conv2D", "MatMul"}
+    assert {name for _, name in draws} >= {
+        "Add",
+        "ReLU",
+        "ReduceSum",
+        "LayerNorm",
+        "BiasAdd",
+        "Gather",
+        "Conv2D",
+        "MatMul",
+    }
 
 
 # ---- recorded from MindSpore 2.10 ----
@@ -350,7 +454,10 @@ def test_what_shard_refuses_at_once(call, kind):
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        (((32, 1), (1, 1)), r"strategy \(\(32, 1\), \(1, 1\)\) cuts dim 0 of input 0 \('m'\) 32 ways, but it has 16 elements"),
+        (
+            ((32, 1), (1, 1)),
+            r"strategy \(\(32, 1\), \(1, 1\)\) splits dim 0 of input 0 \('m'\) 32 ways, but it has 16 elements",
+        ),
         (((8, 4), (4, 1)), "makes 32 slices, but there are 8 devices"),
         (((2, 4), (2, 1)), r"splits dim 0 of input 1 \('k'\) 2 ways, but input 0 splits 'k' \(its dim 1\) 4 ways"),
         (((8,), (1, 1)), "has 1 counts for input 0, which has 2 dims"),
@@ -366,7 +473,9 @@ def test_what_compile_refuses_as_runtime_error(strategy, words):
 
 
 def test_in_and_out_are_both_layouts_or_both_counts():
-    with pytest.raises(StrategyTypeError, match=r"MatMul shard .*in_strategy .* with out_strategy .*Both are made of layouts"):
+    with pytest.raises(
+        StrategyTypeError, match=r"MatMul shard .*in_strategy .* with out_strategy .*Both are made of layouts"
+    ):
         ops.MatMul().shard((LAYOUT("dp", "mp"), LAYOUT("mp", "None")), ((2, 1),))
     with pytest.raises(StrategyTypeError, match="Both are made of layouts"):
         ops.MatMul().shard(((2, 2), (2, 1)), (LAYOUT("dp", "None"),))
@@ -388,12 +497,14 @@ def test_a_refused_call_of_shard_changes_nothing(wrong):
 
 def test_a_sharded_operator_prints_as_in_the_seeds():
     assert str(ops.Add().shard(((1, 1), (1, 1)))) == "Prim[Add]<in_strategy=((1, 1), (1, 1)), out_strategy=None>"
-    assert str(ops.MatMul().shard(((2, 4), (4, 1)), ((8, 1),))).endswith("in_strategy=((2, 4), (4, 1)), out_strategy=((8, 1),)>")
+    assert str(ops.MatMul().shard(((2, 4), (4, 1)), ((8, 1),))).endswith(
+        "in_strategy=((2, 4), (4, 1)), out_strategy=((8, 1),)>"
+    )
     assert str(ops.Add()) == "Prim[Add]<>"
 
 
 def test_a_sharded_operator_prints_without_out_strategy_in_2_10(monkeypatch):
-    monkeypatch.setattr("parallel_lab.ops.registry.get_compat", lambda: "2.10")
+    monkeypatch.setattr("parallel_lab.ops.machine.primitive.get_compat", lambda: "2.10")
     assert str(ops.Add().shard(((1, 1), (1, 1)))) == "Prim[Add]<in_strategy=((1, 1), (1, 1))>"
 
 
@@ -408,12 +519,19 @@ def test_the_switch_is_that_of_the_context():
 
 @pytest.mark.parametrize("behind", [None, 3, "x", [2, 1], (2.0,)])
 def test_a_count_is_refused_in_words_whatever_comes_behind_it(behind):
-    """The correction that is shown keeps what comes behind as it is; it was read as counts once, and a TypeError without words was the result."""
-    with pytest.raises(StrategyError, match=r"Concat shard .*cuts dim 1 of input 0 6 ways.*Counts are powers of two.*Try \(\(2, 4, 2\), "):
+    """The correction that is shown keeps what comes behind as it is; it was read as counts once, and a TypeError
+    without words was the result.
+    """
+    with pytest.raises(
+        StrategyError,
+        match=r"Concat shard .*splits dim 1 of input 0 6 ways.*Counts are powers of two.*Try \(\(2, 4, 2\), ",
+    ):
         PRIMITIVES["Concat"](0).shard(((2, 6, 2), behind))
 
 
-@pytest.mark.parametrize(("name", "value"), [("cross_batch", 1), ("cross_batch", "True"), ("enable_nd_tp", None), (3, True)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("cross_batch", 1), ("cross_batch", "True"), ("enable_nd_tp", None), (3, True)]
+)
 def test_an_attribute_that_would_not_be_heard_is_refused(name, value):
     """The compiler asks whether it is True: 1 meant nothing once, and nobody was told."""
     with pytest.raises(TypeError, match="ReduceMean add_prim_attr: "):

@@ -1,7 +1,7 @@
-"""Rows for layers, losses and optimizers: ours and PyTorch's, on the same weights. See `torch_table.py`.
+"""Rows for layers: ours and PyTorch's, on the same weights. See `torch_table.py`.
 
-Weights are inputs of a row like any other, so that their gradients are compared too. Where the two differ on purpose, PyTorch is called so that it
-means what ours means; the comment says how.
+Weights are inputs of a row like any other, so that their gradients are compared too. Where the two differ on purpose,
+PyTorch is called so that it means what ours means; the comment says how.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import nn
-from parallel_lab.tensor import Parameter
+from parallel_lab.nn.tensor.tensor import Parameter
 from tests.recorded.torch_table import Row, Spec, floats, given, ints, row
 
 POSITIVE = {"low": 0.5, "high": 2.0}
@@ -28,7 +28,9 @@ def fitted(cell: nn.Cell, names: Sequence[str], weights: Sequence[Any]) -> nn.Ce
     for name, weight in zip(names, weights, strict=True):
         owner, _, last = name.rpartition(".")
         target = functools.reduce(getattr, owner.split("."), cell) if owner else cell
-        setattr(target, last, weight if isinstance(weight, Parameter) else Parameter(weight.asnumpy(), requires_grad=False))
+        setattr(
+            target, last, weight if isinstance(weight, Parameter) else Parameter(weight.asnumpy(), requires_grad=False)
+        )
     return cell
 
 
@@ -61,28 +63,55 @@ def norm_rows(name: str, shape: tuple[int, ...]) -> tuple[Row, ...]:
     """A batch norm in training (with both rules for the running variance), and with running statistics."""
     c = (shape[1],)
     spread = np.prod(shape) // shape[1]
-    inputs = (floats(*shape), floats(*c, **POSITIVE), floats(*c), floats(*c, fixed=True), floats(*c, fixed=True, **POSITIVE))
+    inputs = (
+        floats(*shape),
+        floats(*c, **POSITIVE),
+        floats(*c),
+        floats(*c, fixed=True),
+        floats(*c, fixed=True, **POSITIVE),
+    )
     mine, running = ("gamma", "beta", "moving_mean", "moving_variance"), ("moving_mean", "moving_variance")
     other, moved = ("weight", "bias", "running_mean", "running_var"), ("running_mean", "running_var")
 
     def population(t, x, w, b, mean, variance):
         """PyTorch's running variance takes n / (n - 1) times the batch's: taken back."""
-        y, mean_after, variance_after = theirs(lambda n: getattr(n, name)(shape[1], momentum=0.2), *other, train=True, after=moved)(
-            t, x, w, b, mean, variance
-        )
+        y, mean_after, variance_after = theirs(
+            lambda n: getattr(n, name)(shape[1], momentum=0.2), *other, train=True, after=moved
+        )(t, x, w, b, mean, variance)
         return y, mean_after, 0.8 * variance + (variance_after - 0.8 * variance) * (spread - 1) / spread
 
     make = getattr(nn, name)
     return (
         row(
-            *(name, theirs(lambda n: getattr(n, name)(shape[1], momentum=0.1), *other, train=True, after=moved), *inputs),
+            *(
+                name,
+                theirs(lambda n: getattr(n, name)(shape[1], momentum=0.1), *other, train=True, after=moved),
+                *inputs,
+            ),
             label="training-unbiased",
             ours=ours(lambda: make(shape[1], momentum=0.9, unbiased=True), *mine, train=True, after=running),
         ),
-        row(name, population, *inputs, label="training", ours=ours(lambda: make(shape[1], momentum=0.8), *mine, train=True, after=running)),
-        row(name, theirs(lambda n: getattr(n, name)(shape[1]), *other), *inputs, label="running", ours=ours(lambda: make(shape[1]), *mine)),
         row(
-            *(name, theirs(lambda n: getattr(n, name)(shape[1], eps=0.1, affine=False), *moved), inputs[0], *inputs[3:]),
+            name,
+            population,
+            *inputs,
+            label="training",
+            ours=ours(lambda: make(shape[1], momentum=0.8), *mine, train=True, after=running),
+        ),
+        row(
+            name,
+            theirs(lambda n: getattr(n, name)(shape[1]), *other),
+            *inputs,
+            label="running",
+            ours=ours(lambda: make(shape[1]), *mine),
+        ),
+        row(
+            *(
+                name,
+                theirs(lambda n: getattr(n, name)(shape[1], eps=0.1, affine=False), *moved),
+                inputs[0],
+                *inputs[3:],
+            ),
             label="not-affine",
             ours=ours(lambda: make(shape[1], eps=0.1, affine=False), *running),
         ),
@@ -100,16 +129,33 @@ WEIGHTED: tuple[Row, ...] = (
         ours=ours(lambda: nn.Dense(4, 3, has_bias=False), "weight"),
     ),
     row(
-        *("Conv2d", theirs(lambda n: n.Conv2d(2, 3, 3, padding="same"), "weight", "bias"), floats(2, 2, 4, 5), floats(3, 2, 3, 3), floats(3)),
+        *(
+            "Conv2d",
+            theirs(lambda n: n.Conv2d(2, 3, 3, padding="same"), "weight", "bias"),
+            floats(2, 2, 4, 5),
+            floats(3, 2, 3, 3),
+            floats(3),
+        ),
         ours=ours(lambda: nn.Conv2d(2, 3, 3, has_bias=True), "weight", "bias"),
     ),
     row(
-        *("Conv2d", theirs(lambda n: n.Conv2d(4, 4, (3, 2), (2, 1), (1, 2), (1, 2), 2, False), "weight"), floats(1, 4, 5, 4), floats(4, 2, 3, 2)),
+        *(
+            "Conv2d",
+            theirs(lambda n: n.Conv2d(4, 4, (3, 2), (2, 1), (1, 2), (1, 2), 2, False), "weight"),
+            floats(1, 4, 5, 4),
+            floats(4, 2, 3, 2),
+        ),
         label="options",
         ours=ours(lambda: nn.Conv2d(4, 4, (3, 2), (2, 1), "pad", (1, 1, 2, 2), (1, 2), 2), "weight"),
     ),
     row(
-        *("Conv2d", theirs(lambda n: n.Conv2d(2, 2, 2, 2), "weight", "bias"), floats(2, 2, 4, 4), floats(2, 2, 2, 2), floats(2)),
+        *(
+            "Conv2d",
+            theirs(lambda n: n.Conv2d(2, 2, 2, 2), "weight", "bias"),
+            floats(2, 2, 4, 4),
+            floats(2, 2, 2, 2),
+            floats(2),
+        ),
         label="valid",
         ours=ours(lambda: nn.Conv2d(2, 2, 2, 2, "valid", has_bias=True), "weight", "bias"),
     ),
@@ -117,11 +163,23 @@ WEIGHTED: tuple[Row, ...] = (
     *norm_rows("BatchNorm2d", (2, 3, 2, 2)),
     *norm_rows("BatchNorm3d", (2, 2, 2, 1, 2)),
     row(
-        *("LayerNorm", theirs(lambda n: n.LayerNorm(6, 1e-7), "weight", "bias"), floats(2, 3, 6), floats(6, **POSITIVE), floats(6)),
+        *(
+            "LayerNorm",
+            theirs(lambda n: n.LayerNorm(6, 1e-7), "weight", "bias"),
+            floats(2, 3, 6),
+            floats(6, **POSITIVE),
+            floats(6),
+        ),
         ours=ours(lambda: nn.LayerNorm(6), "gamma", "beta"),
     ),
     row(
-        *("LayerNorm", theirs(lambda n: n.LayerNorm((3, 4)), "weight", "bias"), floats(2, 3, 4), floats(3, 4, **POSITIVE), floats(3, 4)),
+        *(
+            "LayerNorm",
+            theirs(lambda n: n.LayerNorm((3, 4)), "weight", "bias"),
+            floats(2, 3, 4),
+            floats(3, 4, **POSITIVE),
+            floats(3, 4),
+        ),
         label="two-dims",
         ours=ours(lambda: nn.LayerNorm((3, 4), 1, 1, epsilon=1e-5), "gamma", "beta"),
     ),
@@ -130,7 +188,13 @@ WEIGHTED: tuple[Row, ...] = (
         ours=ours(lambda: nn.RMSNorm(6), "gamma"),
     ),
     row(
-        *("GroupNorm", theirs(lambda n: n.GroupNorm(2, 4), "weight", "bias"), floats(2, 4, 3), floats(4, **POSITIVE), floats(4)),
+        *(
+            "GroupNorm",
+            theirs(lambda n: n.GroupNorm(2, 4), "weight", "bias"),
+            floats(2, 4, 3),
+            floats(4, **POSITIVE),
+            floats(4),
+        ),
         ours=ours(lambda: nn.GroupNorm(2, 4), "gamma", "beta"),
     ),
     *(
@@ -149,11 +213,18 @@ WEIGHTED: tuple[Row, ...] = (
         )
         for target in ("CPU", "DEVICE")
     ),
-    row("PReLU", theirs(lambda n: n.PReLU(3), "weight"), floats(2, 3, 4), floats(3), ours=ours(lambda: nn.PReLU(3), "w")),
     row(
-        *("SequentialCell", theirs(lambda n: n.Sequential(n.Flatten(), n.Linear(4, 3), n.Tanh()), "1.weight", "1.bias")),
+        "PReLU", theirs(lambda n: n.PReLU(3), "weight"), floats(2, 3, 4), floats(3), ours=ours(lambda: nn.PReLU(3), "w")
+    ),
+    row(
+        *(
+            "SequentialCell",
+            theirs(lambda n: n.Sequential(n.Flatten(), n.Linear(4, 3), n.Tanh()), "1.weight", "1.bias"),
+        ),
         *(floats(2, 2, 2), floats(3, 4), floats(3)),
-        ours=lambda x, w, b: nn.SequentialCell(nn.Flatten(), fitted(nn.Dense(4, 3), ["weight", "bias"], [w, b]), nn.Tanh())(x),
+        ours=lambda x, w, b: nn.SequentialCell(
+            nn.Flatten(), fitted(nn.Dense(4, 3), ["weight", "bias"], [w, b]), nn.Tanh()
+        )(x),
     ),
 )
 
@@ -187,37 +258,80 @@ PLAIN: tuple[Row, ...] = (
     plain("LogSoftmax", nn.LogSoftmax, lambda n: n.LogSoftmax(-1), LINE),
     plain("Flatten", nn.Flatten, lambda n: n.Flatten(), PICTURE),
     plain("MaxPool2d", lambda: nn.MaxPool2d(2, 2), lambda n: n.MaxPool2d(2), PICTURE),
-    plain("MaxPool2d", lambda: nn.MaxPool2d((3, 2), (2, 1), "pad", (1, 0)), lambda n: n.MaxPool2d((3, 2), (2, 1), (1, 0)), PICTURE, "pad"),
+    plain(
+        "MaxPool2d",
+        lambda: nn.MaxPool2d((3, 2), (2, 1), "pad", (1, 0)),
+        lambda n: n.MaxPool2d((3, 2), (2, 1), (1, 0)),
+        PICTURE,
+        "pad",
+    ),
     plain("AvgPool2d", lambda: nn.AvgPool2d(2, 1), lambda n: n.AvgPool2d(2, 1), PICTURE),
     plain("AvgPool2d", lambda: nn.AvgPool2d(3, 2, "pad", 1), lambda n: n.AvgPool2d(3, 2, 1), PICTURE, "pad"),
-    plain("AvgPool2d", lambda: nn.AvgPool2d(3, 2, "pad", 1, False), lambda n: n.AvgPool2d(3, 2, 1, False, False), PICTURE, "real"),
-    plain("AdaptiveAvgPool2d", lambda: nn.AdaptiveAvgPool2d((2, None)), lambda n: n.AdaptiveAvgPool2d((2, None)), PICTURE),
+    plain(
+        "AvgPool2d",
+        lambda: nn.AvgPool2d(3, 2, "pad", 1, False),
+        lambda n: n.AvgPool2d(3, 2, 1, False, False),
+        PICTURE,
+        "real",
+    ),
+    plain(
+        "AdaptiveAvgPool2d", lambda: nn.AdaptiveAvgPool2d((2, None)), lambda n: n.AdaptiveAvgPool2d((2, None)), PICTURE
+    ),
     plain("AdaptiveMaxPool2d", lambda: nn.AdaptiveMaxPool2d(2), lambda n: n.AdaptiveMaxPool2d(2), PICTURE),
 )
 
 
 # ---- attention: PyTorch keeps the three projections in one weight ----
 
-HEADS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.weight", "out_proj.bias")
+HEADS = (
+    "q_proj.weight",
+    "k_proj.weight",
+    "v_proj.weight",
+    "q_proj.bias",
+    "k_proj.bias",
+    "v_proj.bias",
+    "out_proj.weight",
+    "out_proj.bias",
+)
 
 
 def head_weights(e: int, kdim: int | None = None, vdim: int | None = None) -> tuple[Spec, ...]:
     columns = (e, kdim or e, vdim or e)
-    return (*(floats(e, c, low=-1.0, high=1.0) for c in columns), floats(e), floats(e), floats(e), floats(e, e), floats(e))
+    return (
+        *(floats(e, c, low=-1.0, high=1.0) for c in columns),
+        floats(e),
+        floats(e),
+        floats(e),
+        floats(e, e),
+        floats(e),
+    )
 
 
 def packed(t: Any, weights: Sequence[Any], prefix: str = "", separate: bool = False) -> dict[str, Any]:
     """Our eight tensors as torch's parameters of a MultiheadAttention."""
     q, k, v, *rest = weights
-    own = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v} if separate else {"in_proj_weight": t.cat((q, k, v))}
+    own = (
+        {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v}
+        if separate
+        else {"in_proj_weight": t.cat((q, k, v))}
+    )
     named = {**own, "in_proj_bias": t.cat(tuple(rest[:3])), "out_proj.weight": rest[3], "out_proj.bias": rest[4]}
     return {prefix + name: value for name, value in named.items()}
 
 
 def attention_row(
-    label: str, inputs: Sequence[Spec], masks: Sequence[Spec] = (), *, e: int = 4, kdim: int | None = None, vdim: int | None = None, **call: Any
+    label: str,
+    inputs: Sequence[Spec],
+    masks: Sequence[Spec] = (),
+    *,
+    e: int = 4,
+    kdim: int | None = None,
+    vdim: int | None = None,
+    **call: Any,
 ) -> Row:
-    """A row for MultiheadAttention(e, 2). inputs: query, key, value; masks: key_padding_mask, attn_mask, as far as `call` names them as True."""
+    """A row for MultiheadAttention(e, 2). inputs: query, key, value; masks: key_padding_mask, attn_mask, as far as
+    `call` names them as True.
+    """
     first = call.pop("batch_first", False)
     kinds = [kind for kind in ("key_padding_mask", "attn_mask") if call.pop(kind, False)]
 
@@ -229,7 +343,9 @@ def attention_row(
     def other(t, q, k, v, *rest):
         module = t.nn.MultiheadAttention(e, 2, kdim=kdim, vdim=vdim, batch_first=first)
         named = packed(t, rest[len(kinds) :], separate=kdim is not None)
-        out, weights = t.func.functional_call(module, named, (q, k, v), {**dict(zip(kinds, rest, strict=False)), **call})
+        out, weights = t.func.functional_call(
+            module, named, (q, k, v), {**dict(zip(kinds, rest, strict=False)), **call}
+        )
         return out if weights is None else (out, weights)
 
     return row("MultiheadAttention", other, *inputs, *masks, *head_weights(e, kdim, vdim), label=label, ours=mine)
@@ -237,9 +353,14 @@ def attention_row(
 
 QKV = (floats(3, 2, 4), floats(5, 2, 4), floats(5, 2, 4))
 LEFT_OUT = given((False, True, False, False, True), (False, False, False, True, False))
-SKIPPED = given((True, False, False, False, False), (False, False, True, False, False), (False, False, False, True, True))
+SKIPPED = given(
+    (True, False, False, False, False), (False, False, True, False, False), (False, False, False, True, True)
+)
 
-ENCODER = (*(f"self_attn.{name}" for name in HEADS), *(f"{part}.{name}" for part in ("linear1", "linear2") for name in ("weight", "bias")))
+ENCODER = (
+    *(f"self_attn.{name}" for name in HEADS),
+    *(f"{part}.{name}" for part in ("linear1", "linear2") for name in ("weight", "bias")),
+)
 NORMS = tuple(f"{part}.{name}" for part in ("norm1", "norm2") for name in ("gamma", "beta"))
 
 
@@ -251,7 +372,10 @@ def encoder_weights(e: int = 4, width: int = 6) -> tuple[Spec, ...]:
 def encoder_named(t: Any, weights: Sequence[Any], prefix: str = "") -> dict[str, Any]:
     """Our tensors as torch's parameters of a TransformerEncoderLayer."""
     names = [*ENCODER[8:], *(name.replace("gamma", "weight").replace("beta", "bias") for name in NORMS)]
-    return {**packed(t, weights[:8], f"{prefix}self_attn."), **{prefix + name: w for name, w in zip(names, weights[8:], strict=True)}}
+    return {
+        **packed(t, weights[:8], f"{prefix}self_attn."),
+        **{prefix + name: w for name, w in zip(names, weights[8:], strict=True)},
+    }
 
 
 def encoder_row(label: str, layers: int = 0, masks: int = 0, **options: Any) -> Row:
@@ -306,172 +430,4 @@ ATTENTION: tuple[Row, ...] = (
     encoder_row("two", layers=2),
 )
 
-
-# ---- losses ----
-
-
-def loss_rows(name: str, mine: Callable, make: Callable, *inputs: Spec, label: str = "", whole: bool = False) -> tuple[Row, ...]:
-    """One row per reduction. mine(reduction) and make(torch, reduction) give the losses; whole: the labels are class numbers."""
-    rows = []
-    for reduction in ("mean", "sum", "none"):
-        rows.append(
-            row(
-                *(name, lambda t, x, y, r=reduction: make(t, r)(x, y.long() if whole else y), *inputs),
-                label=f"{label}-{reduction}".strip("-"),
-                ours=lambda x, y, r=reduction: mine(r)(x, y),
-            )
-        )
-    return tuple(rows)
-
-
-PAIR = (floats(4, 6), floats(4, 6))
-SHARES = (floats(4, 6, **INSIDE), floats(4, 6, **INSIDE))
-CLASSES = (floats(6, 4), given(0, 3, 1, 2, 1, 0))
-MAPS = (floats(2, 3, 2, 2), given(((0, 1), (2, 1)), ((1, 2), (0, 0))))
-W = (0.5, 1.5, 0.25, 2.0)
-
-
-def _weight(t: Any) -> Any:
-    return t.tensor(W, dtype=t.float64)
-
-
-LOSSES: tuple[Row, ...] = (
-    *loss_rows("MSELoss", lambda r: nn.MSELoss(r), lambda t, r: t.nn.MSELoss(reduction=r), *PAIR),
-    *loss_rows("L1Loss", lambda r: nn.L1Loss(r), lambda t, r: t.nn.L1Loss(reduction=r), *PAIR),
-    *loss_rows("SmoothL1Loss", lambda r: nn.SmoothL1Loss(0.7, r), lambda t, r: t.nn.SmoothL1Loss(reduction=r, beta=0.7), *PAIR),
-    *loss_rows("BCELoss", lambda r: nn.BCELoss(None, r), lambda t, r: t.nn.BCELoss(reduction=r), *SHARES),
-    *loss_rows(
-        *("BCELoss", lambda r: nn.BCELoss(np.array(W * 2)[:6], r), lambda t, r: t.nn.BCELoss(t.tensor((W * 2)[:6], dtype=t.float64), reduction=r)),
-        *SHARES,
-        label="weight",
-    ),
-    *loss_rows("BCEWithLogitsLoss", lambda r: nn.BCEWithLogitsLoss(r), lambda t, r: t.nn.BCEWithLogitsLoss(reduction=r), PAIR[0], SHARES[1]),
-    *loss_rows(
-        "BCEWithLogitsLoss",
-        lambda r: nn.BCEWithLogitsLoss(r, np.array(W), np.array(W[::-1])),
-        lambda t, r: t.nn.BCEWithLogitsLoss(_weight(t), reduction=r, pos_weight=_weight(t).flip(0)),
-        *(floats(6, 4), floats(6, 4, **INSIDE)),
-        label="weights",
-    ),
-    *loss_rows(
-        "CrossEntropyLoss", lambda r: nn.CrossEntropyLoss(None, None, r), lambda t, r: t.nn.CrossEntropyLoss(reduction=r), *CLASSES, whole=True
-    ),
-    *loss_rows(
-        "CrossEntropyLoss",
-        lambda r: nn.CrossEntropyLoss(np.array(W), 1, r, 0.1),
-        lambda t, r: t.nn.CrossEntropyLoss(_weight(t), ignore_index=1, reduction=r, label_smoothing=0.1),
-        *CLASSES,
-        label="all-options",
-        whole=True,
-    ),
-    *loss_rows(
-        "CrossEntropyLoss",
-        lambda r: nn.CrossEntropyLoss(np.array(W[:3]), None, r),
-        lambda t, r: t.nn.CrossEntropyLoss(_weight(t)[:3], reduction=r),
-        *MAPS,
-        label="maps",
-        whole=True,
-    ),
-    *loss_rows(
-        "CrossEntropyLoss",
-        lambda r: nn.CrossEntropyLoss(np.array(W), None, r, 0.2),
-        lambda t, r: t.nn.CrossEntropyLoss(_weight(t), reduction=r, label_smoothing=0.2),
-        *(floats(6, 4), floats(6, 4, **INSIDE)),
-        label="shares",
-    ),
-    *loss_rows("NLLLoss", lambda r: nn.NLLLoss(None, None, r), lambda t, r: t.nn.NLLLoss(reduction=r), *CLASSES, whole=True),
-    *loss_rows(
-        "NLLLoss",
-        lambda r: nn.NLLLoss(np.array(W[:3]), 2, r),
-        lambda t, r: t.nn.NLLLoss(_weight(t)[:3], ignore_index=2, reduction=r),
-        *MAPS,
-        label="maps",
-        whole=True,
-    ),
-    *loss_rows(
-        *("SoftmaxCrossEntropyWithLogits", lambda r: nn.SoftmaxCrossEntropyWithLogits(reduction=r)),
-        *(lambda t, r: t.nn.CrossEntropyLoss(reduction=r), floats(6, 4), floats(6, 4, **INSIDE)),
-    ),
-    *loss_rows(
-        *("SoftmaxCrossEntropyWithLogits", lambda r: nn.SoftmaxCrossEntropyWithLogits(True, r), lambda t, r: t.nn.CrossEntropyLoss(reduction=r)),
-        *CLASSES,
-        label="sparse",
-        whole=True,
-    ),
-    row(
-        *("SoftmaxCrossEntropyExpand", lambda t, x, y: t.nn.functional.cross_entropy(x, y), floats(6, 4), floats(6, 4, **INSIDE)),
-        ours=lambda x, y: nn.SoftmaxCrossEntropyExpand()(x, y),
-    ),
-    row(
-        *("SoftmaxCrossEntropyExpand", lambda t, x, y: t.nn.functional.cross_entropy(x, y.long()), *CLASSES),
-        label="sparse",
-        ours=lambda x, y: nn.SoftmaxCrossEntropyExpand(sparse=True)(x, y),
-    ),
-    row(
-        *("WithLossCell", lambda t, x, w, y: t.nn.functional.mse_loss(x @ w.T, y), floats(5, 4), floats(3, 4), floats(5, 3)),
-        ours=lambda x, w, y: nn.WithLossCell(fitted(nn.Dense(4, 3, has_bias=False), ["weight"], [w]), nn.MSELoss())(x, y),
-    ),
-)
-
-
-# ---- optimizers: five steps with given gradients; results are the parameter after each ----
-
-
-def optimizer_row(name: str, mine: Callable, make: Callable, label: str = "", state: Callable | None = None) -> Row:
-    """mine(params) and make(torch.optim, params) give the optimizers; state(torch, parameter): torch's state before the first step."""
-
-    def run(p, gradients):
-        parameter = Parameter(np.array(p.asnumpy()), name="weight")
-        optimizer, after = mine([parameter]), []
-        for gradient in gradients.asnumpy():
-            optimizer([gradient])
-            after.append(np.array(parameter.asnumpy()))
-        return tuple(after)
-
-    def other(t, p, gradients):
-        parameter = p.clone().requires_grad_()
-        optimizer, after = make(t.optim, [parameter]), []
-        if state is not None:
-            optimizer.state[parameter] = state(t, parameter)
-        for gradient in gradients:
-            parameter.grad = gradient.clone()
-            optimizer.step()
-            after.append(parameter.detach().clone())
-        return tuple(after)
-
-    return row(name, other, floats(3, 4, fixed=True), floats(5, 3, 4, fixed=True), label=label, ours=run)
-
-
-def from_ones(t: Any, parameter: Any) -> dict[str, Any]:
-    """RMSProp's mean square begins at 1 in MindSpore, at 0 in PyTorch."""
-    zeros = t.zeros_like(parameter.detach())
-    return {"step": t.tensor(0.0), "square_avg": zeros + 1, "momentum_buffer": zeros.clone(), "grad_avg": zeros.clone()}
-
-
-TINY = 1e-30  # an epsilon that no rounding sees: PyTorch adds it in another place, beside the corrected root (Adam) and outside the root (RMSProp)
-
-OPTIMIZERS: tuple[Row, ...] = (
-    optimizer_row("SGD", lambda p: nn.SGD(p, 0.1), lambda o, p: o.SGD(p, 0.1)),
-    optimizer_row("SGD", lambda p: nn.SGD(p, 0.1, 0.9, weight_decay=0.2), lambda o, p: o.SGD(p, 0.1, 0.9, weight_decay=0.2), "momentum"),
-    optimizer_row("SGD", lambda p: nn.SGD(p, 0.1, 0.9, 0.3), lambda o, p: o.SGD(p, 0.1, 0.9, 0.3), "dampening"),
-    optimizer_row("SGD", lambda p: nn.SGD(p, 0.1, 0.9, nesterov=True), lambda o, p: o.SGD(p, 0.1, 0.9, nesterov=True), "nesterov"),
-    optimizer_row("Momentum", lambda p: nn.Momentum(p, 0.1, 0.9, 0.2), lambda o, p: o.SGD(p, 0.1, 0.9, weight_decay=0.2)),
-    optimizer_row("Momentum", lambda p: nn.Momentum(p, 0.1, 0.9, use_nesterov=True), lambda o, p: o.SGD(p, 0.1, 0.9, nesterov=True), "nesterov"),
-    optimizer_row("Adam", lambda p: nn.Adam(p, 0.05, eps=TINY), lambda o, p: o.Adam(p, 0.05, eps=TINY)),
-    optimizer_row(
-        *("Adam", lambda p: nn.Adam(p, 0.05, 0.8, 0.9, TINY, weight_decay=0.2), lambda o, p: o.Adam(p, 0.05, (0.8, 0.9), TINY, 0.2), "weight-decay"),
-    ),
-    optimizer_row(
-        "RMSProp", lambda p: nn.RMSProp(p, 0.1, 0.8, 0.5, TINY), lambda o, p: o.RMSprop(p, 0.1, 0.8, TINY, momentum=0.5), "momentum", from_ones
-    ),
-    optimizer_row(
-        *("RMSProp", lambda p: nn.RMSProp(p, 0.1, 0.8, 0.5, TINY, centered=True, weight_decay=0.2)),
-        *(lambda o, p: o.RMSprop(p, 0.1, 0.8, TINY, 0.2, 0.5, True), "centered", from_ones),
-    ),
-    optimizer_row("Adagrad", lambda p: nn.Adagrad(p, 0.1, 0.05), lambda o, p: o.Adagrad(p, 0.05, initial_accumulator_value=0.1)),
-    optimizer_row(
-        *("Adagrad", lambda p: nn.Adagrad(p, 0.1, 0.05, weight_decay=0.2), lambda o, p: o.Adagrad(p, 0.05, 0, 0.2, 0.1), "weight-decay"),
-    ),
-)
-
-ROWS = WEIGHTED + PLAIN + ATTENTION + LOSSES + OPTIMIZERS
+ROWS = WEIGHTED + PLAIN + ATTENTION

@@ -5,7 +5,7 @@ They use MindSpore's interface as a script written for it does.
 
 from parallel_lab import nn, ops
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.tensor import Parameter, ParameterTuple
+from parallel_lab.nn.tensor.tensor import Parameter, ParameterTuple
 
 
 def new_parameter(shape, name, init="normal"):
@@ -33,8 +33,18 @@ class OpPar(nn.Cell):
     def __init__(self, shard=True):
         super().__init__()
         self.flatten = ops.Flatten()
-        self.w1, self.w2, self.w3 = new_parameter([784, 512], "fc1"), new_parameter([512, 512], "fc2"), new_parameter([512, 10], "fc3")
-        self.matmul1, self.relu1, self.matmul2, self.relu2, self.matmul3 = ops.MatMul(), ops.ReLU(), ops.MatMul(), ops.ReLU(), ops.MatMul()
+        self.w1, self.w2, self.w3 = (
+            new_parameter([784, 512], "fc1"),
+            new_parameter([512, 512], "fc2"),
+            new_parameter([512, 10], "fc3"),
+        )
+        self.matmul1, self.relu1, self.matmul2, self.relu2, self.matmul3 = (
+            ops.MatMul(),
+            ops.ReLU(),
+            ops.MatMul(),
+            ops.ReLU(),
+            ops.MatMul(),
+        )
         if shard:
             self.matmul1.shard(((2, 4), (4, 1)))
             self.relu1.shard(((4, 1),))

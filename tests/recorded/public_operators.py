@@ -24,4 +24,6 @@ NOT_IN_PYTORCH = {
 def public_operators() -> set[str]:
     """Names of all public operators and functions of `parallel_lab.ops`."""
     members = {n: f for n, f in vars(ops).items() if inspect.isfunction(f) and not n.startswith("_")}
-    return {n for n, op in OPS.items() if not op.internal} | {n for n, f in members.items() if f.__module__.startswith("parallel_lab.ops")}
+    return {n for n, op in OPS.items() if not op.internal} | {
+        n for n, f in members.items() if f.__module__.startswith("parallel_lab.ops")
+    }

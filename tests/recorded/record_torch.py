@@ -1,4 +1,5 @@
-"""Record what PyTorch gives for the rows of `torch_*.py` and `layer_rows.py`: run by hand, with `pip install -e ".[oracle]"`.
+"""Record what PyTorch gives for the rows of `torch_*.py`, `layer_rows.py` and `loss_rows.py`: run by hand, with
+`pip install -e ".[oracle]"`.
 
     python tests/recorded/record_torch.py
 
@@ -17,7 +18,7 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a script: the repository is where `tests` is found
 
-from tests.recorded import layer_rows, torch_elements, torch_layered, torch_shapes, torch_table  # noqa: E402
+from tests.recorded import layer_rows, loss_rows, torch_elements, torch_layered, torch_shapes, torch_table  # noqa: E402
 from tests.recorded.public_operators import NOT_IN_PYTORCH, public_operators  # noqa: E402
 from tests.recorded.torch_table import Row, weights  # noqa: E402
 
@@ -31,7 +32,10 @@ def record(torch: Any, row: Row) -> dict[str, list[np.ndarray]]:
     tensors = [torch.from_numpy(np.array(a)).requires_grad_(i in wanted) for i, a in enumerate(arrays)]
     made = row.theirs(torch, *tensors)
     outs = list(made) if isinstance(made, (tuple, list)) else [made]
-    total = sum(((o * torch.from_numpy(weights(o.shape)).to(o.dtype)).sum() for o in outs if o.requires_grad), start=torch.zeros(()))
+    total = sum(
+        ((o * torch.from_numpy(weights(o.shape)).to(o.dtype)).sum() for o in outs if o.requires_grad),
+        start=torch.zeros(()),
+    )
     grads = []
     if wanted and total.requires_grad:
         found = torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
@@ -57,4 +61,4 @@ if __name__ == "__main__":
     if left_out:
         raise SystemExit(f"no row, and no reason for it in public_operators.py: {', '.join(sorted(left_out))}")
     write(torch, "torch_operators.npz", OPERATORS, operators=" ".join(sorted(public)))
-    write(torch, "torch_layers.npz", layer_rows.ROWS)
+    write(torch, "torch_layers.npz", layer_rows.ROWS + loss_rows.ROWS)

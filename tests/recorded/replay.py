@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from parallel_lab.autograd import gradients
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.recorded.torch_table import Recording, Row, weights
 
 # largest difference over largest element (at least 1): float64 and float32 with room for a few roundings
@@ -37,14 +37,18 @@ def check_row(row: Row, recorded: dict[str, list[np.ndarray]], call: Callable[[S
     found = zeros = [np.zeros(p.shape) for p in parameters]
     for out in outs:
         if isinstance(out, Tensor) and out.requires_grad:
-            found = [f + g for f, g in zip(found, gradients(out, parameters, weights(out.shape, out.dtype)), strict=True)]
+            found = [
+                f + g for f, g in zip(found, gradients(out, parameters, weights(out.shape, out.dtype)), strict=True)
+            ]
     # PyTorch gave none where nothing that it returned depends on an input by more than steps
     for i, (got, want) in enumerate(zip(found, recorded["grad"] or zeros, strict=True)):
         check_close(f"gradient {i}", got, want, bound)
 
 
 def check_table(rows: Sequence[Row], recording: Recording) -> None:
-    """The file holds the rows of the table and nothing else: if this fails, the table was changed without recording again."""
+    """The file holds the rows of the table and nothing else: if this fails, the table was changed without recording
+    again.
+    """
     assert {row.key for row in rows} == recording.keys()
     assert len({row.key for row in rows}) == len(rows)
     for row in rows:

@@ -1,4 +1,6 @@
-"""Rows for operators that work element by element, reductions and softmaxes: ours and PyTorch's. See `torch_table.py`."""
+"""Rows for operators that work element by element, reductions and softmaxes: ours and PyTorch's. See
+`torch_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ ARITHMETIC: tuple[Row, ...] = (
     row("mod", lambda t, x, y: t.remainder(x, y), floats(4, 6), floats(6, **POSITIVE)),
     row("mod", lambda t, x, y: t.remainder(x, y), floats(4, 6), floats(6, low=-2.0, high=-0.5), label="negative"),
     row("power", lambda t, x, y: x**y, floats(4, 6, **POSITIVE), floats(6)),
-    row("power", lambda t, x, y: x**y, floats(4, 6), given(2.0, 3.0, 2.0, 1.0, 4.0, 2.0, fixed=True), label="negative-base"),
+    row(
+        "power",
+        lambda t, x, y: x**y,
+        floats(4, 6),
+        given(2.0, 3.0, 2.0, 1.0, 4.0, 2.0, fixed=True),
+        label="negative-base",
+    ),
     row("maximum", lambda t, x, y: t.maximum(x, y), *XY),
     row("minimum", lambda t, x, y: t.minimum(x, y), *XY),
     row("bias_add", lambda t, x, b: x + b[:, None, None], floats(2, 3, 2, 2), floats(3)),
@@ -100,7 +108,9 @@ ACTIVATIONS: tuple[Row, ...] = (
         )
     ),
     row("sigmoid", lambda t, x: t.sigmoid(x), WIDE, label="wide-float32", dtype="float32"),
-    row("softplus", lambda t, x: t.nn.functional.softplus(x, threshold=40), WIDE, label="wide-float32", dtype="float32"),
+    row(
+        "softplus", lambda t, x: t.nn.functional.softplus(x, threshold=40), WIDE, label="wide-float32", dtype="float32"
+    ),
 )
 
 LOGIC: tuple[Row, ...] = (
@@ -118,7 +128,14 @@ LOGIC: tuple[Row, ...] = (
     row("logical_xor", lambda t, x, y: t.logical_xor(x, y), bools(4, 6), bools(6)),
     row("logical_not", lambda t, x: t.logical_not(x), bools(4, 6)),
     row("select", lambda t, c, x, y: t.where(c, x, y), bools(4, 6), floats(4, 6), floats(6)),
-    row("where", lambda t, c, x, y: t.where(c, x, y), bools(6), floats(4, 6), floats(4, 1), ours=lambda c, x, y: ops.where(c, x, y)),
+    row(
+        "where",
+        lambda t, c, x, y: t.where(c, x, y),
+        bools(6),
+        floats(4, 6),
+        floats(4, 1),
+        ours=lambda c, x, y: ops.where(c, x, y),
+    ),
     row("masked_fill", lambda t, x, m, v: x.masked_fill(m, v), floats(4, 6), bools(6), floats()),
 )
 
@@ -131,35 +148,91 @@ def _prod(t, x, dims, keep=False):
 
 REDUCTIONS: tuple[Row, ...] = (
     row("reduce_sum", lambda t, x: x.sum(), floats(4, 6)),
-    row("reduce_sum", lambda t, x: x.sum((0, 2), keepdim=True), floats(2, 3, 4), label="dims", axis=(0, 2), keep_dims=True),
+    row(
+        "reduce_sum",
+        lambda t, x: x.sum((0, 2), keepdim=True),
+        floats(2, 3, 4),
+        label="dims",
+        axis=(0, 2),
+        keep_dims=True,
+    ),
     row("reduce_mean", lambda t, x: x.mean(-1), floats(4, 6), axis=-1),
     row("reduce_mean", lambda t, x: x.mean((0, 1)), floats(2, 3, 4), label="dims", axis=(0, 1)),
     row("reduce_max", lambda t, x: x.amax(1), floats(4, 6), axis=1),
     row("reduce_max", lambda t, x: x.amax((0, 1)), given((1.0, 2.0, 2.0), (0.5, 2.0, 1.0)), label="ties", axis=(0, 1)),
     row("reduce_min", lambda t, x: x.amin(0, keepdim=True), floats(4, 6), axis=0, keep_dims=True),
     row("reduce_prod", lambda t, x: _prod(t, x, (1,)), floats(4, 6), axis=1),
-    row("reduce_prod", lambda t, x: _prod(t, x, (0, 2), True), floats(2, 3, 2), label="dims", axis=(0, 2), keep_dims=True),
-    row("reduce_prod", lambda t, x: x.prod(1), given((1.5, 0.0, 2.0), (0.0, 3.0, 0.0), (1.0, 2.0, 3.0)), label="zeros", axis=1),
+    row(
+        "reduce_prod",
+        lambda t, x: _prod(t, x, (0, 2), True),
+        floats(2, 3, 2),
+        label="dims",
+        axis=(0, 2),
+        keep_dims=True,
+    ),
+    row(
+        "reduce_prod",
+        lambda t, x: x.prod(1),
+        given((1.5, 0.0, 2.0), (0.0, 3.0, 0.0), (1.0, 2.0, 3.0)),
+        label="zeros",
+        axis=1,
+    ),
     row("reduce_any", lambda t, x: x.any(1), bools(6, 2), axis=1),
     row("reduce_all", lambda t, x: x.all(0, keepdim=True), bools(2, 6), axis=0, keep_dims=True),
     row("logsumexp", lambda t, x: t.logsumexp(x, 1), floats(4, 6), axis=1),
-    row("logsumexp", lambda t, x: t.logsumexp(x, (0, 2), keepdim=True), floats(2, 3, 4), label="dims", axis=(0, 2), keep_dims=True),
+    row(
+        "logsumexp",
+        lambda t, x: t.logsumexp(x, (0, 2), keepdim=True),
+        floats(2, 3, 4),
+        label="dims",
+        axis=(0, 2),
+        keep_dims=True,
+    ),
     row("logsumexp", lambda t, x: t.logsumexp(x, 0), WIDE, label="wide", axis=0),
     row("var", lambda t, x: t.var(x, 1, correction=0), floats(4, 6), axis=1),
-    row("var", lambda t, x: t.var(x, (0, 2), correction=1, keepdim=True), floats(2, 3, 4), label="unbiased", axis=(0, 2), ddof=1, keep_dims=True),
+    row(
+        "var",
+        lambda t, x: t.var(x, (0, 2), correction=1, keepdim=True),
+        floats(2, 3, 4),
+        label="unbiased",
+        axis=(0, 2),
+        ddof=1,
+        keep_dims=True,
+    ),
     row("std", lambda t, x: t.std(x, correction=0), floats(4, 6)),
     row("std", lambda t, x: t.std(x, 0, correction=1), floats(4, 6), label="unbiased", axis=0, ddof=1),
     *(
         row("lp_norm", lambda t, x, p=p: t.linalg.vector_norm(x, p, 1), floats(4, 6), label=str(p), axis=1, p=p)
         for p in (1, 2, 3, 2.5, 0, math.inf, -math.inf)
     ),
-    row("lp_norm", lambda t, x: t.linalg.vector_norm(x, 2, (0, 2), keepdim=True), floats(2, 3, 4), label="dims", axis=(0, 2), keep_dims=True),
+    row(
+        "lp_norm",
+        lambda t, x: t.linalg.vector_norm(x, 2, (0, 2), keepdim=True),
+        floats(2, 3, 4),
+        label="dims",
+        axis=(0, 2),
+        keep_dims=True,
+    ),
     row("norm", lambda t, x: t.linalg.norm(x), floats(4, 6), ours=ops.norm),
-    row("norm", lambda t, x: t.linalg.norm(x, 1, 1, keepdim=True), floats(4, 6), label="1", ours=lambda x: ops.norm(x, 1, 1, True)),
+    row(
+        "norm",
+        lambda t, x: t.linalg.norm(x, 1, 1, keepdim=True),
+        floats(4, 6),
+        label="1",
+        ours=lambda x: ops.norm(x, 1, 1, True),
+    ),
     row("cumsum", lambda t, x: x.cumsum(1), floats(4, 6), axis=1),
     row("cumsum", lambda t, x: x.cumsum(0) - x, floats(4, 6), label="exclusive", axis=0, exclusive=True),
     row("cumsum", lambda t, x: x.flip(1).cumsum(1).flip(1), floats(4, 6), label="reverse", axis=-1, reverse=True),
-    row("cumsum", lambda t, x: x.flip(1).cumsum(1).flip(1) - x, floats(4, 6), label="both", axis=1, reverse=True, exclusive=True),
+    row(
+        "cumsum",
+        lambda t, x: x.flip(1).cumsum(1).flip(1) - x,
+        floats(4, 6),
+        label="both",
+        axis=1,
+        reverse=True,
+        exclusive=True,
+    ),
     row("argmax", lambda t, x: x.argmax(-1), floats(4, 6)),
     row("argmax", lambda t, x: x.argmax(0), floats(4, 6), label="axis-0", axis=0),
     row("argmin", lambda t, x: x.argmin(1, keepdim=True), floats(4, 6), axis=1, keep_dims=True),

@@ -1,4 +1,6 @@
-"""Rows for the operators that layers are made of: products, windows, normalisation, attention, losses. Ours and PyTorch's. See `torch_table.py`."""
+"""Rows for the operators that layers are made of: products, windows, normalisation, attention, losses. Ours and
+PyTorch's. See `torch_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,29 @@ INSIDE = {"low": 0.1, "high": 0.9}
 
 PRODUCTS: tuple[Row, ...] = (
     row("matmul", lambda t, a, b: a @ b, floats(4, 3), floats(3, 5)),
-    row("matmul", lambda t, a, b: a.T @ b.T, floats(3, 4), floats(5, 3), label="transposed", transpose_a=True, transpose_b=True),
+    row(
+        "matmul",
+        lambda t, a, b: a.T @ b.T,
+        floats(3, 4),
+        floats(5, 3),
+        label="transposed",
+        transpose_a=True,
+        transpose_b=True,
+    ),
     row("matmul", lambda t, a, b: a @ b, floats(2, 1, 4, 3), floats(5, 3, 2), label="batches"),
-    row("matmul", lambda t, a, b: a @ b.mT, floats(2, 4, 3), floats(2, 5, 3), label="batches-transposed", transpose_b=True),
+    row(
+        "matmul",
+        lambda t, a, b: a @ b.mT,
+        floats(2, 4, 3),
+        floats(2, 5, 3),
+        label="batches-transposed",
+        transpose_b=True,
+    ),
 )
 
 
-# ---- windows: PyTorch pads equally on both sides, so other pads are made before. Its order is (left, right, top, bottom) ----
+# ---- windows: PyTorch pads equally on both sides, so other pads are made before. Its order is (left, right, top,
+# bottom) ----
 
 
 def _conv(*, pads=(0, 0, 0, 0), **options):
@@ -49,7 +67,15 @@ WINDOWS: tuple[Row, ...] = (
     row("convolution", _conv(), floats(2, 3, 5, 6), floats(4, 3, 3, 2)),
     row("convolution", _conv(padding="same"), floats(2, 2, 4, 5), floats(3, 2, 3, 2), label="same", pad_mode="same"),
     # "same" with stride 2 on 6 x 5: rows 0 before and 1 after, columns 1 and 1
-    row("convolution", _conv(pads=(1, 1, 0, 1), stride=2), floats(1, 2, 6, 5), floats(2, 2, 3, 3), label="same-2", pad_mode="same", stride=2),
+    row(
+        "convolution",
+        _conv(pads=(1, 1, 0, 1), stride=2),
+        floats(1, 2, 6, 5),
+        floats(2, 2, 3, 3),
+        label="same-2",
+        pad_mode="same",
+        stride=2,
+    ),
     row(
         *("convolution", _conv(padding=(1, 2), stride=(2, 1), dilation=(1, 2)), floats(1, 2, 5, 6), floats(3, 2, 3, 3)),
         **{"label": "pad", "pad_mode": "pad", "pad": (1, 1, 2, 2), "stride": (2, 1), "dilation": (1, 2)},
@@ -72,26 +98,80 @@ WINDOWS: tuple[Row, ...] = (
         ours=lambda x, w, b: ops.conv2d(x, w, b, pad_mode="pad", padding=(1, 0)),
     ),
     row("max_pool", _max_pool(2, 2), floats(2, 2, 4, 6), kernel_size=2, strides=2),
-    row("max_pool", _max_pool(3, 2, pads=(0, 1, 0, 1)), floats(1, 2, 6, 6), label="same", kernel_size=3, strides=2, pad_mode="same"),
-    row("max_pool", _max_pool((3, 2), 1, pads=(1, 1, 1, 0)), floats(1, 2, 4, 5), label="pad", kernel_size=(3, 2), strides=1, **PADDED),
-    row("max_pool", _max_pool(2, 1), given((((1.0, 1.0, 0.5), (1.0, 0.5, 2.0), (2.0, 2.0, 2.0)),)), label="ties", kernel_size=2, strides=1),
-    row("max_pool2d", lambda t, x: t.nn.functional.max_pool2d(x, 3, padding=1), floats(1, 2, 5, 6), ours=lambda x: ops.max_pool2d(x, 3, padding=1)),
+    row(
+        "max_pool",
+        _max_pool(3, 2, pads=(0, 1, 0, 1)),
+        floats(1, 2, 6, 6),
+        label="same",
+        kernel_size=3,
+        strides=2,
+        pad_mode="same",
+    ),
+    row(
+        "max_pool",
+        _max_pool((3, 2), 1, pads=(1, 1, 1, 0)),
+        floats(1, 2, 4, 5),
+        label="pad",
+        kernel_size=(3, 2),
+        strides=1,
+        **PADDED,
+    ),
+    row(
+        "max_pool",
+        _max_pool(2, 1),
+        given((((1.0, 1.0, 0.5), (1.0, 0.5, 2.0), (2.0, 2.0, 2.0)),)),
+        label="ties",
+        kernel_size=2,
+        strides=1,
+    ),
+    row(
+        "max_pool2d",
+        lambda t, x: t.nn.functional.max_pool2d(x, 3, padding=1),
+        floats(1, 2, 5, 6),
+        ours=lambda x: ops.max_pool2d(x, 3, padding=1),
+    ),
     row("avg_pool", _avg_pool((1, 2), (2, 3)), floats(2, 2, 4, 6), kernel_size=(1, 2), strides=(2, 3)),
-    row("avg_pool", _avg_real(3, 2, pads=(0, 1, 0, 1)), floats(1, 2, 6, 6), label="same", kernel_size=3, strides=2, pad_mode="same"),
-    row("avg_pool", _avg_pool((3, 2), 1, pads=(1, 1, 1, 0)), floats(1, 2, 4, 5), label="pad", kernel_size=(3, 2), strides=1, **PADDED),
+    row(
+        "avg_pool",
+        _avg_real(3, 2, pads=(0, 1, 0, 1)),
+        floats(1, 2, 6, 6),
+        label="same",
+        kernel_size=3,
+        strides=2,
+        pad_mode="same",
+    ),
+    row(
+        "avg_pool",
+        _avg_pool((3, 2), 1, pads=(1, 1, 1, 0)),
+        floats(1, 2, 4, 5),
+        label="pad",
+        kernel_size=(3, 2),
+        strides=1,
+        **PADDED,
+    ),
     row(
         *("avg_pool", _avg_pool(3, 2, 1, count_include_pad=False), floats(1, 2, 5, 4)),
         **{"label": "real", "kernel_size": 3, "strides": 2, "pad_mode": "pad", "pad": 1, "count_include_pad": False},
     ),
     row("avg_pool2d", _avg_pool(2, 1), floats(1, 2, 3, 4), ours=lambda x: ops.avg_pool2d(x, 2)),
-    row("adaptive_avg_pool", lambda t, x: t.nn.functional.adaptive_avg_pool2d(x, (2, 3)), floats(2, 2, 5, 7), output_size=(2, 3)),
+    row(
+        "adaptive_avg_pool",
+        lambda t, x: t.nn.functional.adaptive_avg_pool2d(x, (2, 3)),
+        floats(2, 2, 5, 7),
+        output_size=(2, 3),
+    ),
     row(
         "adaptive_avg_pool2d",
         lambda t, x: t.nn.functional.adaptive_avg_pool2d(x, 1),
         floats(2, 2, 3, 4),
         ours=lambda x: ops.adaptive_avg_pool2d(x, 1),
     ),
-    row("adaptive_max_pool", lambda t, x: t.nn.functional.adaptive_max_pool2d(x, (None, 6)), floats(2, 2, 3, 4), output_size=(None, 6)),
+    row(
+        "adaptive_max_pool",
+        lambda t, x: t.nn.functional.adaptive_max_pool2d(x, (None, 6)),
+        floats(2, 2, 3, 4),
+        output_size=(None, 6),
+    ),
     row(
         "adaptive_max_pool2d",
         lambda t, x: t.nn.functional.adaptive_max_pool2d(x, 2),
@@ -124,7 +204,9 @@ def _rms_norm(t, x, gamma):
 
 def _batch_norm(training):
     def theirs(t, x, scale, bias, mean, variance):
-        y = t.nn.functional.batch_norm(x, None if training else mean, None if training else variance, scale, bias, training, eps=1e-5)
+        y = t.nn.functional.batch_norm(
+            x, None if training else mean, None if training else variance, scale, bias, training, eps=1e-5
+        )
         if training:
             dims = (0, *range(2, x.ndim))
             mean, variance = x.mean(dims), x.var(dims, correction=0)
@@ -145,22 +227,72 @@ NORMALISATION: tuple[Row, ...] = (
         *("layer_normalization", _layer_norm_wide, floats(2, 3, 4), floats(4, **POSITIVE), floats(4)),
         **{"label": "wide", "begin_norm_axis": 1, "begin_params_axis": -1, "epsilon": 1e-5},
     ),
-    row("layer_normalization", _layer_norm, floats(4, 6), floats(6, **POSITIVE), floats(6), label="float32", dtype="float32", epsilon=1e-5),
     row(
-        *("layer_norm", lambda t, x, g, b: t.nn.functional.layer_norm(x, (3, 4), g, b), floats(2, 3, 4), floats(3, 4), floats(3, 4)),
+        "layer_normalization",
+        _layer_norm,
+        floats(4, 6),
+        floats(6, **POSITIVE),
+        floats(6),
+        label="float32",
+        dtype="float32",
+        epsilon=1e-5,
+    ),
+    row(
+        *(
+            "layer_norm",
+            lambda t, x, g, b: t.nn.functional.layer_norm(x, (3, 4), g, b),
+            floats(2, 3, 4),
+            floats(3, 4),
+            floats(3, 4),
+        ),
         ours=lambda x, g, b: ops.layer_norm(x, (3, 4), g, b),
     ),
     row("rms_normalization", _rms_norm, floats(4, 6), floats(6, **POSITIVE)),
     row("rms_normalization", _rms_norm, floats(2, 3, 4), floats(3, 4, **POSITIVE), label="two-dims"),
-    row("rms_norm", lambda t, x, g: t.nn.functional.rms_norm(x, (6,), g, 1e-6), floats(4, 6), floats(6), ours=ops.rms_norm),
+    row(
+        "rms_norm",
+        lambda t, x, g: t.nn.functional.rms_norm(x, (6,), g, 1e-6),
+        floats(4, 6),
+        floats(6),
+        ours=ops.rms_norm,
+    ),
     # epsilon bounds the squared norm here, the norm there
-    row("l2_normalize", lambda t, x: t.nn.functional.normalize(x, dim=1, eps=0.1), floats(4, 6, 2), axis=1, epsilon=0.01),
-    row("l2_normalize", lambda t, x: t.nn.functional.normalize(x, dim=-1, eps=4.0), floats(4, 3, low=-0.5, high=0.5), label="short", epsilon=16.0),
-    row("group_norm", lambda t, x, g, b: t.nn.functional.group_norm(x, 2, g, b), floats(2, 4, 3, 2), floats(4), floats(4), num_groups=2),
-    row("group_norm", lambda t, x, g, b: t.nn.functional.group_norm(x, 3, g, b), floats(4, 6), floats(6), floats(6), label="rows", num_groups=3),
+    row(
+        "l2_normalize", lambda t, x: t.nn.functional.normalize(x, dim=1, eps=0.1), floats(4, 6, 2), axis=1, epsilon=0.01
+    ),
+    row(
+        "l2_normalize",
+        lambda t, x: t.nn.functional.normalize(x, dim=-1, eps=4.0),
+        floats(4, 3, low=-0.5, high=0.5),
+        label="short",
+        epsilon=16.0,
+    ),
+    row(
+        "group_norm",
+        lambda t, x, g, b: t.nn.functional.group_norm(x, 2, g, b),
+        floats(2, 4, 3, 2),
+        floats(4),
+        floats(4),
+        num_groups=2,
+    ),
+    row(
+        "group_norm",
+        lambda t, x, g, b: t.nn.functional.group_norm(x, 3, g, b),
+        floats(4, 6),
+        floats(6),
+        floats(6),
+        label="rows",
+        num_groups=3,
+    ),
     row("batch_normalization", _batch_norm(True), floats(2, 3, 2, 3), *CHANNELS, label="training", is_training=True),
     row("batch_normalization", _batch_norm(True), floats(6, 3), *CHANNELS, label="training-rows", is_training=True),
-    row("batch_normalization", _batch_norm(False), floats(2, 3, 2, 3), *CHANNELS[:2], *(floats(3, fixed=True), floats(3, fixed=True, **POSITIVE))),
+    row(
+        "batch_normalization",
+        _batch_norm(False),
+        floats(2, 3, 2, 3),
+        *CHANNELS[:2],
+        *(floats(3, fixed=True), floats(3, fixed=True, **POSITIVE)),
+    ),
     row(
         *("batch_norm", lambda t, x, m, v, w, b: t.nn.functional.batch_norm(x, m, v, w, b), floats(4, 3)),
         *(floats(3, fixed=True), floats(3, fixed=True, **POSITIVE), floats(3), floats(3)),
@@ -190,15 +322,42 @@ SQUARE = (floats(2, 2, 4, 3), floats(2, 2, 4, 3), floats(2, 2, 4, 3))
 
 ATTENTION: tuple[Row, ...] = (
     row("scaled_dot_product_attention", _attention, *QKV),
-    row("scaled_dot_product_attention", lambda *a: _attention(*a, causal=True), *SQUARE, label="causal", is_causal=True),
-    row("scaled_dot_product_attention", lambda *a: _attention(*a, causal=True), *QKV, label="causal-longer", is_causal=True),
-    row("scaled_dot_product_attention", lambda *a: _by_positions(*a, scale=0.3), *SQUARE, label="BSND", scale=0.3, input_layout="BSND"),
+    row(
+        "scaled_dot_product_attention", lambda *a: _attention(*a, causal=True), *SQUARE, label="causal", is_causal=True
+    ),
+    row(
+        "scaled_dot_product_attention",
+        lambda *a: _attention(*a, causal=True),
+        *QKV,
+        label="causal-longer",
+        is_causal=True,
+    ),
+    row(
+        "scaled_dot_product_attention",
+        lambda *a: _by_positions(*a, scale=0.3),
+        *SQUARE,
+        label="BSND",
+        scale=0.3,
+        input_layout="BSND",
+    ),
     row("scaled_dot_product_attention_with_mask", _attention, *QKV, floats(4, 5)),
     row("scaled_dot_product_attention_with_mask", _attention, *QKV, floats(2, 1, 1, 5), label="samples"),
     row(
-        "scaled_dot_product_attention_with_mask", lambda *a: _attention(*a, causal=True), *SQUARE, floats(2, 2, 4, 4), label="causal", is_causal=True
+        "scaled_dot_product_attention_with_mask",
+        lambda *a: _attention(*a, causal=True),
+        *SQUARE,
+        floats(2, 2, 4, 4),
+        label="causal",
+        is_causal=True,
     ),
-    row("scaled_dot_product_attention_with_mask", _by_positions, *SQUARE, floats(2, 1, 2, 2), label="BSND", input_layout="BSND"),
+    row(
+        "scaled_dot_product_attention_with_mask",
+        _by_positions,
+        *SQUARE,
+        floats(2, 1, 2, 2),
+        label="BSND",
+        input_layout="BSND",
+    ),
     row("causal_mask", lambda t, x: x.masked_fill(t.ones(4, 5, dtype=t.bool).triu(1), -1e30), floats(2, 4, 5)),
     row("attention_expand", lambda *a: _attention(*a, causal=True, scale=0.5), *SQUARE, is_causal=True, scale=0.5),
 )
@@ -232,8 +391,18 @@ def _label_weight(t, labels, weight):
 
 
 LOSSES: tuple[Row, ...] = (
-    row("softmax_cross_entropy", lambda t, x, y: t.nn.functional.cross_entropy(x, y, reduction="none"), floats(4, 5), floats(4, 5, **INSIDE)),
-    row("sparse_softmax_cross_entropy", lambda t, x, y: t.nn.functional.cross_entropy(x, y.long(), reduction="none"), floats(6, 4), ints(4, 6)),
+    row(
+        "softmax_cross_entropy",
+        lambda t, x, y: t.nn.functional.cross_entropy(x, y, reduction="none"),
+        floats(4, 5),
+        floats(4, 5, **INSIDE),
+    ),
+    row(
+        "sparse_softmax_cross_entropy",
+        lambda t, x, y: t.nn.functional.cross_entropy(x, y.long(), reduction="none"),
+        floats(6, 4),
+        ints(4, 6),
+    ),
     row("class_cross_entropy", _cross_entropy(), floats(6, 4), ints(4, 6), floats(4, fixed=True, **POSITIVE)),
     row(
         "class_cross_entropy",
@@ -254,7 +423,13 @@ LOSSES: tuple[Row, ...] = (
         label_smoothing=0.1,
     ),
     row(
-        *("class_cross_entropy", _cross_entropy(label_smoothing=0.2, ignore_index=2), floats(6, 4), ints(4, 6), floats(4, fixed=True, **POSITIVE)),
+        *(
+            "class_cross_entropy",
+            _cross_entropy(label_smoothing=0.2, ignore_index=2),
+            floats(6, 4),
+            ints(4, 6),
+            floats(4, fixed=True, **POSITIVE),
+        ),
         **{"label": "smoothing-ignore", "label_smoothing": 0.2, "ignore_index": 2},
     ),
     row(
@@ -285,7 +460,10 @@ LOSSES: tuple[Row, ...] = (
     ),
     row("label_weight", _label_weight, ints(4, 8), floats(4, **POSITIVE), ignore_index=2),
     row(
-        *("binary_cross_entropy_values", lambda t, x, y, w: t.nn.functional.binary_cross_entropy(x, y, w, reduction="none")),
+        *(
+            "binary_cross_entropy_values",
+            lambda t, x, y, w: t.nn.functional.binary_cross_entropy(x, y, w, reduction="none"),
+        ),
         *(floats(4, 6, **INSIDE), floats(4, 6, **INSIDE), floats(6, fixed=True, **POSITIVE)),
     ),
     row(
@@ -294,29 +472,62 @@ LOSSES: tuple[Row, ...] = (
         label="definition",
     ),
     row(
-        *("binary_cross_entropy_values", lambda t, x, y, w: t.nn.functional.binary_cross_entropy(x, y, w, reduction="none")),
+        *(
+            "binary_cross_entropy_values",
+            lambda t, x, y, w: t.nn.functional.binary_cross_entropy(x, y, w, reduction="none"),
+        ),
         *(given(0.0, 1.0, 0.0, 1.0, fixed=True), given(0.0, 1.0, 1.0, 0.0, fixed=True), given(1.0, fixed=True)),
         label="certain",
     ),
     row(
-        *("bce_with_logits_values", lambda t, x, y, w, p: t.nn.functional.binary_cross_entropy_with_logits(x, y, w, reduction="none", pos_weight=p)),
+        *(
+            "bce_with_logits_values",
+            lambda t, x, y, w, p: t.nn.functional.binary_cross_entropy_with_logits(
+                x, y, w, reduction="none", pos_weight=p
+            ),
+        ),
         *(floats(4, 6), floats(4, 6, **INSIDE), floats(6, fixed=True, **POSITIVE), floats(6, fixed=True, **POSITIVE)),
     ),
     row(
-        *("bce_with_logits_values", _logits_definition, floats(4, 6), floats(4, 6, **INSIDE), floats(6, **POSITIVE), floats(6, **POSITIVE)),
+        *(
+            "bce_with_logits_values",
+            _logits_definition,
+            floats(4, 6),
+            floats(4, 6, **INSIDE),
+            floats(6, **POSITIVE),
+            floats(6, **POSITIVE),
+        ),
         label="definition",
     ),
     row(
-        *("bce_with_logits_values", lambda t, x, y, w, p: t.nn.functional.binary_cross_entropy_with_logits(x, y, w, reduction="none", pos_weight=p)),
-        *(given(-200.0, -30.0, 30.0, 200.0), given(0.0, 1.0, 1.0, 0.0, fixed=True), given(1.0, fixed=True), given(2.0, fixed=True)),
+        *(
+            "bce_with_logits_values",
+            lambda t, x, y, w, p: t.nn.functional.binary_cross_entropy_with_logits(
+                x, y, w, reduction="none", pos_weight=p
+            ),
+        ),
+        *(
+            given(-200.0, -30.0, 30.0, 200.0),
+            given(0.0, 1.0, 1.0, 0.0, fixed=True),
+            given(1.0, fixed=True),
+            given(2.0, fixed=True),
+        ),
         label="far",
     ),
-    row("smooth_l1_values", lambda t, x, y: t.nn.functional.smooth_l1_loss(x, y, reduction="none", beta=0.7), floats(4, 6), floats(4, 6), beta=0.7),
+    row(
+        "smooth_l1_values",
+        lambda t, x, y: t.nn.functional.smooth_l1_loss(x, y, reduction="none", beta=0.7),
+        floats(4, 6),
+        floats(4, 6),
+        beta=0.7,
+    ),
 )
 
 
 def _functional(name, *inputs, label="", **options):
-    """One of torch.nn.functional's losses, with the same name and options as ours; labels in int64, which it asks for."""
+    """One of torch.nn.functional's losses, with the same name and options as ours; labels in int64, which it asks
+    for.
+    """
 
     def theirs(t, *xs):
         return getattr(t.nn.functional, name)(*(x.long() if x.dtype == t.int32 else x for x in xs), **options)
@@ -327,14 +538,20 @@ def _functional(name, *inputs, label="", **options):
 FUNCTIONAL_LOSSES: tuple[Row, ...] = (
     _functional("cross_entropy", floats(6, 4), ints(4, 6)),
     _functional("cross_entropy", floats(6, 4), ints(4, 6), floats(4, fixed=True, **POSITIVE), label="weights"),
-    _functional("cross_entropy", floats(6, 4), floats(6, 4, **INSIDE), label="dense", label_smoothing=0.1, reduction="sum"),
-    _functional("cross_entropy", floats(2, 3, 2, 2), ints(3, 2, 2, 2), label="pictures", ignore_index=1, label_smoothing=0.2),
+    _functional(
+        "cross_entropy", floats(6, 4), floats(6, 4, **INSIDE), label="dense", label_smoothing=0.1, reduction="sum"
+    ),
+    _functional(
+        "cross_entropy", floats(2, 3, 2, 2), ints(3, 2, 2, 2), label="pictures", ignore_index=1, label_smoothing=0.2
+    ),
     _functional("nll_loss", floats(6, 4), ints(4, 6), floats(4, fixed=True, **POSITIVE), ignore_index=2),
     _functional("nll_loss", floats(2, 3, 4), ints(3, 2, 4), label="none", reduction="none"),
     _functional("mse_loss", floats(4, 6), floats(4, 6)),
     _functional("l1_loss", floats(4, 6), floats(4, 6), reduction="sum"),
     _functional("smooth_l1_loss", floats(4, 6), floats(4, 6), beta=0.7, reduction="mean"),
-    _functional("binary_cross_entropy", floats(4, 6, **INSIDE), floats(4, 6, **INSIDE), floats(6, fixed=True, **POSITIVE)),
+    _functional(
+        "binary_cross_entropy", floats(4, 6, **INSIDE), floats(4, 6, **INSIDE), floats(6, fixed=True, **POSITIVE)
+    ),
     _functional("binary_cross_entropy_with_logits", floats(4, 6), floats(4, 6, **INSIDE), reduction="sum"),
     row(
         "binary_cross_entropy_with_logits",

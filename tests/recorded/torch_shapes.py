@@ -51,8 +51,21 @@ SHAPES: tuple[Row, ...] = (
     row("roll", lambda t, x: x.roll((1, -1), (0, 2)), floats(4, 3, 3), shift=(1, -1), axis=(0, 2)),
     row("tril", lambda t, x: x.tril(-1), floats(2, 4, 5), diagonal=-1),
     row("triu", lambda t, x: x.triu(1), floats(4, 5), diagonal=1),
-    row("pad_dims", lambda t, x: t.nn.functional.pad(x, (1, 3, 2, 0), value=0.5), floats(4, 3), paddings=((2, 0), (1, 3)), value=0.5),
-    row("pad_dims", lambda t, x: t.nn.functional.pad(x, (2, 3), "reflect"), floats(2, 4), label="reflect", paddings=((0, 0), (2, 3)), mode="reflect"),
+    row(
+        "pad_dims",
+        lambda t, x: t.nn.functional.pad(x, (1, 3, 2, 0), value=0.5),
+        floats(4, 3),
+        paddings=((2, 0), (1, 3)),
+        value=0.5,
+    ),
+    row(
+        "pad_dims",
+        lambda t, x: t.nn.functional.pad(x, (2, 3), "reflect"),
+        floats(2, 4),
+        label="reflect",
+        paddings=((0, 0), (2, 3)),
+        mode="reflect",
+    ),
     row(
         "pad_dims",
         lambda t, x: t.nn.functional.pad(x, (5, 1), "replicate"),
@@ -73,7 +86,9 @@ SHAPES: tuple[Row, ...] = (
         *("pad_dims", lambda t, x: t.cat((x[:, :2].flip(1), x, x[:, -3:].flip(1)), 1), floats(2, 4)),
         **{"label": "symmetric", "paddings": ((0, 0), (2, 3)), "mode": "symmetric"},
     ),
-    row("pad", lambda t, x: t.nn.functional.pad(x, (1, 0, 0, 2)), floats(3, 4), ours=lambda x: ops.pad(x, (1, 0, 0, 2))),
+    row(
+        "pad", lambda t, x: t.nn.functional.pad(x, (1, 0, 0, 2)), floats(3, 4), ours=lambda x: ops.pad(x, (1, 0, 0, 2))
+    ),
 )
 
 PICKING: tuple[Row, ...] = (
@@ -83,18 +98,42 @@ PICKING: tuple[Row, ...] = (
     row("gather", lambda t, x, i: x.index_select(1, i.long()), floats(2, 5, 3), ints(5, 7), label="axis-1", axis=1),
     row("gather", lambda t, x, i: x[:, i.long()], floats(3, 5), ints(5), label="one-number", axis=-1),
     row("take", lambda t, x, i: t.take(x, i.long()), floats(4, 3), ints(12, 5), ours=ops.take),
-    row("embedding", lambda t, i, w: t.nn.functional.embedding(i.long(), w), ints(6, 3, 4), floats(6, 2), ours=ops.embedding),
+    row(
+        "embedding",
+        lambda t, i, w: t.nn.functional.embedding(i.long(), w),
+        ints(6, 3, 4),
+        floats(6, 2),
+        ours=ops.embedding,
+    ),
     row("embedding_lookup", lambda t, w, i: _looked_up(t, w, i, 4), floats(5, 3), ints(12, 6), start=4),
     row("gather_elements", lambda t, x, i: x.gather(1, i.long()), floats(4, 5), ints(5, 4, 8), dim=1),
-    row("gather_elements", lambda t, x, i: x.gather(0, i.long()), floats(5, 2, 3), ints(5, 3, 2, 3), label="axis-0", dim=-3),
+    row(
+        "gather_elements",
+        lambda t, x, i: x.gather(0, i.long()),
+        floats(5, 2, 3),
+        ints(5, 3, 2, 3),
+        label="axis-0",
+        dim=-3,
+    ),
     row("unsorted_segment_sum", lambda t, x, i: _segments(t, x, i, 3), floats(8, 2), ints(4, 8), num_segments=3),
-    row("one_hot", lambda t, i: t.nn.functional.one_hot(i.long(), 5), ints(5, 3, 4), ours=lambda i: ops.one_hot(i, 5, 1, 0)),
+    row(
+        "one_hot",
+        lambda t, i: t.nn.functional.one_hot(i.long(), 5),
+        ints(5, 3, 4),
+        ours=lambda i: ops.one_hot(i, 5, 1, 0),
+    ),
     row("sort", lambda t, x: t.sort(x, dim=0, descending=True), floats(5, 3), axis=0, descending=True),
     row("sort", lambda t, x: t.sort(x, stable=True), given((2.0, 1.0, 2.0, 1.0)), label="ties"),
     row("argsort", lambda t, x: t.argsort(x, 1), floats(3, 5), ours=lambda x: ops.argsort(x, 1)),
     row("top_k", lambda t, x: t.topk(x, 3), floats(4, 6), k=3),
     *(
-        row("getitem", lambda t, x, key=key: x[key], floats(4, 5, 3), label=label, ours=lambda x, key=key: ops.getitem(x, key))
+        row(
+            "getitem",
+            lambda t, x, key=key: x[key],
+            floats(4, 5, 3),
+            label=label,
+            ours=lambda x, key=key: ops.getitem(x, key),
+        )
         for label, key in (
             ("int", 2),
             ("ints", (1, -1)),
@@ -108,7 +147,14 @@ PICKING: tuple[Row, ...] = (
         )
     ),
     row("getitem", lambda t, x, m: x[m], floats(4, 5), given(True, False, True, True), label="mask", ours=ops.getitem),
-    row("getitem", lambda t, x, i: x[i.long()], floats(4, 5), ints(4, 3, 2), label="numbers", ours=lambda x, i: ops.getitem(x, i)),
+    row(
+        "getitem",
+        lambda t, x, i: x[i.long()],
+        floats(4, 5),
+        ints(4, 3, 2),
+        label="numbers",
+        ours=lambda x, i: ops.getitem(x, i),
+    ),
 )
 
 CONSTANTS: tuple[Row, ...] = (
@@ -121,25 +167,56 @@ CONSTANTS: tuple[Row, ...] = (
 
 # second names that are functions of their own
 NAMES: tuple[Row, ...] = (
-    row("sum", lambda t, x: t.sum(x, dim=1, keepdim=True), floats(4, 6), ours=lambda x: ops.sum(x, dim=1, keepdim=True)),
+    row(
+        "sum", lambda t, x: t.sum(x, dim=1, keepdim=True), floats(4, 6), ours=lambda x: ops.sum(x, dim=1, keepdim=True)
+    ),
     row("mean", lambda t, x: t.mean(x, (0, 2)), floats(4, 3, 2), ours=lambda x: ops.mean(x, (0, 2))),
     row("prod", lambda t, x: t.prod(x, -1), floats(4, 3), ours=lambda x: ops.prod(x, -1)),
     row("amax", lambda t, x: t.amax(x, 1), given((1.0, 3.0, 3.0), (2.0, -1.0, 0.0)), ours=lambda x: ops.amax(x, 1)),
     row("amin", lambda t, x: t.amin(x, 0), floats(4, 3), ours=lambda x: ops.amin(x, 0)),
     row("max", lambda t, x: t.max(x, 1), floats(4, 6), ours=lambda x: ops.max(x, 1)),
-    row("max", lambda t, x: t.max(x, 0, keepdim=True), floats(4, 3, 2), label="kept", ours=lambda x: ops.max(x, 0, keepdims=True)),
+    row(
+        "max",
+        lambda t, x: t.max(x, 0, keepdim=True),
+        floats(4, 3, 2),
+        label="kept",
+        ours=lambda x: ops.max(x, 0, keepdims=True),
+    ),
     row("min", lambda t, x: t.min(x, -2), floats(4, 6, 2), ours=lambda x: ops.min(x, -2)),
     row("all", lambda t, x: t.all(x, 1), bools(4, 3), ours=lambda x: ops.all(x, 1)),
     row("any", lambda t, x: t.any(x, 1), bools(4, 3), ours=lambda x: ops.any(x, 1)),
     row("topk", lambda t, x: t.topk(x, 3), floats(4, 6), ours=lambda x: ops.topk(x, 3)),
-    row("topk", lambda t, x: t.topk(x, 2, dim=0, largest=False), floats(5, 3), label="smallest", ours=lambda x: ops.topk(x, 2, 0, largest=False)),
+    row(
+        "topk",
+        lambda t, x: t.topk(x, 2, dim=0, largest=False),
+        floats(5, 3),
+        label="smallest",
+        ours=lambda x: ops.topk(x, 2, 0, largest=False),
+    ),
     row("permute", lambda t, x: t.permute(x, (2, 0, 1)), floats(4, 3, 2), ours=lambda x: ops.permute(x, (2, 0, 1))),
     row("unsqueeze", lambda t, x: t.unsqueeze(x, -1), floats(4, 3), ours=lambda x: ops.unsqueeze(x, -1)),
-    row("repeat_interleave", lambda t, x: t.repeat_interleave(x, 3, 1), floats(4, 3, 2), ours=lambda x: ops.repeat_interleave(x, 3, 1)),
-    row("repeat_interleave", lambda t, x: t.repeat_interleave(x, 2), floats(2, 3), label="all", ours=lambda x: ops.repeat_interleave(x, 2)),
+    row(
+        "repeat_interleave",
+        lambda t, x: t.repeat_interleave(x, 3, 1),
+        floats(4, 3, 2),
+        ours=lambda x: ops.repeat_interleave(x, 3, 1),
+    ),
+    row(
+        "repeat_interleave",
+        lambda t, x: t.repeat_interleave(x, 2),
+        floats(2, 3),
+        label="all",
+        ours=lambda x: ops.repeat_interleave(x, 2),
+    ),
     row("bmm", lambda t, x, y: t.bmm(x, y), floats(2, 3, 4), floats(2, 4, 5), ours=ops.bmm),
     *(
-        row("einsum", lambda t, *xs, e=equation: t.einsum(e, *xs), *map(_sized, shapes), label=label, ours=lambda *xs, e=equation: ops.einsum(e, *xs))
+        row(
+            "einsum",
+            lambda t, *xs, e=equation: t.einsum(e, *xs),
+            *map(_sized, shapes),
+            label=label,
+            ours=lambda *xs, e=equation: ops.einsum(e, *xs),
+        )
         for label, equation, *shapes in (
             ("product", "ij,jk->ik", (2, 3), (3, 4)),
             ("turned", "ji,kj->ki", (3, 2), (4, 3)),

@@ -1,10 +1,12 @@
-"""How the recordings of PyTorch's results are laid out: rows, the arrays they are called with, and the file that holds what came out.
+"""How the recordings of PyTorch's results are laid out: rows, the arrays they are called with, and the file that holds
+what came out.
 
-A row says how we are called and how PyTorch is, side by side, on the same arrays. `record_torch.py` runs PyTorch's side and writes; the tests run
-ours and read. Nothing here imports torch: PyTorch's side is a function that is given the module.
+A row says how we are called and how PyTorch is, side by side, on the same arrays. `record_torch.py` runs PyTorch's side
+and writes; the tests run ours and read. Nothing here imports torch: PyTorch's side is a function that is given the
+module.
 
-One member of the file per row: inputs, outputs and gradients one after the other, all as float64; `index` (JSON) has their shapes. Gradients are
-those of the sum over all float outputs of output * `weights(output)`.
+One member of the file per row: inputs, outputs and gradients one after the other, all as float64; `index` (JSON) has
+their shapes. Gradients are those of the sum over all float outputs of output * `weights(output)`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).parent
-GRID = 1024  # inputs are odd multiples of 1 / (2 * GRID): exact in float32, all different, none at a whole number or a half
+# inputs are odd multiples of 1 / (2 * GRID): exact in float32, all different, none at a whole number or a half
+GRID = 1024
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One input: `kind` "floats" between low and high, "ints" below `high`, "bools", or "given" numbers. fixed: no gradient is asked for."""
+    """One input: `kind` "floats" between low and high, "ints" below `high`, "bools", or "given" numbers. fixed: no
+    gradient is asked for.
+    """
 
     shape: tuple[int, ...]
     kind: str = "floats"
@@ -65,7 +70,8 @@ class Row:
     """One comparison.
 
     name    of our operator, function or layer; `label` tells rows of one name apart
-    ours    how we are called where the name alone does not say: a function of the inputs; None: the operator `name` with `attrs`
+    ours    how we are called where the name alone does not say: a function of the inputs; None: the operator `name`
+            with `attrs`
     theirs  PyTorch: a function of (torch, *inputs)
     """
 
@@ -82,7 +88,9 @@ class Row:
         return f"{self.name}-{self.label}" if self.label else self.name
 
     def draw(self) -> list[np.ndarray]:
-        """The inputs. Their generator is seeded with the row's own name, so that a row keeps its inputs when others come and go."""
+        """The inputs. Their generator is seeded with the row's own name, so that a row keeps its inputs when others
+        come and go.
+        """
         rng = np.random.default_rng(zlib.crc32(self.key.encode()))
         return [self.typed(spec, spec.draw(rng)) for spec in self.inputs]
 
@@ -99,16 +107,30 @@ class Row:
 
     def wanted(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Positions of the inputs whose gradients are compared."""
-        return [i for i, (spec, a) in enumerate(zip(self.inputs, arrays, strict=True)) if a.dtype.kind == "f" and not spec.fixed]
+        return [
+            i
+            for i, (spec, a) in enumerate(zip(self.inputs, arrays, strict=True))
+            if a.dtype.kind == "f" and not spec.fixed
+        ]
 
 
-def row(name: str, theirs: Callable, *inputs: Spec, label: str = "", ours: Callable | None = None, dtype: str = "float64", **attrs: Any) -> Row:
+def row(
+    name: str,
+    theirs: Callable,
+    *inputs: Spec,
+    label: str = "",
+    ours: Callable | None = None,
+    dtype: str = "float64",
+    **attrs: Any,
+) -> Row:
     """A Row; the other keywords are attributes of the operator."""
     return Row(name, theirs, inputs, label, attrs, ours, dtype)
 
 
 def weights(shape: Sequence[int], dtype: Any = np.float64) -> np.ndarray:
-    """What an output is multiplied with before it is summed: 11 numbers from -1.25 to 1.25 in turn, the same on every machine."""
+    """What an output is multiplied with before it is summed: 11 numbers from -1.25 to 1.25 in turn, the same on every
+    machine.
+    """
     count = int(np.prod(shape, dtype=np.int64))
     return ((7 * np.arange(count) % 11 - 5) / 4).reshape(shape).astype(dtype)
 
@@ -118,8 +140,13 @@ def weights(shape: Sequence[int], dtype: Any = np.float64) -> np.ndarray:
 
 def save(path: Path, results: dict[str, dict[str, list[np.ndarray]]], recipe: dict[str, str]) -> None:
     """Write {row: {"in": arrays, "out": arrays, "grad": arrays}}; `recipe`: versions and the like."""
-    index = {key: {part: [list(a.shape) for a in arrays] for part, arrays in parts.items()} for key, parts in results.items()}
-    members = {key: np.concatenate([np.ravel(a).astype(np.float64) for part in parts.values() for a in part]) for key, parts in results.items()}
+    index = {
+        key: {part: [list(a.shape) for a in arrays] for part, arrays in parts.items()} for key, parts in results.items()
+    }
+    members = {
+        key: np.concatenate([np.ravel(a).astype(np.float64) for part in parts.values() for a in part])
+        for key, parts in results.items()
+    }
     text = json.dumps({"recipe": recipe, "rows": index})
     np.savez_compressed(path, index=np.frombuffer(text.encode(), np.uint8), **members)
 

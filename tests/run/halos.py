@@ -8,15 +8,27 @@ WindowAttr = tuple[int, int, int, int]  # (step, origin, length, part)
 
 
 def filled_by_neighbours(window: WindowAttr, members: int) -> bool:
-    """Whether every element that window i reads inside the tensor lies in slice i - 1, i or i + 1; element by element."""
+    """Whether every element that window i reads inside the tensor lies in slice i - 1, i or i + 1; element by
+    element.
+    """
     step, origin, length, part = window
-    read = [(i, e) for i in range(members) for e in range(step * i + origin, step * i + origin + length) if 0 <= e < part * members]
+    read = [
+        (i, e)
+        for i in range(members)
+        for e in range(step * i + origin, step * i + origin + length)
+        if 0 <= e < part * members
+    ]
     return all(abs(e // part - i) <= 1 for i, e in read)
 
 
 def any_window(rng: np.random.Generator) -> WindowAttr:
     part = int(rng.integers(1, 6))
-    return (int(rng.integers(1, part + 2)), int(rng.integers(-part - 1, part + 1)), int(rng.integers(1, 3 * part + 2)), part)
+    return (
+        int(rng.integers(1, part + 2)),
+        int(rng.integers(-part - 1, part + 1)),
+        int(rng.integers(1, 3 * part + 2)),
+        part,
+    )
 
 
 def draw_windows(rng: np.random.Generator, members: int, count: int) -> list[WindowAttr]:
@@ -32,4 +44,6 @@ def draw_windows(rng: np.random.Generator, members: int, count: int) -> list[Win
 def take(full: np.ndarray, dim: int, start: int, stop: int) -> np.ndarray:
     """The elements [start, stop) along `dim`, zeros where there are none: one element at a time."""
     nothing = np.zeros_like(np.take(full, [0], axis=dim))
-    return np.concatenate([np.take(full, [e], axis=dim) if 0 <= e < full.shape[dim] else nothing for e in range(start, stop)], axis=dim)
+    return np.concatenate(
+        [np.take(full, [e], axis=dim) if 0 <= e < full.shape[dim] else nothing for e in range(start, stop)], axis=dim
+    )

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from parallel_lab import Session, compile, nn, ops
-from parallel_lab.errors import CollectiveMismatch, ShapeError
-from parallel_lab.halo import HALOS, Halo
-from parallel_lab.run.communicator import Request, answer, check_request, payload_bytes
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.base.errors import CollectiveMismatch, ShapeError
+from parallel_lab.layout.halo import HALOS, Halo
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.collectives.definitions import MESSAGES
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.run.communicator import Request, answer, check_request
 from parallel_lab.run.simulator import simulate
-from parallel_lab.tensor import Parameter
 from tests.run.halos import any_window, draw_windows, filled_by_neighbours, take
 
 SEED = 20261122
@@ -25,7 +26,12 @@ def slices_and_windows(rng, members, window, dtype="f8"):
     shape, other = [2, 3, 2], [2, 3, 2]
     shape[dim], other[dim] = part * members, length
     full = rng.integers(-9, 10, shape).astype(dtype)
-    return dim, full, np.split(full, members, axis=dim), [rng.integers(-9, 10, other).astype(dtype) for _ in range(members)]
+    return (
+        dim,
+        full,
+        np.split(full, members, axis=dim),
+        [rng.integers(-9, 10, other).astype(dtype) for _ in range(members)],
+    )
 
 
 def ask(kind, members, values, dim, window):
@@ -41,7 +47,9 @@ def test_exchange_gives_each_member_its_window_of_the_whole(members):
         dim, full, slices, _ = slices_and_windows(rng, members, window)
         got = ask("halo_exchange", members, slices, dim, window)
         for i, reply in enumerate(got):
-            np.testing.assert_array_equal(reply, take(full, dim, step * i + origin, step * i + origin + length), err_msg=f"{window}, member {i}")
+            np.testing.assert_array_equal(
+                reply, take(full, dim, step * i + origin, step * i + origin + length), err_msg=f"{window}, member {i}"
+            )
             assert reply.flags.c_contiguous and reply.flags.owndata
 
 
@@ -116,8 +124,9 @@ def test_what_is_sent_is_received_and_is_what_the_windows_share(kind, members):
                 assert b - a == d - c == shared, (window, i, j)
         extent = part if kind == "halo_exchange" else length
         sizes = [sum(halo.sent(kind, i)) for i in range(members)]
-        assert [payload_bytes(kind, members, 12 * extent, window, i) for i in range(members)] == [12 * s for s in sizes]
-        assert payload_bytes(kind, members, 12 * extent, window) == 12 * max(sizes)
+        payload_bytes = MESSAGES[kind].payload_bytes
+        assert [payload_bytes(12 * extent, members, window, i) for i in range(members)] == [12 * s for s in sizes]
+        assert payload_bytes(12 * extent, members, window) == 12 * max(sizes)
 
 
 def test_a_rank_program_can_ask_for_a_halo():
@@ -200,7 +209,12 @@ def test_pictures_cut_in_space_train_as_on_one_device_with_the_same_bits_everywh
         ("halo_exchange", 4, (4, -1, 6.0, 4), "Four ints"),
         ("halo_exchange", 3, (4, -1, 6, 4), "dim 0 has 3 elements.*A slice of 4"),
         ("halo_reduce", 4, (4, -1, 6, 4), "dim 0 has 4 elements.*A window of 6"),
-        ("halo_exchange", 2, (2, -3, 8, 2), r"slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\).*no further than"),
+        (
+            "halo_exchange",
+            2,
+            (2, -3, 8, 2),
+            r"slice 0 needs the elements \[0, 5\), but it and its neighbours hold \[0, 4\).*no further than",
+        ),
         ("halo_exchange", 2, (2, 0, 0, 2), "not all at least 1"),
     ],
 )

@@ -5,11 +5,11 @@ import pytest
 
 from parallel_lab import Tensor, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
+from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request, answer
-from parallel_lab.run.session import Session
-from parallel_lab.run.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.tensor import Parameter
+from parallel_lab.train.session import Session
 
 N = 4
 
@@ -105,4 +105,4 @@ def test_the_plan_says_what_is_multiplied():
     plan = compile(Product(factors(), ((4, 1),), 0), np.ones(4), device_num=N, dataset_strategy="full_batch")
     messages = [i for i in plan.stages[0].program("forward") if i.kind == "all_reduce"]
     assert messages[0].attr("reduce") == "prod"
-    assert "multiplies over dim 0, cut 4 ways: each rank holds one of 4 factors" in messages[0].reason
+    assert "multiplies over dim 0, split 4 ways: each rank holds one of 4 factors" in messages[0].reason

@@ -1,15 +1,16 @@
-"""The quickstart's net (MatMul, ReLU, MatMul) under every legal triple of strategies: loss and gradients are those of one device, training too.
+"""The quickstart's net (MatMul, ReLU, MatMul) under every legal triple of strategies: loss and gradients are those of
+one device, training too.
 
-On 8 ranks these are 20 x 10 x 20 = 4000 plans, which the exhaustive run takes all, the quick one a sample of. float64 and a bound of 1e-10: a
-missing or doubled addend is off by a tenth at least.
+On 8 ranks these are 20 x 10 x 20 = 4000 plans, which the exhaustive run takes all, the quick one a sample of. float64
+and a bound of 1e-10: a missing or doubled addend is off by a tenth at least.
 """
 
 import numpy as np
 import pytest
 
 from parallel_lab import Session, Tensor, compile, nn, value_and_grad
-from parallel_lab.ops.registry import OPS
-from parallel_lab.ops.sharding import legal_strategies
+from parallel_lab.ops.machine.registry import OPS
+from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
 from tests.recorded.nets import Quick
 
@@ -36,7 +37,10 @@ def last(devices):
 
 def data(dtype):
     rng = np.random.default_rng(20)
-    values = {"w": rng.normal(size=(INPUTS, HIDDEN)).astype(dtype), "w2": rng.normal(size=(HIDDEN, OUTPUTS)).astype(dtype)}
+    values = {
+        "w": rng.normal(size=(INPUTS, HIDDEN)).astype(dtype),
+        "w2": rng.normal(size=(HIDDEN, OUTPUTS)).astype(dtype),
+    }
     return rng.normal(size=(BATCH, INPUTS)).astype(dtype), rng.normal(size=(BATCH, OUTPUTS)).astype(dtype), values
 
 
@@ -58,7 +62,9 @@ def formula(x, y, values):
 
 @pytest.mark.parametrize(("devices", "number"), [(8, 4000), (4, 600), (2, 48), (1, 1)])
 def test_number_of_legal_triples(devices, number):
-    """Powers a, b, c of 2 for m, k, n with a + b + c <= log2(devices): C(3 + 3, 3) = 20 on 8; two free dims for ReLU: 10."""
+    """Powers a, b, c of 2 for m, k, n with a + b + c <= log2(devices): C(3 + 3, 3) = 20 on 8; two free dims for ReLU:
+    10.
+    """
     assert len(first(devices)) * len(middle(devices)) * len(last(devices)) == number
 
 
@@ -66,10 +72,14 @@ def differences(devices, triple):
     """How far loss and gradients are from the formula, relative to the largest element: three numbers."""
     x, y, values = data(np.float64)
     loss, gradients = formula(x, y, values)
-    plan = compile(make_net(values, *triple), x, y, loss=nn.MSELoss(), device_num=devices, dataset_strategy="full_batch")
+    plan = compile(
+        make_net(values, *triple), x, y, loss=nn.MSELoss(), device_num=devices, dataset_strategy="full_batch"
+    )
     sim = Simulator(plan, values)
     far = [abs(float(sim.run_step(x, y)) - loss) / loss]
-    return far + [np.abs(sim.full(g) - gradients[name]).max() / np.abs(gradients[name]).max() for name, g in plan.gradients]
+    return far + [
+        np.abs(sim.full(g) - gradients[name]).max() / np.abs(gradients[name]).max() for name, g in plan.gradients
+    ]
 
 
 @pytest.mark.exhaustive
@@ -85,11 +95,16 @@ def sample(devices, count, seed):
     rng = np.random.default_rng(seed)
     pools = [first(devices), middle(devices), last(devices)]
     length = max(count, *map(len, pools))
-    columns = [[pool[i] for i in np.concatenate([rng.permutation(len(pool)) for _ in range(-(-length // len(pool)))])[:length]] for pool in pools]
+    columns = [
+        [pool[i] for i in np.concatenate([rng.permutation(len(pool)) for _ in range(-(-length // len(pool)))])[:length]]
+        for pool in pools
+    ]
     return list(zip(*columns, strict=True))
 
 
-@pytest.mark.parametrize(("devices", "triple"), [(d, t) for d in (1, 2, 4, 8) for t in sample(d, 40 if d > 1 else 1, seed=22)])
+@pytest.mark.parametrize(
+    ("devices", "triple"), [(d, t) for d in (1, 2, 4, 8) for t in sample(d, 40 if d > 1 else 1, seed=22)]
+)
 def test_sampled_triples_equal_one_device(devices, triple):
     far = differences(devices, triple)
     assert len(far) == 3 and max(far) <= BOUND
@@ -97,7 +112,8 @@ def test_sampled_triples_equal_one_device(devices, triple):
 
 @pytest.mark.parametrize("triple", sample(8, 40, seed=21))
 def test_float32_stays_within_the_rounding_bound(triple):
-    """Sums of n products differ between orders by at most about 2 n eps times the sum of absolute values (Higham, Accuracy and Stability, 3.1).
+    """Sums of n products differ between orders by at most about 2 n eps times the sum of absolute values (Higham,
+    Accuracy and Stability, 3.1).
 
     Here n is the longest chain of sums: 32 + 16 products forward, 16 rows backward.
     """
@@ -109,7 +125,8 @@ def test_float32_stays_within_the_rounding_bound(triple):
     got = sim.run_step(x, y)
     assert got.dtype == np.float32
     bound = 2 * (INPUTS + HIDDEN + BATCH) * np.finfo(np.float32).eps
-    # one condition number stands for the cancellation in error = prediction - label: the sums of absolute values over the sums
+    # one condition number stands for the cancellation in error = prediction - label: the sums of absolute values over
+    # the sums
     hidden = np.maximum(x @ values["w"], 0)
     swell = (np.abs(hidden) @ np.abs(values["w2"])).max() / np.sqrt(loss)
     assert abs(float(got) - loss) <= bound * swell * loss
@@ -157,5 +174,7 @@ def test_five_steps_of_training_equal_the_eager_ones(triple, optimizer):
             np.testing.assert_allclose(value, alone.parameters_dict()[name].asnumpy(), rtol=BOUND, atol=BOUND)
         names = [(s.name, s.parameter, s.kind) for s in plan.states if s.parameter]
         for name, parameter, kind in names:
-            np.testing.assert_allclose(session.values([name])[name], rule.states[parameter][kind], rtol=BOUND, atol=BOUND)
+            np.testing.assert_allclose(
+                session.values([name])[name], rule.states[parameter][kind], rtol=BOUND, atol=BOUND
+            )
         assert len(names) == sum(len(s) for s in rule.states.values())

@@ -1,9 +1,22 @@
-"""The simulator: rank programs written by hand, waits that never end, disagreements; and a plan run one instruction at a time."""
+"""The simulator: rank programs written by hand, waits that never end, disagreements; and a plan run one instruction at
+a time.
+"""
 
 import numpy as np
 import pytest
 
-from parallel_lab import CollectiveMismatch, DeadlockError, PlanError, Request, ShapeError, Simulator, Tensor, compile, nn, simulate
+from parallel_lab import (
+    CollectiveMismatch,
+    DeadlockError,
+    PlanError,
+    Request,
+    ShapeError,
+    Simulator,
+    Tensor,
+    compile,
+    nn,
+    simulate,
+)
 from tests.recorded.nets import Quick
 
 N = 4
@@ -130,7 +143,9 @@ def test_a_mapping_of_ranks_is_taken():
 
 
 def test_everyone_sends_first_and_the_messages_arrive():
-    """A send used to wait for its receiver here, but not on processes: the same program was a deadlock in the simulator alone."""
+    """A send used to wait for its receiver here, but not on processes: the same program was a deadlock in the simulator
+    alone.
+    """
 
     def program(rank):
         yield Request("send", (rank, (rank + 1) % 3), np.full(2, float(rank)))
@@ -164,7 +179,10 @@ def test_a_message_nobody_receives_is_a_mismatch():
         else:
             yield Request("recv", (0, 1))
 
-    with pytest.raises(CollectiveMismatch, match=r"rank 0 sent 2 messages to rank 1, which received 1\. .*float64 \(3,\) at lesson.py:7"):
+    with pytest.raises(
+        CollectiveMismatch,
+        match=r"rank 0 sent 2 messages to rank 1, which received 1\. .*float64 \(3,\) at lesson.py:7",
+    ):
         simulate([program(0), program(1)])
 
 
@@ -187,7 +205,9 @@ def test_a_message_of_another_shape_than_announced_is_a_mismatch():
         else:
             yield Request("recv", (0, 1), shape=(3,), dtype="float64")
 
-    with pytest.raises(CollectiveMismatch, match=r"rank 1 expects float64 \(3,\) from rank 0, which called send float64 \(2,\)"):
+    with pytest.raises(
+        CollectiveMismatch, match=r"rank 1 expects float64 \(3,\) from rank 0, which called send float64 \(2,\)"
+    ):
         simulate([program(0), program(1)])
 
 
@@ -197,7 +217,10 @@ def test_two_groups_in_opposite_order_are_a_deadlock():
             if rank in group:
                 yield Request("all_reduce", group, np.ones(1), origin=f"line {rank}")
 
-    with pytest.raises(DeadlockError, match=r"rank 0 waits in its call 1.*at line 0, with \(0, 1\); rank 1 waits.*\(0, 1, 2\); rank 2 waits"):
+    with pytest.raises(
+        DeadlockError,
+        match=r"rank 0 waits in its call 1.*at line 0, with \(0, 1\); rank 1 waits.*\(0, 1, 2\); rank 2 waits",
+    ):
         simulate([program(r) for r in range(3)])
 
 
@@ -207,7 +230,9 @@ def test_a_rank_that_leaves_early_is_named():
         if rank != 1:
             yield Request("all_reduce", (0, 1, 2), np.ones(1))
 
-    with pytest.raises(DeadlockError, match=r"rank 0 waits in its call 2.*rank 2 waits in its call 2.*ranks \[1\] have ended"):
+    with pytest.raises(
+        DeadlockError, match=r"rank 0 waits in its call 2.*rank 2 waits in its call 2.*ranks \[1\] have ended"
+    ):
         simulate([program(r) for r in range(3)])
 
 
@@ -215,7 +240,10 @@ def test_a_group_with_a_rank_that_does_not_exist_is_refused_at_once():
     def program(rank):
         yield Request("barrier", (0, 1, 5))
 
-    with pytest.raises(CollectiveMismatch, match=r"rank 0 called barrier with group \(0, 1, 5\), which names ranks \[5\]\. The ranks are 0 to 1"):
+    with pytest.raises(
+        CollectiveMismatch,
+        match=r"rank 0 called barrier with group \(0, 1, 5\), which names ranks \[5\]\. The ranks are 0 to 1",
+    ):
         simulate([program(0), program(1)])
 
 
@@ -230,7 +258,11 @@ def test_a_group_with_a_rank_that_does_not_exist_is_refused_at_once():
         ({"value": np.ones(2)}, {"value": np.ones(2, np.float32)}, ["float64", "float32"]),
         ({"reduce": "sum"}, {"reduce": "max"}, ["sum", "max"]),
         ({"kind": "reduce", "root": 0}, {"kind": "reduce", "root": 1}, ["root 0", "root 1"]),
-        ({"kind": "all_gather", "dim": 0, "value": np.ones((2, 2))}, {"kind": "all_gather", "dim": 1, "value": np.ones((2, 2))}, ["dim 0", "dim 1"]),
+        (
+            {"kind": "all_gather", "dim": 0, "value": np.ones((2, 2))},
+            {"kind": "all_gather", "dim": 1, "value": np.ones((2, 2))},
+            ["dim 0", "dim 1"],
+        ),
     ],
 )
 def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
@@ -297,8 +329,8 @@ ONES = np.ones(4)
         (lambda: Request("all_gather", (0, 1), ONES, dim=1), ShapeError, r"dim=1 of a value of shape \(4,\)"),
         (lambda: Request("all_gather", (0, 1), 1.0), ShapeError, "A value with dims"),
         (lambda: Request("all_to_all", (0, 1), ONES, concat_dim=3), ShapeError, "concat_dim=3"),
-        (lambda: Request("reduce_scatter", (0, 1), np.ones(5)), ShapeError, "dim 0 of size 5 cannot be cut into 2"),
-        (lambda: Request("scatter", (0, 1), np.ones(5), root=0), ShapeError, "dim 0 of size 5 cannot be cut into 2"),
+        (lambda: Request("reduce_scatter", (0, 1), np.ones(5)), ShapeError, "dim 0 of size 5 cannot be split into 2"),
+        (lambda: Request("scatter", (0, 1), np.ones(5), root=0), ShapeError, "dim 0 of size 5 cannot be split into 2"),
         (lambda: Request("all_reduce", (0, 1), np.array(["a"])), ShapeError, "dtype <U1"),
         (lambda: Request("all_gather", (0, 1), np.array([None])), ShapeError, "dtype object"),
         (lambda: Request("send", (0, 0), ONES), CollectiveMismatch, "source, destination"),
@@ -314,7 +346,7 @@ def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error,
 
 
 def test_rows_of_different_lengths_are_no_value():
-    with pytest.raises(ShapeError, match=r"all_reduce: the value .* is no array"):
+    with pytest.raises(ShapeError, match=r"all_reduce: the value .* is not an array"):
         Request("all_reduce", (0, 1), [[1.0], [1.0, 2.0]])
 
 
@@ -447,7 +479,9 @@ def test_observer_sees_every_rank_and_the_bytes_it_hands_over(stepped):
         mine = [(phase, instr, end - start, handed) for r, phase, instr, start, end, handed, _ in seen if r == rank]
         assert [(p, i) for p, i, _, _ in mine] == program
         assert all(seconds >= 0 for _, _, seconds, _ in mine)
-        assert [b for _, i, _, b in mine] == [sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program]
+        assert [b for _, i, _, b in mine] == [
+            sim.plan.value(i.ins[0]).slice_bytes if i.is_communication else 0 for _, i in program
+        ]
 
 
 def test_parameters_without_values_are_named(stepped):

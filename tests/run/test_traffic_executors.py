@@ -1,4 +1,6 @@
-"""Fused, accumulated and optimizer-parallel plans on real processes and over MPI: the simulator's bits, and the messages the plan predicts."""
+"""Fused, accumulated and optimizer-parallel plans on real processes and over MPI: the simulator's bits, and the
+messages the plan predicts.
+"""
 
 import random
 from collections import Counter
@@ -8,8 +10,9 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn
-from parallel_lab.run.session import Session
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.train.session import Session
+from tests.crossed import crossed, first
 
 pytestmark = pytest.mark.timeout(240)
 WIDTH = 16
@@ -34,8 +37,14 @@ def drawn(seed, ranks):
     """(settings of the compilation, strategies, optimizer by name, fusion ids or None) of one random case."""
     rng = random.Random(f"{seed} {ranks}")
     mode = rng.choice(["semi_auto_parallel", "semi_auto_parallel", "data_parallel"])
-    settings = {"parallel_mode": mode, "gradients_mean": rng.random() < 0.5, "grad_accumulation_step": rng.choice([1, 1, 2])}
-    kinds = [("allreduce", rng.choice(["auto", "size", "index"]))] + [(k, rng.choice(["auto", "size"])) for k in ("allgather", "reducescatter")]
+    settings = {
+        "parallel_mode": mode,
+        "gradients_mean": rng.random() < 0.5,
+        "grad_accumulation_step": rng.choice([1, 1, 2]),
+    }
+    kinds = [("allreduce", rng.choice(["auto", "size", "index"]))] + [
+        (k, rng.choice(["auto", "size"])) for k in ("allgather", "reducescatter")
+    ]
     config = {"auto": None, "size": rng.randint(1, 2), "index": sorted(rng.sample(range(5), 2))}
     fused = {kind: {"mode": how, "config": config[how]} for kind, how in kinds if rng.random() < 0.7}
     settings |= {"comm_fusion": fused} if fused else {}
@@ -43,10 +52,18 @@ def drawn(seed, ranks):
     if mode == "data_parallel" and rng.random() < 0.3:
         settings["enable_parallel_optimizer"], optimizer = True, "lamb"
     if mode == "semi_auto_parallel":
-        cuts = [None, ((ranks // 2, 1), (2, 1)), ((ranks // 2, 2), (1, 2)), ((ranks, 1), (1, 1))] if ranks > 2 else [None, ((1, 1), (2, 1))]
+        cuts = (
+            [None, ((ranks // 2, 1), (2, 1)), ((ranks // 2, 2), (1, 2)), ((ranks, 1), (1, 1))]
+            if ranks > 2
+            else [None, ((1, 1), (2, 1))]
+        )
         strategies = [rng.choice(cuts) for _ in range(4)]
         if rng.random() < 0.6:
-            settings |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_level": f"level{rng.randint(1, 3)}"}
+            settings |= {
+                "enable_parallel_optimizer": True,
+                "parallel_optimizer_threshold": 0,
+                "optimizer_level": f"level{rng.randint(1, 3)}",
+            }
             settings |= {"gradient_accumulation_shard": rng.random() < 0.5}
     ids = [rng.randint(0, 2) for _ in strategies] if rng.random() < 0.3 else None
     return settings, strategies, optimizer, ids
@@ -72,7 +89,9 @@ def built(seed, ranks):
     local = settings["parallel_mode"] == "data_parallel"
     fed = (x[:4], y[:4]) if local else (x, y)
     strategy = "data_parallel" if local else "full_batch"
-    plan = pl.compile(net, *fed, loss=nn.MSELoss(), optimizer=rule, device_num=ranks, dataset_strategy=strategy, **settings)
+    plan = pl.compile(
+        net, *fed, loss=nn.MSELoss(), optimizer=rule, device_num=ranks, dataset_strategy=strategy, **settings
+    )
     return plan, net, rule, (x, y)
 
 
@@ -103,36 +122,42 @@ def pools():
         pool.close()
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("first", range(0, 6, 2))
-def test_processes_give_the_simulators_bits(pools, ranks, first):
-    for seed in range(first, first + 2):
+@pytest.mark.parametrize(("ranks", "start"), crossed([2, 4, 8], range(0, 6, 2)))
+def test_processes_give_the_simulators_bits(pools, ranks, start):
+    for seed in range(start, start + 2):
         compare(seed, ranks, executor="processes", pool=pools[ranks])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("first", range(100, 110, 5))
-def test_processes_give_the_simulators_bits_of_more_plans(pools, ranks, first):
-    for seed in range(first, first + 5):
+@pytest.mark.parametrize("start", range(100, 110, 5))
+def test_processes_give_the_simulators_bits_of_more_plans(pools, ranks, start):
+    for seed in range(start, start + 5):
         compare(seed, ranks, executor="processes", pool=pools[ranks])
 
 
-def test_mpi_gives_the_simulators_bits():
-    from parallel_lab.run.mpi.pool import MpiPool
+@pytest.mark.parametrize("start", first(1, range(0, 8, 4)))
+def test_mpi_gives_the_simulators_bits(start):
+    from parallel_lab.processes.mpi.pool import MpiPool
 
     with MpiPool(4) as pool:
-        for seed in range(8):
+        for seed in range(start, start + 4):
             compare(seed, 4, executor="mpi", pool=pool)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_plans_equal_one_device(seed):
-    """Where the loss is the mean over the whole batch, and gradients are its own: semi_auto, without gradients_mean and accumulation."""
+    """Where the loss is the mean over the whole batch, and gradients are its own: semi_auto, without gradients_mean and
+    accumulation.
+    """
     ranks = (2, 4, 8)[seed % 3]
     settings, *_ = drawn(seed, ranks)
     plan, net, optimizer, batch = built(seed, ranks)
-    if settings["parallel_mode"] != "semi_auto_parallel" or settings["gradients_mean"] or settings["grad_accumulation_step"] > 1:
+    if (
+        settings["parallel_mode"] != "semi_auto_parallel"
+        or settings["gradients_mean"]
+        or settings["grad_accumulation_step"] > 1
+    ):
         return
     with Session(plan, net, optimizer) as session:
         losses = session.train([batch], 3)

@@ -1,8 +1,15 @@
-"""Training reads the global seed and the parallel settings: each test begins with the defaults, and what was before is put back."""
+"""Training reads the global seed and the parallel settings: each test begins with the defaults, and what was before is
+put back.
+"""
 
 import pytest
 
-from parallel_lab.context import current_world, reset_auto_parallel_context, set_seed, set_world
+from parallel_lab import Session
+from parallel_lab.base.hooks import current_world, set_world
+from parallel_lab.base.seeds import set_seed
+from parallel_lab.base.settings.context import reset_auto_parallel_context
+from parallel_lab.processes.shm import WorkerPool
+from tests.train.sessions import S, net_and_data, plan_for
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +20,29 @@ def default_settings():
     yield
     reset_auto_parallel_context()
     set_world(world)
+
+
+@pytest.fixture(scope="module")
+def pools():
+    """One pool per number of ranks, for the whole module."""
+    made = {n: WorkerPool(n) for n in (1, 2, 4, 8)}
+    yield made
+    for pool in made.values():
+        pool.close()
+
+
+@pytest.fixture
+def ready(pools):
+    """(make a Session, data) for the quickstart on 8 ranks."""
+    net, data = net_and_data(S)
+    plan, optimizer = plan_for(net, data, 8)
+    made = []
+
+    def make(executor, **changes):
+        options = {"parameters": net, "optimizer": optimizer, "pool": pools[8]} | changes
+        made.append(Session(plan, options.pop("parameters"), options.pop("optimizer"), executor=executor, **options))
+        return made[-1]
+
+    yield make, data
+    for session in made:
+        session.close()

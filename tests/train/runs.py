@@ -1,12 +1,14 @@
-"""What the tests of the training loop train: small networks, recorded data, callbacks that write down what they are told."""
+"""What the tests of the training loop train: small networks, recorded data, callbacks that write down what they are
+told.
+"""
 
 from pathlib import Path
 
 import numpy as np
 
 from parallel_lab import nn
-from parallel_lab.dataset import GeneratorDataset, NumpySlicesDataset
 from parallel_lab.train import Callback, Model
+from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
 from tests.recorded import nets
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "train_quick_momentum.npz"

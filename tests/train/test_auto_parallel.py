@@ -3,15 +3,12 @@
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.context import frozen
+from parallel_lab.base.settings.context import frozen
 from parallel_lab.train import AutoParallel
 from tests.train.cases import auto_parallel
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
-
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("auto_parallel", tmp_path_factory.mktemp("auto_parallel"))
+worlds = worlds_of(auto_parallel)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize(("size", "name"), pairs(auto_parallel))
@@ -19,21 +16,20 @@ def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
 
-def notes(worlds, size, name):
-    """What each rank noted in a case."""
-    return [found[1] for found in worlds.of(size, name)]
-
-
-@pytest.mark.parametrize(("name", "mode"), [("function, full_batch", "semi_auto_parallel"), ("function, sharding_propagation", "auto_parallel")])
-def test_its_own_settings_count_not_the_context_s(worlds, name, mode):
-    for note in notes(worlds, 4, name):
+@pytest.mark.parametrize("size", sizes(2, 4))
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("function, full_batch", "semi_auto_parallel"), ("function, sharding_propagation", "auto_parallel")],
+)
+def test_its_own_settings_count_not_the_context_s(worlds, size, name, mode):
+    for note in worlds.notes(size, name):
         assert note == {"plan": mode, "held": (6, 8)}
 
 
 def test_the_network_keeps_its_names(worlds):
-    for note in notes(worlds, 2, "network_called"):
+    for note in worlds.notes(2, "network_called"):
         assert note["names"] == ["w", "bias", "v"]
-    for note in notes(worlds, 2, "network_with_model"):
+    for note in worlds.notes(2, "network_with_model"):
         assert note["held"] == (6, 8)
 
 
@@ -52,7 +48,7 @@ def test_the_network_keeps_its_names(worlds):
     ],
 )
 def test_what_cannot_be_run_is_refused_on_every_rank(worlds, what, kind, words):
-    for note in notes(worlds, 2, "what_is_refused"):
+    for note in worlds.notes(2, "what_is_refused"):
         kinds, text = note[what]
         assert kind in kinds, text
         for word in words:

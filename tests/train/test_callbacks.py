@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Tensor, nn
-from parallel_lab.dataset import GeneratorDataset
-from parallel_lab.errors import LossNotFinite, NotBuiltYet, ParallelLabError
+from parallel_lab.base.errors import LossNotFinite, NotBuiltYet, ParallelLabError
 from parallel_lab.train import (
     Callback,
     EarlyStopping,
@@ -22,6 +21,7 @@ from parallel_lab.train import (
     SummaryCollector,
     TimeMonitor,
 )
+from parallel_lab.train.dataset import GeneratorDataset
 from tests.train.runs import Affine, affine_model, batches, quick_data, quick_model, recorded
 
 
@@ -100,11 +100,20 @@ def test_in_sink_mode_the_step_is_the_last_of_the_epoch(capsys):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_loss_that_is_not_finite_ends_the_training(value):
     net, rows = Affine(), [np.ones((2, 3), np.float32)]
-    data = GeneratorDataset(lambda: ((rows[0], np.full((2, 1), y, np.float32)) for y in (1.0, 1.0, value, 1.0)), ["data", "label"])
+    data = GeneratorDataset(
+        lambda: ((rows[0], np.full((2, 1), y, np.float32)) for y in (1.0, 1.0, value, 1.0)), ["data", "label"]
+    )
     model = Model(net, lambda out, label: (out - label).mean(), nn.SGD(net.trainable_params(), 0.0))
     steps = []
     with pytest.raises(LossNotFinite, match=r"epoch: 1 step: 3: the loss is (nan|-?inf)") as caught:
-        model.train(2, data, callbacks=[LambdaCallback(on_train_step_end=lambda c: steps.append(c.original_args().cur_step_num)), LossMonitor()])
+        model.train(
+            2,
+            data,
+            callbacks=[
+                LambdaCallback(on_train_step_end=lambda c: steps.append(c.original_args().cur_step_num)),
+                LossMonitor(),
+            ],
+        )
     assert steps == [1, 2, 3] and isinstance(caught.value, ValueError)
 
 
@@ -112,7 +121,12 @@ def test_fit_prints_the_evaluation_of_the_epoch(capsys):
     model = affine_model(metrics={"mae"})
     model.fit(2, batches(), batches(6, 3), callbacks=LossMonitor(4))
     found = lines(capsys)
-    assert [line.split(",")[0] for line in found] == ["epoch: 1 step: 4", "Eval result: epoch 1", "epoch: 2 step: 4", "Eval result: epoch 2"]
+    assert [line.split(",")[0] for line in found] == [
+        "epoch: 1 step: 4",
+        "Eval result: epoch 1",
+        "epoch: 2 step: 4",
+        "Eval result: epoch 2",
+    ]
     assert found[3] == f"Eval result: epoch 2, metrics: {model.eval(batches(6, 3))}"
 
 
@@ -126,12 +140,16 @@ def test_time_monitor_divides_the_epoch_by_its_steps(capsys):
     found = [re.fullmatch(TIMES.format("Train"), line) for line in lines(capsys)]
     assert len(found) == 3
     for match in found:
-        assert float(match[1]) > 0 and float(match[1]) / 4 == pytest.approx(float(match[2]), abs=1e-3)  # printed to 0.001 ms
+        assert float(match[1]) > 0 and float(match[1]) / 4 == pytest.approx(
+            float(match[2]), abs=1e-3
+        )  # printed to 0.001 ms
 
 
 def test_time_monitor_can_show_the_wait_for_data(capsys):
     affine_model().train(1, batches(), callbacks=TimeMonitor(data_time=True))
-    epoch_ms, _, data_ms = re.fullmatch(TIMES.format("Train") + r" \(data time: +([\d.]+) ms\)", lines(capsys)[0]).groups()
+    epoch_ms, _, data_ms = re.fullmatch(
+        TIMES.format("Train") + r" \(data time: +([\d.]+) ms\)", lines(capsys)[0]
+    ).groups()
     assert 0 < float(data_ms) * 4 < float(epoch_ms)
 
 
@@ -143,7 +161,9 @@ def test_time_monitor_times_evaluations_too_and_keeps_the_two_apart(capsys):
 
         slow.append(time.sleep(0.02))
 
-    affine_model(metrics={"mae"}).fit(1, batches(3, 3), batches(3, 3), callbacks=[monitor, LambdaCallback(on_eval_step_end=sleep)])
+    affine_model(metrics={"mae"}).fit(
+        1, batches(3, 3), batches(3, 3), callbacks=[monitor, LambdaCallback(on_eval_step_end=sleep)]
+    )
     evaluation, training = lines(capsys)
     assert float(re.fullmatch(TIMES.format("Eval"), evaluation)[1]) >= 20
     assert float(re.fullmatch(TIMES.format("Train"), training)[1]) >= 20  # the evaluation is inside the epoch
@@ -164,7 +184,9 @@ def test_history_keeps_the_last_loss_of_each_epoch_and_the_metrics_of_fit():
 def test_lambda_callback_calls_its_functions():
     seen = []
     names = [
-        f"on_{phase}_{moment}" for phase in ("train", "eval") for moment in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end")
+        f"on_{phase}_{moment}"
+        for phase in ("train", "eval")
+        for moment in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end")
     ]
     watch = LambdaCallback(**{name: lambda _, name=name: seen.append(name) for name in names})
     model = affine_model(metrics={"mae"})
@@ -244,7 +266,11 @@ def fit_told(values, *callbacks, epochs=None):
         ({"patience": 2, "mode": "min"}, [3, 2, 1, 1, 0, 0, 0, 9], 7),
         ({"patience": 2, "mode": "max", "min_delta": 0.5}, [1, 2, 2.4, 2.5, 9], 4),
         ({"patience": 0, "mode": "max"}, [1, 2, 2, 9], 3),
-        ({"patience": 2, "mode": "max", "baseline": 5}, [1, 2, 9], 2),  # better each time, never better than the baseline
+        (
+            {"patience": 2, "mode": "max", "baseline": 5},
+            [1, 2, 9],
+            2,
+        ),  # better each time, never better than the baseline
         ({"patience": 3, "mode": "max"}, [1, 2, 3, 4], 4),
         ({"patience": 1, "mode": "auto"}, [1, 2, 0, 9], 3),  # of an unknown name more is better
     ],
@@ -264,7 +290,9 @@ def test_early_stopping_watches_the_loss_and_says_so(capsys):
 
 def test_early_stopping_can_put_the_best_weights_back():
     weights = []
-    keep = LambdaCallback(on_train_epoch_end=lambda c: weights.append(c.original_args().network.dense.weight.asnumpy().copy()))
+    keep = LambdaCallback(
+        on_train_epoch_end=lambda c: weights.append(c.original_args().network.dense.weight.asnumpy().copy())
+    )
     model, _ = fit_told([1, 5, 2, 2, 9], keep, EarlyStopping("told", patience=2, mode="max", restore_best_weights=True))
     np.testing.assert_array_equal(model.predict_network.dense.weight.asnumpy(), weights[1])
     assert not np.array_equal(weights[1], weights[-1])

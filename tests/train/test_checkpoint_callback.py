@@ -8,17 +8,25 @@ import numpy as np
 import pytest
 
 from parallel_lab import Tensor, nn
-from parallel_lab.checkpoint import load_checkpoint, load_param_into_net
-from parallel_lab.checkpoint.format import read_checkpoint
-from parallel_lab.errors import NotBuiltYet, ParallelLabError
-from parallel_lab.train import CheckpointConfig, LambdaCallback, Model, ModelCheckpoint
-from parallel_lab.train.checkpoint_callback import check_places, free_prefix
+from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
+from parallel_lab.train import CheckpointConfig, LambdaCallback, Model, ModelCheckpoint, checkpoint_callback
+from parallel_lab.train.checkpoint import (
+    async_ckpt_thread_status,
+    load_checkpoint,
+    load_param_into_net,
+    wait_for_saves,
+)
+from parallel_lab.train.checkpoint.format import read_checkpoint
+from parallel_lab.train.checkpoint_callback import check_places, free_prefix, write_records
 from tests.train.runs import Affine, affine_model, batches
 
 
 def names(folder):
     """The checkpoints in a folder, in the order of their steps."""
-    return sorted((p.name for p in folder.glob("*.ckpt")), key=lambda name: [int(n) for n in name.removesuffix(".ckpt").split("-")[-1].split("_")])
+    return sorted(
+        (p.name for p in folder.glob("*.ckpt")),
+        key=lambda name: [int(n) for n in name.removesuffix(".ckpt").split("-")[-1].split("_")],
+    )
 
 
 def train(folder, epochs=2, model=None, more=(), clock=None, **config):
@@ -52,7 +60,10 @@ def test_files_are_named_by_epoch_and_step_and_the_oldest_are_deleted(config, fi
 def test_seed_003_s_callback_writes_ckp_files_into_the_folder_of_the_rank(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     affine_model().train(1, batches(), callbacks=[ModelCheckpoint(directory=f"{3}")])
-    assert names(tmp_path / "3") == [f"CKP-1_{step}.ckpt" for step in range(1, 5)] and (tmp_path / "3" / "CKP-graph.meta").is_file()
+    assert (
+        names(tmp_path / "3") == [f"CKP-1_{step}.ckpt" for step in range(1, 5)]
+        and (tmp_path / "3" / "CKP-graph.meta").is_file()
+    )
 
 
 def test_in_sink_mode_an_epoch_is_saved_once(tmp_path):
@@ -102,7 +113,12 @@ def test_a_second_training_with_the_same_callback_begins_files_of_its_own(tmp_pa
     model = affine_model()
     model.train(1, batches(), callbacks=save)
     model.train(1, batches(), callbacks=save)
-    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == ["net-1_3.ckpt", "net-1_4.ckpt", "net_1-1_3.ckpt", "net_1-1_4.ckpt"]
+    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == [
+        "net-1_3.ckpt",
+        "net-1_4.ckpt",
+        "net_1-1_3.ckpt",
+        "net_1-1_4.ckpt",
+    ]
 
 
 class Clock:
@@ -121,7 +137,14 @@ class Clock:
 
 def test_files_by_seconds_are_saved_when_more_than_that_has_passed(tmp_path):
     clock = Clock(4.0)  # steps at 4, 8, 12, 16 ... s: more than 10 s after 0, 12, 24
-    train(tmp_path, more=[clock.tick], clock=clock, save_checkpoint_steps=None, save_checkpoint_seconds=10, keep_checkpoint_max=9)
+    train(
+        tmp_path,
+        more=[clock.tick],
+        clock=clock,
+        save_checkpoint_steps=None,
+        save_checkpoint_seconds=10,
+        keep_checkpoint_max=9,
+    )
     assert names(tmp_path) == ["net-1_3.ckpt", "net-2_2.ckpt", "net-2_4.ckpt"]
 
 
@@ -151,7 +174,9 @@ def losses_of(model, epochs, **options):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(asynchronous, tmp_path):
     whole = losses_of(momentum_model(), 5)
-    first = losses_of(momentum_model(), 3, more=[ModelCheckpoint("net", tmp_path, CheckpointConfig(4, async_save=asynchronous))])
+    first = losses_of(
+        momentum_model(), 3, more=[ModelCheckpoint("net", tmp_path, CheckpointConfig(4, async_save=asynchronous))]
+    )
     model = momentum_model()
     assert load_param_into_net(model.train_network, load_checkpoint(tmp_path / "net-3_4.ckpt")) == ([], [])
     assert model.train_network.optimizer.global_step == 12
@@ -163,7 +188,9 @@ def test_a_file_holds_the_values_after_its_step(tmp_path):
 
     def note(context):
         params = context.original_args()
-        seen[f"net-{params.cur_epoch_num}_{params.cur_step_num - 4 * (params.cur_epoch_num - 1)}.ckpt"] = params.network.dense.weight.asnumpy().copy()
+        seen[f"net-{params.cur_epoch_num}_{params.cur_step_num - 4 * (params.cur_epoch_num - 1)}.ckpt"] = (
+            params.network.dense.weight.asnumpy().copy()
+        )
 
     train(tmp_path, more=[LambdaCallback(on_train_step_end=note)], keep_checkpoint_max=9, async_save=True)
     assert set(seen) == set(names(tmp_path))
@@ -185,7 +212,9 @@ def test_saved_network_and_append_info(tmp_path):
 def test_the_graph_file_describes_the_network(tmp_path):
     train(tmp_path)
     facts = json.loads((tmp_path / "net-graph.meta").read_text())
-    assert facts["network"] == "Affine" and facts["cells"] == {"": "Affine", "dense": "Dense"} and facts["program"] is None
+    assert (
+        facts["network"] == "Affine" and facts["cells"] == {"": "Affine", "dense": "Dense"} and facts["program"] is None
+    )
     assert facts["parameters"] == {"dense.weight": {"shape": [1, 3], "dtype": "float32"}}
 
 
@@ -219,7 +248,27 @@ def test_the_thread_of_async_save_is_joined_whatever_happens(tmp_path):
     with pytest.raises(ZeroDivisionError):
         train(tmp_path, more=[fail_at(6)], async_save=True)
     assert names(tmp_path)[-1] == "net-2_1.ckpt"
-    assert [t.name for t in threading.enumerate() if t.name == "async_save_checkpoint"] == []
+    assert not async_ckpt_thread_status()
+
+
+def test_wait_for_saves_waits_for_what_a_training_saves(tmp_path, monkeypatch):
+    may_write, seen = threading.Event(), []
+
+    def slow(path, records, added):
+        may_write.wait(20)
+        write_records(path, records, added)
+
+    def look(_):  # after the save of step 1 has begun
+        if not seen:
+            seen.append((async_ckpt_thread_status(), names(tmp_path)))
+            may_write.set()
+            wait_for_saves()
+            seen.append((async_ckpt_thread_status(), names(tmp_path)))
+
+    monkeypatch.setattr(checkpoint_callback, "write_records", slow)
+    save = ModelCheckpoint("net", tmp_path, CheckpointConfig(async_save=True, keep_checkpoint_max=9))
+    affine_model().train(1, batches(), callbacks=[save, LambdaCallback(on_train_step_end=look)])
+    assert seen == [(True, []), (False, ["net-1_1.ckpt"])]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -227,7 +276,10 @@ def test_a_file_that_cannot_be_written_ends_the_training_and_names_it(asynchrono
     in_the_way = LambdaCallback(on_train_epoch_begin=lambda _: (tmp_path / "net-1_3.ckpt").mkdir())
     with pytest.raises(OSError, match=r"net-1_3\.ckpt"):
         train(tmp_path, more=[in_the_way], async_save=asynchronous, keep_checkpoint_max=9)
-    assert names(tmp_path)[:3] == ["net-1_1.ckpt", "net-1_2.ckpt", "net-1_3.ckpt"] and not (tmp_path / "net-1_4.ckpt").exists()
+    assert (
+        names(tmp_path)[:3] == ["net-1_1.ckpt", "net-1_2.ckpt", "net-1_3.ckpt"]
+        and not (tmp_path / "net-1_4.ckpt").exists()
+    )
 
 
 # ---- several ranks ----
@@ -247,7 +299,9 @@ def test_ranks_that_put_slices_together_do_it_at_the_same_steps(said):
     with pytest.raises(RuntimeError, match=r"same steps.*integrated_save=False"):
         check_places("Model.train", said, "semi_auto_parallel")
     check_places("Model.train", said, "data_parallel")
-    check_places("Model.train", [[{**one, "integrated_save": False} for one in places] for places in said], "semi_auto_parallel")
+    check_places(
+        "Model.train", [[{**one, "integrated_save": False} for one in places] for places in said], "semi_auto_parallel"
+    )
 
 
 # ---- arguments ----
@@ -270,7 +324,10 @@ def test_one_rule_of_saving_and_one_of_keeping_holds():
     }
 
 
-@pytest.mark.parametrize("count", ["save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes"])
+@pytest.mark.parametrize(
+    "count",
+    ["save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes"],
+)
 @pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError), (True, TypeError)])
 def test_counts_are_whole_numbers(count, value, kind):
     with pytest.raises(kind, match=f"{count}={value!r}"):
@@ -301,8 +358,16 @@ def test_counts_are_whole_numbers(count, value, kind):
         (lambda: ModelCheckpoint(directory=""), ValueError, "directory=''"),
         (lambda: ModelCheckpoint(config={"keep_checkpoint_max": 1}), TypeError, "CheckpointConfig"),
         # seed 002 gives format() the function instead of its result
-        (lambda: ModelCheckpoint(directory=f"./rank_{os.getpid}_ckpt"), ValueError, r"text of the function getpid.*format\(getpid\(\)\)"),
-        (lambda: ModelCheckpoint(directory=f"./rank_{names}_ckpt"), ValueError, r"text of the function names.*names\(\)"),
+        (
+            lambda: ModelCheckpoint(directory=f"./rank_{os.getpid}_ckpt"),
+            ValueError,
+            r"text of the function getpid.*format\(getpid\(\)\)",
+        ),
+        (
+            lambda: ModelCheckpoint(directory=f"./rank_{names}_ckpt"),
+            ValueError,
+            r"text of the function names.*names\(\)",
+        ),
     ],
 )
 def test_what_is_refused(make, kind, text):

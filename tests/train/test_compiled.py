@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.tensor import Tensor
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.train.cases import compiled
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
-
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("compiled", tmp_path_factory.mktemp("compiled"))
+worlds = worlds_of(compiled)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize(("size", "name"), pairs(compiled))
@@ -20,28 +17,23 @@ def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
 
-def notes(worlds, size, name):
-    """What each rank noted in a case."""
-    return [found[1] for found in worlds.of(size, name)]
-
-
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_cell_that_is_called_returns_slices_and_keeps_slices(worlds, size):
-    for note in notes(worlds, size, "a_cell_that_is_called"):
+    for note in worlds.notes(size, "a_cell_that_is_called"):
         assert note == {"kind": "RankTensor", "held": (6, 8)}
-    for note in notes(worlds, size, "a_cut_parameter_as_an_input"):
+    for note in worlds.notes(size, "a_cut_parameter_as_an_input"):
         assert note == {"held": (8, 8 // size)}
 
 
 def test_keyword_only_arguments_are_refused(worlds):
-    for note in notes(worlds, 2, "keyword_only_arguments"):
+    for note in worlds.notes(2, "keyword_only_arguments"):
         kinds, text = note["refused"]
         assert {"TypeError", "ValueError"} <= set(kinds) and "'quiet': False" in text
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_cut_parameter_is_its_slice_and_takes_slices_and_wholes(worlds, size):
-    for note in notes(worlds, size, "what_a_cut_parameter_is"):
+    for note in worlds.notes(size, "what_a_cut_parameter_is"):
         assert note["slice"] and note["equal"] and note["own slice"]
         assert note["shapes"] == ((6, 8), (12, 8), (6, 8)) and note["states"] == note["cut again"] == (6, 8)
         assert note["whole"] == (True, True)
@@ -49,43 +41,49 @@ def test_a_cut_parameter_is_its_slice_and_takes_slices_and_wholes(worlds, size):
         assert "ShapeError" in kinds and "(5, 8)" in text and "(12, 8)" in text and "(6, 8)" in text
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_operators_at_once_refuse_a_cut_parameter_and_say_why(worlds, size):
-    for note in notes(worlds, size, "what_a_cut_parameter_is"):
+    for note in worlds.notes(size, "what_a_cut_parameter_is"):
         *operators, update = note["at once"]
         for kinds, text in operators:
-            assert "TraceError" in kinds and "compiled.py:" in text and "holds this rank's slice (6, 8) of (12, 8)" in text and ".full()" in text
+            assert (
+                "TraceError" in kinds
+                and "compiled.py:" in text
+                and "holds this rank's slice (6, 8) of (12, 8)" in text
+                and ".full()" in text
+            )
         assert "ShapeError" in update[0] and "the gradient of" in update[1]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_two_networks_bring_shared_parameters_to_their_own_layouts(worlds, size):
-    for note in notes(worlds, size, "two_networks_share_parameters_in_two_layouts"):
+    for note in worlds.notes(size, "two_networks_share_parameters_in_two_layouts"):
         assert note["held"] == [(6, 8), (12, 8 // size)] * 2
 
 
 def test_gradients_through_a_call_that_compiles_by_itself_are_not_silently_zero(worlds):
-    for note in notes(worlds, 2, "gradients_that_code_outside_asks_for"):
+    for note in worlds.notes(2, "gradients_that_code_outside_asks_for"):
         kinds, text = note["AutoParallel"]
         assert "TraceError" in kinds and "through AutoParallel(Net" in text and "jit" in text
 
 
 def test_an_optimizer_in_a_compiled_function_wants_its_gradients(worlds):
-    for note in notes(worlds, 2, "gradients_that_code_outside_asks_for"):
+    for note in worlds.notes(2, "gradients_that_code_outside_asks_for"):
         kinds, text = note["twice"]
         assert "TraceError" in kinds and "'w' is updated with" in text and "value_and_grad" in text
 
 
+@pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("how", ["jit", "at once", "update at once"])
-def test_a_scale_that_overflows_shrinks_on_every_rank(worlds, how):
+def test_a_scale_that_overflows_shrinks_on_every_rank(worlds, size, how):
     # after a step that overflows it is divided by 2^8, after two in a row that do not it is multiplied by 2^8
-    for note in notes(worlds, 4, f"scaled by hand, {how}"):
+    for note in worlds.notes(size, f"scaled by hand, {how}"):
         assert note["scales"][:3] == [2.0**118, 2.0**118, 2.0**126]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_with_cross_batch_the_loss_is_each_rank_s_own(worlds, size):
-    first = [note["own"][0] for note in notes(worlds, size, "cross_batch_leaves_each_rank_its_own_mean")]
+    first = [note["own"][0] for note in worlds.notes(size, "cross_batch_leaves_each_rank_its_own_mean")]
     x, y = batch()
     n = 16 // size
     own = [np.square(x[r * n : (r + 1) * n] @ numbers(3, 12, 16) - y[r * n : (r + 1) * n]).mean() for r in range(size)]
@@ -105,11 +103,15 @@ def test_a_loss_scale_that_is_a_power_of_two_changes_no_step():
 
 
 def test_a_strategy_that_changes_between_calls_makes_another_program(worlds):
-    for note in notes(worlds, 2, "a_strategy_that_changes_between_calls"):
+    for note in worlds.notes(2, "a_strategy_that_changes_between_calls"):
         assert note == {"held": [(12, 8), (6, 8)]}
 
 
 def test_fusion_ids_that_change_between_steps_are_followed(worlds):
-    for note in notes(worlds, 2, "other_messages_make_another_program"):
+    for note in worlds.notes(2, "other_messages_make_another_program"):
         alone, together, alone_again = note["sent"]
-        assert set(alone) == {1} == set(alone_again) and len(alone) == len(alone_again) == sum(together) and max(together) > 1
+        assert (
+            set(alone) == {1} == set(alone_again)
+            and len(alone) == len(alone_again) == sum(together)
+            and max(together) > 1
+        )

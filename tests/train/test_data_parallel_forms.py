@@ -1,4 +1,6 @@
-"""All forms of data parallel training on real processes, against one device or a formula. Cases: `cases/data_parallel_forms.py`."""
+"""All forms of data parallel training on real processes, against one device or a formula. Cases:
+`cases/data_parallel_forms.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,15 @@ import numpy as np
 import pytest
 
 from tests.train.cases import data_parallel_forms as forms
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
 pytestmark = pytest.mark.timeout(300)  # the first case of a size waits for all of them
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("data_parallel_forms", tmp_path_factory.mktemp("forms"))
+worlds = worlds_of(forms)  # the larger ones are exhaustive
 
 
-def of_sizes(sizes=forms.SIZES):
-    """The sizes of worlds to look at; the largest takes a while."""
-    return [pytest.param(n, marks=pytest.mark.exhaustive) if n == 8 else n for n in sizes]
-
-
-def marked(size, name):
-    return pytest.param(size, name, marks=pytest.mark.exhaustive) if size == 8 else (size, name)
-
-
-def notes(worlds, size, name):
-    """What each rank noted in a case."""
-    return [found[1] for found in worlds.of(size, name)]
-
-
-@pytest.mark.parametrize(("size", "name"), [marked(*pair) for pair in pairs(forms)])
+@pytest.mark.parametrize(("size", "name"), pairs(forms))
 def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
@@ -44,32 +30,32 @@ def share(size_bytes, size):
 GRADIENTS = (12 * 8 + 8 + 8 * 16) * 8
 
 
-@pytest.mark.parametrize("size", of_sizes())
+@pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("loop", forms.LOOPS)
 @pytest.mark.parametrize("mode", ["data_parallel", "hybrid_parallel"])
 def test_a_loop_that_runs_at_once_sends_one_message_per_step(worlds, size, loop, mode):
-    for note in notes(worlds, size, f"a loop by {loop}, {mode}, means"):
+    for note in worlds.notes(size, f"a loop by {loop}, {mode}, means"):
         assert [m for m in note["messages"] if m[0] == "all_reduce"] == [("all_reduce", share(GRADIENTS, size))] * 3
 
 
-@pytest.mark.parametrize("size", of_sizes())
+@pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("name", forms.FUSIONS)
 @pytest.mark.parametrize("how", ["compiled", "at once"])
 def test_messages_are_as_many_as_the_setting_says_and_results_the_same_to_the_bit(worlds, size, name, how):
     together = forms.FUSIONS[name][2]
-    for note in notes(worlds, size, f"fusion, {how}"):
+    for note in worlds.notes(size, f"fusion, {how}"):
         found = note[name]
         assert found["same"]
         sizes = [sum(forms.BYTES[p] for p in members) for members in together]
         assert sorted(found["messages"]) == sorted(("all_reduce", share(bytes_, size)) for bytes_ in sizes)
 
 
-@pytest.mark.parametrize("size", of_sizes())
+@pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("name", forms.FUSIONS)
 def test_buckets_of_the_plan_are_what_travels(worlds, size, name):
     """Messages predicted, in `plan.to_dict(rank)["buckets"]`, are those counted."""
     together = [set(members) for members in forms.FUSIONS[name][2] if len(members) > 1]
-    for note in notes(worlds, size, "fusion, compiled"):
+    for note in worlds.notes(size, "fusion, compiled"):
         buckets = note[name]["buckets"]
         shared = [(set(members), size_bytes) for _, members, size_bytes in buckets if len(members) > 1]
         assert sorted(map(sorted, (members for members, _ in shared))) == sorted(map(sorted, together))
@@ -78,12 +64,12 @@ def test_buckets_of_the_plan_are_what_travels(worlds, size, name):
             assert ("all_reduce", share(size_bytes, size)) in note[name]["messages"]
 
 
-@pytest.mark.parametrize("size", of_sizes())
+@pytest.mark.parametrize("size", sizes(*forms.SIZES))
 def test_collectives_with_one_fusion_number_in_a_trained_network(worlds, size):
     """Two all_reduces of (1, 16) and one all_gather of the rank's rows forward, as much backward, and the gradients."""
     row, rows = 16 * 8, (16 // size) * 16 * 8
     forward_apart = [("all_reduce", share(row, size))] * 2
-    for note in notes(worlds, size, "collectives_of_a_network_share_a_message"):
+    for note in worlds.notes(size, "collectives_of_a_network_share_a_message"):
         assert note["same"]
         gathered = ("all_gather", rows * (size - 1))
         assert note["apart"][:3] == [*forward_apart, gathered]
@@ -91,36 +77,39 @@ def test_collectives_with_one_fusion_number_in_a_trained_network(worlds, size):
         assert note["together"][2:] == note["apart"][3:] and note["apart"][-1] == ("all_reduce", share(GRADIENTS, size))
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("how", ["Model", "a step", "at once"])
 def test_ranks_had_drawn_other_weights_before_the_broadcast(worlds, size, how):
-    drawn = [note["drawn"] for note in notes(worlds, size, f"parameter_broadcast, {how}")]
+    drawn = [note["drawn"] for note in worlds.notes(size, f"parameter_broadcast, {how}")]
     assert all(not np.array_equal(drawn[0], other) for other in drawn[1:])
 
 
 def test_without_a_broadcast_ranks_go_on_with_different_weights(worlds):
-    first, second = notes(worlds, 2, "without_a_broadcast_copies_differ")
+    first, second = worlds.notes(2, "without_a_broadcast_copies_differ")
     assert not np.array_equal(first["before"], second["before"]) and not np.array_equal(first["after"], second["after"])
-    assert "parameter 'weight' begins with other values on rank 1 than on rank 0" in first["warned"][0] and not second["warned"]
+    assert (
+        "parameter 'weight' begins with other values on rank 1 than on rank 0" in first["warned"][0]
+        and not second["warned"]
+    )
     # gradients are each rank's at its own weights, averaged: both go the same way
     np.testing.assert_allclose(first["after"] - first["before"], second["after"] - second["before"], atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("loop", forms.LOOPS)
 def test_layerwise_parameters_send_nothing(worlds, size, loop):
-    for note in notes(worlds, size, f"layerwise_parallel, by {loop}"):
+    for note in worlds.notes(size, f"layerwise_parallel, by {loop}"):
         assert [m for m in note["messages"] if m[0] == "all_reduce"] == [("all_reduce", share((12 * 8 + 8) * 8, size))]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_weight_cut_by_hand_is_held_in_parts(worlds, size):
-    assert [note["held"] for note in notes(worlds, size, "a_network_cut_by_hand")] == [(12, 8 // size)] * size
+    assert [note["held"] for note in worlds.notes(size, "a_network_cut_by_hand")] == [(12, 8 // size)] * size
 
 
-@pytest.mark.parametrize("size", of_sizes())
+@pytest.mark.parametrize("size", sizes(*forms.SIZES))
 def test_half_precision_gradients_travel_in_single_precision_beside_the_others(worlds, size):
-    for note in notes(worlds, size, "half_precision_at_once"):
+    for note in worlds.notes(size, "half_precision_at_once"):
         assert note[True] == [("all_reduce", share(8 * 16 * 4 + 16 * 4, size))]
         assert note[False] == [("all_reduce", share(8 * 16 * 2, size)), ("all_reduce", share(16 * 4, size))]
     same = worlds.of(size, "half_precision_at_once")[0][0]
@@ -129,7 +118,7 @@ def test_half_precision_gradients_travel_in_single_precision_beside_the_others(w
 
 
 def test_what_does_not_go_together_is_refused_on_all_ranks(worlds):
-    for note in notes(worlds, 2, "what_is_refused"):
+    for note in worlds.notes(2, "what_is_refused"):
         kinds, text = note["full_batch"]
         assert "ContextConflictError" in kinds and "every rank feeds its own rows" in text
         kinds, text = note["compiled"]

@@ -1,4 +1,6 @@
-"""Steps of training, evaluation and prediction on real processes, in every parallel mode, against one device. Cases: `cases/engine.py`."""
+"""Steps of training, evaluation and prediction on real processes, in every parallel mode, against one device. Cases:
+`cases/engine.py`.
+"""
 
 import os
 import signal
@@ -7,14 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from tests.launch.ranks import LAB, started
+from tests.processes.launched import LAB, started
 from tests.train.cases import engine
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
-
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("engine", tmp_path_factory.mktemp("engine"))
+worlds = worlds_of(engine)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize(("size", "name"), pairs(engine))
@@ -22,16 +21,11 @@ def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
 
-def notes(worlds, size, name):
-    """What each rank noted in a case."""
-    return [found[1] for found in worlds.of(size, name)]
-
-
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_parameters_and_states_are_held_as_slices_in_semi_auto(worlds, size):
     # the strategies of `nets.cuts`: w's rows are cut in 2, v's rows in 2 and its columns in size / 2
     shapes = {"w": (6, 8), "bias": (8,), "v": (4, 16 // (size // 2))}
-    for note in notes(worlds, size, "semi_auto, cut, full_batch with adam"):
+    for note in worlds.notes(size, "semi_auto, cut, full_batch with adam"):
         assert note["plan"] and note["held"] == shapes
         assert note["kept"] == {name: {"moment1": shape, "moment2": shape} for name, shape in shapes.items()}
         assert note["layouts"].keys() == shapes.keys()
@@ -39,71 +33,82 @@ def test_parameters_and_states_are_held_as_slices_in_semi_auto(worlds, size):
 
 def test_parameters_stay_whole_in_data_parallel_and_alone(worlds):
     whole = {"w": (12, 8), "bias": (8,), "v": (8, 16)}
-    for note in notes(worlds, 4, "data_parallel with adam"):
+    for note in worlds.notes(4, "data_parallel with adam"):
         assert note["plan"] and note["held"] == whole
-    for note in notes(worlds, 2, "stand_alone with adam"):
+    for note in worlds.notes(2, "stand_alone with adam"):
         assert not note["plan"] and note["held"] == whole and not note["layouts"]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_layerwise_parameters_send_no_message(worlds, size):
-    for note in notes(worlds, size, "layerwise_parameters_keep_their_own_gradient"):
+    for note in worlds.notes(size, "layerwise_parameters_keep_their_own_gradient"):
         assert sorted(note["messages"]) == ["bias.grad.mirror", "w.grad.mirror"]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_parameter_goes_to_the_layout_of_the_program_that_runs(worlds, size):
     training, evaluation = ((12 // size, 8), (8, 16 // size)), ((12, 8 // size), (8 // size, 16))
-    for note in notes(worlds, size, "layouts_that_change_between_training_and_evaluation"):
+    for note in worlds.notes(size, "layouts_that_change_between_training_and_evaluation"):
         assert note["held"] == [training, evaluation] * 3
 
 
 def test_ranks_that_begin_differently_are_told_which_parameter(worlds):
-    for note in notes(worlds, 2, "different_beginnings"):
+    for note in worlds.notes(2, "different_beginnings"):
         for mode in ("semi_auto_parallel", "auto_parallel"):
             for kinds, text in note[mode]:  # also when it is tried again
-                assert {"WorldError", "RuntimeError"} <= set(kinds) and "parameter '0.weight' begins with other values on rank 1" in text
+                assert {"WorldError", "RuntimeError"} <= set(
+                    kinds
+                ) and "parameter '0.weight' begins with other values on rank 1" in text
         kinds, text = note["a Cell that is called"][0]
         assert "WorldError" in kinds and "begins with other values on rank 1 than on rank 0" in text
 
 
-@pytest.mark.parametrize("how", ["if", "strategy", "number", "constant", "message", "output", "optimizer", "local messages"])
+@pytest.mark.parametrize(
+    "how", ["if", "strategy", "number", "constant", "message", "output", "optimizer", "local messages"]
+)
 def test_programs_that_differ_are_refused_on_every_rank_before_step_1(worlds, how):
-    for note in notes(worlds, 2, "unequal_programs"):
+    for note in worlds.notes(2, "unequal_programs"):
         kinds, text, *unchanged = note[how]
-        assert "CollectiveMismatch" in kinds and text.startswith("before step 1: rank 1 has compiled another program") and "get_rank()" in text
+        assert (
+            "CollectiveMismatch" in kinds
+            and text.startswith("before step 1: rank 1 has compiled another program")
+            and "get_rank()" in text
+        )
         assert all(unchanged)
 
 
 def test_ranks_of_data_parallel_may_compute_different_things(worlds):
-    for note in notes(worlds, 2, "unequal_programs"):
+    for note in worlds.notes(2, "unequal_programs"):
         assert note["local"][0] == ("nothing",)
 
 
 def test_a_network_that_communicates_itself_is_not_compiled_in_data_parallel(worlds):
-    assert all(note["plan"] for note in notes(worlds, 4, "collectives_in_construct_run_in_data_parallel"))
+    assert all(note["plan"] for note in worlds.notes(4, "collectives_in_construct_run_in_data_parallel"))
 
 
 def test_a_network_that_communicates_itself_is_refused_in_semi_auto(worlds):
-    for note in notes(worlds, 2, "collectives_in_construct_are_refused_in_semi_auto"):
+    for note in worlds.notes(2, "collectives_in_construct_are_refused_in_semi_auto"):
         kinds, text = note["refused"]
-        assert "TracedCommunication" in kinds and "engine.py:" in text and "AllReduce" in text and "data_parallel" in text
+        assert (
+            "TracedCommunication" in kinds and "engine.py:" in text and "AllReduce" in text and "data_parallel" in text
+        )
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_half_precision_gradients_travel_in_the_dtype_that_was_set(worlds, size):
     wide, plain = "half_precision_gradients_are_added_in_single", "half_precision_gradients_are_added_as_they_are"
-    assert [note["sent"] for note in notes(worlds, size, wide)] == [["float32"]] * size
-    assert [note["sent"] for note in notes(worlds, size, plain)] == [["float16"]] * size
+    assert [note["sent"] for note in worlds.notes(size, wide)] == [["float32"]] * size
+    assert [note["sent"] for note in worlds.notes(size, plain)] == [["float16"]] * size
     # and it can be seen in the numbers, where more than two are added: a sum of two is rounded once in both
     assert size == 2 or not np.array_equal(worlds.of(size, wide)[0][0]["w"], worlds.of(size, plain)[0][0]["w"])
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("print, semi_auto", "product[:, {}:{}] of (16, 16)"), ("print, data_parallel", "its own product (8, 16)")]
+    ("name", "word"),
+    [("print, semi_auto", "product[:, {}:{}] of (16, 16)"), ("print, data_parallel", "its own product (8, 16)")],
 )
 def test_print_in_construct_shows_every_rank_s_slice_in_every_step(worlds, name, word):
-    for rank, note in enumerate(notes(worlds, 2, name)):
+    for rank, note in enumerate(worlds.notes(2, name)):
         shown = note["shown"]
         assert shown.count(note["part"]) == 2 and shown.count(f"rank {rank}: ") == 2 and shown.count("seen") == 1
         assert word.format(8 * rank, 8 * rank + 8) in shown and "engine.py:" in shown
@@ -120,7 +125,7 @@ def test_print_in_construct_shows_every_rank_s_slice_in_every_step(worlds, name,
     ],
 )
 def test_errors_of_a_step_name_operator_and_line(worlds, what, kind, words):
-    for rank, note in enumerate(notes(worlds, 2, "errors_in_a_step")):
+    for rank, note in enumerate(worlds.notes(2, "errors_in_a_step")):
         kinds, text = note[what]
         assert kind in kinds
         for word in words:
@@ -131,7 +136,7 @@ ENDLESS = """
 import numpy as np
 from pathlib import Path
 from parallel_lab import nn, set_auto_parallel_context
-from parallel_lab.communication import get_rank, init
+from parallel_lab.train.communication import get_rank, init
 from parallel_lab.train import make_train_step
 from tests.train.cases.nets import Net, SquareLoss, batch
 
@@ -163,8 +168,10 @@ def test_the_folder_of_the_script_is_no_difference(tmp_path):
     for rank in range(2):
         (tmp_path / f"device{rank}").mkdir()
         (tmp_path / f"device{rank}" / "train_net.py").write_text(COPIED)
-    start = "import os, runpy, sys; from parallel_lab.communication import get_rank, init; init()\n"
-    (tmp_path / "script.py").write_text(start + "runpy.run_path(f'device{get_rank()}/train_net.py', run_name='__main__')\n")
+    start = "import os, runpy, sys; from parallel_lab.train.communication import get_rank, init; init()\n"
+    (tmp_path / "script.py").write_text(
+        start + "runpy.run_path(f'device{get_rank()}/train_net.py', run_name='__main__')\n"
+    )
     with started(*LAB, "run", "-n", "2", "script.py", cwd=tmp_path) as run:
         code, console = run.wait()
     assert code == 0 and console.count("equal programs") == 2, console

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Tensor
-from parallel_lab.errors import ParallelLabError
+from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.train import (
     F1,
     MAE,
@@ -24,7 +24,14 @@ from parallel_lab.train import (
     rearrange_inputs,
 )
 
-SCORES = [[0.2, 0.5, 0.1, 0.3], [0.9, 0.1, 0.4, 0.2], [0.3, 0.2, 0.8, 0.7], [0.1, 0.6, 0.2, 0.4], [0.5, 0.4, 0.3, 0.2], [0.3, 0.1, 0.2, 0.6]]
+SCORES = [
+    [0.2, 0.5, 0.1, 0.3],
+    [0.9, 0.1, 0.4, 0.2],
+    [0.3, 0.2, 0.8, 0.7],
+    [0.1, 0.6, 0.2, 0.4],
+    [0.5, 0.4, 0.3, 0.2],
+    [0.3, 0.1, 0.2, 0.6],
+]
 LABELS = [1, 0, 3, 1, 2, 3]  # highest scores: 1, 0, 2, 1, 0, 3
 
 
@@ -38,7 +45,8 @@ def fed(metric, scores, labels, sizes):
     return metric.eval()
 
 
-# by hand: right are samples 0, 1, 3, 5; per class (true, predicted, actual): 0: (1, 2, 1), 1: (2, 2, 2), 2: (0, 1, 1), 3: (1, 1, 2)
+# by hand: right are samples 0, 1, 3, 5; per class (true, predicted, actual): 0: (1, 2, 1), 1: (2, 2, 2), 2: (0, 1, 1),
+# 3: (1, 1, 2)
 BY_HAND = [
     (Accuracy(), 4 / 6),
     (Precision(), [1 / 2, 1, 0, 1]),
@@ -53,12 +61,16 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize("sizes", [(6,), (4, 2), (1, 1, 1, 1, 1, 1)], ids=str)
-@pytest.mark.parametrize(("metric", "expected"), BY_HAND, ids=lambda x: type(x).__name__ if isinstance(x, Metric) else "")
+@pytest.mark.parametrize(
+    ("metric", "expected"), BY_HAND, ids=lambda x: type(x).__name__ if isinstance(x, Metric) else ""
+)
 def test_classification_is_what_was_counted_by_hand_in_batches_of_any_size(metric, expected, sizes):
     np.testing.assert_allclose(fed(metric, SCORES, LABELS, sizes), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("metric", "expected"), BY_HAND, ids=lambda x: type(x).__name__ if isinstance(x, Metric) else "")
+@pytest.mark.parametrize(
+    ("metric", "expected"), BY_HAND, ids=lambda x: type(x).__name__ if isinstance(x, Metric) else ""
+)
 def test_labels_may_be_one_hot(metric, expected):
     np.testing.assert_allclose(fed(metric, SCORES, np.eye(4, dtype=np.int32)[LABELS], (3, 3)), expected, rtol=1e-12)
 
@@ -168,11 +180,15 @@ def test_metrics_by_name():
     made = get_metrics({"acc", "F1", "loss", "mae", "mse", "precision", "recall", "top_1_accuracy", "top_5_accuracy"})
     kinds = (F1, Accuracy, Loss, MAE, MSE, Precision, Recall, Top1CategoricalAccuracy, Top5CategoricalAccuracy)
     assert [type(metric) for metric in made.values()] == list(kinds)
-    assert isinstance(get_metric_fn("topk", 3), TopKCategoricalAccuracy) and isinstance(get_metric_fn("accuracy", "multilabel"), Accuracy)
+    assert isinstance(get_metric_fn("topk", 3), TopKCategoricalAccuracy) and isinstance(
+        get_metric_fn("accuracy", "multilabel"), Accuracy
+    )
     assert set(made) < set(names()) == {*made, "accuracy", "topk"} and names() == sorted(names())
 
 
-@pytest.mark.parametrize("metric", [Accuracy(), Precision(), Recall(), F1(), Loss(), MAE(), MSE(), TopKCategoricalAccuracy(2)])
+@pytest.mark.parametrize(
+    "metric", [Accuracy(), Precision(), Recall(), F1(), Loss(), MAE(), MSE(), TopKCategoricalAccuracy(2)]
+)
 def test_a_metric_without_a_sample_has_no_result(metric):
     metric.clear()
     with pytest.raises(RuntimeError, match=f"{type(metric).__name__}: there is no result"):

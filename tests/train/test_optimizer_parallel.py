@@ -1,24 +1,21 @@
-"""Optimizer parallel on real processes, against one device. Cases: `cases/optimizer_parallel.py`; bit for bit against the simulator below."""
+"""Optimizer parallel on real processes, against one device. Cases: `cases/optimizer_parallel.py`; bit for bit against
+the simulator below.
+"""
 
 import numpy as np
 import pytest
 
 from parallel_lab import Session, compile, nn
-from parallel_lab.run.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import crossed
 from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, net_and_data
 from tests.train.cases import optimizer_parallel
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
 ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("optimizer_parallel", tmp_path_factory.mktemp("optimizer_parallel"))
-
-
-def notes(worlds, size, name):
-    return [found[1] for found in worlds.of(size, name)]
+worlds = worlds_of(optimizer_parallel)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize(("size", "name"), pairs(optimizer_parallel))
@@ -26,47 +23,53 @@ def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_rank_holds_its_part_of_weights_and_states(worlds, size):
-    """w (12, 8) whole in the network, v (8, 16) with its columns in 2; the bias (8,) is cut as the sum it is added to, by rows or not at all."""
-    for shapes, kept in notes(worlds, size, "adam level1"):
-        assert shapes["w"] == (12 // size, 8) and shapes["v"] == (8 // (size // 2), 8) and shapes["bias"] == (8 // size,)
+    """w (12, 8) whole in the network, v (8, 16) with its columns in 2; the bias (8,) is cut as the sum it is added to,
+    by rows or not at all.
+    """
+    for shapes, kept in worlds.notes(size, "adam level1"):
+        assert (
+            shapes["w"] == (12 // size, 8) and shapes["v"] == (8 // (size // 2), 8) and shapes["bias"] == (8 // size,)
+        )
         assert kept == {name: [shape, shape] for name, shape in shapes.items()}
 
 
 def test_in_twos_each_pair_shares(worlds):
-    for shapes, _ in notes(worlds, 4, "adam in twos"):
+    for shapes, _ in worlds.notes(4, "adam in twos"):
         assert shapes == {"w": (6, 8), "bias": (4,), "v": (4, 8)}
 
 
 def test_hsdp_reaches_the_program(worlds):
-    for note in notes(worlds, 4, "hsdp_of_a_function"):
+    for note in worlds.notes(4, "hsdp_of_a_function"):
         assert note["level"] == "level3" and note["held"][0] == {"w": (6, 8), "bias": (4,), "v": (4, 8)}
 
 
 def test_gradients_come_as_slices_and_the_optimizer_keeps_slices(worlds):
-    for note in notes(worlds, 4, "gradients_alone"):
+    for note in worlds.notes(4, "gradients_alone"):
         assert note["slices"] == [[(3, 8), (2,), (4, 8)]] * 3 and note["held"][1]["w"] == [(3, 8), (3, 8)]
 
 
 def test_a_parameter_is_a_slice_that_full_puts_together(worlds):
-    for note in notes(worlds, 4, "whole_of_a_parameter"):
+    for note in worlds.notes(4, "whole_of_a_parameter"):
         assert note == {"w": (3, 8), "layout": "device_matrix (4,), tensor_map (0, -1)"}
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", sizes(2, 4))
 def test_parameters_are_slices_when_their_network_is_traced_again(worlds, size):
-    for shapes in notes(worlds, size, "looked_at_after_training"):
+    for shapes in worlds.notes(size, "looked_at_after_training"):
         assert shapes["norm.gamma"] == shapes["scale"] == (8 // size,) and shapes["second.w"] == (12 // size, 8)
 
 
 def test_a_folder_holds_slices_of_everything(worlds):
-    for note in notes(worlds, 4, "saved_under_it_and_loaded_without"):
-        assert note["cut"] == sorted([*("w", "bias", "v"), *(f"{kind}.{name}" for kind in ("moment1", "moment2") for name in ("w", "bias", "v"))])
+    for note in worlds.notes(4, "saved_under_it_and_loaded_without"):
+        assert note["cut"] == sorted(
+            [*("w", "bias", "v"), *(f"{kind}.{name}" for kind in ("moment1", "moment2") for name in ("w", "bias", "v"))]
+        )
 
 
 def test_what_was_saved_whole_is_cut_when_it_is_loaded(worlds):
-    for shapes, kept in notes(worlds, 4, "saved_without_it_and_loaded_under_it"):
+    for shapes, kept in worlds.notes(4, "saved_without_it_and_loaded_under_it"):
         assert shapes["w"] == (3, 8) and kept["w"] == [(3, 8), (3, 8)]
 
 
@@ -76,32 +79,37 @@ HELD = {0: ["v", "w"], 1: ["bias"]}
 
 @pytest.mark.parametrize("name", ["grouped lamb_clipped", "grouped adam with weight decay", "grouped_at_once"])
 def test_in_weight_grouping_the_owner_alone_holds_the_states(worlds, name):
-    for rank, (shapes, kept) in enumerate(notes(worlds, 2, name)):
+    for rank, (shapes, kept) in enumerate(worlds.notes(2, name)):
         assert shapes == {"w": (12, 8), "bias": (8,), "v": (8, 16)} and sorted(kept) == HELD[rank]
 
 
 def test_states_go_where_they_are_needed(worlds):
-    for rank, note in enumerate(notes(worlds, 2, "grouped_then_at_once_then_not")):
+    for rank, note in enumerate(worlds.notes(2, "grouped_then_at_once_then_not")):
         everything = ["bias", "v", "w"]
         assert note["kept"] == [HELD[rank], HELD[rank], everything, everything] * 2
 
 
 def test_states_in_slices_go_to_their_owners(worlds):
-    for rank, note in enumerate(notes(worlds, 2, "cut_then_grouped")):
+    for rank, note in enumerate(worlds.notes(2, "cut_then_grouped")):
         everything = ["bias", "v", "w"]
         assert note["kept"] == [everything, HELD[rank]] * 2
 
 
 def test_files_are_whole_and_a_folder_has_each_rank_s_share(worlds):
     everything = sorted(f"{kind}.{name}" for kind in ("lamb_m", "lamb_v") for name in ("w", "bias", "v"))
-    for rank, note in enumerate(notes(worlds, 2, "grouped_saved_and_loaded")):
+    for rank, note in enumerate(worlds.notes(2, "grouped_saved_and_loaded")):
         assert note["file"] == everything
         assert note["mine"] == sorted(f"{kind}.{name}" for kind in ("lamb_m", "lamb_v") for name in HELD[rank])
 
 
 def test_refusals_have_the_documented_class(worlds):
-    words = {"adam": "with Adam in data_parallel mode", "hybrid": "'hybrid_parallel'", "few": "2 ranks and 1 parameters", "step": "with Adam"}
-    for note in notes(worlds, 2, "refusals"):
+    words = {
+        "adam": "with Adam in data_parallel mode",
+        "hybrid": "'hybrid_parallel'",
+        "few": "2 ranks and 1 parameters",
+        "step": "with Adam",
+    }
+    for note in worlds.notes(2, "refusals"):
         for name, text in words.items():
             kinds, said = note[name]
             assert {"OptimizerParallelError", "RuntimeError", "ValueError"} <= set(kinds) and text in said, (name, said)
@@ -116,19 +124,43 @@ def pool():
         yield workers
 
 
-@pytest.mark.parametrize("settings", [{}, {"optimizer_weight_shard_size": 2}, {"optimizer_level": "level3"}, {"comm_fusion": "auto"}])
-@pytest.mark.parametrize("name", ["adam", "all-together"])
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    crossed(
+        [{}, {"optimizer_weight_shard_size": 2}, {"optimizer_level": "level3"}, {"comm_fusion": "auto"}],
+        ["adam", "all-together"],
+    ),
+)
 def test_processes_give_the_simulator_s_bits(name, settings, pool):
     kinds = ("allreduce", "allgather", "reducescatter")
-    more = {**settings, **({"comm_fusion": {k: {"mode": "auto", "config": None} for k in kinds}} if "comm_fusion" in settings else {})}
+    more = {
+        **settings,
+        **({"comm_fusion": {k: {"mode": "auto", "config": None} for k in kinds}} if "comm_fusion" in settings else {}),
+    }
     found = []
     for executor in ("simulator", "processes"):
         net, data = net_and_data((((4, 1), (1, 1)), ((4, 1),), ((2, 1), (1, 2))), np.float32)
         optimizer = OPTIMIZERS[name](net.trainable_params())
-        plan = compile(net, *data[0], loss=nn.MSELoss(), optimizer=optimizer, device_num=4, dataset_strategy="full_batch", **ON, **more)
+        plan = compile(
+            net,
+            *data[0],
+            loss=nn.MSELoss(),
+            optimizer=optimizer,
+            device_num=4,
+            dataset_strategy="full_batch",
+            **ON,
+            **more,
+        )
         how = {"pool": pool} if executor == "processes" else {}
         with Session(plan, net, optimizer, executor=executor, **how) as session:
-            found.append((session.train(data, 20), session.parameters(), session.values(s.name for s in plan.states), session.slices("w")))
+            found.append(
+                (
+                    session.train(data, 20),
+                    session.parameters(),
+                    session.values(s.name for s in plan.states),
+                    session.slices("w"),
+                )
+            )
     one, other = found
     assert one[0] == other[0]
     for before, after in ((one[1], other[1]), (one[2], other[2]), (dict(enumerate(one[3])), dict(enumerate(other[3])))):
@@ -139,7 +171,9 @@ def test_processes_give_the_simulator_s_bits(name, settings, pool):
 def test_eight_ranks_too():
     net, data = net_and_data(LAYOUTS["one cut, one not"], np.float32)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
-    plan = compile(net, *data[0], loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch", **ON)
+    plan = compile(
+        net, *data[0], loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch", **ON
+    )
     with Session(plan, net, optimizer) as session:
         losses, want = session.train(data, 6), session.parameters()
     with WorkerPool(8) as workers, Session(plan, net, optimizer, executor="processes", pool=workers) as session:

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from parallel_lab import context
-from parallel_lab.errors import ParallelLabError
+from parallel_lab.base import hooks
+from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.train import LambdaCallback, LossMonitor, ProgressBar, progress
 from tests.train.runs import affine_model, batches
 
@@ -17,7 +17,9 @@ class Clock:
 
     def __init__(self):
         self.now = 0.0
-        self.tick = LambdaCallback(on_train_step_begin=lambda _: self.pass_(1), on_eval_step_begin=lambda _: self.pass_(1))
+        self.tick = LambdaCallback(
+            on_train_step_begin=lambda _: self.pass_(1), on_eval_step_begin=lambda _: self.pass_(1)
+        )
 
     def pass_(self, seconds):
         self.now += seconds
@@ -52,7 +54,9 @@ def test_a_file_gets_a_line_per_epoch_and_no_bar():
     stream = io.StringIO()
     train(stream)
     first, second, last = stream.getvalue().splitlines()
-    assert first.startswith("epoch 1/2  4 steps in 4.0 s  loss ") and second.startswith("epoch 2/2  4 steps in 4.0 s  loss ")
+    assert first.startswith("epoch 1/2  4 steps in 4.0 s  loss ") and second.startswith(
+        "epoch 2/2  4 steps in 4.0 s  loss "
+    )
     assert last == "trained 8 steps in 8.0 s" and "\r" not in stream.getvalue()
 
 
@@ -116,7 +120,7 @@ def test_progress_true_shows_it_and_the_default_shows_nothing(capsys):
 @pytest.mark.parametrize(("rank", "lines"), [(0, 3), (1, 0)])
 def test_in_a_world_rank_0_shows_it(rank, lines):
     stream = io.StringIO()
-    context.set_world(types.SimpleNamespace(rank=rank, world_size=2))  # stand_alone: each rank trains for itself
+    hooks.set_world(types.SimpleNamespace(rank=rank, world_size=2))  # stand_alone: each rank trains for itself
     train(stream)
     assert len(stream.getvalue().splitlines()) == lines
 
@@ -138,10 +142,14 @@ def test_a_notebook_has_a_widget_whose_last_line_stays_as_text(notebook, capsys)
         title, bar, text = notebook[0].children
         states.append((title.value, bar.value, bar.max, text.value))
 
-    affine_model().train(1, batches(), callbacks=[clock.tick, ProgressBar(clock=clock), LambdaCallback(on_train_step_end=look)])
+    affine_model().train(
+        1, batches(), callbacks=[clock.tick, ProgressBar(clock=clock), LambdaCallback(on_train_step_end=look)]
+    )
     assert [state[:3] for state in states] == [("epoch 1/1", done, 4) for done in range(1, 5)]
     assert states[0][3].startswith("1/4  loss ")
-    assert capsys.readouterr().out == "trained 4 steps in 4.0 s\n"  # and no widget is left open: the check after every test
+    assert (
+        capsys.readouterr().out == "trained 4 steps in 4.0 s\n"
+    )  # and no widget is left open: the check after every test
 
 
 def test_a_notebook_without_ipywidgets_has_text(notebook, monkeypatch, capsys):
@@ -150,7 +158,9 @@ def test_a_notebook_without_ipywidgets_has_text(notebook, monkeypatch, capsys):
     assert notebook == [] and capsys.readouterr().out.splitlines()[-1].startswith("trained 4 steps")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "0:10"), (61, "1:01"), (3661, "1:01:01")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "0:10"), (61, "1:01"), (3661, "1:01:01")]
+)
 def test_times_are_short(seconds, text):
     assert progress._time(seconds) == text
 

@@ -1,4 +1,6 @@
-"""`Model` on real ranks: losses, checkpoints, evaluation, and what is refused on all ranks before they wait for each other."""
+"""`Model` on real ranks: losses, checkpoints, evaluation, and what is refused on all ranks before they wait for each
+other.
+"""
 
 import json
 import os
@@ -11,10 +13,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.checkpoint import load_checkpoint, load_param_into_net
-from parallel_lab.checkpoint.format import read_checkpoint
-from parallel_lab.dataset import GeneratorDataset
 from parallel_lab.train import LambdaCallback, Model
+from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
+from parallel_lab.train.checkpoint.format import read_checkpoint
+from parallel_lab.train.dataset import GeneratorDataset
 from tests.recorded import nets
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +27,13 @@ COMMON = f"""
 import json, sys
 import numpy as np
 from parallel_lab import Tensor, nn, set_auto_parallel_context
-from parallel_lab.communication import get_group_size, get_rank, init
-from parallel_lab.dataset import GeneratorDataset
+from parallel_lab.train.communication import get_group_size, get_rank, init
+from parallel_lab.train.dataset import GeneratorDataset
 from parallel_lab.train import *
 from tests.recorded import nets
 
-set_auto_parallel_context(parallel_mode=sys.argv[1], gradients_mean=sys.argv[1] == "data_parallel")  # else the gradients are those of one device
+# gradients_mean in data_parallel only: elsewhere the gradients are those of one device
+set_auto_parallel_context(parallel_mode=sys.argv[1], gradients_mean=sys.argv[1] == "data_parallel")
 init()
 rank, size = get_rank(), get_group_size()
 x, y = (np.random.default_rng(seed).normal(size=(8, n)).astype(np.float32) for seed, n in ((0, 32), (1, 16)))
@@ -56,7 +59,9 @@ def say(name, value):
 
 
 def run(folder, ranks, mode, code):
-    """What each rank said, [{name: [values]}]; the console. The launcher is given a time, and is ended with all it started."""
+    """What each rank said, [{name: [values]}]; the console. The launcher is given a time, and is ended with all it
+    started.
+    """
     (folder / "script.py").write_text(COMMON + code)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     process = subprocess.Popen(
@@ -93,11 +98,17 @@ def undivided(epochs=2, model=None, first=0):
         model = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 2.0, 0.1), metrics={"mse", "mae"})
     losses = []
     watch = LambdaCallback(on_train_step_end=lambda c: losses.append(float(c.original_args().net_outputs)))
-    model.train(epochs, GeneratorDataset(lambda: ((x, y) for _ in range(4)), ["data", "label"]), callbacks=watch, initial_epoch=first)
+    model.train(
+        epochs,
+        GeneratorDataset(lambda: ((x, y) for _ in range(4)), ["data", "label"]),
+        callbacks=watch,
+        initial_epoch=first,
+    )
     return losses, model
 
 
-# Sums of the ranks are rounded in another order than undivided ones: measured 3e-7 over 8 steps of losses around 1, allowed ten times that.
+# Sums of the ranks are rounded in another order than undivided ones: measured 3e-7 over 8 steps of losses around 1,
+# allowed ten times that.
 CLOSE = {"rtol": 3e-6, "atol": 3e-6}
 
 TRAIN = """
@@ -133,7 +144,7 @@ def both_halves():
 
 MORE_OF_SEMI_AUTO = """
 plain = ModelCheckpoint("own", f"rank_{rank}", CheckpointConfig(4, integrated_save=False))
-clock = iter(range(10**9))                      # every look at it is a second later; on rank 0 slower than on the others
+clock = iter(range(10**9))  # every look at it is a second later; on rank 0 slower than on the others
 seconds = CheckpointConfig(0, 3, keep_checkpoint_max=9)
 timed = ModelCheckpoint("timed", f"rank_{rank}", seconds, clock=lambda: next(clock) * (1 if rank == 0 else 7))
 m = model()
@@ -141,7 +152,8 @@ m.train(2, data(), callbacks=[plain, timed])
 set_auto_parallel_context(full_batch=True)
 say("predicted", m.predict(Tensor(x)).asnumpy().tolist())
 layouts = m.infer_predict_layout(Tensor(x))
-say("layouts", {name: [list(layout.device_matrix), [list(axes) for axes in layout.tensor_map]] for name, layout in layouts.items()})
+maps = {name: [list(axes) for axes in layout.tensor_map] for name, layout in layouts.items()}
+say("layouts", {name: [list(layout.device_matrix), maps[name]] for name, layout in layouts.items()})
 say("held", {p.name: list(p.asnumpy().shape) for p in m.predict_network.get_parameters()})
 """
 
@@ -157,15 +169,21 @@ def test_semi_auto_parallel_equals_one_device_and_saves_wholes_or_slices(tmp_pat
     whole = model.eval(GeneratorDataset(lambda: iter([both_halves()]), ["data", "label"]))
     assert said[0]["eval"][0] == {name: pytest.approx(value, rel=1e-5) for name, value in whole.items()}
     np.testing.assert_allclose(said[3]["predicted"][0], model.predict(_tensor(x)).asnumpy(), **CLOSE)
-    # the first weight's rows are cut in two: device matrix and map of strategy ((2, 2), (2, 1)), or one that puts the same slices there
+    # the first weight's rows are cut in two: device matrix and map of strategy ((2, 2), (2, 1)), or one that puts the
+    # same slices there
     held = [one["held"][0]["w"] for one in said]
     assert held == [[16, 16]] * 4 and said[0]["layouts"][0].keys() == {"w", "w2"}
     for rank in range(4):
         folder = tmp_path / f"rank_{rank}"
-        stored, slices = read_checkpoint(folder / "net-2_4.ckpt").tensors, read_checkpoint(folder / "own-2_4.ckpt").tensors
+        stored, slices = (
+            read_checkpoint(folder / "net-2_4.ckpt").tensors,
+            read_checkpoint(folder / "own-2_4.ckpt").tensors,
+        )
         for name, parameter in model.predict_network.parameters_dict().items():
             np.testing.assert_allclose(stored[name].array, parameter.asnumpy(), **CLOSE)
-        assert stored["moments.w"].array.shape == (32, 16) and slices["moments.w"].array.shape == slices["w"].array.shape == (16, 16)
+        assert stored["moments.w"].array.shape == (32, 16) and slices["moments.w"].array.shape == slices[
+            "w"
+        ].array.shape == (16, 16)
         part = slices["w"].layout.slice_index((32, 16), rank)
         np.testing.assert_allclose(slices["w"].array, model.predict_network.weight.asnumpy()[part], **CLOSE)
         timed = sorted(p.name for p in folder.glob("timed-*.ckpt"))
@@ -180,6 +198,7 @@ def _tensor(array):
     return Tensor(array)
 
 
+@pytest.mark.exhaustive
 def test_a_training_of_ranks_goes_on_alone_and_on_ranks_again(tmp_path):
     run(
         tmp_path,
@@ -202,7 +221,7 @@ say("done", True)
         4,
         "semi_auto_parallel",
         """
-from parallel_lab.checkpoint import load_checkpoint, load_param_into_net
+from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net
 losses, m = [], model()
 assert load_param_into_net(m.train_network, load_checkpoint("../rank_0/net-1_4.ckpt")) == ([], [])
 watch = LambdaCallback(on_train_step_end=lambda c: losses.append(float(c.original_args().net_outputs.asnumpy())))
@@ -219,7 +238,8 @@ refused(lambda: model().train(2, data(3 + rank)))
 refused(lambda: model().train(2, data(), callbacks=ModelCheckpoint("net", "same")))
 refused(lambda: model().train(2, data(), callbacks=ModelCheckpoint("net", "/".join((".", "same")))))
 m = model()
-m.train(1, data(), callbacks=[ModelCheckpoint("net", "alone")] if rank == 0 else None)     # in data_parallel nobody is needed for it
+alone = [ModelCheckpoint("net", "alone")] if rank == 0 else None  # in data_parallel it needs no other rank
+m.train(1, data(), callbacks=alone)
 stop = EarlyStopping("loss", patience=2, min_delta=1e9)
 m.train(20, data(), callbacks=stop)
 say("stopped", [stop.stopped_epoch, stop.best])
@@ -229,7 +249,12 @@ say("stopped", [stop.stopped_epoch, stop.best])
 def test_what_ranks_would_do_differently_is_refused_on_all_of_them(tmp_path):
     said, _ = run(tmp_path, 2, "data_parallel", REFUSALS)
     for one in said:
-        assert [kind for kind, _ in one["refused"]] == ["CollectiveMismatch", "CollectiveMismatch", "ArgumentError", "ArgumentError"]
+        assert [kind for kind, _ in one["refused"]] == [
+            "CollectiveMismatch",
+            "CollectiveMismatch",
+            "ArgumentError",
+            "ArgumentError",
+        ]
         texts = [text for _, text in one["refused"]]
         assert "epochs is [0, 1] on rank 0; [0, 2] on rank 1" in texts[0]
         assert "steps_per_epoch is 3 on rank 0; 4 on rank 1" in texts[1]

@@ -3,12 +3,9 @@
 import pytest
 
 from tests.train.cases import region
-from tests.train.worlds import Worlds, assert_equals_one_device, pairs
+from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 
-
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return Worlds("region", tmp_path_factory.mktemp("region"))
+worlds = worlds_of(region)  # the larger ones are exhaustive
 
 
 @pytest.mark.parametrize(("size", "name"), pairs(region))
@@ -16,19 +13,15 @@ def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
 
 
-def notes(worlds, size, name):
-    """What each rank noted in a case."""
-    return [found[1] for found in worlds.of(size, name)]
-
-
+@pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("name", ["rows", "parameter_plan", "running_statistics"])
-def test_parameters_stay_whole_around_a_region(worlds, name):
-    for note in notes(worlds, 4, name):
+def test_parameters_stay_whole_around_a_region(worlds, size, name):
+    for note in worlds.notes(size, name):
         assert note["whole"] and all(note["whole"])
 
 
 def test_in_graph_mode_a_region_is_part_of_the_program_around_it(worlds):
-    for note in notes(worlds, 2, "inside_a_compiled_network"):
+    for note in worlds.notes(2, "inside_a_compiled_network"):
         assert note["held"] == (12, 4)
 
 
@@ -38,11 +31,11 @@ def test_in_graph_mode_a_region_is_part_of_the_program_around_it(worlds):
         ("inputs", "CollectiveMismatch", ("rank 1 was given other inputs than rank 0",)),
         ("parameters", "WorldError", ("parameter 'w' begins with other values on rank 1",)),
         ("count", "ArgumentError", ("2 inputs and 1 strategies",)),
-        ("odd", "StrategyError", ("cuts dim 0", "15 elements")),
+        ("odd", "StrategyError", ("splits dim 0", "15 elements")),
     ],
 )
 def test_what_cannot_be_put_together_is_refused_on_every_rank(worlds, what, kind, words):
-    for note in notes(worlds, 2, "what_is_refused"):
+    for note in worlds.notes(2, "what_is_refused"):
         kinds, text = note[what]
         assert kind in kinds, text
         for word in words:
@@ -50,5 +43,5 @@ def test_what_cannot_be_put_together_is_refused_on_every_rank(worlds, what, kind
 
 
 def test_a_refused_call_breaks_nothing(worlds):
-    for note in notes(worlds, 2, "what_is_refused"):
+    for note in worlds.notes(2, "what_is_refused"):
         assert note["goes on"] < 1e-12

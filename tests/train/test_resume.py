@@ -1,7 +1,9 @@
-"""A training that is saved on 8 ranks and goes on under another strategy on 4, on 1, and on 8 again: losses as if nothing had happened.
+"""A training that is saved on 8 ranks and goes on under another strategy on 4, on 1, and on 8 again: losses as if
+nothing had happened.
 
-Bound: the run in float64 on one device, 1e-9 relative. Sums in another order move the last bits (2^-53 is 1.1e-16, a few hundred terms per loss,
-twenty steps of Adam); a lost moment, learning rate, dropout mask or running statistic moves losses by 1e-4 and more.
+Bound: the run in float64 on one device, 1e-9 relative. Sums in another order move the last bits (2^-53 is 1.1e-16, a
+few hundred terms per loss, twenty steps of Adam); a lost moment, learning rate, dropout mask or running statistic moves
+losses by 1e-4 and more.
 """
 
 import json
@@ -27,8 +29,14 @@ STEPS = 5
 def run(ranks, *arguments, cwd):
     """The losses that a leg printed."""
     script = [str(SCRIPT), *map(str, arguments)]
-    command = [sys.executable, *script] if ranks == 1 else [sys.executable, "-m", "parallel_lab", "run", "-n", str(ranks), "--no-tag", *script]
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
+    command = (
+        [sys.executable, *script]
+        if ranks == 1
+        else [sys.executable, "-m", "parallel_lab", "run", "-n", str(ranks), "--no-tag", *script]
+    )
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
     return json.loads(line)["losses"]
@@ -44,5 +52,7 @@ def test_training_goes_on_under_other_strategies_and_numbers_of_ranks(integrated
         found += run(ranks, leg * STEPS, STEPS, strategy, integrated, load, save, cwd=tmp_path)
         load = save
     np.testing.assert_allclose(found, undivided, rtol=1e-9)
-    forgotten = run(1, STEPS, STEPS, "alone", integrated, "-", "-", cwd=tmp_path)  # what the comparison would show if nothing were loaded
+    forgotten = run(
+        1, STEPS, STEPS, "alone", integrated, "-", "-", cwd=tmp_path
+    )  # what the comparison would show if nothing were loaded
     assert np.abs(np.array(forgotten) / undivided[STEPS : 2 * STEPS] - 1).max() > 1e-4

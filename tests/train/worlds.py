@@ -1,13 +1,15 @@
 """Cases that run on the ranks of a world and on one device, and are compared.
 
-    @case(2, 4)                                  # worlds of 2 and of 4 ranks
+    @case(2, 4)                                  # worlds of 2 and, in the exhaustive suite, of 4 ranks
     def loss_falls(here):
         here.settings(parallel_mode="data_parallel", gradients_mean=True)
         ...
-        return {"losses": ..., "w": ...}, {"messages": ...}       # what must equal one device; what a test looks at itself
+        return {"losses": ..., "w": ...}, {"messages": ...}       # what must equal one device; what a test looks at
+        itself
 
-A file of cases is one program: `parallel-lab run -n 4 worlds.py <module> <folder>` runs all its cases for 4 ranks in one world, one after the other,
-and each rank writes down what it found. The same functions run in the test's process with a `Here` that is alone: no settings, all rows.
+A file of cases is one program: `parallel-lab run -n 4 worlds.py <module> <folder> quick` runs its quick cases for 4
+ranks in one world, one after the other, and each rank writes down what it found (`exhaustive`: the other cases). The
+same functions run in the test's process with a `Here` that is alone: no settings, all rows.
 """
 
 from __future__ import annotations
@@ -22,26 +24,33 @@ from typing import Any
 
 import numpy as np
 
-from parallel_lab import context
-from parallel_lab.layout import TensorLayout
-from parallel_lab.tensor import RankTensor, Tensor
+from parallel_lab.base import hooks, seeds
+from parallel_lab.base.settings import context
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.nn.tensor.tensor import RankTensor, Tensor
 
 LIMIT_S = 240.0
 
 
-def case(*sizes: int, own: bool = False) -> Callable:
-    """Mark a function as a case for worlds of these sizes.  own: a rank's results are its own, and so is what one device is given for comparison."""
+def case(*sizes: int, quick: tuple[int, ...] | None = None, own: bool = False) -> Callable:
+    """Mark a function as a case for worlds of these sizes.
+
+    quick  the sizes that the quick suite runs too: the first, unless other ones are named
+    own    a rank's results are its own, and so is what one device is given for comparison
+    """
 
     def marked(function: Callable) -> Callable:
         function.sizes, function.own = sizes, own
+        function.quick = sizes[:1] if quick is None else quick
         return function
 
     return marked
 
 
 def cases(module: Any) -> dict[str, Callable]:
-    """The cases of a module by name: functions, and those in its table `CASES`."""
-    found = {name: f for name, f in vars(module).items() if hasattr(f, "sizes")}
+    """The cases of a module by name: functions, those in its table `CASES`, and those of the modules in its `PARTS`."""
+    found = {name: f for part in getattr(module, "PARTS", ()) for name, f in cases(part).items()}
+    found |= {name: f for name, f in vars(module).items() if hasattr(f, "sizes")}
     return {**found, **getattr(module, "CASES", {})}
 
 
@@ -73,7 +82,7 @@ class Here:
     def mean(self, value: Any) -> np.ndarray:
         """The mean over the ranks."""
         array = np.asarray(value.asnumpy() if isinstance(value, Tensor) else value)
-        return array if self.alone else context.current_world().comm.all_reduce(array, tag="mean of a case") / self.size
+        return array if self.alone else hooks.current_world().comm.all_reduce(array, tag="mean of a case") / self.size
 
     def full(self, value: Any) -> Any:
         """Whole arrays in the place of tensors, lists and dicts included."""
@@ -105,7 +114,7 @@ def run_case(function: Callable, here: Here) -> Any:
     context.reset_auto_parallel_context()
     context.reset_algo_parameters()
     context.set_context(mode=context.GRAPH_MODE)
-    context.set_seed(1)
+    seeds.set_seed(1)
     try:
         return function(here)
     finally:
@@ -113,16 +122,18 @@ def run_case(function: Callable, here: Here) -> Any:
         context.set_context(mode=context.GRAPH_MODE)
 
 
-def run_all(module_name: str, folder: Path, wanted: str = "") -> None:
-    """On a rank: run the cases of a module for this size, and write down results, or what was raised."""
-    from parallel_lab.communication import get_group_size, get_rank, init
+def run_all(module_name: str, folder: Path, suite: str) -> None:
+    """On a rank: run the cases of a module for this size that are in `suite` ("quick" or "exhaustive"), and write down
+    results, or what was raised.
+    """
+    from parallel_lab.train.communication import get_group_size, get_rank, init
 
     init()
     rank, size = get_rank(), get_group_size()
     module = importlib.import_module(f"tests.train.cases.{module_name}")
     found: dict[str, Any] = {}
     for name, function in cases(module).items():
-        if size in function.sizes and wanted in name:
+        if size in function.sizes and (size in function.quick) == (suite == "quick"):
             try:
                 found[name] = run_case(function, Here(rank, size, alone=False, folder=folder))
             except Exception:
@@ -132,43 +143,75 @@ def run_all(module_name: str, folder: Path, wanted: str = "") -> None:
 
 
 class Worlds:
-    """The results of a module's cases: a world is started when its size is first asked for."""
+    """The results of a module's cases: a world is started when a case of its size and suite is first asked for."""
 
-    def __init__(self, module_name: str, folder: Path) -> None:
-        self.module_name, self.folder = module_name, folder
-        self.module = importlib.import_module(f"tests.train.cases.{module_name}")
-        self.found: dict[int, tuple[list[dict[str, Any]], str]] = {}
+    def __init__(self, module: Any, folder: Path) -> None:
+        self.module, self.folder = module, folder
+        self.found: dict[tuple[int, str], tuple[list[dict[str, Any]], str]] = {}
 
     def of(self, size: int, name: str) -> list[Any]:
         """What each rank of a world of `size` wrote down for a case."""
-        ranks, console = self._world(size)
+        quick = size in cases(self.module)[name].quick
+        ranks, console = self._world(size, "quick" if quick else "exhaustive")
         for rank, results in enumerate(ranks):
             assert name in results, f"rank {rank} did not come to {name}\n{console}"
             assert not isinstance(results[name], str), f"rank {rank}: {results[name]}"
         return [results[name] for results in ranks]
 
+    def notes(self, size: int, name: str) -> list[Any]:
+        """What each rank noted in a case, beside what must equal one device."""
+        return [noted for _, noted in self.of(size, name)]
+
     def alone(self, size: int, name: str, rank: int = 0) -> Any:
         """What the case gives on one device."""
         return run_case(cases(self.module)[name], Here(rank, size, alone=True))
 
-    def _world(self, size: int) -> tuple[list[dict[str, Any]], str]:
-        if size not in self.found:
-            from tests.launch.ranks import LAB, started
+    def _world(self, size: int, suite: str) -> tuple[list[dict[str, Any]], str]:
+        if (size, suite) not in self.found:
+            from tests.processes.launched import LAB, started
 
-            folder = self.folder / str(size)
+            folder = self.folder / f"{suite}_{size}"
             folder.mkdir()
-            with started(*LAB, "run", "-n", str(size), __file__, self.module_name, str(folder), cwd=folder) as run:
+            words = (__file__, self.module.__name__.rpartition(".")[2], str(folder), suite)
+            with started(*LAB, "run", "-n", str(size), *words, cwd=folder) as run:
                 code, console = run.wait(LIMIT_S)
                 assert run.gone_after() is not None, f"left: {run.family()}"
             files = [folder / f"rank_{rank}.pickle" for rank in range(size)]
             assert code == 0 and all(f.exists() for f in files), console
-            self.found[size] = [pickle.loads(f.read_bytes()) for f in files], console
-        return self.found[size]
+            self.found[size, suite] = [pickle.loads(f.read_bytes()) for f in files], console
+        return self.found[size, suite]
 
 
-def pairs(module: Any) -> list[tuple[int, str]]:
-    """(size, name) of everything that is to be compared."""
-    return [(size, name) for name, function in cases(module).items() for size in function.sizes]
+# ---- for the files of tests; ranks do without pytest ----
+
+
+def worlds_of(module: Any) -> Callable:
+    """The fixture `worlds` of a file of tests."""
+    import pytest
+
+    @pytest.fixture(scope="module")
+    def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+        return Worlds(module, tmp_path_factory.mktemp("worlds"))
+
+    return worlds
+
+
+def sizes(*sizes: int) -> list[Any]:
+    """Sizes of worlds to parametrize by: the first is quick, the others are exhaustive."""
+    import pytest
+
+    return [sizes[0], *(pytest.param(size, marks=pytest.mark.exhaustive) for size in sizes[1:])]
+
+
+def pairs(module: Any) -> list[Any]:
+    """(size, name) of everything that is to be compared, marked exhaustive where it is not quick."""
+    import pytest
+
+    return [
+        pytest.param(size, name, marks=() if size in function.quick else pytest.mark.exhaustive)
+        for name, function in cases(module).items()
+        for size in function.sizes
+    ]
 
 
 def assert_equals_one_device(worlds: Worlds, size: int, name: str) -> None:

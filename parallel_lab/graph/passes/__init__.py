@@ -1,14 +1,19 @@
 """The passes, in order, as data: each is named, pure, `Draft -> Draft`, and leaves a note.
 
-A lesson can run a part of the list, put its own pass in, and compare what comes out:
+    for one in PASSES: print(one.name, one.when)
 
-    steps = run_passes(draft, PASSES)          # ((name, draft after it), ...)
+One list serves every mode: a pass whose condition does not hold for a draft does not run. What the list says is what
+runs, and `compile_steps` returns a draft for each pass that ran. A lesson gives a list of its own with `passes=`: a
+part of this one, with its own passes between, as (name, function); a pass that it left out although its condition holds
+is named in the plan's notes. A choice that needs costs, which lie above this room, is a pass that is handed in so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+from ...base.settings.checks import LOCAL_MODES
 from ..ir import Draft
 from .differentiate import differentiate
 from .follow import follow_gradients
@@ -18,42 +23,77 @@ from .optimizer_group import group_updates
 from .optimizer_shard import regather_parameters, shard_parameters
 from .parallelize import parallelize
 from .replicate import replicate
-from .strategies import choose_strategies
+from .strategies import choose_strategies, with_saved_strategies
 from .update import update_parameters
 
-__all__ = [
-    "DATA_PARALLEL_PASSES",
-    "PASSES",
-    "Pass",
-    "follow_gradients",
-    "group_updates",
-    "run_passes",
-    "scale_loss",
-    "update_parameters",
-    "with_optimizer_shard",
-]
-
-Pass = tuple[str, Callable[[Draft], Draft]]
-
-_FROM_GRADIENTS: tuple[Pass, ...] = (("differentiate", differentiate), ("fuse", fuse_messages))
-PASSES: tuple[Pass, ...] = (("strategies", choose_strategies), ("parallelize", parallelize), *_FROM_GRADIENTS)
-DATA_PARALLEL_PASSES: tuple[Pass, ...] = (("strategies", choose_strategies), ("replicate", replicate), *_FROM_GRADIENTS)
+__all__ = ["CONDITIONS", "PASSES", "Pass", "run_passes"]
 
 
-def with_optimizer_shard(passes: Iterable[Pass], *, level: str) -> tuple[Pass, ...]:
-    """The passes with those of the optimizer parallel around `differentiate`.  level: "level1", "level2" or "level3"."""
-    found: list[Pass] = []
-    for one in passes:
-        found += [("optimizer_shard", shard_parameters), one] if one[0] == "differentiate" else [one]
-        if one[0] == "differentiate" and level == "level3":
-            found.append(("regather", regather_parameters))
-    return tuple(found)
+def _cuts_operators(draft: Draft) -> bool:
+    return draft.config.parallel_mode not in LOCAL_MODES
 
 
-def run_passes(draft: Draft, passes: Iterable[Pass]) -> tuple[tuple[str, Draft], ...]:
-    """The draft after each pass, in order: what a step-through view shows."""
-    steps = []
-    for name, apply_pass in passes:
-        draft = apply_pass(draft)
-        steps.append((name, draft))
+def _shards_optimizer(draft: Draft) -> bool:
+    return draft.config.enable_parallel_optimizer and draft.training.differentiated
+
+
+# what a pass may depend on: words -> whether it holds for the draft as it was traced
+CONDITIONS: dict[str, Callable[[Draft], bool]] = {
+    "always": lambda d: True,
+    "operators are split": _cuts_operators,
+    "every rank runs the whole network": lambda d: not _cuts_operators(d),
+    "a strategy file is named": lambda d: (
+        _cuts_operators(d) and bool(d.config.strategy_ckpt_load_file) and d.config.parallel_mode != "stand_alone"
+    ),
+    "gradients are asked for": lambda d: d.training.differentiated,
+    "the function makes a training step itself": lambda d: bool(d.graph.seeds),
+    "there is an optimizer": lambda d: d.training.optimizer is not None,
+    "the optimizer has a loss scaler": lambda d: (
+        d.training.optimizer is not None and d.training.optimizer.loss_scaler is not None
+    ),
+    "parallel optimizer, operators are split": lambda d: _cuts_operators(d) and _shards_optimizer(d),
+    "parallel optimizer at level3, operators are split": lambda d: (
+        _cuts_operators(d) and _shards_optimizer(d) and d.config.optimizer_level == "level3"
+    ),
+    "parallel optimizer, every rank runs the whole network": lambda d: (
+        not _cuts_operators(d) and _shards_optimizer(d) and d.training.optimizer is not None
+    ),
+}
+
+
+class Pass(NamedTuple):
+    """One pass.  when: one of CONDITIONS; what it needs beside the program lies in the draft (`Draft.training`)."""
+
+    name: str
+    run: Callable[[Draft], Draft]
+    when: str = "always"
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("strategy file", with_saved_strategies, "a strategy file is named"),
+    Pass("strategies", choose_strategies),
+    Pass("parallelize", parallelize, "operators are split"),
+    Pass("replicate", replicate, "every rank runs the whole network"),
+    Pass("optimizer_shard", shard_parameters, "parallel optimizer, operators are split"),
+    Pass("loss_scale", scale_loss, "the optimizer has a loss scaler"),
+    Pass("differentiate", differentiate, "gradients are asked for"),
+    Pass("regather", regather_parameters, "parallel optimizer at level3, operators are split"),
+    Pass("fuse", fuse_messages),
+    Pass("follow", follow_gradients, "the function makes a training step itself"),
+    Pass("update", update_parameters, "there is an optimizer"),
+    Pass("optimizer_group", group_updates, "parallel optimizer, every rank runs the whole network"),
+)
+
+
+def run_passes(draft: Draft, passes: Iterable[Pass | tuple] = PASSES) -> tuple[tuple[str, Draft], ...]:
+    """(name, draft after it) of every pass whose condition holds, in order: what a step-through view shows."""
+    listed = [Pass(*one) for one in passes]
+    names = {one.name for one in listed}
+    omitted = [one.name for one in PASSES if one.name not in names and CONDITIONS[one.when](draft)]
+    chosen, steps = [one for one in listed if CONDITIONS[one.when](draft)], []
+    if omitted:
+        draft = draft.noted("passes", f"without {', '.join(omitted)}")
+    for one in chosen:
+        draft = one.run(draft)
+        steps.append((one.name, draft))
     return tuple(steps)

@@ -3,12 +3,13 @@
     never                           different group, reduction, kind or dtype; the id 0, which travels alone
     size, auto, semi/auto modes     counted in elements, in the order in which the network uses the parameters
     size, auto, data_parallel       counted in bytes, in the order of the optimizer's parameters
-    index, data_parallel            positions among the optimizer's parameters;  semi/auto: among the messages in the order they are sent
+    index, data_parallel            positions among the optimizer's parameters;  semi/auto: among the messages in the
+                                    order they are sent
     cost model (semi/auto)          parameters of like distance from the loss, by costmodel_allreduce_fusion_algorithm
     otherwise                       equal `comm_fusion` of their parameters, where somebody has chosen one
 
-The counting itself is in `parallel_lab/fusion.py`. Sources: MindSpore, set_auto_parallel_context(comm_fusion=...), Parameter.comm_fusion,
-nn.DistributedGradReducer.
+The counting itself is in `parallel_lab/base/settings/fusion_rules.py`. Sources: MindSpore,
+set_auto_parallel_context(comm_fusion=...), Parameter.comm_fusion, nn.DistributedGradReducer.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...fusion import cost_model_groups, distances_from_loss, index_groups, size_groups_by_bytes, size_groups_by_elements
-from ...layout import canonical_axes
-from ..ir import LOCAL_MODES, Draft, GraphInput, Instr, Value
+from ...base.settings.checks import LOCAL_MODES
+from ...base.settings.fusion_rules import (
+    cost_model_groups,
+    distances_from_loss,
+    index_groups,
+    size_groups_by_bytes,
+    size_groups_by_elements,
+)
+from ...layout.tensor_layout import canonical_axes
+from ..ir import Draft, GraphInput, Instr, Value
 
-__all__ = ["Member", "members_of", "shared_buckets", "unreached"]
-
-_FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}  # what comm_fusion calls them
+_FUSED = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+}  # what comm_fusion calls them
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,8 @@ def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value
 
 
 def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:
-    """The members of one kind of message, bucket by bucket, in the order in which the buckets can be sent; None: nobody asked for fusion.
+    """The members of one kind of message, bucket by bucket, in the order in which the buckets can be sent; None: nobody
+    asked for fusion.
 
     Every member is in one bucket; one that travels by itself is alone in its own.
     """
@@ -75,7 +86,9 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
 
 
 def unreached(draft: Draft, members: list[Member]) -> str:
-    """What to say of the positions of mode "index" that lie behind the last message and cut nothing; "" without any. (MindSpore logs a warning.)"""
+    """What to say of the positions of mode "index" that lie behind the last message and cut nothing; "" without any.
+    (MindSpore logs a warning.)
+    """
     mode, setting = _setting(draft, members)
     if draft.config.parallel_mode in LOCAL_MODES:
         count = sum(draft.graph.input(name).trainable for name in draft.order)
@@ -84,12 +97,16 @@ def unreached(draft: Draft, members: list[Member]) -> str:
     behind = [position for position in setting if position >= count] if mode == "index" else []
     if not behind:
         return ""
-    return f" (index {', '.join(map(str, behind))} cut{'s' if len(behind) == 1 else ''} nothing: the last is {count - 1})"
+    ends = f"index {', '.join(map(str, behind))} split{'s' if len(behind) == 1 else ''} nothing"
+    return f" ({ends}: the last is {count - 1})"
 
 
 def _setting(draft: Draft, members: list[Member]) -> tuple[str, Any]:
     """(mode, config) of comm_fusion for the members' kind of message; ("", 0) where it is not set."""
-    return next(((mode, config) for kind, mode, config in draft.config.comm_fusion if kind == _FUSED[members[0].instr.kind]), ("", 0))
+    return next(
+        ((mode, config) for kind, mode, config in draft.config.comm_fusion if kind == _FUSED[members[0].instr.kind]),
+        ("", 0),
+    )
 
 
 def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
@@ -100,7 +117,9 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
     given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
     local = config.parallel_mode in LOCAL_MODES
     if mode in ("auto", "size") and local:
-        return _within(members, ids, draft.order, lambda mine: size_groups_by_bytes([m.value.slice_bytes for m in mine], setting))
+        return _within(
+            members, ids, draft.order, lambda mine: size_groups_by_bytes([m.value.slice_bytes for m in mine], setting)
+        )
     if mode in ("auto", "size"):
         # MindSpore (SetFusionBySize) numbers all of them anew, in one walk
         used = tuple(i.name for i in draft.graph.inputs)
@@ -115,15 +134,24 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
         return _within(members, ids, (), lambda mine: index_groups(len(mine), setting, config.fusion_index))
     if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not local:
         away = _distances(draft)
-        return list(cost_model_groups(config.cost_model_fusion, [away[m.given.name] for m in members], [m.elements for m in members]))
+        return list(
+            cost_model_groups(
+                config.cost_model_fusion, [away[m.given.name] for m in members], [m.elements for m in members]
+            )
+        )
     return list(ids) if given else None
 
 
 def _distances(draft: Draft) -> dict[str, float]:
-    """How far each parameter lies from the loss, in bytes that the operators on the way read: the cost that MindSpore's cost model gives them."""
+    """How far each parameter lies from the loss, in bytes that the operators on the way read: the cost that MindSpore's
+    cost model gives them.
+    """
     program, values = draft.program("forward"), draft.value_table()
     place = {instr.out: n for n, instr in enumerate(program)}
-    costs = [sum(values[name].slice_bytes for name in i.ins) if i.kind == "compute" and not i.opdef.view else 0 for i in program]
+    costs = [
+        sum(values[name].slice_bytes for name in i.ins) if i.kind == "compute" and not i.opdef.view else 0
+        for i in program
+    ]
     readers: list[list[int]] = [[] for _ in program]
     for n, instr in enumerate(program):
         for name in instr.ins:
@@ -134,17 +162,25 @@ def _distances(draft: Draft) -> dict[str, float]:
 
 
 def _counted(members: list[Member], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
-    """`count` of the members in the order of `names` (or as they are sent), as numbers for the members as they are sent."""
+    """`count` of the members in the order of `names` (or as they are sent), as numbers for the members as they are
+    sent.
+    """
     rank = {name: n for n, name in enumerate(names)}
     ordered = sorted(members, key=lambda m: (rank.get(m.given.name, len(rank)), m.place))
     numbers = {m.place: number for m, number in zip(ordered, count(ordered), strict=True)}
     return [numbers[m.place] for m in members]
 
 
-def _within(members: list[Member], ids: list[int], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
+def _within(
+    members: list[Member], ids: list[int], names: Sequence[str], count: Callable[[list[Member]], list[int]]
+) -> list[object]:
     """As `_counted`, among the members that could share a message and have the same id."""
     together: dict[tuple, list[Member]] = {}
     for member, number in zip(members, ids, strict=True):
         together.setdefault((member.key, number), []).append(member)
-    numbers = {m.place: (key[1], n) for key, mine in together.items() for m, n in zip(mine, _counted(mine, names, count), strict=True)}
+    numbers = {
+        m.place: (key[1], n)
+        for key, mine in together.items()
+        for m, n in zip(mine, _counted(mine, names, count), strict=True)
+    }
     return [numbers[m.place] for m in members]

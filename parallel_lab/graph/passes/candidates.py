@@ -3,9 +3,10 @@
     candidate_strategies(op, shapes, attrs, 8, config)                 those that may be taken
     choose_from_inputs(op, shapes, attrs, input_layouts, 8, config)    the one that fits the inputs as they lie
 
-An `Edge` is what is known on its other side: the layout in which a producer leaves its result, or a consumer wants its operand. Of the candidates the
-one wins that needs least communication on the edges; equals are told apart by the bytes touched there, then by the operator's own forward
-communication, then by the number of pieces, then from the first dim on (MindSpore: edge_costmodel, Strategy::Compare).
+An `Edge` is what is known on its other side: the layout in which a producer leaves its result, or a consumer wants its
+operand. Of the candidates the one wins that needs least communication on the edges; equals are told apart by the bytes
+touched there, then by the operator's own forward communication, then by the number of pieces, then from the first dim
+on (MindSpore: edge_costmodel, Strategy::Compare).
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ...context import ParallelConfig
-from ...errors import StrategyError, message
-from ...layout import TensorLayout
-from ...ops.registry import OPS, OpDef, Strategy
-from ...ops.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule
-from ...redistribution_cost import practical, redistribution_cost
-
-__all__ = ["Edge", "Operator", "Score", "candidate_strategies", "choose_from_inputs", "meeting", "score"]
+from ...base.errors import StrategyError
+from ...base.settings.config import ParallelConfig
+from ...layout.redistribution_cost import practical, redistribution_cost
+from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.opdef import OpDef
+from ...ops.machine.primitive import Strategy
+from ...ops.machine.registry import OPS
+from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule
 
 Shape = tuple[int, ...]
 Attrs = tuple[tuple[str, Any], ...]
 
-BATCH_ONLY = ("flatten",)  # MindSpore 2.10 has no rule of their own for these: only their batch is cut, among all devices (recorded)
+BATCH_ONLY = (
+    "flatten",
+)  # MindSpore 2.10 has no rule of their own for these: only their batch is cut, among all devices (recorded)
 ELEMENTWISE = ("...->...", "...,...->...", "...,...,...->...")
 
 
@@ -59,7 +62,9 @@ class Edge:
             cost = redistribution_cost(result, self.layout, self.own_shape, self.shape)
         else:
             cost = redistribution_cost(self.layout, rule.ins[self.position], self.shape, self.own_shape)
-        return practical(cost.forward * self.itemsize) + practical(cost.backward * self.itemsize), cost.computation * self.itemsize
+        return practical(cost.forward * self.itemsize) + practical(
+            cost.backward * self.itemsize
+        ), cost.computation * self.itemsize
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ Score = tuple[float, float, float, int, tuple[tuple[int, ...], ...]]
 
 
 def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Score:
-    """Smaller is better: communication on the edges, bytes touched there, own forward communication; more pieces, and of earlier dims."""
+    """Smaller is better: communication on the edges, bytes touched there, own forward communication; more pieces, and
+    of earlier dims.
+    """
     rule = operator.rule(strategy)
     result = rule.out.whole()
     costs = [edge.cost(rule, result) for edge in edges]
@@ -100,7 +107,9 @@ def score(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> Scor
 
 
 def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
-    """Bytes an operator communicates in its forward step: the slice of a partial result, and the strips its windows need of its neighbours."""
+    """Bytes an operator communicates in its forward step: the slice of a partial result, and the strips its windows
+    need of its neighbours.
+    """
     total = 0.0
     if rule.out.is_partial:
         total += math.prod(rule.out.slice_shape(operator.out_shape))
@@ -109,11 +118,14 @@ def _forward_bytes(operator: Operator, rule: ShardingRule) -> float:
     return total * operator.itemsize
 
 
-def candidate_strategies(op: OpDef, shapes: Sequence[Shape], attrs: dict[str, Any], device_num: int, config: ParallelConfig) -> tuple[Strategy, ...]:
+def candidate_strategies(
+    op: OpDef, shapes: Sequence[Shape], attrs: dict[str, Any], device_num: int, config: ParallelConfig
+) -> tuple[Strategy, ...]:
     """The strategies that a search may give an operator.
 
-    fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is cut). An operator whose dims do not
-                        allow either may take any legal strategy: MindSpore refuses the network instead
+    fully_use_devices   those that use all devices, or, of operators other than MatMul, none of them (nothing is cut).
+                        An operator whose dims do not allow either may take any legal strategy: MindSpore refuses the
+                        network instead
     tensor_slice_align  MatMul's operands and result have slices whose last dim is a multiple of tensor_slice_align_size
 
     Raises StrategyError if no strategy leaves aligned slices.
@@ -124,25 +136,32 @@ def candidate_strategies(op: OpDef, shapes: Sequence[Shape], attrs: dict[str, An
 
 
 @lru_cache(maxsize=4096)
-def _candidates(op_name: str, shapes: tuple[Shape, ...], attrs: Attrs, device_num: int, fully: bool, align: int) -> tuple[Strategy, ...]:
+def _candidates(
+    op_name: str, shapes: tuple[Shape, ...], attrs: Attrs, device_num: int, fully: bool, align: int
+) -> tuple[Strategy, ...]:
     op, given = OPS[op_name], dict(attrs)
     if op_name in BATCH_ONLY:
         return (default_strategy(op, shapes, given, device_num),)
     found = legal = legal_strategies(op, shapes, given, device_num)
     if fully:
         ones = tuple(s for s in legal if all(n == 1 for cuts in s for n in cuts)) if op_name != "matmul" else ()
-        found = tuple(dict.fromkeys((*legal_strategies(op, shapes, given, device_num, fully_use_devices=True), *ones))) or legal
+        found = (
+            tuple(dict.fromkeys((*legal_strategies(op, shapes, given, device_num, fully_use_devices=True), *ones)))
+            or legal
+        )
     if align > 1:
         out_shape = op.infer(shapes, ("float32",) * len(shapes), given)[0]
-        aligned = tuple(s for s in found if _is_aligned(sharding_rule(op, shapes, given, s, device_num), shapes, out_shape, align))
+        aligned = tuple(
+            s for s in found if _is_aligned(sharding_rule(op, shapes, given, s, device_num), shapes, out_shape, align)
+        )
         if not aligned:
             raise StrategyError(
-                message(
-                    f"no strategy leaves slices of operands {' and '.join(map(str, shapes))} whose last dim is a multiple of {align}",
-                    where=op.class_name,
-                    allowed="With tensor_slice_align_enable the last dim of every slice of a MatMul is a multiple of tensor_slice_align_size",
-                    hint="Give a smaller tensor_slice_align_size, or switch tensor_slice_align_enable off",
-                )
+                f"no strategy leaves slices of operands {' and '.join(map(str, shapes))} whose last dim is a "
+                f"multiple of {align}",
+                where=op.class_name,
+                allowed="With tensor_slice_align_enable the last dim of every slice of a MatMul is a multiple of "
+                "tensor_slice_align_size",
+                hint="Give a smaller tensor_slice_align_size, or switch tensor_slice_align_enable off",
             )
         found = aligned
     return found
@@ -158,7 +177,9 @@ def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[
     op = operator.op
     # where tuples of a strategy are the operands' cuts, most are told apart without their rule
     plain = op.strategy_labels is None
-    wanted = [(e.position, e.layout.splits) for e in edges if plain and e.position is not None and e.shape == e.own_shape]
+    wanted = [
+        (e.position, e.layout.splits) for e in edges if plain and e.position is not None and e.shape == e.own_shape
+    ]
     found = []
     for strategy in strategies:
         if any(strategy[position] != cuts for position, cuts in wanted):
@@ -182,12 +203,15 @@ def choose_from_inputs(
     shapes         global shapes of the operands
     input_layouts  one per operand; None where it is not known or does not matter (numbers)
 
-    A legal strategy that takes all of them as they lie, if there is one, whether or not it uses all devices; else the one of
-    `candidate_strategies` whose redistributions communicate least. Raises StrategyError if the operator has no sharding rule.
+    A legal strategy that takes all of them as they lie, if there is one, whether or not it uses all devices; else the
+    one of `candidate_strategies` whose redistributions communicate least. Raises StrategyError if the operator has no
+    sharding rule.
     """
     shapes = tuple(tuple(s) for s in shapes)
     if op.infer_fn is not None or op.view:
-        raise StrategyError(message(f"{op.class_name} takes no strategy", where=op.class_name, hint="Compose it from operators that have a rule"))
+        raise StrategyError(
+            f"{op.class_name} takes no strategy", where=op.class_name, hint="Compose it from operators that have a rule"
+        )
     out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs)[0]
     operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shape, device_num)
     edges = [
@@ -196,4 +220,6 @@ def choose_from_inputs(
         if layout is not None and layout.ndim == len(shape)
     ]
     fitting = meeting(operator, legal_strategies(op, shapes, attrs, device_num), edges) if edges else []
-    return min(fitting or candidate_strategies(op, shapes, attrs, device_num, config), key=lambda s: score(operator, s, edges))
+    return min(
+        fitting or candidate_strategies(op, shapes, attrs, device_num, config), key=lambda s: score(operator, s, edges)
+    )

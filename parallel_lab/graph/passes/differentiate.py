@@ -1,34 +1,39 @@
 """Pass `differentiate`: the backward program, from the forward program of slices.
 
-Convention (MindSpore's): the gradient of a tensor that several ranks hold is kept as partial sums over its replicas; their sum is the true gradient.
-Then every operator's vjp rule is used as it stands, on slices, and each inserted instruction has one counterpart:
+Convention (MindSpore's): the gradient of a tensor that several ranks hold is kept as partial sums over its replicas;
+their sum is the true gradient. Then every operator's vjp rule is used as it stands, on slices, and each inserted
+instruction has one counterpart:
 
     all_reduce sum   <->  all_reduce sum          slice       <->  zero padding
     all_gather       <->  reduce_scatter          reshape     <->  reshape
     halo_exchange    <->  halo_reduce
-    all_to_all       <->  all_to_all              parameter   ->   all_reduce over the ranks that hold the same slice ("mirror")
+    all_to_all       <->  all_to_all              parameter   ->   all_reduce over the ranks that hold the same slice
+                     ("mirror")
 
-The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv, times the loss scale if there is one. Gradients that are one
-number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the constant seed is never sent, also of losses that are
-added.
+The chain starts with 1 / (ranks that hold the same loss), MindSpore's VirtualDiv, times the loss scale if there is one.
+Gradients that are one number everywhere stay numbers until an operator needs them as arrays; so the all_reduce of the
+constant seed is never sent, also of losses that are added.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from ...context import current_tracer
-from ...errors import TraceError, message
-from ...layout import TensorLayout
-from ...ops.registry import OPS, OpDef, dtype_name, scalar_operand
-from ...origin import Origin
-from ..ir import LOCAL_MODES, Draft, Instr, Value, attr_pairs, fresh_name
-from ..trace import TracedValue
+from ...base.errors import PlanError, TraceError
+from ...base.hooks import current_tracer
+from ...base.origin import Origin
+from ...base.settings.checks import LOCAL_MODES
+from ...layout.tensor_layout import TensorLayout
+from ...ops.collectives.definitions import MESSAGES
+from ...ops.machine.opdef import OpDef, dtype_name, scalar_operand
+from ...ops.machine.registry import OPS
+from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
+from ..kinds import KINDS
+from ..traced_value import TracedValue
 from .loss_scale import loss_scale_name
 from .optimizer_shard import accumulates_slices, is_parameter_gather
-
-__all__ = ["LocalRecorder", "differentiate"]
 
 
 @dataclass(frozen=True)
@@ -74,17 +79,25 @@ class LocalRecorder:
     def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> TracedValue:
         """One operator on slices."""
         traced = [x if isinstance(x, TracedValue) else self._number(x, operands) for x in operands]
-        shape, dtype = op.infer(tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced]), attrs, self.name)
+        shape, dtype = op.infer(
+            tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced]), attrs, self.name
+        )
         if op.view:
             attrs = {**attrs, "shape": shape}
         place = self.place if op.offset is not None or op.part_size is not None else {}
         return self.emit(
-            "compute", Value(shape, dtype, None), tuple(t.name for t in traced), op=op.name, op_class=op.class_name, attrs=attr_pairs(attrs), **place
+            "compute",
+            Value(shape, dtype, None),
+            tuple(t.name for t in traced),
+            op=op.name,
+            op_class=op.class_name,
+            attrs=attr_pairs(attrs),
+            **place,
         )
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
         if not isinstance(x, (bool, int, float)):
-            raise TraceError(message(f"operand {x!r}", where=self.name, allowed="Values of the program and numbers"))
+            raise TraceError(f"operand {x!r}", where=self.name, allowed="Values of the program and numbers")
         array = scalar_operand(x, operands)
         dtype = dtype_name(array.dtype)
         name = f"{array.item()!r}:{dtype}"
@@ -95,11 +108,13 @@ class LocalRecorder:
     def emit(self, kind: str, value: Value, ins: tuple[str, ...], out: str = "", **fields: Any) -> TracedValue:
         """Append an instruction that makes `value`; `fields` are further fields of Instr. Returns its result."""
         out = fresh_name(out or f"{self.name}{self.suffix}", self.values)
-        self.instrs.append(Instr(kind, out, ins, fields.pop("name", self.name), origin=self.origin, micro_batch=self.micro_batch, **fields))
+        fields = {"name": self.name, "origin": self.origin, "micro_batch": self.micro_batch, **fields}
+        self.instrs.append(Instr(kind, out, ins, **fields))
         self.values[out] = value
         return TracedValue(out, value.slice_shape, value.dtype, self)
 
 
+@lru_cache(maxsize=4096)
 def gradient_layout(layout: TensorLayout) -> TensorLayout:
     """Layout of the gradient of a value: cut as the value is, partial sums over its replicas."""
     return TensorLayout(layout.device_matrix, layout.tensor_map, layout.replica_axes)
@@ -116,8 +131,11 @@ class _Backward:
         self.grads: dict[str, list[TracedValue | _Uniform]] = {}
         self.taken: dict[str, str] = {}
         self.combined = {i.ins[0]: i for i in self.forward if i.kind == "all_reduce"}
-        # parameters that the optimizer parallel has cut: how each is put together, and the addends of its gradient that were scattered already
+        # parameters that the optimizer parallel has cut: how each is gathered, and the addends of its gradient that
+        # were scattered already
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
+        self.shares = {i.attr("parameter"): i.group_size for i in reversed(self.gathers.values())}
+        self.first_reader = {name: i for i in reversed(self.forward) for name in i.ins}
         self.scattered: dict[str, TracedValue] = {}
         self.wide: set[str] = set()  # values whose gradient stays in the wider dtype in which it was summed
         graph, bridges = draft.graph, dict(draft.bridges)
@@ -145,16 +163,19 @@ class _Backward:
         for part in parts[1:]:
             total = total + self.array(part)
         made = self.values[name]
-        if str(total.dtype) != made.dtype and name not in self.wide:
+        if dtype_name(total.dtype) != made.dtype and name not in self.wide:
             # float32 beside float64: the rule computed in the wider one, the gradient has the value's own
             total = OPS["cast"](total, dtype=made.dtype)
         if made.layout is not None:
             wanted, known = self.gradient_value(name), self.values[total.name]
-            if known.layout is not None and (known.shape != wanted.shape or not known.layout.same_placement(wanted.layout)):
-                # A rule passed one array on as the gradient of two values that are laid out differently: x + b, where b is broadcast, but a rank's
-                # slice of x happens to have b's shape. Each gradient needs a name with its own layout.
+            if known.layout is not None and (
+                known.shape != wanted.shape or not known.layout.same_placement(wanted.layout)
+            ):
+                # A rule passed one array on as the gradient of two values that are laid out differently: x + b, where b
+                # is broadcast, but a rank's # slice of x happens to have b's shape. Each gradient needs a name with its
+                # own layout.
                 total = OPS["sum_to"](total, shape=wanted.slice_shape)
-            self.values[total.name] = replace(wanted, dtype=str(total.dtype))
+            self.values[total.name] = replace(wanted, dtype=dtype_name(total.dtype))
         self.taken[name] = total.name
         return total
 
@@ -165,7 +186,9 @@ class _Backward:
         if self.loss_scale is None:
             return filled
         scale = self.rec.value(self.loss_scale)
-        return filled * (scale if gradient.dtype == str(scale.dtype) else OPS["cast"](scale, dtype=gradient.dtype))
+        return filled * (
+            scale if gradient.dtype == dtype_name(scale.dtype) else OPS["cast"](scale, dtype=gradient.dtype)
+        )
 
     # ---- instructions ----
 
@@ -173,7 +196,9 @@ class _Backward:
         for name in self.seeds:
             made = self.values[name]
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
-            divisor = made.layout.replica_count if made.layout is not None and self.draft.config.loss_repeated_mean else 1
+            divisor = (
+                made.layout.replica_count if made.layout is not None and self.draft.config.loss_repeated_mean else 1
+            )
             self.give(name, _Uniform(1.0 / divisor, made.slice_shape, made.dtype))
         shared = self.shared()
         parts = self.parts(shared)
@@ -186,7 +211,9 @@ class _Backward:
         self.run_part([i for i in reversed(self.forward) if i.out in shared])
 
     def shared(self) -> set[str]:
-        """Values made of parameters alone (gathered, cast) that several micro-batches read: their gradients are complete at the end."""
+        """Values made of parameters alone (gathered, cast) that several micro-batches read: their gradients are
+        complete at the end.
+        """
         known = {i.name for i in self.draft.graph.inputs if i.role in ("parameter", "constant", "scalar", "step")}
         readers: dict[str, set[int]] = {}
         for instr in self.forward:
@@ -196,13 +223,18 @@ class _Backward:
         found: set[str] = set()
         needed: set[str] = set()
         for instr in reversed(self.forward):
-            if instr.out in known and instr.out in self.live and (instr.out in needed or readers.get(instr.out, set()) - {instr.micro_batch}):
+            if (
+                instr.out in known
+                and instr.out in self.live
+                and (instr.out in needed or readers.get(instr.out, set()) - {instr.micro_batch})
+            ):
                 found.add(instr.out)
                 needed.update(instr.ins)
         return found
 
     def parts(self, shared: set[str]) -> list[tuple[int, list[Instr]]]:
-        """The forward instructions as backward goes through them: micro-batch by micro-batch, each from its end; without those of `shared`.
+        """The forward instructions as backward goes through them: micro-batch by micro-batch, each from its end;
+        without those of `shared`.
 
         What adds up the micro-batches' results comes first; gradients pass through it as numbers.
         """
@@ -212,7 +244,9 @@ class _Backward:
         for instr in self.forward:
             if instr.out in shared:
                 continue
-            reads[instr.out] = frozenset([instr.micro_batch]).union(*(reads[n] for n in instr.ins if n in reads and n in self.live))
+            reads[instr.out] = frozenset([instr.micro_batch]).union(
+                *(reads[n] for n in instr.ins if n in reads and n in self.live)
+            )
             (found.setdefault(instr.micro_batch, []) if len(reads[instr.out]) == 1 else joins).append(instr)
         if len(found) < 2:
             return [(0, [i for i in reversed(self.forward) if i.out not in shared])]
@@ -226,22 +260,24 @@ class _Backward:
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
             gradient = self.take(instr.out)
             if gradient is not None:
-                getattr(self, f"of_{instr.kind}")(instr, gradient)
+                back = KINDS[instr.kind].vjp
+                if back is None:
+                    raise PlanError(f"no gradient flows through {instr.kind!r}", where=f"instruction {instr.out!r}")
+                back(self, instr, gradient)
             elif instr.out in self.scattered:
                 self.give(instr.ins[0], self.scattered[instr.out])
 
-    def of_compute(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        if instr.op == "divide_by" and isinstance(gradient, _Uniform):
+    def operator_back(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        """Through an operator, by its vjp rule. Numbers stay numbers through a mean and a sum."""
+        op, uniform = instr.opdef, isinstance(gradient, _Uniform)
+        if instr.op == "divide_by":
             count = instr.attr("count")
-            self.give(instr.ins[0], replace(gradient, number=gradient.number / count))
+            divided = replace(gradient, number=gradient.number / count) if uniform else op(gradient, count=count)
+            self.give(instr.ins[0], divided)
             return
-        if instr.op == "add" and isinstance(gradient, _Uniform) and all(self.alike(name, instr.out) for name in instr.ins):
+        if instr.op == "add" and uniform and all(self.alike(name, instr.out) for name in instr.ins):
             for name in instr.ins:
                 self.give(name, gradient)
-            return
-        op = instr.opdef
-        if instr.op == "divide_by":
-            self.give(instr.ins[0], op(self.array(gradient), count=instr.attr("count")))
             return
         if op.vjp_fn is None:
             return
@@ -251,7 +287,9 @@ class _Backward:
         attrs = dict(instr.attrs)
         if op.vjp_needs:
             extra["needs"] = tuple(name in self.live for name in instr.ins)
-        self.rec.place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix} if instr.offset_axes else {}
+        self.rec.place = (
+            {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix} if instr.offset_axes else {}
+        )
         operands = [self.rec.value(name) for name in instr.ins]
         grads = op.vjp_fn(self.array(gradient), self.rec.value(out), *operands, **attrs, **extra)
         self.rec.place = {}
@@ -261,138 +299,99 @@ class _Backward:
     def alike(self, one: str, other: str) -> bool:
         """Whether two values have the same shape, dtype and placement."""
         a, b = self.values[one], self.values[other]
-        placed = a.layout is b.layout or (a.layout is not None and b.layout is not None and a.layout.same_placement(b.layout))
+        placed = a.layout is b.layout or (
+            a.layout is not None and b.layout is not None and a.layout.same_placement(b.layout)
+        )
         return (a.shape, a.dtype) == (b.shape, b.dtype) and placed
 
     def across(self, value: TracedValue, combined: Instr | None, reduce: str) -> TracedValue:
         """A vjp rule's helper value combined over the ranks its reduction was split among."""
         if combined is None:
             return value
-        reason = f"the gradient of {combined.name!r} needs the {'product' if reduce == 'prod' else 'sum'} of this over all its ranks: "
-        reason += "the factors that are not 0" if reduce == "prod" else "how many elements are equal extremes, or are 0 in a product"
-        return self.message("all_reduce", combined, value, self.values[value.name], reason, {"reduce": reduce, "fusion": 0})
+        what, why = ("sum", "how many elements are equal extremes, or are 0 in a product")
+        if reduce == "prod":
+            what, why = "product", "the factors that are not 0"
+        reason = f"the gradient of {combined.name!r} needs the {what} of this over all its ranks: {why}"
+        attrs = {"reduce": reduce, "fusion": 0}
+        return self.message("all_reduce", combined, value, self.values[value.name], reason, attrs)
 
-    def message(self, kind: str, forward: Instr, gradient: TracedValue, value: Value, reason: str, attrs: dict[str, Any]) -> TracedValue:
-        return self.rec.emit(
-            kind,
-            value,
-            (gradient.name,),
-            f"{forward.out}.grad.{kind}",
-            attrs=attr_pairs(attrs),
-            axes=forward.axes,
-            device_matrix=forward.device_matrix,
-            reason=reason,
-        )
+    def message(
+        self,
+        kind: str,
+        over: Instr | TensorLayout,
+        gradient: TracedValue,
+        value: Value,
+        reason: str,
+        attrs: dict[str, Any],
+        out: str = "",
+        **fields: Any,
+    ) -> TracedValue:
+        """A message that makes `value` of `gradient`, among the ranks of the forward message `over`; or, with `axes`,
+        of a layout.
+        """
+        fields = {"axes": getattr(over, "axes", ()), "device_matrix": over.device_matrix, **fields}
+        out = out or f"{over.out}.grad.{kind}"
+        return self.rec.emit(kind, value, (gradient.name,), out, attrs=attr_pairs(attrs), reason=reason, **fields)
 
     def gradient_value(self, name: str) -> Value:
         made = self.values[name]
         return Value(made.shape, made.dtype, gradient_layout(made.layout))
 
-    def of_all_reduce(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        if isinstance(gradient, _Uniform):
-            self.give(instr.ins[0], replace(gradient, number=gradient.number * instr.group_size))
+    def message_back(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
+        """Through a message: its adjoint, on the gradient of what it brought."""
+        definition, source = MESSAGES[instr.message], instr.ins[0]
+        if isinstance(gradient, _Uniform) and instr.kind == "all_reduce":
+            self.give(source, replace(gradient, number=gradient.number * instr.group_size))
             return
-        reason = (
-            f"backward of the all_reduce of {instr.name!r}: the gradient of its replicated result lies in addends on its {instr.group_size} holders"
-        )
-        made = self.values[instr.out]
-        if made.layout is not None:
-            layout = gradient_layout(made.layout)
-            rest = TensorLayout(layout.device_matrix, layout.tensor_map, tuple(a for a in layout.partial if a not in instr.axes))
-            made = Value(made.shape, made.dtype, rest)
-        self.give(instr.ins[0], self.message("all_reduce", instr, gradient, made, reason, {"reduce": "sum", "fusion": 0}))
-
-    def of_all_gather(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        reason = f"backward of the all_gather for {instr.name!r}: each rank needs the sum of all gradients of the part it had given"
         if instr.out in self.gathers:
-            self.give(instr.ins[0], self.scatter(instr, self.array(gradient)))
+            self.give(source, self.scatter(instr, self.array(gradient)))
             return
-        attrs = {"dim": instr.attr("dim"), "reduce": "sum", "fusion": 0}
-        made = self.gradient_value(instr.ins[0])
-        self.give(instr.ins[0], self.message("reduce_scatter", instr, self.array(gradient), made, reason, attrs))
-
-    def of_reduce_scatter(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        reason = f"backward of the reduce_scatter for {instr.name!r}: every addend of a part has that part's gradient"
-        attrs = {"dim": instr.attr("dim"), "fusion": 0}
-        made = Value(self.values[instr.ins[0]].slice_shape, self.values[instr.ins[0]].dtype, None)
-        self.give(instr.ins[0], self.message("all_gather", instr, self.array(gradient), made, reason, attrs))
-
-    def of_all_to_all(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        reason = f"backward of the all_to_all for {instr.name!r}: gradients go back the way the values came"
-        attrs = {"split_dim": instr.attr("concat_dim"), "concat_dim": instr.attr("split_dim"), "fusion": 0}
-        made = self.gradient_value(instr.ins[0])
-        self.give(instr.ins[0], self.message("all_to_all", instr, self.array(gradient), made, reason, attrs))
-
-    def of_halo_exchange(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        reason = f"backward of the halo_exchange for {instr.name!r}: an element that several ranks used gets the sum of their gradients"
-        self.give(instr.ins[0], self.halo("halo_reduce", instr, gradient, reason))
-
-    def of_halo_reduce(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        reason = f"backward of the halo_reduce of {instr.name!r}: every addend of an element has that element's gradient"
-        self.give(instr.ins[0], self.halo("halo_exchange", instr, gradient, reason))
-
-    def halo(self, kind: str, instr: Instr, gradient: TracedValue | _Uniform, reason: str) -> TracedValue:
-        source = self.values[instr.ins[0]]
-        # a windowed value has no layout: neighbours hold some of its elements too
-        made = Value(source.slice_shape, source.dtype, None) if source.layout is None else self.gradient_value(instr.ins[0])
-        attrs = {"dim": instr.attr("dim"), "window": instr.attr("window"), "fusion": 0}
-        return self.message(kind, instr, self.array(gradient), made, reason, attrs)
-
-    def of_slice(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        op = OPS["strided_slice_grad"]
-        attrs = {"shape": self.values[instr.ins[0]].slice_shape, "dim": instr.attr("dim")}
-        padded = self.rec.emit(
-            "compute",
-            self.gradient_value(instr.ins[0]),
-            (self.array(gradient).name,),
-            f"{instr.out}.grad",
-            op=op.name,
-            op_class=op.class_name,
-            attrs=attr_pairs(attrs),
-            offset_axes=(instr.axes,),
-            device_matrix=instr.device_matrix,
-            reason="backward of a slice: zeros where the rank had dropped elements",
-        )
-        self.give(instr.ins[0], padded)
-
-    def of_reshape(self, instr: Instr, gradient: TracedValue | _Uniform) -> None:
-        shape = self.values[instr.ins[0]].slice_shape
-        made = self.gradient_value(instr.ins[0])
-        out = self.rec.emit("reshape", made, (self.array(gradient).name,), f"{instr.out}.grad", attrs=attr_pairs({"shape": shape}))
-        self.give(instr.ins[0], out)
+        made = self.values[source]
+        if instr.kind == "all_reduce":
+            made = self.values[instr.out]
+            if made.layout is not None:
+                layout = gradient_layout(made.layout)
+                left = tuple(a for a in layout.partial if a not in instr.axes)
+                made = Value(made.shape, made.dtype, TensorLayout(layout.device_matrix, layout.tensor_map, left))
+        elif made.layout is None or definition.reducing:
+            # a windowed value, some of whose elements neighbours hold too; or whole again, where addends were
+            made = Value(made.slice_shape, made.dtype, None)
+        else:
+            made = self.gradient_value(source)
+        reason = definition.why.format(name=instr.name, n=instr.group_size)
+        attrs = {**definition.adjoint_attrs(dict(instr.attrs)), "fusion": 0}
+        self.give(source, self.message(definition.adjoint, instr, self.array(gradient), made, reason, attrs))
 
     # ---- parameters ----
 
     def sum_dtype(self, dtype: str) -> str:
-        """The dtype in which gradients are summed over ranks. MindSpore, gradient_fp32_sync: half precision is added up in single precision."""
+        """The dtype in which gradients are summed over ranks. MindSpore, gradient_fp32_sync: half precision is added up
+        in single precision.
+        """
         config = self.draft.config
         widened = dtype == "float16" and config.gradient_fp32_sync and config.parallel_mode not in LOCAL_MODES
         return "float32" if widened else dtype
 
     def scatter(self, gather: Instr, gradient: TracedValue, **which: int) -> TracedValue:
-        """A rank's part of the sum of all gradients of a parameter that was put together by `gather`."""
+        """A rank's part of the sum of all gradients of a parameter that was gathered by `gather`."""
         source, parameter = gather.ins[0], gather.attr("parameter")
-        sent = self.sum_dtype(str(gradient.dtype))
-        if sent != str(gradient.dtype):
+        sent = self.sum_dtype(dtype_name(gradient.dtype))
+        if sent != dtype_name(gradient.dtype):
             gradient = self.widened(gradient, sent)
             self.wide.add(source)
         made = self.gradient_value(source)
-        attrs = {"dim": gather.attr("dim"), "reduce": "sum", "fusion": gather.attr("fusion"), "parameter": parameter, **which}
-        reason = f"each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}, and needs the sum of the part it keeps"
-        return self.rec.emit(
-            "reduce_scatter",
-            Value(made.shape, sent, made.layout),
-            (gradient.name,),
-            f"{parameter}.grad.scattered",
-            attrs=attr_pairs(attrs),
-            axes=gather.axes,
-            device_matrix=gather.device_matrix,
-            name=parameter,
-            reason=f"optimizer parallel: {reason}",
+        attrs = {"dim": gather.attr("dim"), "reduce": "sum", "fusion": gather.attr("fusion"), "parameter": parameter}
+        reason = (
+            f"optimizer parallel: each of {gather.group_size} ranks has an addend of the gradient of {parameter!r}, "
+            "and needs the sum of the part it keeps"
         )
+        value, out = Value(made.shape, sent, made.layout), f"{parameter}.grad.scattered"
+        return self.message("reduce_scatter", gather, gradient, value, reason, attrs | which, out, name=parameter)
 
     def end_of_micro_batch(self, name: str, micro_batch: int) -> None:
-        """Add up what the micro-batches so far gave for `name`: a parameter, or one that was put together of what the ranks keep."""
+        """Add up what the micro-batches so far gave for `name`: a parameter, or one that was gathered from what the
+        ranks keep.
+        """
         if name not in self.grads:
             return
         self.rec.name = name
@@ -417,7 +416,7 @@ class _Backward:
     def mirror(self, name: str) -> str | None:
         """Synchronise the gradient of a parameter, or of an input, over the ranks that hold the same slice."""
         given, config = self.draft.graph.input(name), self.draft.config
-        user = next((i for i in self.forward if name in i.ins), None)
+        user = self.first_reader.get(name)
         if user is None:
             return None
         self.rec.name, self.rec.origin = name, user.origin.made("differentiate")
@@ -428,26 +427,19 @@ class _Backward:
         axes = tuple(sorted(layout.replica_axes, reverse=True))
         local = config.parallel_mode in LOCAL_MODES
         own = local and (given.layerwise or given.role == "data")  # stays each rank's own
-        shared = next((i.group_size for i in self.gathers.values() if i.attr("parameter") == name), 1)
+        shared = self.shares.get(name, 1)
         if axes and not own:
             reason = (
                 f"{layout.replica_count} ranks hold the same slice of {name!r} and must apply the same gradient: "
                 "each has an addend of it, from its own samples or from its own part of the network"
             )
             sent = self.sum_dtype(given.dtype)
-            if sent != str(gradient.dtype):
+            if sent != dtype_name(gradient.dtype):
                 gradient = self.widened(gradient, sent)
-            gradient = self.rec.emit(
-                "all_reduce",
-                Value(given.shape, sent, layout),
-                (gradient.name,),
-                f"{name}.grad.mirror",
-                attrs=attr_pairs({"reduce": "sum", "fusion": given.comm_fusion, "parameter": name}),
-                axes=axes,
-                device_matrix=layout.device_matrix,
-                reason=reason,
-            )
-        as_sent = self.values[gradient.name] = Value(given.shape, str(gradient.dtype), layout)
+            attrs = {"reduce": "sum", "fusion": given.comm_fusion, "parameter": name}
+            value, out = Value(given.shape, sent, layout), f"{name}.grad.mirror"
+            gradient = self.message("all_reduce", layout, gradient, value, reason, attrs, out, axes=axes)
+        as_sent = self.values[gradient.name] = Value(given.shape, dtype_name(gradient.dtype), layout)
         if config.gradients_mean and (axes or shared > 1) and not own:
             gradient = self.rec.emit(
                 "compute",
@@ -472,7 +464,9 @@ def differentiate(draft: Draft) -> Draft:
     back = _Backward(draft)
     if not any(name in back.live for name in back.seeds):
         raise TraceError(
-            message("no trainable parameter was used", where="differentiate", hint="A parameter needs requires_grad=True and a place in construct")
+            "no trainable parameter was used",
+            where="differentiate",
+            hint="A parameter needs requires_grad=True and a place in construct",
         )
     with back.rec:
         back.run()
@@ -489,7 +483,9 @@ def differentiate(draft: Draft) -> Draft:
 
 
 def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:
-    """Instructions that the wanted values depend on. Rules make a gradient for every operand; those of data are dropped here."""
+    """Instructions that the wanted values depend on. Rules make a gradient for every operand; those of data are dropped
+    here.
+    """
     wanted, kept = set(wanted), []
     for instr in reversed(instrs):
         if instr.out in wanted:

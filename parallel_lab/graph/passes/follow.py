@@ -1,7 +1,9 @@
-"""Pass `follow`: what a training step does with its gradients before the optimizer has them: clipping, accumulation, scaling.
+"""Pass `follow`: what a training step does with its gradients before the optimizer has them: clipping, accumulation,
+scaling.
 
-A gradient is laid out as its parameter is. An operator on gradients that was given no strategy takes the legal one that moves least of its operands,
-so that layouts are followed; its messages, if it needs any, are made as `parallelize` makes them. The instructions come first in the update program.
+A gradient is laid out as its parameter is. An operator on gradients that was given no strategy takes the legal one that
+moves least of its operands, so that layouts are followed; its messages, if it needs any, are made as `parallelize`
+makes them. The instructions come first in the update program.
 
 In data_parallel and hybrid_parallel mode every rank has whole gradients, and operators run on them as they stand.
 """
@@ -11,19 +13,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...layout import TensorLayout
-from ...ops.registry import OPS
-from ...ops.sharding import sharding_rule
-from ...origin import Origin
-from ..ir import LOCAL_MODES, Draft, Graph, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from ...base.origin import Origin
+from ...base.settings.checks import LOCAL_MODES
+from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.registry import OPS
+from ...ops.machine.sharding import sharding_rule
+from ..ir import Draft, Graph, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from .candidates import choose_from_inputs
 from .parallelize import Builder, View, output_value
-from .propagate import choose_from_inputs
-
-__all__ = ["follow_gradients"]
 
 
 def follow_gradients(draft: Draft) -> Draft:
-    """Make the instructions of the operators on gradients, say what the optimizer is to be called with, and complete the outputs.
+    """Make the instructions of the operators on gradients, say what the optimizer is to be called with, and complete
+    the outputs.
 
     Raises StrategyError as `parallelize` does.
     """
@@ -35,27 +37,50 @@ def follow_gradients(draft: Draft) -> Draft:
     made, read = make(draft, nodes, values)
     late = {n.name for n in nodes} | {name for name, _ in graph.gradients}
     updates = tuple((parameter, read(names.get(value, value), parameter)) for parameter, value in graph.updates)
-    assignments = tuple((parameter, read(names.get(value, value), parameter)) for parameter, value in graph.assigns if value in late)
-    outputs = tuple(read(names.get(name, name), None) if name in late else names.get(name, name) for name in graph.outputs)
+    assignments = tuple(
+        (parameter, read(names.get(value, value), parameter)) for parameter, value in graph.assigns if value in late
+    )
+    outputs = tuple(
+        read(names.get(name, name), None) if name in late else names.get(name, name) for name in graph.outputs
+    )
     program = (*instrs, *made)
     messages = sum(i.is_communication for i in program)
     changes = {"outputs": outputs, "updates": updates, "assignments": (*draft.assignments, *assignments)}
-    done = draft.with_program("update", program, values, **changes) if program else replace(draft, values=tuple(sorted(values.items())), **changes)
+    done = (
+        draft.with_program("update", program, values, **changes)
+        if program
+        else replace(draft, values=tuple(sorted(values.items())), **changes)
+    )
     return done.noted("follow", f"{len(program)} instructions on gradients, {messages} messages")
 
 
 def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Value]]:
-    """{gradient of the graph: value of the program}; of a parameter that the result does not depend on: zeros, made by the instructions returned."""
+    """{gradient of the graph: value of the program}; of a parameter that the result does not depend on: zeros, made by
+    the instructions returned.
+    """
     values, made, zeros, found = draft.value_table(), dict(draft.gradients), [], {}
     for name, target in draft.graph.gradients:
         if target not in made:
             given = draft.graph.input(target)
             if target not in values:
-                values[target] = Value(given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape)))
+                values[target] = Value(
+                    given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape))
+                )
             held = values[target]
             label = made[target] = fresh_name(f"{target}.grad.zeros", values)
             attrs = attr_pairs({"shape": held.slice_shape, "value": 0.0, "dtype": held.dtype})
-            zeros.append(Instr("compute", label, (), target, "fill", OPS["fill"].class_name, attrs, reason="the result does not depend on it"))
+            zeros.append(
+                Instr(
+                    "compute",
+                    label,
+                    (),
+                    target,
+                    "fill",
+                    OPS["fill"].class_name,
+                    attrs,
+                    reason="the result does not depend on it",
+                )
+            )
             values[label] = held
         found[name] = made[target]
     return found, zeros, values
@@ -66,11 +91,15 @@ def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> t
     instrs = []
     for given in draft.graph.inputs:
         if given.role == "parameter" and given.name not in values:
-            values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape)))
+            values[given.name] = Value(
+                given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape))
+            )
     for node in nodes:
         for name in node.ins:
             _number(draft, name, values)
-        instrs.append(Instr("compute", node.name, node.ins, node.name, node.op, node.op_class, node.attrs, origin=node.origin))
+        instrs.append(
+            Instr("compute", node.name, node.ins, node.name, node.op, node.op_class, node.attrs, origin=node.origin)
+        )
         values[node.name] = Value(node.shape, node.dtype, None)
 
     def read(name: str, parameter: str | None) -> str:
@@ -86,7 +115,9 @@ def _number(draft: Draft, name: str, values: dict[str, Value]) -> None:
     """Numbers written in operators on gradients are values of the program too."""
     given = draft.graph.input(name)
     if name not in values and given is not None and given.role in ("scalar", "step", "constant"):
-        values[name] = Value(given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape)))
+        values[name] = Value(
+            given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape))
+        )
 
 
 def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> tuple[list[Instr], Any]:
@@ -96,8 +127,11 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
         for name in node.ins:
             _number(draft, name, values)
     numbers = {i.name for i in draft.graph.inputs if i.role in ("scalar", "step")}
-    # what the programs before have made is given to this one; a parameter that nothing has read yet takes the layout its first operator wants
-    open_ = tuple(i for i in draft.graph.inputs if i.name in numbers or (i.role == "parameter" and i.name not in values))
+    # what the programs before have made is given to this one; a parameter that nothing has read yet takes the layout
+    # its first operator wants
+    open_ = tuple(
+        i for i in draft.graph.inputs if i.name in numbers or (i.role == "parameter" and i.name not in values)
+    )
     inputs = (*open_, *(GraphInput(n, "data", v.shape, v.dtype) for n, v in values.items() if n not in numbers))
     graph = Graph(inputs, nodes, (), draft.graph.name, prints=draft.graph.prints)
     build = Builder(replace(draft, graph=graph))
@@ -111,11 +145,17 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
         taken, attrs = tuple(shapes[i] for i in node.ins), dict(node.attrs)
         strategy = None if config.parallel_mode == "stand_alone" else node.strategy
         if strategy is None:
-            held = tuple(None if name in numbers or (name not in values and name not in build.views) else _placed(build, name) for name in node.ins)
+            held = tuple(
+                None if name in numbers or (name not in values and name not in build.views) else _placed(build, name)
+                for name in node.ins
+            )
             strategy = choose_from_inputs(node.opdef, taken, attrs, held, config.device_num, config)
         node = replace(node, strategy=strategy, strategy_source=node.strategy_source or "followed")
         rule = sharding_rule(node.opdef, taken, attrs, strategy, config.device_num, node.where)
-        ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True)))
+        ins = tuple(
+            build.operand(name, want, node, position)
+            for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True))
+        )
         build.compute(node, rule, ins)
         build.prints([node.name])
 
@@ -125,7 +165,9 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
             return output_value(build, name)
         have, shape = build.layout_and_shape(name)
         if parameter not in values:
-            layout = TensorLayout.replicated(config.device_num, len(shapes[name])) if name in build.views else have.whole()
+            layout = (
+                TensorLayout.replicated(config.device_num, len(shapes[name])) if name in build.views else have.whole()
+            )
             values[parameter] = Value(shapes[name], draft.graph.input(parameter).dtype, layout)
         want = values[parameter].layout
         if name not in build.views and have.same_placement(want):

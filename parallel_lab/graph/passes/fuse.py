@@ -1,4 +1,5 @@
-"""Pass `fuse`: messages of gradients, and of parameters that the optimizer parallel has cut, travel in buckets while the ranks compute.
+"""Pass `fuse`: messages of gradients, and of parameters that the optimizer parallel has cut, travel in buckets while
+the ranks compute.
 
     %bucket1         = concat(%w2.grad, %w1.grad)            side by side, in one array
     %bucket1.sent    = start(%bucket1)                       as soon as the last of them is made
@@ -6,14 +7,16 @@
     %bucket1.done    = wait(%bucket1.sent)
     %w2.grad.mirror  = split(%bucket1.done)                  a view
 
-Gradients are sent as they become ready, waited for behind the backward program in the order they were sent. Parameters are gathered one bucket ahead:
+Gradients are sent as they become ready, waited for behind the backward program in the order they were sent. Parameters
+are gathered one bucket ahead:
 the next one starts when the last one has been waited for, so that two buckets are in memory beside what is in use.
 
-Which messages share a bucket is in `buckets.py`. Where nobody asked for fusion the program stays as it is: each message by itself, behind the
-backward program. (MindSpore's back end joins all messages of id 1 by default; here the first look shows each for itself, and comm_fusion "auto" is
-one call.)
+Which messages share a bucket is in `buckets.py`. Where nobody asked for fusion the program stays as it is: each message
+by itself, behind the backward program. (MindSpore's back end joins all messages of id 1 by default; here the first look
+shows each for itself, and comm_fusion "auto" is one call.)
 
-Sums are made element by element in rank order, so results do not depend on buckets, to the bit. With gradients_mean a bucket travels as a mean.
+Sums are made element by element in rank order, so results do not depend on buckets, to the bit. With gradients_mean a
+bucket travels as a mean.
 """
 
 from __future__ import annotations
@@ -22,10 +25,9 @@ import heapq
 import itertools
 from dataclasses import dataclass, field, replace
 
+from ...ops.collectives.definitions import MESSAGES
 from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
 from .buckets import Member, members_of, shared_buckets, unreached
-
-__all__ = ["fuse_messages"]
 
 
 def fuse_messages(draft: Draft) -> Draft:
@@ -42,18 +44,24 @@ def fuse_messages(draft: Draft) -> Draft:
             found = shared_buckets(draft, members)
             if found is not None:
                 buckets += found
-                notes.append(f"{phase}: {len(members)} {kind} in {len(found)} message{'s' if len(found) != 1 else ''}{unreached(draft, members)}")
+                notes.append(
+                    f"{phase}: {len(members)} {kind} in {len(found)} "
+                    f"message{'s' if len(found) != 1 else ''}{unreached(draft, members)}"
+                )
         if buckets:
             program, buckets = _with_means(program, buckets)
             program = _placed(program, [_Bucket(members, values) for members in buckets])
             draft = draft.with_program(phase, program, values)
-    return draft.noted("fuse", "; ".join(notes) or "nobody asked for fusion: every message travels by itself")
+    return draft.noted("fuse", "; ".join(notes) or "no fusion was requested: every message travels by itself")
 
 
-def _with_means(program: tuple[Instr, ...], buckets: list[list[Member]]) -> tuple[tuple[Instr, ...], list[list[Member]]]:
-    """Program and buckets with means in the place of sums that are only divided by their number of addends, where a whole bucket is such.
+def _with_means(
+    program: tuple[Instr, ...], buckets: list[list[Member]]
+) -> tuple[tuple[Instr, ...], list[list[Member]]]:
+    """Program and buckets with means in place of sums that are only divided by their number of addends, where a
+    whole bucket is such.
 
-    Whoever adds a part divides it while it is in cache. The bits are the same: both divide the complete sum.
+    The rank that adds a part divides it while it is in cache. The bits are the same: both divide the complete sum.
     """
     readers: dict[str, list[Instr]] = {}
     for instr in program:
@@ -103,11 +111,13 @@ def _alone(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr]
 def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr], list[Instr]]:
     """One message for several.
 
-    A row of the bucket is what one rank of the group gives (all_gather: the only row; reduce_scatter: the rank's piece of every member), so that one
-    message along dim 0 brings each member's part to where its own message would have brought it.
+    A row of the bucket is what one rank of the group gives (all_gather: the only row; reduce_scatter: the rank's piece
+    of every member), so that one message along dim 0 brings each member's part to where its own message would have
+    brought it.
     """
     first, n = members[0].instr, members[0].instr.group_size
-    given, made = (n if first.kind == "reduce_scatter" else 1), (n if first.kind == "all_gather" else 1)
+    definition = MESSAGES[first.kind]
+    given, made = (n if definition.cut else 1), (n if definition.join else 1)
     width = sum(m.elements for m in members) // given
     origin = first.origin.made("fuse")
     names = [m.given.name for m in members]
@@ -117,12 +127,22 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
     turn = {"origin": origin, "micro_batch": first.micro_batch}
     place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
-    concat = Instr("concat", label, tuple(m.instr.ins[0] for m in members), label, attrs=attr_pairs({"rows": given}), **turn)
-    attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "reduce": first.attr("reduce"), "members": tuple(names)}
-    if first.kind != "all_reduce":
+    concat = Instr(
+        "concat", label, tuple(m.instr.ins[0] for m in members), label, attrs=attr_pairs({"rows": given}), **turn
+    )
+    attrs = {
+        "message": first.kind,
+        "fusion": first.attr("fusion", 0),
+        "reduce": first.attr("reduce"),
+        "members": tuple(names),
+    }
+    if "dim" in definition.attributes:
         attrs["dim"] = 0
     attrs = attr_pairs({name: value for name, value in attrs.items() if value is not None})
-    what = f"{'slices' if first.kind == 'all_gather' else 'gradients'} of {len(names)} parameters in one message: {', '.join(names)}"
+    what = (
+        f"{'slices' if first.kind == 'all_gather' else 'gradients'} of {len(names)} parameters in one message: "
+        f"{', '.join(names)}"
+    )
     start = Instr("start", sent, (label,), label, attrs=attrs, reason=what, **place)
     wait = Instr("wait", done, (sent,), label, attrs=attrs, **place)
     taking, at = [wait], 0
@@ -130,7 +150,15 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
         stop = at + member.elements // given
         cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
         message = member.instr
-        split = Instr("split", message.out, (done,), message.name, attrs=attr_pairs(cut), reason=message.reason, origin=message.origin)
+        split = Instr(
+            "split",
+            message.out,
+            (done,),
+            message.name,
+            attrs=attr_pairs(cut),
+            reason=message.reason,
+            origin=message.origin,
+        )
         taking.append(replace(split, micro_batch=message.micro_batch))
         at = stop
     return [concat, start], taking
@@ -138,7 +166,9 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
 
 @dataclass
 class _Step:
-    """Instructions that stay together, and when they want to run: the ready step with the smallest `turn` comes next."""
+    """Instructions that stay together, and when they want to run: the ready step with the smallest `turn` comes
+    next.
+    """
 
     instrs: list[Instr]
     needs: set[str]
@@ -149,8 +179,9 @@ class _Step:
 def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, ...]:
     """The program with its messages replaced by buckets.
 
-    What leads to a message only (the gradient itself, casts, sums of several uses) runs as soon as it can, and the message is started at once; what
-    follows from gradient messages only comes behind everything else, bucket by bucket. The rest keeps its order.
+    What leads to a message only (the gradient itself, casts, sums of several uses) runs as soon as it can, and the
+    message is started at once; what follows from gradient messages only comes behind everything else, bucket by bucket.
+    The rest keeps its order.
     """
     late, ahead = [b for b in buckets if not b.ahead], [b for b in buckets if b.ahead]
     replaced = {name for bucket in buckets for name in bucket.gives}
@@ -190,7 +221,12 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
             users.setdefault(name, set()).add(instr.out)
     found: set[str] = set()
     for instr in reversed(program):
-        if instr.out not in replaced and not instr.is_communication and (used := users.get(instr.out)) and used <= found | replaced:
+        if (
+            instr.out not in replaced
+            and not instr.is_communication
+            and (used := users.get(instr.out))
+            and used <= found | replaced
+        ):
             found.add(instr.out)
     return found
 

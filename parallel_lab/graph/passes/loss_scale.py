@@ -1,32 +1,34 @@
 """Pass `loss_scale`: the scale of a loss scaler as a value of the program.
 
-It stands before `differentiate`, which starts the chain of gradients with it; `update` divides by it, and lets it grow or shrink.
+It stands before `differentiate`, which starts the chain of gradients with it; `update` divides by it, and lets it grow
+or shrink.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from ...layout import TensorLayout
-from ...nn.amp import LOSS_SCALE
+from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.state import LOSS_SCALE
 from ..ir import Draft, Value, fresh_name
 
-__all__ = ["loss_scale_name", "scale_loss"]
 
-
-def scale_loss(draft: Draft, scaler: Any, by_hand: str = "") -> Draft:
-    """Add the scalar states of `scaler` (an `nn.LossScaler`), float32 and equal on all ranks.
-
-    by_hand  the input that holds the scale already, where the function multiplied its loss by it
+def scale_loss(draft: Draft) -> Draft:
+    """Add the scalar states of the optimizer's loss scaler (an `nn.LossScaler`), float32 and equal on all ranks. Where
+    the function multiplied its loss by the scale, an input holds it already.
     """
+    scaler, by_hand = draft.training.optimizer.loss_scaler, draft.training.scale_input
     values, states = draft.value_table(), []
     for kind in scaler.scalar_state():
         label = by_hand if by_hand and kind == LOSS_SCALE else fresh_name(kind, values)
         values[label] = Value((), "float32", TensorLayout.replicated(draft.config.device_num, 0))
         states.append((label, "", kind))
     done = replace(draft, values=tuple(sorted(values.items())), states=(*draft.states, *states))
-    how = "the loss is multiplied in the function itself" if draft.graph.seeds else "gradients start from the scale instead of 1"
+    how = (
+        "the loss is multiplied in the function itself"
+        if draft.graph.seeds
+        else "gradients start from the scale instead of 1"
+    )
     return done.noted("loss_scale", f"{scaler.rule}: {how}")
 
 

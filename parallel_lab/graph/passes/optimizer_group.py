@@ -1,11 +1,11 @@
-"""Pass `optimizer_group`: optimizer parallel in data_parallel mode (weight grouping, see `nn/weight_groups.py`).
+"""Pass `optimizer_group`: optimizer parallel in data_parallel mode (weight grouping, see `nn/optim/weight_groups.py`).
 
     update, on every rank     what all parameters share: learning rates, loss scale, clipping
     update, on the owner      the rule for its parameters; nobody else holds their states
     then                      one broadcast per parameter, from its owner, in the order of the owners
 
-One program serves all ranks, so an instruction that only one of them runs says so (`Instr.owner`): what nothing but an owner's update needs is the
-owner's alone.
+One program serves all ranks, so an instruction that only one of them runs says so (`Instr.owner`): what nothing but an
+owner's update needs is the owner's alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...nn.optim.weight_groups import update_owners
 from ..ir import Draft, Instr, attr_pairs, fresh_name
 
-__all__ = ["group_updates"]
 
-
-def group_updates(draft: Draft, owners: Mapping[str, int]) -> Draft:
-    """Let each parameter be updated by its owner.  owners: {parameter: rank}."""
+def group_updates(draft: Draft) -> Draft:
+    """Let each parameter be updated by its owner (`weight_groups.update_owners`)."""
     values, device_num = draft.value_table(), draft.config.device_num
+    owners = update_owners(draft.training.optimizer.parameters, device_num)
     if device_num == 1:
         return draft.noted("optimizer_group", "one rank updates all parameters")
     new = dict(draft.assignments)
@@ -39,13 +39,20 @@ def group_updates(draft: Draft, owners: Mapping[str, int]) -> Draft:
             attrs=attr_pairs({"root": owner, "shape": values[name].shape, "dtype": values[name].dtype, "fusion": 0}),
             axes=(0,),
             device_matrix=(device_num,),
-            reason=f"optimizer parallel: rank {owner} alone has updated {name!r}, and all ranks go on with its new value",
+            reason=f"optimizer parallel: rank {owner} alone has updated {name!r}, and all ranks go on with "
+            "its new value",
             origin=next(i.origin for i in instrs if i.out == new[name]).made("optimizer_group"),
         )
-    assignments = tuple((target, sent[target].out if target in sent else source) for target, source in draft.assignments)
-    done = draft.with_program("update", (*instrs, *sent.values()), values, assignments=assignments, owners=tuple(owned.items()))
+    assignments = tuple(
+        (target, sent[target].out if target in sent else source) for target, source in draft.assignments
+    )
+    done = draft.with_program(
+        "update", (*instrs, *sent.values()), values, assignments=assignments, owners=tuple(owned.items())
+    )
     most = max((list(owned.values()).count(rank) for rank in range(device_num)), default=0)
-    return done.noted("optimizer_group", f"{len(owned)} parameters in {device_num} groups of at most {most}, {len(sent)} broadcasts")
+    return done.noted(
+        "optimizer_group", f"{len(owned)} parameters in {device_num} groups of at most {most}, {len(sent)} broadcasts"
+    )
 
 
 def _with_owners(draft: Draft, owner_of: Mapping[str, int]) -> tuple[Instr, ...]:

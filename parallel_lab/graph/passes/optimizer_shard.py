@@ -1,20 +1,23 @@
-"""Pass `optimizer_shard`: optimizer parallel in the modes that cut operators. Ranks that would hold copies of a slice share it instead.
+"""Pass `optimizer_shard`: optimizer parallel in the modes that cut operators. Ranks that would hold copies of a slice
+share it instead.
 
     w whole on 8 ranks        each keeps 1/8 of the rows of w, of its gradient and of its optimizer states
     forward                   all_gather (w) before its first use
-    backward                  reduce_scatter takes the place of the mirror's all_reduce: `differentiate` makes it as the all_gather's counterpart
+    backward                  reduce_scatter takes the place of the mirror's all_reduce: `differentiate` makes it as the
+                              all_gather's counterpart
     update                    on what the rank keeps; nothing is sent
 
-A parameter is cut if R > 1 ranks hold the same slice, R divides dim 0 of the slice, and the whole parameter has at least
-`parallel_optimizer_threshold` KB. With optimizer_weight_shard_size = s < R only s consecutive holders share a slice, and R / s copies are left, whose
-gradients are still added up by an all_reduce. The cut by the model stays the outer one. Whatever does not fit stays as it was, and a note says why.
+A parameter is cut if R > 1 ranks hold the same slice, R divides dim 0 of the slice, and the whole parameter has at
+least `parallel_optimizer_threshold` KB. With optimizer_weight_shard_size = s < R only s consecutive holders share a
+slice, and R / s copies are left, whose gradients are still added up by an all_reduce. The cut by the model stays the
+outer one. Whatever does not fit stays as it was, and a note says why.
 
-Levels: level1 cuts weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at level1 gradient_accumulation_shard
-does it); level3 gathers weights for each micro-batch, and once more before its backward (`regather_parameters`), so that the gathered ones need not
-stay in memory between.
+Levels: level1 cuts weights and states; level2 also the buffer in which `nn.GradAccumulation` adds up gradients (at
+level1 gradient_accumulation_shard does it); level3 gathers weights for each micro-batch, and once more before its
+backward (`regather_parameters`), so that the gathered ones need not stay in memory between.
 
-A parameter that is only used in a narrower dtype is cast first: half the bytes travel. Its gradients are added up in float32 (gradient_fp32_sync).
-Rules: MindSpore, enable_parallel_optimizer, parallel_optimizer_config.
+A parameter that is only used in a narrower dtype is cast first: half the bytes travel. Its gradients are added up in
+float32 (gradient_fp32_sync). Rules: MindSpore, enable_parallel_optimizer, parallel_optimizer_config.
 """
 
 from __future__ import annotations
@@ -24,12 +27,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...context import ParallelConfig
-from ...errors import OptimizerParallelError, message
-from ...layout import TensorLayout
+from ...base.errors import OptimizerParallelError
+from ...base.settings.config import ParallelConfig
+from ...layout.tensor_layout import TensorLayout
 from ..ir import Draft, GraphInput, Instr, Value, attr_pairs, fresh_name
-
-__all__ = ["Shard", "accumulates_slices", "choose_shards", "is_parameter_gather", "regather_parameters", "shard_parameters", "shared_layout"]
 
 KB = 1024  # the unit of parallel_optimizer_threshold
 LOCAL_OPS = ("cast", "transpose")  # made again from a gathered parameter rather than kept
@@ -59,15 +60,17 @@ def is_parameter_gather(instr: Instr) -> bool:
 
 
 def accumulates_slices(config: ParallelConfig) -> bool:
-    """Whether accumulated gradients are kept cut: every micro-batch then sends its own, and no rank keeps a whole one."""
+    """Whether accumulated gradients are kept cut: every micro-batch then sends its own, and no rank keeps a whole
+    one.
+    """
     return config.gradient_accumulation_shard or config.optimizer_level != "level1"
 
 
 def shared_layout(layout: TensorLayout, ways: int) -> tuple[TensorLayout, tuple[int, ...]] | None:
     """(layout whose dim 0 is also cut among `ways` of the ranks that hold the same slice, the axes that do it).
 
-    Holders share with their neighbours in the order of the group: of (0, 8, 16, 24) with 2 ways, 0 with 8 and 16 with 24. None where axes of a device
-    matrix cannot say that.
+    Holders share with their neighbours in the order of the group: of (0, 8, 16, 24) with 2 ways, 0 with 8 and 16 with
+    24. None where axes of a device matrix cannot say that.
 
     >>> stored, axes = shared_layout(TensorLayout((2, 4), ((1,), ())), 2)
     >>> stored, axes
@@ -99,7 +102,9 @@ def _split_axis(layout: TensorLayout, axis: int, inner: int) -> TensorLayout:
     sizes = list(layout.device_matrix)
     at = len(sizes) - 1 - axis
     sizes[at : at + 1] = [sizes[at] // inner, inner]
-    return TensorLayout(tuple(sizes), tuple(tuple(a + 1 if a > axis else a for a in entry) for entry in layout.tensor_map))
+    return TensorLayout(
+        tuple(sizes), tuple(tuple(a + 1 if a > axis else a for a in entry) for entry in layout.tensor_map)
+    )
 
 
 def choose_shards(draft: Draft) -> tuple[Shard, ...]:
@@ -110,9 +115,15 @@ def choose_shards(draft: Draft) -> tuple[Shard, ...]:
     config = draft.config
     if config.optimizer_weight_shard_size > config.device_num:
         what = f"optimizer_weight_shard_size={config.optimizer_weight_shard_size} with {config.device_num} devices"
-        raise OptimizerParallelError(message(what, where="compile", allowed="At most as many ranks as there are; -1: all that hold the same slice"))
+        raise OptimizerParallelError(
+            what, where="compile", allowed="At most as many ranks as there are; -1: all that hold the same slice"
+        )
     values = draft.value_table()
-    return tuple(_decide(i, values[i.name].layout, config) for i in draft.graph.inputs if i.role == "parameter" and i.trainable and i.name in values)
+    return tuple(
+        _decide(i, values[i.name].layout, config)
+        for i in draft.graph.inputs
+        if i.role == "parameter" and i.trainable and i.name in values
+    )
 
 
 def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> Shard:
@@ -124,20 +135,25 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
     if not given.parallel_optimizer or given.layerwise:
         why = "parallel_optimizer=False" if not given.parallel_optimizer else "layerwise_parallel=True"
     elif size_bytes < config.parallel_optimizer_threshold * KB:
-        why = f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={config.parallel_optimizer_threshold}"
+        why = (
+            f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={config.parallel_optimizer_threshold}"
+        )
     elif replicas == 1:
         why = "every rank holds a slice of its own"
     elif not given.shape:
-        why = "a single number cannot be cut"
+        why = "a single number cannot be split"
     elif ways == 1 or replicas % ways:
-        why = f"optimizer_weight_shard_size={wanted} makes no equal groups of the {replicas} ranks that hold the same slice"
+        why = (
+            f"optimizer_weight_shard_size={wanted} makes no equal groups of the {replicas} ranks that hold the "
+            "same slice"
+        )
     elif (rows := layout.slice_shape(given.shape)[0]) % ways or not rows:
         why = f"dim 0 of its slice has {rows} elements, which {ways} ranks cannot share equally"
     if not why:
         found = shared_layout(layout, ways)
         if found is not None:
             return Shard(given.name, *found, ways, replicas)
-        why = f"{ways} neighbours among the {replicas} ranks that hold the same slice are no axes of the device matrix"
+        why = f"{ways} neighbours among the {replicas} ranks that hold the same slice are not axes of the device matrix"
     return Shard(given.name, None, (), 1, replicas, why)
 
 
@@ -145,7 +161,9 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
 
 
 def shard_parameters(draft: Draft) -> Draft:
-    """Store parameters cut among their replicas, and put each together before its first use. Raises what `choose_shards` raises."""
+    """Store parameters cut among their replicas, and put each together before its first use. Raises what
+    `choose_shards` raises.
+    """
     shards = choose_shards(draft)
     done = draft
     for shard in shards:
@@ -153,15 +171,19 @@ def shard_parameters(draft: Draft) -> Draft:
             done = _with_gather(done, shard)
     cut = [s for s in shards if s.layout is not None]
     listed = ": " + ", ".join(f"{s.name} {s.ways} ways" for s in cut) if cut else ""
-    done = done.noted("optimizer_shard", f"{len(cut)} of {len(shards)} parameters are cut among the ranks that hold copies{listed}")
+    done = done.noted(
+        "optimizer_shard", f"{len(cut)} of {len(shards)} parameters are sharded over the ranks that hold copies{listed}"
+    )
     for shard in shards:
         if shard.why:
-            done = done.noted("optimizer_shard", f"{shard.name} is not cut: {shard.why}")
+            done = done.noted("optimizer_shard", f"{shard.name} is not sharded: {shard.why}")
     return done
 
 
 def _with_gather(draft: Draft, shard: Shard) -> Draft:
-    """`draft` with one parameter stored as `shard` says, and put together before it is read; at level3 once more for every micro-batch."""
+    """`draft` with one parameter stored as `shard` says, and gathered before it is read; at level3 once more for
+    every micro-batch.
+    """
     used = draft.value_table()[shard.name]
     draft, source = _cast_first(draft, shard, used)
     values, program = draft.value_table(), draft.program("forward")
@@ -181,7 +203,10 @@ def _with_gather(draft: Draft, shard: Shard) -> Draft:
     if source in assigned and not labels:
         made.append(_gather(draft, shard, source, used, values, made[-1]))
         labels[0] = made[-1].out
-    late = tuple((target, next(iter(labels.values())) if value == source else value) for target, value in draft.forward_assignments)
+    late = tuple(
+        (target, next(iter(labels.values())) if value == source else value)
+        for target, value in draft.forward_assignments
+    )
     return draft.with_program("forward", tuple(made), values, forward_assignments=late)
 
 
@@ -189,9 +214,12 @@ def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[s
     """The instruction that puts a parameter together for `reader`; notes its value."""
     label = fresh_name(f"{shard.name}.gathered", values)
     values[label] = Value(used.shape, values[source].dtype, used.layout)
-    who = f"the {shard.replicas} ranks" if shard.ways == shard.replicas else f"{shard.ways} of the {shard.replicas} ranks"
+    who = (
+        f"the {shard.replicas} ranks" if shard.ways == shard.replicas else f"{shard.ways} of the {shard.replicas} ranks"
+    )
     reason = (
-        f"optimizer parallel: {who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each, with its gradient and optimizer "
+        f"optimizer parallel: {who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each, "
+        "with its gradient and optimizer "
         "states; the network needs the whole slice"
     )
     return Instr(
@@ -213,12 +241,16 @@ def _reading(instr: Instr, names: dict[str, str]) -> Instr:
 
 
 def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
-    """(draft, what is to be gathered): of a parameter that is read by nothing but casts to one narrower dtype, the cast of what a rank keeps, made
-    once: half the bytes travel, and casts of the same give the same.
+    """(draft, what is to be gathered): of a parameter that is read by nothing but casts to one narrower dtype, the cast
+    of what a rank keeps, made once: half the bytes travel, and casts of the same give the same.
     """
     program = draft.program("forward")
     casts = [i for i in program if shard.name in i.ins and i.kind != "print"]
-    if not casts or any(i.kind != "compute" or i.op != "cast" for i in casts) or len({i.attr("dtype") for i in casts}) > 1:
+    if (
+        not casts
+        or any(i.kind != "compute" or i.op != "cast" for i in casts)
+        or len({i.attr("dtype") for i in casts}) > 1
+    ):
         return draft, shard.name
     values, source = draft.value_table(), casts[0].out
     dtype = np.dtype(values[source].dtype)
@@ -241,7 +273,8 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
 
 
 def regather_parameters(draft: Draft) -> Draft:
-    """Gather parameters again before the backward program reads them, so that those of the forward program die with their last use there.
+    """Gather parameters again before the backward program reads them, so that those of the forward program die with
+    their last use there.
 
     Casts and other views of a parameter that backward reads are made again too; what needed further messages is kept.
     """
@@ -260,17 +293,27 @@ def regather_parameters(draft: Draft) -> Draft:
             ins = tuple(made_again(n, turn) for n in instr.ins)
             label = again[name, turn] = fresh_name(f"{name}.again", values)
             values[label] = values[name]
-            reason = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory" if ins == instr.ins else ""
+            reason = (
+                "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
+                if ins == instr.ins
+                else ""
+            )
             origin = instr.origin.made("regather")
-            program.append(replace(instr, out=label, ins=ins, strategy=None, reason=reason, origin=origin, micro_batch=turn))
+            program.append(
+                replace(instr, out=label, ins=ins, strategy=None, reason=reason, origin=origin, micro_batch=turn)
+            )
         return again[name, turn]
 
     for instr in draft.program("backward"):
         ins = tuple(made_again(name, instr.micro_batch) for name in instr.ins)
         program.append(replace(instr, ins=ins))
     count = len({sources[name].attr("parameter") for name, _ in again if is_parameter_gather(sources[name])})
-    return draft.with_program("backward", tuple(program), values).noted("regather", f"{count} parameters are gathered again for backward")
+    return draft.with_program("backward", tuple(program), values).noted(
+        "regather", f"{count} parameters are gathered again for backward"
+    )
 
 
 def _is_local(instr: Instr) -> bool:
-    return instr.kind in ("reshape", "slice") or (instr.kind == "compute" and (instr.opdef.view or instr.op in LOCAL_OPS))
+    return instr.kind in ("reshape", "slice") or (
+        instr.kind == "compute" and (instr.opdef.view or instr.op in LOCAL_OPS)
+    )

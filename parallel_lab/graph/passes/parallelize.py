@@ -1,10 +1,11 @@
 """Pass `parallelize`: from operators on whole tensors to instructions on slices.
 
-For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on the slices, and combine what
-a cut contraction or reduction left partial. Each inserted instruction says why it is there.
+For each operator, in order: bring every operand into the layout the strategy wants (redistribution steps), compute on
+the slices, and combine what a cut contraction or reduction left partial. Each inserted instruction says why it is
+there.
 
-Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators must agree (MindSpore: "has
-multiple users, but the TensorInfo are different").
+Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
+must agree (MindSpore: "has multiple users, but the TensorInfo are different").
 """
 
 from __future__ import annotations
@@ -14,74 +15,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...context import ParallelConfig
-from ...errors import ContextStrategyError, LayoutError, ShapeError, StrategyError, message
-from ...layout import TensorLayout
-from ...named_layout import Layout
-from ...ops.sharding import ShardingRule, result_layout, sharding_rule
-from ...redistribution import Step, apply, plan_redistribution
-from ..ir import LOCAL_MODES, Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
-
-__all__ = ["Builder", "View", "dataset_cuts", "dataset_layouts", "input_values", "output_value", "parallelize"]
-
-
-def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Cuts per dim of every data input, as `dataset_strategy` says.
-
-    "full_batch": nothing is cut; "data_parallel": rows are cut among all devices; a tuple: as it stands.
-    """
-    return tuple(layout.splits for layout in dataset_layouts(config, shapes))
-
-
-def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[TensorLayout, ...]:
-    """Layout of every data input, as `dataset_strategy` says; a Layout with named axes says itself where the slices lie.
-
-    Raises ContextStrategyError, a ValueError and, as in MindSpore, a RuntimeError, if it does not fit the inputs or the devices.
-    """
-    named = [x if isinstance(x, Layout) else None for x in config.dataset_strategy] if isinstance(config.dataset_strategy, tuple) else ()
-    if any(named) and (wrong := next((x for x in named if x is not None and x.device_num != config.device_num), None)) is not None:
-        what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
-        raise ContextStrategyError(message(what, where="compile", allowed=f"A device_matrix of {config.device_num}, as many as there are"))
-    cuts = _dataset_counts(config, shapes)
-    return tuple(
-        named[i].tensor_layout() if i < len(named) and named[i] is not None else TensorLayout.from_strategy(count, config.device_num)
-        for i, count in enumerate(cuts)
-    )
-
-
-def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    strategy = config.dataset_strategy
-    if strategy == "full_batch":
-        return tuple((1,) * len(s) for s in shapes)
-    if strategy == "data_parallel":
-        return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
-    if len(strategy) != len(shapes):
-        raise ContextStrategyError(
-            message(
-                f"dataset_strategy {strategy} has {len(strategy)} tuples",
-                where="compile",
-                allowed=f"One tuple per input; there are {len(shapes)} inputs",
-            )
-        )
-    counts = tuple(x.splits if isinstance(x, Layout) else x for x in strategy)
-    for position, (cuts, shape) in enumerate(zip(counts, shapes, strict=True)):
-        if config.device_num % math.prod(cuts):
-            raise ContextStrategyError(
-                message(
-                    f"dataset_strategy {strategy} makes {math.prod(cuts)} slices of input {position}, but there are {config.device_num} devices",
-                    where="compile",
-                    allowed="The product of all cuts must divide the number of devices",
-                )
-            )
-        if len(cuts) != len(shape):
-            raise ContextStrategyError(
-                message(
-                    f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}",
-                    where="compile",
-                    allowed="One count per dim",
-                )
-            )
-    return counts
+from ...base.errors import StrategyError
+from ...layout.halo import Halo
+from ...layout.redistribution import plan_redistribution
+from ...layout.redistribution_steps import Step, apply
+from ...layout.tensor_layout import TensorLayout
+from ...ops.collectives.definitions import MESSAGES
+from ...ops.machine.sharding import ShardingRule, result_layout, sharding_rule
+from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from .dataset_strategy import input_values
 
 
 @dataclass(frozen=True)
@@ -104,13 +46,27 @@ class Builder:
         self.parameters: dict[str, Node] = {}
         self.moved: dict[tuple[str, TensorLayout], str] = {}
         self.halos: dict[tuple[Any, ...], str] = {}
-        # parameters read in another dtype: their slices are cast where they are used, in the layout their operator wants
+        # parameters read in another dtype: their slices are cast where they are used, in the layout their operator
+        # wants
         self.casts: dict[str, Node] = {}
 
     def add(self, instr: Instr, value: Value) -> str:
         self.instrs.append(instr)
         self.values[instr.out] = value
         return instr.out
+
+    def insert(
+        self, kind: str, out: str, source: str, node: Node, value: Value, reason: str = "", **fields: Any
+    ) -> str:
+        """Add an instruction that moves or changes `source` on behalf of `node`: attributes, and of what is done in
+        groups `axes` and `device_matrix`. Returns its result.
+        """
+        place = {name: fields.pop(name) for name in ("axes", "device_matrix", "op", "op_class") if name in fields}
+        origin = node.origin.made("parallelize")
+        attrs = attr_pairs(fields)
+        return self.add(
+            Instr(kind, out, (source,), node.name, attrs=attrs, reason=reason, origin=origin, **place), value
+        )
 
     # ---- operands ----
 
@@ -137,7 +93,9 @@ class Builder:
         return self.values[name].layout, self.values[name].shape
 
     def parameter(self, given: GraphInput, want: TensorLayout, node: Node) -> str:
-        """Name of a parameter, which gets the layout that its first operator wants. Raises StrategyError if another one wants it otherwise."""
+        """Name of a parameter, which gets the layout that its first operator wants. Raises StrategyError if another one
+        wants it otherwise.
+        """
         first = self.parameters.get(given.name)
         if first is None:
             self.parameters[given.name] = node
@@ -145,14 +103,14 @@ class Builder:
         elif not self.values[given.name].layout.same_placement(want):
             have = self.values[given.name].layout
             raise StrategyError(
-                message(
-                    f"it is used by {first.where} with strategy {first.strategy}, which gives it slices {have.slice_shape(given.shape)} ({have}), "
-                    f"and by "
-                    f"{node.where} with strategy {node.strategy}, which gives it slices {want.slice_shape(given.shape)} ({want})",
-                    where=f"Parameter {given.name!r}, shape {given.shape}, has two layouts",
-                    allowed="A parameter has one layout: all operators that use it must cut it equally",
-                    hint=f"Give {node.name!r} a strategy that cuts it as {first.name!r} does",
-                )
+                f"it is used by {first.where} with strategy {first.strategy}, which gives it slices "
+                f"{have.slice_shape(given.shape)} ({have}), "
+                f"and by "
+                f"{node.where} with strategy {node.strategy}, which gives it slices "
+                f"{want.slice_shape(given.shape)} ({want})",
+                where=f"Parameter {given.name!r}, shape {given.shape}, has two layouts",
+                allowed="A parameter has one layout: all operators that use it must split it equally",
+                hint=f"Give {node.name!r} a strategy that splits it as {first.name!r} does",
             )
         return given.name
 
@@ -166,11 +124,17 @@ class Builder:
         source = self.operand(cast.ins[0], want, node, 0)
         if name not in self.values:
             made = Value(cast.shape, cast.dtype, self.values[source].layout)
-            self.add(Instr("compute", name, (source,), name, cast.op, cast.op_class, cast.attrs, origin=cast.origin), made)
+            self.add(
+                Instr("compute", name, (source,), name, cast.op, cast.op_class, cast.attrs, origin=cast.origin), made
+            )
         return name
 
-    def redistribute(self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int) -> str:
-        """Steps that bring `name` from layout `have` (global shape `shape`) into `want`, through reshapes on the way. Returns the last value."""
+    def redistribute(
+        self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int
+    ) -> str:
+        """Steps that bring `name` from layout `have` (global shape `shape`) into `want`, through reshapes on the way.
+        Returns the last value.
+        """
         target = self.graph.shapes()[name]
         through = None
         source = name
@@ -179,7 +143,10 @@ class Builder:
         steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
         what = "it" if through is None else repr(name)
-        wanted = f"{node.name!r} wants slices {want.slice_shape(target)} of {what} (strategy {node.strategy}, input {position})"
+        wanted = (
+            f"{node.name!r} wants slices {want.slice_shape(target)} of {what} (strategy {node.strategy}, input "
+            f"{position})"
+        )
         folded: list[tuple[Step, TensorLayout]] = []
         layout = have
         for step in steps:
@@ -191,10 +158,11 @@ class Builder:
         for number, (step, layout) in enumerate(folded):
             last = number == len(folded) - 1
             label = fresh_name(f"{name}.for.{node.name}" if last else f"{name}.{step.kind}.{node.name}", self.values)
-            instr = step_instr(step, label, current, node, f"{maker}; {wanted}")
             final = want if last else layout
-            self.values[label] = value = Value(_global_shape(step.out_shape, final), self.values[source].dtype, final)
-            current = self.add(instr, value)
+            value = Value(_global_shape(step.out_shape, final), self.values[source].dtype, final)
+            place = {"axes": step.axes, "device_matrix": step.device_matrix}
+            why = f"{maker}; {wanted}"
+            current = self.insert(step.kind, label, current, node, value, why, **step_attrs(step), **place)
         if current == source:
             # only the way to describe the placement changed (or nothing did)
             return self.alias(source, want, target, name, node) if through is not None or target != shape else source
@@ -204,8 +172,7 @@ class Builder:
         """The slices of `source` in another shape: nothing moves."""
         label = fresh_name(f"{name}.for.{node.name}", self.values)
         made = Value(shape, self.values[source].dtype, want)
-        instr = Instr("reshape", label, (source,), node.name, attrs=attr_pairs({"shape": made.slice_shape}), origin=node.origin.made("parallelize"))
-        return self.add(instr, made)
+        return self.insert("reshape", label, source, node, made, shape=made.slice_shape)
 
     def prints(self, names: Iterable[str]) -> None:
         """Instructions for what `construct` prints of these values."""
@@ -224,22 +191,37 @@ class Builder:
         if given.name not in self.values:
             # no operator reads it: it is kept as its new value comes
             self.parameter(
-                given, have.whole() if source not in self.views else TensorLayout.replicated(self.config.device_num, len(given.shape)), maker
+                given,
+                have.whole()
+                if source not in self.views
+                else TensorLayout.replicated(self.config.device_num, len(given.shape)),
+                maker,
             )
         want = self.values[name].layout
-        return source if source not in self.views and have.same_placement(want) else self.redistribute(source, have, shape, want, maker, 0)
+        return (
+            source
+            if source not in self.views and have.same_placement(want)
+            else self.redistribute(source, have, shape, want, maker, 0)
+        )
 
     # ---- operators ----
 
     def own_rows(self, node: Node) -> bool:
-        """Let each rank take the part of its own rows that a slice takes of all rows; False if that does not come out even.
+        """Let each rank take the part of its own rows that a slice takes of all rows; False if that does not come out
+        even.
 
-        The result is cut as the operand is, and together the slices hold all rows once: right where only their sum matters, as in micro-batches of
-        gradient accumulation. (MindSpore, skip_redistribution.)
+        The result is cut as the operand is, and together the slices hold all rows once: right where only their sum
+        matters, as in micro-batches of gradient accumulation. (MindSpore, skip_redistribution.)
         """
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)
-        if name in self.views or have is None or have.layout is None or self.is_parameter(name) or any(s != 1 for s in attrs["strides"]):
+        if (
+            name in self.views
+            or have is None
+            or have.layout is None
+            or self.is_parameter(name)
+            or any(s != 1 for s in attrs["strides"])
+        ):
             return False
         total, rows = have.shape[0], have.slice_shape[0]
         begin, end = (attrs[key][0] * rows for key in ("begin", "end"))
@@ -248,36 +230,38 @@ class Builder:
             return False
         local = {**attrs, "begin": (begin // total, *attrs["begin"][1:]), "end": (end // total, *have.slice_shape[1:])}
         made = Value(node.shape, node.dtype, have.layout)
-        self.add(Instr("compute", node.name, (name,), node.name, node.op, node.op_class, attr_pairs(local), origin=node.origin), made)
+        self.add(
+            Instr(
+                "compute", node.name, (name,), node.name, node.op, node.op_class, attr_pairs(local), origin=node.origin
+            ),
+            made,
+        )
         return True
 
     def windowed(self, node: Node, rule: ShardingRule, name: str) -> str:
-        """The value that holds, of operand 0, what the operator's windows need: one halo_exchange per dim whose slices do not suffice.
+        """The value that holds, of operand 0, what the operator's windows need: one halo_exchange per dim whose slices
+        do not suffice.
 
-        The second dim is exchanged with the first one's rows already there, so corners come from the diagonal neighbour in two steps.
+        The second dim is exchanged with the first one's rows already there, so corners come from the diagonal neighbour
+        in two steps.
         """
         for dim, axes, window in rule.windows:
             key = (name, dim, axes, rule.out.device_matrix, window)
             if key not in self.halos:
                 have = self.values[name]
                 label = fresh_name(f"{name}.halo.{node.name}", self.values)
-                instr = Instr(
-                    "halo_exchange",
-                    label,
-                    (name,),
-                    node.name,
-                    attrs=attr_pairs({"dim": dim, "window": window, "fusion": 0}),
-                    axes=axes,
-                    device_matrix=rule.out.device_matrix,
-                    origin=node.origin.made("parallelize"),
-                )
-                before, after = instr.halo.reach()
-                reason = (
-                    f"{node.name!r} slides a window along dim {dim}, cut {instr.group_size} ways: beside its own slice a rank needs up to {before} "
-                    f"elements of the rank before and {after} of the rank after it; outside the tensor are zeros"
-                )
                 shape = tuple(window[2] if d == dim else size for d, size in enumerate(have.slice_shape))
-                self.halos[key] = self.add(replace(instr, reason=reason), Value(shape, have.dtype, None))
+                matrix = rule.out.device_matrix
+                members = math.prod(matrix[-1 - axis] for axis in axes)
+                before, after = Halo(*window, members=members).reach()
+                reason = (
+                    f"{node.name!r} slides a window along dim {dim}, split {members} ways: beside its own slice a rank "
+                    f"needs up to {before} elements of the rank before and {after} of the rank after it; outside the "
+                    "tensor are zeros"
+                )
+                made, place = Value(shape, have.dtype, None), {"axes": axes, "device_matrix": matrix}
+                attrs = {"dim": dim, "window": window, "fusion": 0}
+                self.halos[key] = self.insert("halo_exchange", label, name, node, made, reason, **attrs, **place)
             name = self.halos[key]
         return name
 
@@ -324,7 +308,8 @@ class Builder:
         """
         final = result_layout(node.opdef, rule, node.shape, node.out_strategy, node.where)
         cut = [label for label, axes in rule.axes if set(axes) & set(rule.out.partial)]
-        # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name the dim instead
+        # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name
+        # the dim instead
         named = node.opdef.names_labels
         dims = " and ".join(f"'{c}'" if named else f"dim {'abcdefghijklmnopqrstuvwxyz'.index(c)}" for c in cut)
         count = 1
@@ -337,29 +322,32 @@ class Builder:
             "min": ("takes the minimum", "candidates"),
             "prod": ("multiplies", "factors"),
         }[rule.out.reduce]
-        reason = f"{node.name!r} {does} over {dims}, cut {count} ways: each rank holds one of {count} {what} of the result"
-        origin = node.origin.made("parallelize")
+        reason = (
+            f"{node.name!r} {does} over {dims}, split {count} ways: each rank holds one of {count} {what} of the result"
+        )
         if not final.same_placement(rule.out.whole()):
             self.scatter(node, rule, label, name, final, reason)
         else:
             axes = tuple(sorted((a for a in rule.out.partial if rule.out.axis_size(a) > 1), reverse=True))
-            attrs = attr_pairs({"reduce": rule.out.reduce, "fusion": 0})
-            instr = Instr(
-                "all_reduce", name, (label,), node.name, attrs=attrs, axes=axes, device_matrix=rule.out.device_matrix, reason=reason, origin=origin
-            )
-            self.add(instr, Value(node.shape, node.dtype, final))
+            place, made = {"axes": axes, "device_matrix": rule.out.device_matrix}, Value(node.shape, node.dtype, final)
+            self.insert("all_reduce", name, label, node, made, reason, reduce=rule.out.reduce, fusion=0, **place)
         if node.opdef.mean:
-            divide = Instr("compute", node.name, (name,), node.name, "divide_by", "RealDiv", attr_pairs({"count": count}), origin=origin)
-            self.add(divide, Value(node.shape, node.dtype, final))
+            made, operator = Value(node.shape, node.dtype, final), {"op": "divide_by", "op_class": "RealDiv"}
+            self.insert("compute", node.name, name, node, made, count=count, **operator)
 
     def scatter(self, node: Node, rule: ShardingRule, label: str, name: str, final: TensorLayout, reason: str) -> None:
         """reduce_scatter of partial sums into `final`, where one dim is cut by the partial axes too.
 
-        A group hands out parts in rank order, so axes that cut the dim in another order than the device matrix has them are one message each.
+        A group hands out parts in rank order, so axes that cut the dim in another order than the device matrix has them
+        are one message each.
         """
         layout = rule.out
-        dim = next(d for d, (have, want) in enumerate(zip(layout.tensor_map, final.tensor_map, strict=True)) if have != want)
-        runs = descending_runs(tuple(a for a in final.tensor_map[dim][len(layout.tensor_map[dim]) :] if layout.axis_size(a) > 1))
+        dim = next(
+            d for d, (have, want) in enumerate(zip(layout.tensor_map, final.tensor_map, strict=True)) if have != want
+        )
+        runs = descending_runs(
+            tuple(a for a in final.tensor_map[dim][len(layout.tensor_map[dim]) :] if layout.axis_size(a) > 1)
+        )
         for number, axes in enumerate(runs):
             last = number == len(runs) - 1
             left = tuple(a for a in layout.partial if a not in axes)
@@ -367,22 +355,21 @@ class Builder:
             layout = final if last else TensorLayout(layout.device_matrix, entries, left, layout.reduce)
             parts = math.prod(layout.axis_size(a) for a in axes)
             along = "rows" if dim == 0 else f"dim {dim}"
-            why = f"out_strategy {node.out_strategy}" if node.out_strategy is not None else "enable_nd_tp: its sums are scattered"
-            instr = Instr(
-                "reduce_scatter",
-                name if last else fresh_name(f"{name}.scatter", self.values),
-                (label,),
-                node.name,
-                attrs=attr_pairs({"reduce": layout.reduce, "fusion": 0, "dim": dim}),
-                axes=axes,
-                device_matrix=layout.device_matrix,
-                reason=f"{reason}, and keeps 1/{parts} of its {along} ({why})",
-                origin=node.origin.made("parallelize"),
+            why = (
+                f"out_strategy {node.out_strategy}"
+                if node.out_strategy is not None
+                else "enable_nd_tp: its sums are scattered"
             )
-            label = self.add(instr, Value(node.shape, node.dtype, layout))
+            why = f"{reason}, and keeps 1/{parts} of its {along} ({why})"
+            attrs = {"reduce": layout.reduce, "fusion": 0, "dim": dim}
+            made, place = Value(node.shape, node.dtype, layout), {"axes": axes, "device_matrix": layout.device_matrix}
+            out = name if last else fresh_name(f"{name}.scatter", self.values)
+            label = self.insert("reduce_scatter", out, label, node, made, why, **attrs, **place)
 
     def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
-        """The value that holds operand `name` after its innermost cuts were gathered for a product (enable_nd_tp): `have` to `want`."""
+        """The value that holds operand `name` after its innermost cuts were gathered for a product (enable_nd_tp):
+        `have` to `want`.
+        """
         key = (name, want.canonical())
         if have.same_placement(want) or key in self.moved:
             return self.moved.get(key, name)
@@ -390,22 +377,20 @@ class Builder:
         for dim, (cut, left) in enumerate(zip(have.tensor_map, want.tensor_map, strict=True)):
             runs = descending_runs(tuple(a for a in cut[len(left) :] if have.axis_size(a) > 1))
             for axes in reversed(runs):
-                entries = tuple(tuple(a for a in entry if a not in axes) if d == dim else entry for d, entry in enumerate(layout.tensor_map))
+                entries = tuple(
+                    tuple(a for a in entry if a not in axes) if d == dim else entry
+                    for d, entry in enumerate(layout.tensor_map)
+                )
                 layout = TensorLayout(have.device_matrix, entries)
                 count = math.prod(have.axis_size(a) for a in axes)
-                reason = f"{node.name!r} gathers dim {dim} of input {position}, which is cut {count} ways more than its product is (enable_nd_tp)"
-                instr = Instr(
-                    "all_gather",
-                    fresh_name(f"{node.ins[position]}.gathered.{node.name}", self.values),
-                    (name,),
-                    node.name,
-                    attrs=attr_pairs({"dim": dim, "fusion": 0}),
-                    axes=axes,
-                    device_matrix=have.device_matrix,
-                    reason=reason,
-                    origin=node.origin.made("parallelize"),
+                reason = (
+                    f"{node.name!r} gathers dim {dim} of input {position}, which is split {count} ways more than "
+                    "its product is (enable_nd_tp)"
                 )
-                name = self.add(instr, Value(made.shape, made.dtype, layout))
+                label = fresh_name(f"{node.ins[position]}.gathered.{node.name}", self.values)
+                place = {"axes": axes, "device_matrix": have.device_matrix}
+                value = Value(made.shape, made.dtype, layout)
+                name = self.insert("all_gather", label, name, node, value, reason, dim=dim, fusion=0, **place)
         self.moved[key] = name
         return name
 
@@ -429,78 +414,56 @@ def _global_shape(slice_shape: tuple[int, ...], layout: TensorLayout) -> tuple[i
     return tuple(n * cut for n, cut in zip(slice_shape, layout.splits, strict=True))
 
 
-def step_instr(step: Step, out: str, source: str, node: Node, reason: str) -> Instr:
-    """A redistribution step as an instruction of the program."""
-    attrs: dict[str, Any] = {"reshape": {}, "all_reduce": {"reduce": "sum"}, "reduce_scatter": {"reduce": "sum"}}.get(step.kind, {})
-    attrs = dict(attrs)
-    for field in ("dim", "split_dim", "concat_dim", "reduce"):
-        if hasattr(step, field):
-            attrs[field] = getattr(step, field)
-    if step.kind == "reshape":
-        attrs["shape"] = step.out_shape
-    elif step.kind != "slice":
-        attrs["fusion"] = 0
-    return Instr(
-        step.kind,
-        out,
-        (source,),
-        node.name,
-        attrs=attr_pairs(attrs),
-        axes=step.axes,
-        device_matrix=step.device_matrix,
-        reason=reason,
-        origin=node.origin.made("parallelize"),
-    )
-
-
-def input_values(draft: Draft) -> dict[str, Value]:
-    """What the program is given beside parameters: data laid out as `dataset_strategy` says, constants and numbers on every rank.
-
-    Raises ShapeError when an input does not fit the dataset strategy.
-    """
-    graph, config = draft.graph, draft.config
-    values: dict[str, Value] = {}
-    data = [i for i in graph.inputs if i.role == "data"]
-    local = config.parallel_mode in LOCAL_MODES  # traced on one rank's shapes
-    for given, layout in zip(data, dataset_layouts(config, tuple(i.shape for i in data)), strict=True):
-        cuts = layout.splits
-        try:
-            shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if local else given.shape
-            layout.check_shape(shape)
-        except LayoutError as error:
-            raise ShapeError(
-                message(f"dataset_strategy cuts input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile")
-            ) from error
-        values[given.name] = Value(shape, given.dtype, layout)
-    for given in graph.inputs:
-        if given.role in ("constant", "scalar", "step"):
-            values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape)))
-    return values
+def step_attrs(step: Step) -> dict[str, Any]:
+    """Attributes of the instruction that does a redistribution step."""
+    names = (name for name in ("dim", "split_dim", "concat_dim", "reduce") if hasattr(step, name))
+    attrs: dict[str, Any] = {name: getattr(step, name) for name in names}
+    if step.kind in MESSAGES:
+        reduce = {"reduce": "sum"} if MESSAGES[step.kind].reducing else {}
+        return {**reduce, **attrs, "fusion": 0}
+    return {**attrs, "shape": step.out_shape} if step.kind == "reshape" else attrs
 
 
 def parallelize(draft: Draft) -> Draft:
     """Make the forward program.
 
-    Raises StrategyError when operators disagree about a parameter, ShapeError when inputs do not fit the dataset strategy.
+    Raises StrategyError when operators disagree about a parameter, ShapeError when inputs do not fit the dataset
+    strategy.
     """
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
     shapes = graph.shapes()
     for node in graph.of_phase("forward"):
-        if node.op == "cast" and node.strategy_source == "default" and (build.is_parameter(node.ins[0]) or node.ins[0] in build.casts):
+        if (
+            node.op == "cast"
+            and node.strategy_source == "default"
+            and (build.is_parameter(node.ins[0]) or node.ins[0] in build.casts)
+        ):
             build.casts[node.name] = node
             continue
         if node.opdef.view:
             if build.is_parameter(node.ins[0]) or node.ins[0] in build.casts:
-                build.operand(node.ins[0], TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]])), node, 0)
+                build.operand(
+                    node.ins[0], TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]])), node, 0
+                )
             build.views[node.name] = View(node.ins[0], node)
             build.prints([node.name])
             continue
         if node.own_rows and build.own_rows(node):
             build.prints([node.name])
             continue
-        rule = sharding_rule(node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.strategy, config.device_num, node.where)
-        ins = tuple(build.operand(name, want, node, position) for position, (name, want) in enumerate(zip(node.ins, rule.wanted, strict=True)))
+        rule = sharding_rule(
+            node.opdef,
+            tuple(shapes[i] for i in node.ins),
+            dict(node.attrs),
+            node.strategy,
+            config.device_num,
+            node.where,
+        )
+        ins = tuple(
+            build.operand(name, want, node, position)
+            for position, (name, want) in enumerate(zip(node.ins, rule.wanted, strict=True))
+        )
         if rule.stored is not None:
             pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
             ins = tuple(build.gathered(name, have, want, node, position) for position, (name, have, want) in pairs)
@@ -511,22 +474,32 @@ def parallelize(draft: Draft) -> Draft:
     build.prints(i.name for i in graph.inputs if i.name in build.values and i.role not in ("scalar", "step"))
     roles = {i.name: i.role for i in graph.inputs}
     # a parameter that only the update program reads gets its layout there; numbers need none
-    read = [n for n in graph.read_late() if n in build.values or n in build.views or n in build.casts or roles.get(n) not in ("parameter", "scalar")]
+    read = [
+        n
+        for n in graph.read_late()
+        if n in build.values or n in build.views or n in build.casts or roles.get(n) not in ("parameter", "scalar")
+    ]
     bridges = tuple((name, output_value(build, name)) for name in read)
     outputs = tuple(dict(bridges).get(name, name) for name in graph.outputs)
     messages = sum(i.is_communication for i in build.instrs)
     done = draft.with_program("forward", graph.numbered(build.instrs), build.values, outputs=outputs, bridges=bridges)
-    return replace(done, forward_assignments=assigned).noted("parallelize", f"{len(build.instrs)} instructions, {messages} messages")
+    return replace(done, forward_assignments=assigned).noted(
+        "parallelize", f"{len(build.instrs)} instructions, {messages} messages"
+    )
 
 
 def output_value(build: Builder, name: str) -> str:
-    """The value of a graph output; a reshaped one is brought into the batch-parallel layout of its shape, or made whole."""
+    """The value of a graph output; a reshaped one is brought into the batch-parallel layout of its shape, or made
+    whole.
+    """
     if name in build.casts and name not in build.values:
         node = source = build.casts[name]
         while source.ins[0] in build.casts:
             source = build.casts[source.ins[0]]
         known = build.values.get(source.ins[0])
-        return build.cast_parameter(name, known.layout if known else TensorLayout.replicated(build.config.device_num, len(node.shape)), node)
+        return build.cast_parameter(
+            name, known.layout if known else TensorLayout.replicated(build.config.device_num, len(node.shape)), node
+        )
     if name not in build.views:
         return name
     shape, device_num = build.graph.shapes()[name], build.config.device_num

@@ -2,15 +2,17 @@
 
     strategies (parallel_mode="auto_parallel", search_mode="sharding_propagation")
         matmul   ((2, 4), (4, 1))    given
-        relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): every rank cuts its part out, no message
+        relu     ((2, 4),)           follows matmul, whose result has slices (8, 16): every rank cuts its part out, no
+                 message
         matmul2  ((2, 4), (4, 1))    follows relu, whose result has slices (8, 4): it is taken as it lies
 
-From every given operator in turn, breadth first, consumers before producers. A neighbour without a strategy takes the candidate that needs least
-communication on the edge between the two (`candidates.py`). Only redistribution is looked at, not the time of a step.
+From every given operator in turn, breadth first, consumers before producers. A neighbour without a strategy takes the
+candidate that needs least communication on the edge between the two (`candidates.py`). Only redistribution is looked
+at, not the time of a step.
 
-An operator between two given ones may have to be redistributed on one side. A parameter that several operators read is a neighbour of all of them and
-must be cut equally. Reshapes are passed through: the edge leads from the tensor before to the one behind. Rules: MindSpore, graph_costmodel
-(StrategyPropagate, BFS).
+An operator between two given ones may have to be redistributed on one side. A parameter that several operators read is
+a neighbour of all of them and must be cut equally. Reshapes are passed through: the edge leads from the tensor before
+to the one behind. Rules: MindSpore, graph_costmodel (StrategyPropagate, BFS).
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...context import ParallelConfig
-from ...errors import StrategyError, message
-from ...layout import TensorLayout
-from ...ops.registry import Strategy
-from ...ops.sharding import ShardingRule, default_strategy, legal_strategies, result_layout, sharding_rule
+from ...base.errors import StrategyError, message
+from ...base.settings.config import ParallelConfig
+from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.primitive import Strategy
+from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, result_layout, sharding_rule
 from ..ir import Graph, Node
-from .candidates import Edge, Operator, Score, candidate_strategies, choose_from_inputs, meeting, score
-from .parallelize import dataset_layouts
-
-__all__ = ["candidate_strategies", "choose_from_inputs", "propagate_strategies"]
+from .candidates import Edge, Operator, Score, candidate_strategies, meeting, score
+from .dataset_strategy import dataset_layouts
 
 
 def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bool = True) -> Graph:
-    """The graph with a strategy for every operator of the forward program, spread from those that have one; each with the reason for it.
+    """The graph with a strategy for every operator of the forward program, spread from those that have one; each with
+    the reason for it.
 
-    need_given  True: a graph in which no operator was given a strategy is refused. False (MindSpore 2.10): the inputs are where it starts
+    need_given  True: a graph in which no operator was given a strategy is refused. False (MindSpore 2.10): the inputs
+                are where it starts
 
     Raises StrategyError if nothing was given, or if operators that read one parameter cannot cut it equally.
     """
@@ -46,12 +48,10 @@ def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bo
     if need_given and not any(n.strategy is not None for n in nodes):
         example = next((n for n in nodes if n.op == "matmul"), nodes[0] if nodes else None)
         raise StrategyError(
-            message(
-                f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators",
-                where="compile, search_mode='sharding_propagation'",
-                allowed="At least one: the strategies of all others follow from it",
-                hint=f"Give one: .shard(...) on an operator{f' such as {example.where}' if example else ''}",
-            )
+            f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators",
+            where="compile, search_mode='sharding_propagation'",
+            allowed="At least one: the strategies of all others follow from it",
+            hint=f"Give one: .shard(...) on an operator{f' such as {example.where}' if example else ''}",
         )
     return _Propagation(graph, config, nodes).run()
 
@@ -111,12 +111,21 @@ class _Propagation:
     def data_layouts(self) -> dict[str, TensorLayout]:
         """Layouts of what the graph is given beside parameters and numbers."""
         given = [i for i in self.graph.inputs if i.role == "data"]
-        found = {i.name: layout for i, layout in zip(given, dataset_layouts(self.config, tuple(i.shape for i in given)), strict=True)}
-        return found | {i.name: TensorLayout.replicated(self.device_num, len(i.shape)) for i in self.graph.inputs if i.role == "constant"}
+        found = {
+            i.name: layout
+            for i, layout in zip(given, dataset_layouts(self.config, tuple(i.shape for i in given)), strict=True)
+        }
+        return found | {
+            i.name: TensorLayout.replicated(self.device_num, len(i.shape))
+            for i in self.graph.inputs
+            if i.role == "constant"
+        }
 
     def operator(self, node: Node) -> Operator:
         itemsize = np.dtype(node.dtype).itemsize
-        return Operator(node.opdef, tuple(self.shapes[i] for i in node.ins), node.attrs, node.shape, self.device_num, itemsize)
+        return Operator(
+            node.opdef, tuple(self.shapes[i] for i in node.ins), node.attrs, node.shape, self.device_num, itemsize
+        )
 
     def from_producer(self, source: str, layout: TensorLayout, reader: str) -> list[Edge]:
         """The edges by which operator `reader` reads the tensor `source`, laid out as `layout`."""
@@ -145,7 +154,9 @@ class _Propagation:
             parameter = self.parameter(node.ins[0]) if node.opdef.view else None
             if parameter is not None:
                 # a reshaped parameter has no layout of its own to pass on: every rank keeps all of it
-                self.held.setdefault(parameter, (TensorLayout.replicated(self.device_num, len(self.shapes[parameter])), node.name))
+                self.held.setdefault(
+                    parameter, (TensorLayout.replicated(self.device_num, len(self.shapes[parameter])), node.name)
+                )
         given = [n for n in self.nodes.values() if n.strategy is not None]
         for node in given:
             shapes = tuple(self.shapes[i] for i in node.ins)
@@ -167,7 +178,10 @@ class _Propagation:
         while waiting:
             name = waiting.popleft()
             if name in self.nodes:
-                reached = [(reader, self.from_producer(name, self.decided[name].result, reader), name) for reader in self.consumers(name)]
+                reached = [
+                    (reader, self.from_producer(name, self.decided[name].result, reader), name)
+                    for reader in self.consumers(name)
+                ]
                 for operand in dict.fromkeys(self.source(i) for i in self.nodes[name].ins):
                     if operand in self.nodes:
                         reached.append((operand, None, name))
@@ -178,7 +192,9 @@ class _Propagation:
                 reached = [(reader, [], name) for reader in self.consumers(name)]
             for other, edges, neighbour in reached:
                 if other not in self.decided:
-                    self.choose(self.nodes[other], self.from_consumer(other, neighbour) if edges is None else edges, neighbour)
+                    self.choose(
+                        self.nodes[other], self.from_consumer(other, neighbour) if edges is None else edges, neighbour
+                    )
                     waiting.append(other)
 
     def consumers(self, source: str) -> list[str]:
@@ -208,9 +224,16 @@ class _Propagation:
         self.settle(node, rule, self.reason(operator, node, best, edges, neighbour, options, legal))
 
     def following(
-        self, operator: Operator, candidates: tuple[Strategy, ...], legal: tuple[Strategy, ...], edges: list[Edge], neighbour: str
+        self,
+        operator: Operator,
+        candidates: tuple[Strategy, ...],
+        legal: tuple[Strategy, ...],
+        edges: list[Edge],
+        neighbour: str,
     ) -> Sequence[Strategy]:
-        """What `elementwise_op_strategy_follow` leaves: an element-wise operator is cut as its producer, or that as it."""
+        """What `elementwise_op_strategy_follow` leaves: an element-wise operator is cut as its producer, or that as
+        it.
+        """
         reads = [e for e in edges if e.position is not None]
         if operator.is_elementwise and reads:
             same = [s for s in legal if any(s[e.position] == e.layout.splits for e in reads if e.shape == e.own_shape)]
@@ -220,7 +243,9 @@ class _Propagation:
         return candidates
 
     def follow_producers(self) -> None:
-        """Element-wise operators that were reached from behind, or before their producer was: cut as it is in the end, if their parameters allow."""
+        """Element-wise operators that were reached from behind, or before their producer was: cut as it is in the end,
+        if their parameters allow.
+        """
         for node in self.nodes.values():
             operator = self.operator(node)
             if node.strategy is not None or not operator.is_elementwise:
@@ -237,7 +262,11 @@ class _Propagation:
             options = self.agreeing(node, self.following(operator, (), legal, edges, producer))
             if options:
                 chosen = min(options, key=lambda s, o=operator, e=edges: score(o, s, e))
-                self.settle(node, operator.rule(chosen), f"cut as {producer!r} is, which makes its operand (elementwise_op_strategy_follow)")
+                self.settle(
+                    node,
+                    operator.rule(chosen),
+                    f"split as {producer!r} is, which makes its operand (elementwise_op_strategy_follow)",
+                )
 
     def agreeing(self, node: Node, strategies: Iterable[Strategy]) -> list[Strategy]:
         """Those under which the node cuts its parameters as their other operators do."""
@@ -249,7 +278,9 @@ class _Propagation:
         operator, found = self.operator(node), []
         for strategy in strategies:
             ins = operator.rule(strategy).ins
-            if all(ins[i].same_placement(layout) for i, layout in held) and all(ins[i].same_placement(ins[j]) for i, j in twice):
+            if all(ins[i].same_placement(layout) for i, layout in held) and all(
+                ins[i].same_placement(ins[j]) for i, j in twice
+            ):
                 found.append(strategy)
         return found
 
@@ -280,34 +311,59 @@ class _Propagation:
         rule = operator.rule(chosen)
         if not edges:
             shared = (
-                f"reads parameter {neighbour!r}, which {self.held[neighbour][1]!r} cuts too" if neighbour in self.held else "no neighbour is known"
+                f"reads parameter {neighbour!r}, which {self.held[neighbour][1]!r} splits too"
+                if neighbour in self.held
+                else "no neighbour is known"
             )
             return f"{shared}: of {len(options)} candidates the one with least forward communication, then most pieces"
         edge = edges[0]
         if edge.position is None:
             there, here = edge.layout.slice_shape(edge.shape), rule.out.slice_shape(edge.own_shape)
             subject = f"feeds {neighbour!r}, which wants slices {there}"
-            does = "its result lies so" if not touched else f"its slices {here} are cut further, without a message"
+            does = "its result lies so" if not touched else f"its slices {here} are split further, without a message"
         else:
             there, here = edge.layout.slice_shape(edge.shape), rule.ins[edge.position].slice_shape(edge.own_shape)
             word = "input" if neighbour in self.data else "result"
-            subject = f"follows {neighbour!r}, whose {word} has slices {there}" if word == "result" else f"reads input {neighbour!r}, slices {there}"
-            does = "they are taken as they lie" if not touched else f"its slices {here} are cut out of them, without a message"
+            subject = (
+                f"follows {neighbour!r}, whose {word} has slices {there}"
+                if word == "result"
+                else f"reads input {neighbour!r}, slices {there}"
+            )
+            does = (
+                "they are taken as they lie"
+                if not touched
+                else f"its slices {here} are taken out of them, without a message"
+            )
         if communication:
             does = f"no candidate avoids a message here; slices {here} cost the least communication"
         text = f"{subject}: {does} ({len(options)} candidates)"
         return text + self.excluded(operator, node, chosen, edges, touched, legal)
 
-    def excluded(self, operator: Operator, node: Node, chosen: Strategy, edges: list[Edge], touched: float, legal: tuple[Strategy, ...]) -> str:
+    def excluded(
+        self,
+        operator: Operator,
+        node: Node,
+        chosen: Strategy,
+        edges: list[Edge],
+        touched: float,
+        legal: tuple[Strategy, ...],
+    ) -> str:
         """What `fully_use_devices` had to do with it."""
         used = math.prod(n for _, n in operator.rule(chosen).cuts)
-        nothing_moves = [s for s in meeting(operator, legal, edges) if s != chosen] if touched and self.config.fully_use_devices else []
+        nothing_moves = (
+            [s for s in meeting(operator, legal, edges) if s != chosen]
+            if touched and self.config.fully_use_devices
+            else []
+        )
         if nothing_moves:
             other = min(nothing_moves, key=lambda s: score(operator, s, edges))
             pieces = math.prod(n for _, n in operator.rule(other).cuts)
-            return f"; {other} would move nothing, but uses {pieces} of {self.device_num} devices, and fully_use_devices is True"
+            return (
+                f"; {other} would move nothing, but uses {pieces} of {self.device_num} devices, and "
+                "fully_use_devices is True"
+            )
         if self.config.fully_use_devices and 1 < used < self.device_num:
-            return f"; no strategy of it cuts among all {self.device_num} devices"
+            return f"; no strategy of it splits over all {self.device_num} devices"
         return ""
 
     def disagreement(self, node: Node, example: Strategy) -> str:
@@ -315,21 +371,22 @@ class _Propagation:
         shared = [p for p in map(self.parameter, node.ins) if p in self.held and self.held[p][1] != node.name]
         if not shared:
             name = next(p for p in map(self.parameter, node.ins) if p is not None)
-            what = f"parameter {name!r} is read by it twice, and no strategy of it cuts both equally"
+            what = f"parameter {name!r} is read by it twice, and no strategy of it splits both equally"
         else:
             first = self.held[shared[0]][1]
             shape = self.shapes[shared[0]]
-            settled = f"{first!r} cuts it into slices {self.held[shared[0]][0].slice_shape(shape)}"
+            settled = f"{first!r} splits it into slices {self.held[shared[0]][0].slice_shape(shape)}"
             if first in self.through:
                 settled = f"the reshape {first!r} of it keeps it whole on every rank"
             what = (
-                f"parameter {shared[0]!r} of shape {shape} is used by operators with different sharding strategies: {settled}, and no strategy of "
+                f"parameter {shared[0]!r} of shape {shape} is used by operators with different sharding strategies: "
+                f"{settled}, and no strategy of "
                 f"this one does"
             )
         return message(
             what,
             where=node.where,
-            allowed="All operators that use a parameter must cut it equally",
+            allowed="All operators that use a parameter must split it equally",
             hint=f"Configure these operators with consistent sharding strategies: .shard(...), for example {example}",
         )
 

@@ -1,25 +1,29 @@
-"""Pass `replicate`: the forward program of data_parallel mode. Every rank runs the whole network on its own part of the batch.
+"""Pass `replicate`: the forward program of data_parallel mode. Every rank runs the whole network on its own part of the
+batch.
 
-Nothing is cut but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the network was traced on one rank's
-shapes, its values exist per rank, and so does the loss. `differentiate` then adds one all_reduce per parameter.
+Nothing is cut but the data, strategies are ignored (MindSpore, data_parallel), and no message is sent forward: the
+network was traced on one rank's shapes, its values exist per rank, and so does the loss. `differentiate` then adds one
+all_reduce per parameter.
 
-What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of the rank, so the result is
-not that of one device on the whole batch. An operator with the attribute `sync` (`nn.BatchNorm2d(..., sync=True)`) averages its statistics over all
-ranks and makes them equal again. Dropout takes dim 0 for the samples: every rank has the part of one device's mask that belongs to its rows.
+What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of
+the rank, so the result is not that of one device on the whole batch. An operator with the attribute `sync`
+(`nn.BatchNorm2d(..., sync=True)`) averages its statistics over all ranks and makes them equal again. Dropout takes dim
+0 for the samples: every rank has the part of one device's mask that belongs to its rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ...layout import TensorLayout
+from ...layout.tensor_layout import TensorLayout
 from ..ir import Draft, Instr, Node, Value, attr_pairs, fresh_name
-from .parallelize import input_values
-
-__all__ = ["replicate"]
+from .dataset_strategy import input_values
 
 DROPOUT = "dropout_at"  # the operator whose result depends on where its rows lie in the batch
-OWN_SAMPLES = "statistics of this rank's own samples, 1/{} of the batch: not those of one device on the whole batch (sync=True makes them so)"
+OWN_SAMPLES = (
+    "statistics of this rank's own samples, 1/{} of the batch: not those of one device on the whole batch "
+    "(sync=True makes them so)"
+)
 
 
 def replicate(draft: Draft) -> Draft:
@@ -48,8 +52,14 @@ def replicate(draft: Draft) -> Draft:
         values[label] = Value(node.shape, node.dtype, None)
         alone = node.sync is False and device_num > 1
         reason = OWN_SAMPLES.format(device_num) if alone else ""
-        made = Instr("compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, reason=reason, origin=node.origin)
-        instrs.append(_own_rows(made, node, shapes, device_num) if node.op == DROPOUT and device_num > 1 and node.ins[0] in own else made)
+        made = Instr(
+            "compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, reason=reason, origin=node.origin
+        )
+        instrs.append(
+            _own_rows(made, node, shapes, device_num)
+            if node.op == DROPOUT and device_num > 1 and node.ins[0] in own
+            else made
+        )
         own.update([node.name] if own.intersection(node.ins) else [])
         if averaged:
             _average(node, label, device_num, instrs, values)
@@ -59,11 +69,15 @@ def replicate(draft: Draft) -> Draft:
     bridges = tuple((name, name) for name in graph.read_late())
     done = draft.with_program("forward", graph.numbered(instrs), values, outputs=graph.outputs, bridges=bridges)
     messages = sum(i.is_communication for i in instrs)
-    return replace(done, forward_assignments=assigned).noted("replicate", f"{len(instrs)} instructions, {messages} messages")
+    return replace(done, forward_assignments=assigned).noted(
+        "replicate", f"{len(instrs)} instructions, {messages} messages"
+    )
 
 
 def _own_rows(instr: Instr, node: Node, shapes: dict[str, tuple[int, ...]], device_num: int) -> Instr:
-    """Dropout of rows that are one rank's part of the batch: the mask is that of these rows in the whole batch, not the same on every rank."""
+    """Dropout of rows that are one rank's part of the batch: the mask is that of these rows in the whole batch, not the
+    same on every rank.
+    """
     op, attrs = node.opdef, dict(node.attrs)
     labels = op.offset_labels(op.signature_for(tuple(shapes[i] for i in node.ins), attrs))
     if not labels:
@@ -76,9 +90,24 @@ def _own_rows(instr: Instr, node: Node, shapes: dict[str, tuple[int, ...]], devi
 def _average(node: Node, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
     """The mean over all ranks of a value that each made from its own samples."""
     origin, total = node.origin.made("replicate"), fresh_name(f"{node.name}.sum", values)
-    reason = f"{node.name!r} is synchronised (sync=True): all ranks use the statistics of the whole batch, not of their own part"
+    reason = (
+        f"{node.name!r} is synchronised (sync=True): all ranks use the statistics of the whole batch, not of "
+        "their own part"
+    )
     attrs = attr_pairs({"reduce": "sum", "fusion": 0})
-    instrs.append(Instr("all_reduce", total, (label,), node.name, attrs=attrs, axes=(0,), device_matrix=(device_num,), reason=reason, origin=origin))
+    instrs.append(
+        Instr(
+            "all_reduce",
+            total,
+            (label,),
+            node.name,
+            attrs=attrs,
+            axes=(0,),
+            device_matrix=(device_num,),
+            reason=reason,
+            origin=origin,
+        )
+    )
     divide = attr_pairs({"count": device_num})
     instrs.append(Instr("compute", node.name, (total,), node.name, "divide_by", "RealDiv", divide, origin=origin))
     values[total] = values[node.name] = Value(node.shape, node.dtype, None)

@@ -1,6 +1,8 @@
-"""Pass `strategies`: every operator gets a strategy, the learner's, or the batch-parallel default, or in auto_parallel mode the propagated one.
+"""Pass `strategies`: every operator gets a strategy, the learner's, or the batch-parallel default, or in auto_parallel
+mode the propagated one.
 
-A wrong one is refused here, before anything runs.
+A wrong one is refused here, before anything runs. Before it stands `strategy file`, which reads those that an earlier
+run has saved.
 """
 
 from __future__ import annotations
@@ -8,29 +10,36 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from ...context import get_compat
-from ...errors import ContextConflictError, StrategyError, message
-from ...named_layout import LayoutStrategy
-from ...ops.sharding import completed, default_strategy, result_layout, sharding_rule
-from ..ir import LOCAL_MODES, Draft, Graph, Node
+from ...base.errors import ContextConflictError, StrategyError
+from ...base.settings.checks import LOCAL_MODES
+from ...base.settings.context import get_compat
+from ...layout.named_layout import LayoutStrategy
+from ...ops.machine.sharding import completed, default_strategy, result_layout, sharding_rule
+from ..ir import Draft, Graph, Node
+from ..strategy_file import load_strategy
 from .propagate import propagate_strategies
-
-__all__ = ["check_device_num", "choose_strategies"]
 
 
 def check_device_num(device_num: int) -> None:
-    """Raise ContextConflictError (also a RuntimeError) unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's rule, when it compiles)."""
+    """Raise ContextConflictError (also a RuntimeError) unless `device_num` is 1, 2, 4 or a multiple of 8 (MindSpore's
+    rule, when it compiles).
+    """
     if device_num not in (1, 2, 4) and (device_num < 1 or device_num % 8):
         near = max(n for n in (1, 2, 4, *range(8, 4097, 8)) if n <= max(device_num, 1))
         raise ContextConflictError(
-            message(f"device_num={device_num}", where="compile", allowed="1, 2, 4 or a multiple of 8", hint=f"Try {near}, or start {near} ranks")
+            f"device_num={device_num}",
+            where="compile",
+            allowed="1, 2, 4 or a multiple of 8",
+            hint=f"Try {near}, or start {near} ranks",
         )
 
 
 def choose_strategies(draft: Draft) -> Draft:
-    """Fill in `strategy` of every node. In stand_alone and data_parallel mode the learner's strategies are ignored, as in MindSpore.
+    """Fill in `strategy` of every node. In stand_alone and data_parallel mode the learner's strategies are ignored, as
+    in MindSpore.
 
-    Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) for a strategy that does not fit its operator.
+    Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) for a strategy that does
+    not fit its operator.
     """
     check_device_num(draft.config.device_num)
     shapes = draft.graph.shapes()
@@ -45,12 +54,16 @@ def choose_strategies(draft: Draft) -> Draft:
     stand_alone = draft.config.parallel_mode == "stand_alone"
     nodes = tuple(
         # operators on gradients follow their operands' layouts, which only the backward program will tell
-        _chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone) if node.phase == "forward" else node
+        _chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone)
+        if node.phase == "forward"
+        else node
         for node in draft.graph.nodes
     )
     given = sum(n.strategy_source == "user" for n in nodes)
     graph: Graph = replace(draft.graph, nodes=nodes)
-    return replace(draft, graph=graph).noted("strategies", f"{given} given, {sum(n.strategy_source == 'default' for n in nodes)} by default")
+    return replace(draft, graph=graph).noted(
+        "strategies", f"{given} given, {sum(n.strategy_source == 'default' for n in nodes)} by default"
+    )
 
 
 def _propagated(draft: Draft) -> Draft:
@@ -64,7 +77,9 @@ def _propagated(draft: Draft) -> Draft:
     )
     graph = propagate_strategies(replace(draft.graph, nodes=nodes), draft.config, need_given=get_compat() == "seeds")
     count = Counter(n.strategy_source for n in graph.nodes)
-    return replace(draft, graph=graph).noted("strategies", f"{count['user']} given, {count['propagated']} propagated from them")
+    return replace(draft, graph=graph).noted(
+        "strategies", f"{count['user']} given, {count['propagated']} propagated from them"
+    )
 
 
 def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, stand_alone: bool) -> Node:
@@ -74,15 +89,56 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
     if stand_alone:
         node = replace(node, strategy=None, strategy_source="", out_strategy=None)
     if op.infer_fn is not None:
-        raise StrategyError(message(f"{node.op_class} has no sharding rule", where=node.where, hint="Compose it from operators that have one"))
+        raise StrategyError(
+            f"{node.op_class} has no sharding rule", where=node.where, hint="Compose it from operators that have one"
+        )
     if node.nd_tp and not stand_alone and not isinstance(node.strategy, LayoutStrategy):
         what = f"enable_nd_tp with {'no strategy' if node.strategy is None else f'strategy {node.strategy}'}"
         hint = "For example 2D: .shard((layout('None', ('x', 'y')), layout('x', 'y')))"
-        raise StrategyError(message(what, where=node.where, allowed="2D and 3D tensor parallelism needs a Layout per input", hint=hint))
+        raise StrategyError(
+            what, where=node.where, allowed="2D and 3D tensor parallelism needs a Layout per input", hint=hint
+        )
     if node.strategy is None:
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
-    place = node.strategy_origin.place if node.strategy_origin is not None and node.strategy_origin.place else node.origin.place
+    place = (
+        node.strategy_origin.place
+        if node.strategy_origin is not None and node.strategy_origin.place
+        else node.origin.place
+    )
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
     node = replace(node, strategy=completed(op, shapes, attrs, node.strategy))
-    result_layout(op, sharding_rule(op, shapes, attrs, node.strategy, device_num, where), node.shape, node.out_strategy, where)
+    result_layout(
+        op, sharding_rule(op, shapes, attrs, node.strategy, device_num, where), node.shape, node.out_strategy, where
+    )
     return node
+
+
+def with_saved_strategies(draft: Draft) -> Draft:
+    """Pass `strategy file`: strategies of the file that `strategy_ckpt_load_file` names, for operators that the learner
+    gave none.
+
+    Raises StrategyError for a file made for another number of devices, and what `load_strategy` raises.
+    """
+    path = draft.config.strategy_ckpt_load_file
+    file = load_strategy(path)
+    if file.device_num != draft.config.device_num:
+        what = f"strategy_ckpt_load_file={path!r} was made for {file.device_num} devices"
+        raise StrategyError(
+            what, where="compile", allowed=f"A file made for {draft.config.device_num}, as many as compile now"
+        )
+    saved = {operator.name: operator for operator in file.operators if operator.strategy is not None}
+    nodes = tuple(
+        replace(
+            node, strategy=saved[node.name].strategy, out_strategy=saved[node.name].out_strategy, strategy_source="file"
+        )
+        if node.strategy is None
+        and node.phase == "forward"
+        and node.name in saved
+        and saved[node.name].op == node.op_class
+        else node
+        for node in draft.graph.nodes
+    )
+    taken = sum(node.strategy_source == "file" for node in nodes)
+    return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted(
+        "strategy file", f"{taken} strategies from {path}"
+    )

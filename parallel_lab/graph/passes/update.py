@@ -1,9 +1,9 @@
 """Pass `update`: the optimizer's rule, traced on one rank's slices.
 
-Optimizer states are cut as their parameter is, so most rules need no communication. Those that need a sum over a whole parameter (the norms of Lamb,
-LARS and gradient clipping, the search for overflow) get it by an all_reduce over the axes that cut the parameter, and only those: ranks that hold
-copies count once. Learning rates and scalar states (such as Adam's beta powers, or the loss scale) are values of the program too, so that they can
-change without compiling again.
+Optimizer states are cut as their parameter is, so most rules need no communication. Those that need a sum over a whole
+parameter (the norms of Lamb, LARS and gradient clipping, the search for overflow) get it by an all_reduce over the axes
+that cut the parameter, and only those: ranks that hold copies count once. Learning rates and scalar states (such as
+Adam's beta powers, or the loss scale) are values of the program too, so that they can change without compiling again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import TraceError, message
-from ...layout import TensorLayout
-from ...nn.amp import nonfinite
-from ...nn.totals import Totals, added
-from ...ops.registry import OPS
-from ...origin import Origin
-from ..ir import Draft, Value, attr_pairs, fresh_name
+from ...base.errors import TraceError
+from ...base.origin import Origin
+from ...layout.tensor_layout import TensorLayout
+from ...nn.optim.amp import nonfinite
+from ...nn.optim.global_norm import Totals, added
+from ...ops.machine.registry import OPS
+from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
 from .differentiate import LocalRecorder
 from .loss_scale import loss_scale_name
-
-__all__ = ["update_parameters"]
 
 
 class _SliceTotals(Totals):
@@ -42,7 +40,12 @@ class _SliceTotals(Totals):
         together: dict[TensorLayout, list[Any]] = {}
         for name, local in found.items():
             together.setdefault(_cut(self.rec.values[name].layout), []).append(local)
-        return added([self._summed(added(locals_), layout, why, f"{self.rec.name}.total") for layout, locals_ in together.items()])
+        return added(
+            [
+                self._summed(added(locals_), layout, why, f"{self.rec.name}.total")
+                for layout, locals_ in together.items()
+            ]
+        )
 
     def _summed(self, local: Any, layout: TensorLayout, why: str, label: str) -> Any:
         """The sum of the ranks' addends; `layout` says who holds them."""
@@ -64,7 +67,9 @@ class _SliceTotals(Totals):
 
 
 def _cut(layout: TensorLayout) -> TensorLayout:
-    """How a number is laid out that every rank has computed from its slice: an addend along each axis that cuts the parameter."""
+    """How a number is laid out that every rank has computed from its slice: an addend along each axis that cuts the
+    parameter.
+    """
     axes = tuple(a for entry in layout.tensor_map for a in entry if layout.axis_size(a) > 1)
     return TensorLayout(layout.device_matrix, (), axes).canonical()
 
@@ -102,10 +107,14 @@ class _Update:
         self.assignments.append((target, new.name))
 
     def zeros(self, name: str) -> str:
-        """A gradient for a parameter that the result does not depend on: weight decay and moments work on it all the same."""
+        """A gradient for a parameter that the result does not depend on: weight decay and moments work on it all the
+        same.
+        """
         given = self.draft.graph.input(name)
         if name not in self.values:
-            self.values[name] = Value(given.shape, given.dtype, TensorLayout.replicated(self.draft.config.device_num, len(given.shape)))
+            self.values[name] = Value(
+                given.shape, given.dtype, TensorLayout.replicated(self.draft.config.device_num, len(given.shape))
+            )
         held = self.values[name]
         self.rec.name = name
         made = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
@@ -120,7 +129,9 @@ class _Update:
             return self.optimizer.prepared(found, self.totals)
         if scaler.drop_overflow_update:
             self.finite = OPS["equal"](nonfinite(found, self.totals), 0.0)
-            given = {kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in scaler.scalar_state()}
+            given = {
+                kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in scaler.scalar_state()
+            }
             for kind, new in scaler.update_scalars(given, self.finite).items():
                 if new.name != given[kind].name:
                     self.values[new.name] = self.values[given[kind].name]
@@ -148,34 +159,68 @@ class _Update:
             self.states.append((label, name, s))
             state[s] = self.rec.value(label)
         rate = self.scalar(optimizer.rate_name(name), dtype)
-        new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, optimizer.place(name, self.totals))
+        new, new_state = optimizer.update(
+            self.rec.value(name), gradient, state, scalars, rate, optimizer.place(name, self.totals)
+        )
         self.assign(name, new, layout, shape)
         for s, value in new_state.items():
             self.assign(targets[s], value, layout, shape)
 
 
-def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) -> Draft:
-    """Add the update program.
-
-    optimizer   an `nn.Optimizer`: `parameters`, `prepared`, `update`, `initial_state`, `scalar_state`
-    parameters  the network's Parameters by name
-
-    Only the optimizer's own parameters are updated, also those that the result does not depend on: as on one device their gradient is zero.
-    Raises TraceError if none of them has a gradient, or if one is not the network's own.
+def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:
+    """The same program with local work moved to where its result is first read, so that clipped or unscaled gradients
+    of all parameters are not there at once. Messages and the values in `new` keep their order.
     """
+    made, later = {i.out: i for i in instrs}, {name for i in instrs for name in i.ins} - new
+    order: dict[str, Instr] = {}
+    for instr in instrs:
+        if instr.kind == "compute" and instr.out in later:
+            continue
+        waiting = [instr]
+        while waiting:
+            missing = [made[name] for name in reversed(waiting[-1].ins) if name in made and name not in order]
+            if missing:
+                waiting += missing
+            else:
+                ready = waiting.pop()
+                order[ready.out] = ready
+    return tuple(order.values())
+
+
+def update_parameters(draft: Draft) -> Draft:
+    """Add the update program of the optimizer, an `nn.Optimizer`: its `prepared`, `update`, `initial_state` and
+    `scalar_state`.
+
+    Only the optimizer's own parameters are updated, also those that the result does not depend on: as on one device
+    their gradient is zero. Raises TraceError if none of them has a gradient, or if one is not the network's own.
+    """
+    optimizer, parameters = draft.training.optimizer, draft.training.parameters
     own = {p.name for p in optimizer.parameters}
     gradients = {name: gradient for name, gradient in (draft.updates or draft.gradients) if name in own}
     if not gradients:
         trained = ", ".join(name for name, _ in draft.gradients)
-        raise TraceError(message(f"the optimizer has {', '.join(sorted(own))}", where="compile", allowed=f"The network's parameters: {trained}"))
+        raise TraceError(
+            f"the optimizer has {', '.join(sorted(own))}",
+            where="compile",
+            allowed=f"The network's parameters: {trained}",
+        )
     other = next((p.name for p in optimizer.parameters if p.name in gradients and p is not parameters[p.name]), None)
     if other is not None:
         what = f"the optimizer's {other!r} is another Parameter of that name than the network's"
-        raise TraceError(message(what, where="compile", allowed="Parameters of this network", hint="Make the optimizer from net.trainable_params()"))
+        raise TraceError(
+            what,
+            where="compile",
+            allowed="Parameters of this network",
+            hint="Make the optimizer from net.trainable_params()",
+        )
     update = _Update(draft, optimizer)
     known = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
     with update.rec:
-        idle = [p.name for p in optimizer.parameters if p.name in known and p.name not in gradients and parameters.get(p.name) is p]
+        idle = [
+            p.name
+            for p in optimizer.parameters
+            if p.name in known and p.name not in gradients and parameters.get(p.name) is p
+        ]
         gradients |= {name: update.zeros(name) for name in idle}
         ready = update.prepared(gradients)
         shared: dict[str, dict[str, Any]] = {}
@@ -184,10 +229,14 @@ def update_parameters(draft: Draft, optimizer: Any, parameters: dict[str, Any]) 
             if dtype not in shared:
                 shared[dtype] = update.shared(dtype)
             update.parameter(parameters[name], gradient, shared[dtype])
-    instrs, states = tuple(update.rec.instrs), tuple(update.states)
+    instrs, states = _when_read(update.rec.instrs, {source for _, source in update.assignments}), tuple(update.states)
     messages = sum(i.is_communication for i in instrs)
     assignments = (*draft.assignments, *update.assignments)
     program = (*draft.program("update"), *instrs)
-    done = draft.with_program("update", program, update.values, assignments=assignments, states=states, optimizer=optimizer.rule)
-    text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states" + (f", {messages} messages" if messages else "")
+    done = draft.with_program(
+        "update", program, update.values, assignments=assignments, states=states, optimizer=optimizer.rule
+    )
+    text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states" + (
+        f", {messages} messages" if messages else ""
+    )
     return done.noted("update", text)

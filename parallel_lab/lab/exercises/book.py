@@ -1,8 +1,9 @@
 """The exercises of all lessons by number, `check` and `hint`.
 
-An exercise is one `Exercise` in the tuple `EXERCISES` of its lesson's file: "04.2" is looked for in `lesson_04.py`. Its grader is a generator that
-yields a `Part` for each of the declared parts, in any order; what it does not yield is "not judged". It never looks at a verdict or score that came
-with the answer: it runs the learner's functions on inputs of its own (`running.py`), counts in its own log, or computes from the learner's numbers.
+An exercise is one `Exercise` in the tuple `EXERCISES` of its lesson's file: "04.2" is looked for in `lesson_04.py`. Its
+grader is a generator that yields a `Part` for each of the declared parts, in any order; what it does not yield is "not
+judged". It never looks at a verdict or score that came with the answer: it runs the learner's functions on inputs of
+its own (`running.py`), counts in its own log, or computes from the learner's numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import ArgumentError, message, shorten
+from ...base.errors import ArgumentError, shorten
 from .running import TimeUp, deadline
 from .verdict import LADDER, Hint, Part, Verdict
-
-__all__ = ["LIMIT_S", "Desk", "Exercise", "all_exercises", "check", "get_exercise", "hint"]
 
 LIMIT_S = 60.0  # for one check, whatever is in it; graders bound each call of the learner's functions far below
 _LESSONS = Path(__file__).parent
@@ -32,8 +31,10 @@ class Exercise:
     number   lesson and place in it: "02.1"
     title    in a few words
     parts    (name, points) of each, in the order in which they are shown
-    hints    four texts: a question, a place to look, a part of the answer, the answer in words (no code that could be pasted)
-    grader   grader(answer, **given) yields Parts; `given` is what the exercise's text says to hand over beside the answer
+    hints    four texts: a question, a place to look, a part of the answer, the answer in words (no code that could be
+             pasted)
+    grader   grader(answer, **given) yields Parts; `given` is what the exercise's text says to hand over beside the
+             answer
     """
 
     number: str
@@ -48,19 +49,25 @@ class Exercise:
         return sum(points for _, points in self.parts)
 
     def judge(self, answer: Any, **given: Any) -> tuple[Part, ...]:
-        """A Part for each of `parts`. Whatever is wrong with the answer is in them: nothing is raised for it, and LIMIT_S ends it."""
+        """A Part for each of `parts`. Whatever is wrong with the answer is in them: nothing is raised for it, and
+        LIMIT_S ends it.
+        """
         worth, judged = dict(self.parts), {}
         try:
             with deadline(LIMIT_S):
                 for part in self.grader(answer, **given):
                     if part.name not in worth:
-                        raise ArgumentError(message(f"part {part.name!r}", where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}"))
+                        raise ArgumentError(
+                            f"part {part.name!r}", where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}"
+                        )
                     judged.setdefault(part.name, replace(part, points=worth[part.name]))
         except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
             name = next((name for name in worth if name not in judged), None)
             if name is None:
                 raise
-            found = f"not finished after {LIMIT_S:g} s" if isinstance(error, TimeUp) else f"{type(error).__name__}: {error}"
+            found = (
+                f"not finished after {LIMIT_S:g} s" if isinstance(error, TimeUp) else f"{type(error).__name__}: {error}"
+            )
             note = f"This answer cannot be judged: {shorten(answer)}"
             judged[name] = Part(name, False, found, note=note, points=worth[name])
         return tuple(judged.get(name, Part(name, None, points=points)) for name, points in self.parts)
@@ -75,7 +82,9 @@ class Desk:
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
         """See `check`."""
         exercise = get_exercise(number)
-        return Verdict(exercise.number, exercise.title, exercise.judge(answer, **given), self.seen.get(exercise.number, 0))
+        return Verdict(
+            exercise.number, exercise.title, exercise.judge(answer, **given), self.seen.get(exercise.number, 0)
+        )
 
     def hint(self, number: str, level: int | None = None) -> Hint:
         """See `hint`."""
@@ -85,12 +94,17 @@ class Desk:
             level = min(seen, len(LADDER) - 1)
             self.seen[exercise.number] = level + 1
         elif isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < seen:
-            allowed = f"0 to {seen - 1}, the ones you have seen" if seen else 'None so far: hint("' + exercise.number + '") gives the first'
-            raise ArgumentError(message(f"level={shorten(level)}", where=f'hint("{exercise.number}")', allowed=allowed))
+            allowed = (
+                f"0 to {seen - 1}, the ones you have seen"
+                if seen
+                else 'None so far: hint("' + exercise.number + '") gives the first'
+            )
+            raise ArgumentError(f"level={shorten(level)}", where=f'hint("{exercise.number}")', allowed=allowed)
         return Hint(exercise.number, level, exercise.hints[level])
 
 
-# State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names in its cells.
+# State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
+# in its cells.
 _DESK = Desk()
 
 
@@ -104,8 +118,9 @@ def check(number: str, answer: Any = None, **given: Any) -> Verdict:
     answer  a function, a number or a dict of them, as the exercise says
     given   further things that the exercise asks for
 
-    A wrong answer raises nothing, whatever is wrong with it: a function that raises is a failed part with its file and line, and one that does not
-    end is stopped. `check(...).assert_passed()` raises AssertionError, for automatic graders.
+    A wrong answer raises nothing, whatever is wrong with it: a function that raises is a failed part with its file and
+    line, and one that does not end is stopped. `check(...).assert_passed()` raises AssertionError, for automatic
+    graders.
 
     Raises ArgumentError for a number that no exercise has.
     """
@@ -113,7 +128,8 @@ def check(number: str, answer: Any = None, **given: Any) -> Verdict:
 
 
 def hint(number: str, level: int | None = None) -> Hint:
-    """The next hint to an exercise in this session: a question, a place to look, a part of the answer, the answer in words.
+    """The next hint to an exercise in this session: a question, a place to look, a part of the answer, the answer in
+    words.
 
     level  one that was given already, from 0 on: shows it again
 
@@ -143,5 +159,9 @@ def get_exercise(number: str) -> Exercise:
     if not found:
         known = [e.number for e in all_exercises()]
         near = difflib.get_close_matches(str(number), known, 3) or known
-        raise ArgumentError(message(f"exercise {shorten(number)}", where="check", allowed=f"A number in quotation marks, such as {', '.join(near)}"))
+        raise ArgumentError(
+            f"exercise {shorten(number)}",
+            where="check",
+            allowed=f"A number in quotation marks, such as {', '.join(near)}",
+        )
     return found[0]

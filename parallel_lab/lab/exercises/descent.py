@@ -1,4 +1,5 @@
-"""Two small problems for data parallel lessons, trained on one device or on several ranks, and what came out side by side.
+"""Two small problems for data parallel lessons, trained on one device or on several ranks, and what came out side by
+side.
 
 one = train(TwoLayers, lambda p: nn.SGD(p, 0.1), mixed_rows(), ranks=1)
 four = train(TwoLayers, lambda p: nn.SGD(p, 0.1), mixed_rows(), ranks=4, gradients_mean=True)
@@ -16,15 +17,13 @@ from typing import Any
 import numpy as np
 
 from ... import nn, ops
-from ...compiler import compile_network
-from ...cost.log_chart import COLOURS
-from ...errors import ArgumentError, escape, message
-from ...plan import Plan
-from ...run.session import Session
-from ...tensor import Parameter, Tensor
-from ..equality import Equality, EqualityRow, rounding_bound
-
-__all__ = ["Line", "LossCurves", "Trained", "TwoLayers", "compare", "mixed_rows", "steady_rows", "train"]
+from ...base.errors import ArgumentError, escape
+from ...base.log_chart import COLOURS
+from ...graph.compiler import compile_network
+from ...graph.plan import Plan
+from ...nn.tensor.tensor import Parameter, Tensor
+from ...train.session import Session
+from ..shared.equality import Equality, EqualityRow, rounding_bound
 
 ROWS = 16
 
@@ -64,10 +63,11 @@ def mixed_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def steady_rows() -> tuple[np.ndarray, np.ndarray]:
-    """(x (16, 4), label (16, 1)) for `Line`, float32, on which the mean squared error has curvature 1 in every direction.
+    """(x (16, 4), label (16, 1)) for `Line`, float32, on which the mean squared error has curvature 1 in every
+    direction.
 
-    The second derivative of mean((x w - y)^2) is 2/16 x'x. Here it is the unit matrix, so a step w -= rate * gradient multiplies the error w - w* by
-    1 - rate, and the loss, which is quadratic and 0 at w*, by its square.
+    The second derivative of mean((x w - y)^2) is 2/16 x'x. Here it is the unit matrix, so a step w -= rate * gradient
+    multiplies the error w - w* by 1 - rate, and the loss, which is quadratic and 0 at w*, by its square.
     """
     rng = np.random.default_rng(0)
     across, _ = np.linalg.qr(rng.normal(size=(ROWS, 4)))  # columns of length 1 at right angles
@@ -102,7 +102,8 @@ def train(
     steps: int = 20,
     executor: str = "simulator",
 ) -> Trained:
-    """Train on one batch: with data_parallel on several ranks, each with an equal part of its rows; on one device with all of them.
+    """Train on one batch: with data_parallel on several ranks, each with an equal part of its rows; on one device with
+    all of them.
 
     network    makes the Cell;  optimizer: from its parameters
     ranks      1 is one device;  gradients_mean: as the setting of that name
@@ -125,20 +126,29 @@ def train(
 
 
 def compare(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equality:
-    """Gradients of the first step (if wanted), parameters after the last, and the mean of the ranks' losses in it, to rounding."""
+    """Gradients of the first step (if wanted), parameters after the last, and the mean of the ranks' losses in it, to
+    rounding.
+    """
     steps, dtype = len(one.losses), one.plan.value(one.plan.outputs[0]).dtype
-    pairs = {f"gradient of {n}, step 1": (parallel.gradients[n], g, 1) for n, g in one.gradients.items()} if gradients else {}
+    pairs = (
+        {f"gradient of {n}, step 1": (parallel.gradients[n], g, 1) for n, g in one.gradients.items()}
+        if gradients
+        else {}
+    )
     pairs |= {f"{n} after step {steps}": (parallel.parameters[n], p, steps) for n, p in one.parameters.items()}
     pairs[f"mean loss, step {steps}"] = (np.array(parallel.losses[-1:], dtype), np.array(one.losses[-1:], dtype), steps)
     rows = []
     for name, (got, want, taken) in pairs.items():
         apart = np.abs(got.astype(np.float64) - want.astype(np.float64)).max()
-        rows.append(EqualityRow(name, float(apart) if np.isfinite(apart) else math.inf, rounding_bound(one.plan, want, taken)))
+        rows.append(
+            EqualityRow(name, float(apart) if np.isfinite(apart) else math.inf, rounding_bound(one.plan, want, taken))
+        )
     return Equality(f"{parallel.ranks} ranks with data_parallel against one device", tuple(rows))
 
 
 class LossCurves:
-    """Losses over steps, on a logarithmic scale: told apart by dashes, marks and names as well as by colour. Prints as a table.
+    """Losses over steps, on a logarithmic scale: told apart by dashes, marks and names as well as by colour. Prints as
+    a table.
 
     curves  losses by name, each from step 1 on
     """
@@ -150,7 +160,9 @@ class LossCurves:
     def __init__(self, curves: Mapping[str, Sequence[float]], title: str = "Loss of each step") -> None:
         self.curves, self.title = {name: tuple(map(float, losses)) for name, losses in curves.items()}, title
         if not self.curves or not all(self.curves.values()):
-            raise ArgumentError(message(f"{len(self.curves)} curves", where="LossCurves", allowed="One or more, none of them empty"))
+            raise ArgumentError(
+                f"{len(self.curves)} curves", where="LossCurves", allowed="One or more, none of them empty"
+            )
 
     def to_text(self) -> str:
         """The losses as a table."""
@@ -168,13 +180,18 @@ class LossCurves:
 
     def _repr_html_(self) -> str:
         shown = [self._clipped(loss) for losses in self.curves.values() for loss in losses]
-        low, high = math.floor(math.log10(min(shown))), max(math.ceil(math.log10(max(shown))), math.floor(math.log10(min(shown))) + 1)
+        low, high = (
+            math.floor(math.log10(min(shown))),
+            max(math.ceil(math.log10(max(shown))), math.floor(math.log10(min(shown))) + 1),
+        )
         steps = max(map(len, self.curves.values()))
         right, bottom = self._WIDTH - self._RIGHT, self._HEIGHT - self._BOTTOM
 
         def at(step: int, loss: float) -> tuple[float, float]:
             x = self._LEFT + (right - self._LEFT) * step / max(steps - 1, 1)
-            return round(x, 1), round(bottom - (bottom - self._TOP) * (math.log10(self._clipped(loss)) - low) / (high - low), 1)
+            return round(x, 1), round(
+                bottom - (bottom - self._TOP) * (math.log10(self._clipped(loss)) - low) / (high - low), 1
+            )
 
         parts = [f'<text x="{self._LEFT}" y="16" font-weight="600" font-size="13">{escape(self.title)}</text>']
         for power in range(low, high + 1, max(1, -(-(high - low) // 7))):
@@ -189,16 +206,25 @@ class LossCurves:
             colour, dash = COLOURS[number % len(COLOURS)], self._DASHES[number % len(self._DASHES)]
             points = [at(step, loss) for step, loss in enumerate(losses)]
             path = "M" + "L".join(f"{x} {y}" for x, y in points)
-            parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>')
+            parts.append(
+                f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
+            )
             parts += [f'<circle cx="{x}" cy="{y}" r="2.6" fill="{colour}"/>' for x, y in points]
             label = self._free(points[-1][1], taken, bottom)
             taken.append(label)
-            parts.append(f'<path d="M{right + 10} {label}h22" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>')
+            parts.append(
+                f'<path d="M{right + 10} {label}h22" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
+            )
             parts.append(f'<text x="{right + 38}" y="{label + 4}">{escape(name)}</text>')
-        words = "; ".join(f"{name}: from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} steps" for name, losses in self.curves.items())
+        words = "; ".join(
+            f"{name}: from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} steps"
+            for name, losses in self.curves.items()
+        )
         return (
-            f'<svg role="img" aria-label="{escape(f"{self.title}. {words}.")}" viewBox="0 0 {self._WIDTH} {self._HEIGHT}" width="{self._WIDTH}" '
-            f'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui,sans-serif" font-size="12">{"".join(parts)}</svg>'
+            f'<svg role="img" aria-label="{escape(f"{self.title}. {words}.")}" viewBox="0 0 {self._WIDTH} '
+            f'{self._HEIGHT}" width="{self._WIDTH}" '
+            'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui,sans-serif" '
+            f'font-size="12">{"".join(parts)}</svg>'
         )
 
     def _free(self, y: float, taken: Sequence[float], bottom: float) -> float:

@@ -1,4 +1,6 @@
-"""Exercises of lesson 03, data parallel: the same training as one device, weights for uneven rows, when summed gradients blow up."""
+"""Exercises of lesson 03, data parallel: the same training as one device, weights for uneven rows, when summed
+gradients blow up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...errors import ParallelLabError, shorten
+from ...base.errors import ParallelLabError, shorten
 from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
@@ -18,10 +20,11 @@ from .descent import Line, Trained, TwoLayers, compare, mixed_rows, steady_rows,
 from .running import attempt, read_number
 from .verdict import Part
 
-__all__ = ["EXERCISES", "OPTIMIZERS"]
-
 RANKS, STEPS = 4, 20
-CLOSE, CLOSE_FLOAT32 = 1e-9, 1e-6  # relative: rounding of some ten additions is 1e-15; of weights that are float32, 6e-8
+CLOSE, CLOSE_FLOAT32 = (
+    1e-9,
+    1e-6,
+)  # relative: rounding of some ten additions is 1e-15; of weights that are float32, 6e-8
 
 # ---- 03.1: the same as one device ----
 
@@ -37,13 +40,20 @@ SUMMED = ("sgd", "adam")  # the exercise wants these with gradients_mean=False
 @lru_cache(maxsize=32)
 def _trained(name: str, ranks: int, gradients_mean: bool, rate: float) -> Trained:
     make = OPTIMIZERS[name][0]
-    return train(TwoLayers, lambda p: make(p, rate), mixed_rows(), ranks=ranks, gradients_mean=gradients_mean, steps=STEPS)
+    return train(
+        TwoLayers, lambda p: make(p, rate), mixed_rows(), ranks=ranks, gradients_mean=gradients_mean, steps=STEPS
+    )
 
 
 def _same_as_one_device(answer: Any) -> Iterator[Part]:
     if not isinstance(answer, Mapping):
         example = '{"sgd": {"gradients_mean": False, "learning_rate": ...}, ...}'
-        yield Part(next(iter(OPTIMIZERS)), False, shorten(answer), f"A dict with the settings of each optimizer, such as {example}")
+        yield Part(
+            next(iter(OPTIMIZERS)),
+            False,
+            shorten(answer),
+            f"A dict with the settings of each optimizer, such as {example}",
+        )
         return  # the others would say the same
     for name, (_, one_rate) in OPTIMIZERS.items():
         settings = answer.get(name)
@@ -52,7 +62,12 @@ def _same_as_one_device(answer: Any) -> Iterator[Part]:
         rule = f"after {STEPS} steps all parameters equal those of one device with rate {one_rate}"
         if not isinstance(mean, bool) or rate is None:
             what = "gradients_mean" if not isinstance(mean, bool) else "learning_rate"
-            yield Part(name, False, f"{what}={shorten(settings.get(what))}", f"{'True or False' if what == 'gradients_mean' else 'A number'}; {rule}")
+            yield Part(
+                name,
+                False,
+                f"{what}={shorten(settings.get(what))}",
+                f"{'True or False' if what == 'gradients_mean' else 'A number'}; {rule}",
+            )
             continue
         if mean and name in SUMMED:
             yield Part(name, False, "gradients_mean=True", "gradients_mean=False: this row is about summed gradients")
@@ -72,7 +87,12 @@ def _compared(name: str, mean: bool, rate: float, one_rate: float, rule: str) ->
     how = f"gradients_mean={mean}, learning_rate={rate:g}"
     worst = proof.worst
     if proof.equal:
-        return Part(name, True, f"{how}: {len(proof.rows)} of {len(proof.rows)} tensors equal, largest difference {worst.largest_difference:.1e}")
+        return Part(
+            name,
+            True,
+            f"{how}: {len(proof.rows)} of {len(proof.rows)} tensors equal, largest difference "
+            f"{worst.largest_difference:.1e}",
+        )
     first = next(row for row in proof.rows if not row.equal)
     found = f"{how}: {first.tensor} differs by {first.largest_difference:.3g}, rounding allows {first.bound:.1e}"
     return Part(name, False, found, rule, _settings_note(name, mean, rate, one_rate), None, first.tensor)
@@ -83,15 +103,24 @@ def _settings_note(name: str, mean: bool, rate: float, one_rate: float) -> str:
     scaled = math.isclose(rate, one_rate / RANKS, rel_tol=1e-6)
     same, larger = math.isclose(rate, one_rate, rel_tol=1e-6), math.isclose(rate, one_rate * RANKS, rel_tol=1e-6)
     if name == "adam" and scaled:
-        return "Adam divides a gradient by the root of its mean square: a factor common to all gradients goes away by itself."
+        return (
+            "Adam divides a gradient by the root of its mean square: a factor common to all gradients goes away "
+            "by itself."
+        )
     if name == "momentum" and not mean and scaled:
-        return "The gradients are right now, but weight decay adds 0.1 w to the sum, and the smaller rate makes that a quarter."
+        return (
+            "The gradients are right now, but weight decay adds 0.1 w to the sum, and the smaller rate makes that "
+            "a quarter."
+        )
     if not mean and same:
         return f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device."
     if mean and scaled:
         return f"Divided twice: the mean is one device's gradient already, and the rate is divided by {RANKS} as well."
     if larger:
-        return f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the whole batch stays the same."
+        return (
+            f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the whole batch "
+            "stays the same."
+        )
     return ""
 
 
@@ -115,7 +144,9 @@ def _summed(rank: int, ranks: int, gradient: np.ndarray) -> Generator[Request, A
 
 
 def _summed_on_ranks(rows: Sequence[int], weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """(gradient of one device, sum over ranks of weight x gradient of its own rows): the ranks are simulated and all_reduce."""
+    """(gradient of one device, sum over ranks of weight x gradient of its own rows): the ranks are simulated and
+    all_reduce.
+    """
     rng, total = np.random.default_rng(5), sum(rows)
     x, y, w = rng.normal(size=(total, 5)), rng.normal(size=(total, 1)), rng.normal(size=(5, 1))
     ends = np.cumsum(rows)[:-1]
@@ -126,7 +157,10 @@ def _summed_on_ranks(rows: Sequence[int], weights: Sequence[float]) -> tuple[np.
 
 def _uneven(answer: Any) -> Iterator[Part]:
     for name, rows in BATCHES.items():
-        rule = f"the gradient of one device with all {sum(rows)} rows: each row counts 1/{sum(rows)}, on whichever rank it is"
+        rule = (
+            f"the gradient of one device with all {sum(rows)} rows: each row counts 1/{sum(rows)}, on whichever "
+            "rank it is"
+        )
         called = attempt(answer, rows)
         if called.fault is not None:
             yield called.fault.part(name, rule)
@@ -143,7 +177,10 @@ def _uneven(answer: Any) -> Iterator[Part]:
             yield Part(name, True, f"rows {rows}, weights {text}: the summed gradient is one device's")
             continue
         right = [n / sum(rows) for n in rows]
-        first = next((r for r, (w, v) in enumerate(zip(weights, right, strict=True)) if not math.isclose(w, v, rel_tol=close)), None)
+        first = next(
+            (r for r, (w, v) in enumerate(zip(weights, right, strict=True)) if not math.isclose(w, v, rel_tol=close)),
+            None,
+        )
         size = f"{off:.3%} of" if off < 1 else f"{off:.3g} times"
         found = f"rows {rows}, weights {text}: the summed gradient is {size} its largest element away from one device's"
         yield Part(name, False, found, rule, _weights_note(rows, weights), first)
@@ -163,13 +200,18 @@ def _weights_note(rows: Sequence[int], weights: Sequence[float]) -> str:
     n, total, most = len(rows), sum(rows), max(rows)
     filled = sum(r > 0 for r in rows)
     models = {
-        f"The mean of means: each rank counts the same, so each row of a rank with {min(r for r in rows if r)} rows counts "
+        f"The mean of means: each rank counts the same, so each row of a rank with {min(r for r in rows if r)} "
+        "rows counts "
         f"{most / min(r for r in rows if r):.3g} times as much as one of a rank with {most}.": [1 / n] * n,
-        "The mean over the ranks that have rows: still each rank counts the same, and not each row.": [(r > 0) / filled for r in rows],
+        "The mean over the ranks that have rows: still each rank counts the same, and not each row.": [
+            (r > 0) / filled for r in rows
+        ],
         f"No weights: the sum of the means, {n} times too large.": [1.0] * n,
         f"The sum over all rows, not their mean: {total} times too large.": [float(r) for r in rows],
         "Weights relative to the fullest rank: they do not add up to 1.": [r / most for r in rows],
-        f"Right where the sum is divided by {n} afterwards (gradients_mean=True); here nobody divides.": [n * r / total for r in rows],
+        f"Right where the sum is divided by {n} afterwards (gradients_mean=True); here nothing is divided.": [
+            n * r / total for r in rows
+        ],
     }
     return next((text for text, wrong in models.items() if np.allclose(weights, wrong, rtol=1e-6)), "")
 
@@ -189,7 +231,9 @@ CASES = {  # (learning rate, ranks)
 @lru_cache(maxsize=32)
 def _losses(rate: float, ranks: int) -> tuple[float, ...]:
     with np.errstate(all="ignore"):
-        return train(Line, lambda p: nn.SGD(p, rate), steady_rows(), ranks=ranks, gradients_mean=False, steps=LOOKED_AT).losses
+        return train(
+            Line, lambda p: nn.SGD(p, rate), steady_rows(), ranks=ranks, gradients_mean=False, steps=LOOKED_AT
+        ).losses
 
 
 def _counted(rate: float, ranks: int) -> int | None:
@@ -208,7 +252,10 @@ def _blow_up(answer: Any) -> Iterator[Part]:
         part = None
         for rate, ranks in cases:
             counted = _counted(rate, ranks)
-            expected = f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} shows: a step, or None for never"
+            expected = (
+                f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} "
+                "shows: a step, or None for never"
+            )
             called = attempt(answer, rate, ranks)
             if called.fault is not None:
                 yield called.fault.part(name, "A step, or None for never")
@@ -227,8 +274,12 @@ def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
     """The wrong model that gives this step, found by computing what it gives."""
     right = _first_above((1 - ranks * rate) ** 2)
     models = {
-        "That is the error's growth |1 - N rate|; the loss is quadratic, it grows by the square.": _first_above(abs(1 - ranks * rate)),
-        f"That is one device's rate: the sum of {ranks} means is {ranks} times its gradient.": _first_above((1 - rate) ** 2),
+        "That is the error's growth |1 - N rate|; the loss is quadratic, it grows by the square.": _first_above(
+            abs(1 - ranks * rate)
+        ),
+        f"That is one device's rate: the sum of {ranks} means is {ranks} times its gradient.": _first_above(
+            (1 - rate) ** 2
+        ),
         "That is with the mean of the gradients, as if all_reduce averaged.": _first_above((1 - rate / ranks) ** 2),
         "The sign is lost: 1 - N rate, not 1 + N rate.": _first_above((1 + ranks * rate) ** 2),
         "One step early or late: step 1 has the loss before any update.": None if right is None else right - 1,
@@ -243,11 +294,14 @@ EXERCISES = (
         "the same as one device",
         tuple((name, 1) for name in OPTIMIZERS),
         (
-            "Each rank's gradient is a mean over 4 rows. What is the sum of four of them, in terms of the mean over 16 rows?",
-            "Look at the table of factors: SGD takes rate x gradient. Where does the factor go in Adam's rule, and to what is weight decay added?",
-            "For SGD only rate x gradient counts. Adam does not notice a common factor. Weight decay is added after the all_reduce: it has none.",
-            "SGD with summed gradients: a quarter of the rate. Adam with summed gradients: the rate of one device. With weight decay no rate mends "
-            "the sum: take the mean, and the rate of one device.",
+            "Each rank's gradient is a mean over 4 rows. What is the sum of four of them, in terms of the mean "
+            "over 16 rows?",
+            "Look at the table of factors: SGD takes rate x gradient. Where does the factor go in Adam's rule, and to "
+            "what is weight decay added?",
+            "For SGD only rate x gradient counts. Adam does not notice a common factor. Weight decay is added after "
+            "the all_reduce: it has none.",
+            "SGD with summed gradients: a quarter of the rate. Adam with summed gradients: the rate of one device. "
+            "With weight decay no rate corrects the sum: take the mean, and the rate of one device.",
         ),
         _same_as_one_device,
     ),
@@ -257,7 +311,8 @@ EXERCISES = (
         tuple((name, 1) for name in BATCHES),
         (
             "How much should one row count, on whichever rank it is?",
-            "Write the mean over all rows as a sum over ranks, and each rank's sum over rows with the help of its mean.",
+            "Write the mean over all rows as a sum over ranks, and each rank's sum over rows with the help "
+            "of its mean.",
             "A rank's mean times its number of rows is the sum over its rows.",
             "The weight of a rank is its number of rows divided by the number of rows of all ranks.",
         ),
@@ -269,9 +324,11 @@ EXERCISES = (
         tuple((name, 1) for name in CASES),
         (
             "By how much does one step multiply the distance from the minimum, when the gradient is N times too large?",
-            "The curvature is 1: the gradient of one device is the distance itself. Write down w - w* after one step with rate x N x gradient.",
+            "The curvature is 1: the gradient of one device is the distance itself. Write down w - w* after one step "
+            "with rate x N x gradient.",
             "The distance is multiplied by 1 - N rate, the loss by its square. Step 1 has the loss before any update.",
-            "If (1 - N rate)^2 is at most 1 the answer is None. Otherwise it is the first step t for which that square to the power t - 1 is above "
+            "If (1 - N rate)^2 is at most 1 the answer is None. Otherwise it is the first step t for which that "
+            "square to the power t - 1 is above "
             "a million: t - 1 is more than log(1e6) / log of the square.",
         ),
         _blow_up,

@@ -1,4 +1,6 @@
-"""Exercises of lesson 04, fusion and overlap: buckets by size, fusion golf, the part of the sending that cannot hide."""
+"""Exercises of lesson 04, fusion and overlap: buckets by size, fusion golf, the part of the sending that cannot
+hide.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,18 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...cluster import Cluster, Link, cluster_for
+from ...base.cluster import Cluster, Link, cluster_for
+from ...base.errors import ParallelLabError, shorten
+from ...base.settings.checks import check_fusion_indices
+from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_by_bytes, size_groups_by_elements
+from ...base.units import time_text
 from ...cost.overlap import all_reduce_line, best_threshold, equal_buckets_step_s, predict_overlap
-from ...errors import ParallelLabError, shorten
-from ...fusion import buckets_of, index_groups, size_groups_by_bytes, size_groups_by_elements
-from ...run.session import Session
-from ...settings import check_fusion_indices
-from ..fusion_case import paper_case
-from ..fusion_subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
-from ..words import time_text
+from ...train.session import Session
+from ..fusion.case import paper_case
+from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
 from .book import Exercise
 from .running import attempt, read_number
 from .verdict import Part
-
-__all__ = ["EXERCISES"]
 
 # ---- 04.1: buckets by size ----
 
@@ -50,15 +50,22 @@ def _random_cases() -> Iterator[Case]:
         threshold_mb = int(rng.integers(1, 9))
         sizes = [int(2 ** rng.uniform(2, 23)) for _ in range(int(rng.integers(1, 30)))]
         exact = rng.random(len(sizes)) < 0.3
-        yield [threshold_mb * MB // int(rng.integers(1, 4)) if e else s for s, e in zip(sizes, exact, strict=True)], threshold_mb
+        yield (
+            [threshold_mb * MB // int(rng.integers(1, 4)) if e else s for s, e in zip(sizes, exact, strict=True)],
+            threshold_mb,
+        )
 
 
 def _rule(sizes_bytes: Sequence[int], threshold_mb: int) -> Buckets:
     return [list(bucket) for bucket in buckets_of(size_groups_by_bytes(sizes_bytes, threshold_mb))]
 
 
-def _cut_when(sizes: Sequence[int], limit: float, *, before: bool = False, equal: bool = False, forget: bool = True) -> Buckets:
-    """A wrong rule: sums that are cut before the gradient with which they get too large, or at the limit already, or that are never set back to 0."""
+def _cut_when(
+    sizes: Sequence[int], limit: float, *, before: bool = False, equal: bool = False, forget: bool = True
+) -> Buckets:
+    """A wrong rule: sums that are cut before the gradient with which they get too large, or at the limit already, or
+    that are never set back to 0.
+    """
     buckets: Buckets = [[]]
     total = 0.0
     for position, size in enumerate(sizes):
@@ -82,27 +89,37 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
     if sorted(members) != list(range(len(sizes))):
         lost, twice = set(range(len(sizes))) - set(members), len(members) > len(set(members))
         if lost:
-            last = " The last bucket, which never got full, is missing." if given and given == _rule(sizes, threshold_mb)[:-1] else ""
+            last = (
+                " The last bucket, which never got full, is missing."
+                if given and given == _rule(sizes, threshold_mb)[:-1]
+                else ""
+            )
             also = " One is in two places." if twice else ""
             return f"Gradients {', '.join(map(str, sorted(lost)[:4]))} are in no bucket.{also}{last}"
-        return "A gradient is in two buckets." if twice else "There are no gradients of these numbers."
+        return "A gradient is in two buckets." if twice else "There are no gradients with these numbers."
     if any(not bucket for bucket in given):
-        return "An empty bucket is no message."
+        return "An empty bucket is not a message."
     models = {
-        "Every gradient alone: that is what threshold 0 asks for.": [[n] for n in range(len(sizes))],
+        "Every gradient alone: that is what threshold 0 means.": [[n] for n in range(len(sizes))],
         "All in one bucket, whatever the threshold.": [list(range(len(sizes)))],
-        "The sum is cut before the gradient with which it would get above the threshold. The rule looks afterwards: that gradient is still in.": (
-            _cut_when(sizes, limit, before=True)
+        "The list is split before the gradient with which the sum gets above the threshold. The rule splits after it: "
+        "that gradient is still in.": (_cut_when(sizes, limit, before=True)),
+        "A sum equal to the threshold does not end a bucket: only one above it does.": _cut_when(
+            sizes, limit, equal=True
         ),
-        "A sum of exactly the threshold goes on: a bucket ends when it is above it.": _cut_when(sizes, limit, equal=True),
-        "The sum is not set back to 0 for the next bucket.": _cut_when(sizes, limit, forget=False),
+        "The sum is not reset to 0 for the next bucket.": _cut_when(sizes, limit, forget=False),
         "A MB has 1024 * 1024 bytes here, not a million.": _cut_when(sizes, threshold_mb * 10**6),
         "The threshold is in MB, the sizes are in bytes.": _cut_when(sizes, threshold_mb),
-        "A quarter of the threshold: what MindSpore's code does with it, and not what its documents say.": _cut_when(sizes, limit / 4),
+        "A quarter of the threshold: MindSpore's code does that, its documentation says otherwise.": _cut_when(
+            sizes, limit / 4
+        ),
     }
     if threshold_mb:
         elements = size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb)
-        text = "That is the rule where operators are cut (semi_auto_parallel): there the size of the gradient that opens a bucket is not counted."
+        text = (
+            "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that "
+            "opens a bucket is not counted."
+        )
         models[text] = [list(bucket) for bucket in buckets_of(elements)]
     return " Or: ".join([text for text, wrong in models.items() if wrong == given][:2])
 
@@ -116,11 +133,19 @@ def _asked(answer: Any, name: str, sizes: list[int], threshold_mb: int, want: Bu
         given = [[whole(position) for position in bucket] for bucket in called.value]
     except Exception:  # whatever a learner's object does
         return Part(
-            name, False, shorten(called.value), f"Lists of positions, one list per bucket, such as {want}", op=_list_text(sizes, threshold_mb)
+            name,
+            False,
+            shorten(called.value),
+            f"Lists of positions, one list per bucket, such as {want}",
+            op=_list_text(sizes, threshold_mb),
         )
     if given == want:
         return None
-    note = "The buckets are right, in another order: the first gradient's bucket comes first." if sorted(given) == sorted(want) else ""
+    note = (
+        "The buckets are right, in another order: the first gradient's bucket comes first."
+        if sorted(given) == sorted(want)
+        else ""
+    )
     note = note or _size_note(sizes, threshold_mb, given)
     return Part(name, False, _short(given), f"{_short(want)}: {rule}", note, op=_list_text(sizes, threshold_mb))
 
@@ -137,7 +162,9 @@ def _short(buckets: Buckets) -> str:
 
 @lru_cache(maxsize=1)
 def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
-    """(sizes, threshold, buckets) that a compiled network really sends, counted in the event log of a step on 2 simulated ranks."""
+    """(sizes, threshold, buckets) that a compiled network really sends, counted in the event log of a step on 2
+    simulated ranks.
+    """
     draw = np.random.default_rng(5)
     x, y = draw.normal(size=(4, WIDTHS[0])).astype(np.float32), draw.normal(size=(4, WIDTHS[-1])).astype(np.float32)
     net = ChainNet(WIDTHS)
@@ -148,7 +175,11 @@ def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
     for threshold_mb in THRESHOLDS:
         setting = {"allreduce": {"mode": "size", "config": threshold_mb}}
         plan = job.compile(devices=2, parallel_mode="data_parallel", comm_fusion=setting)
-        carries = {i.out: i.attr("members") or (i.attr("parameter"),) for _, i in plan.instructions("backward") if i.kind == "start"}
+        carries = {
+            i.out: i.attr("members") or (i.attr("parameter"),)
+            for _, i in plan.instructions("backward")
+            if i.kind == "start"
+        }
         with Session(plan, net, job.optimizer) as session:
             session.train(job.batches, 1, record=1)
             sent = [e.name for e in session.events if e.rank == 0 and e.overlapped]
@@ -173,7 +204,9 @@ def _buckets_by_size(answer: Any) -> Iterator[Part]:
         (f"{RANDOM_LISTS} random lists", tuple(_random_cases()), "the same rule for every list"),
     )
     for name, cases, rule in groups:
-        wrong = (_asked(answer, name, sizes, threshold_mb, _rule(sizes, threshold_mb), rule) for sizes, threshold_mb in cases)
+        wrong = (
+            _asked(answer, name, sizes, threshold_mb, _rule(sizes, threshold_mb), rule) for sizes, threshold_mb in cases
+        )
         part = next(filter(None, wrong), None)
         yield part or Part(name, True, f"all buckets as the rule has them, in {len(cases)} lists")
     name, rule = "a network", "what its compiled plan sends, counted on 2 simulated ranks"
@@ -191,10 +224,15 @@ def _golf(answer: Any) -> Iterator[Part]:
     try:
         given = [whole(position) if not isinstance(position, bool) else position for position in answer]
     except Exception:  # whatever a learner's object does
-        yield Part(first, False, "no list yet" if answer is None else shorten(answer), "Positions at which messages end, such as [2, 5]")
+        yield Part(
+            first,
+            False,
+            "no list yet" if answer is None else shorten(answer),
+            "Positions at which messages end, such as [2, 5]",
+        )
         return
     try:
-        indices = check_fusion_indices("config", given, "comm_fusion")
+        indices = check_fusion_indices("comm_fusion", "config", given)
     except ParallelLabError as error:
         yield Part(first, False, str(error), "What comm_fusion takes: rising ints, none negative")
         return
@@ -204,23 +242,27 @@ def _golf(answer: Any) -> Iterator[Part]:
     found = case.overlap(groups)
     sent = ", ".join(f"{b[0]}" if len(b) == 1 else f"{b[0]} to {b[-1]}" for b in buckets_of(groups))
     idle = [i for i in indices if i >= count - 1]
-    note = f"Position {idle[0]} cuts nothing: the last gradient ends the last message anyway." if idle else ""
+    note = f"Position {idle[0]} splits nothing: the last gradient ends the last message anyway." if idle else ""
     messages = "1 message" if len(found.buckets) == 1 else f"{len(found.buckets)} messages"
     yield Part(first, True, f"{indices}: {messages} with gradients {sent}", note=note)
 
     step_s = found.step_s
     alone, one = case.overlap(range(count)).step_s, case.overlap([0] * count).step_s
     total_mb = sum(g.size_bytes for g in GOLF) // MB
-    size_mb, by_size = best_threshold(GOLF, GOLF_LINE, lambda mb: size_groups_by_bytes([g.size_bytes for g in GOLF], mb), range(total_mb + 1))
+    size_mb, by_size = best_threshold(
+        GOLF, GOLF_LINE, lambda mb: size_groups_by_bytes([g.size_bytes for g in GOLF], mb), range(total_mb + 1)
+    )
     par_s = case.overlap(case.best_groups()).step_s
     note = _golf_note(indices, step_s, par_s, alone, one)
     what = f"a step of {time_text(step_s)}, recomputed"
-    rule = f"below {time_text(one)}, which everything in one message takes, and {time_text(alone)}, which each alone does"
+    rule = (
+        f"below {time_text(one)}, the time of one message with everything, and {time_text(alone)}, that of each alone"
+    )
     yield _below("beats one message", step_s, min(one, alone), what, rule, note)
     rule = f"below {time_text(by_size.step_s)}, the best that size can do (threshold {size_mb} MB)"
     yield _below("beats every threshold", step_s, by_size.step_s, what, rule, note)
     at_par = bool(step_s <= par_s * (1 + 1e-9))
-    rule = f"{time_text(par_s)}: the best of all {2 ** (count - 1)} ways to cut the list, found by exact search"
+    rule = f"{time_text(par_s)}: the best of all {2 ** (count - 1)} ways to split the list, found by exact search"
     yield Part("par", at_par, f"{what}: {step_s / par_s:.3f} x par", rule, "" if at_par else note)
 
 
@@ -236,17 +278,23 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float, alone_s: flo
     if len(set(groups)) == 1:
         return "All in one message: it saves nine starts, and waits until backward has ended. Nothing overlaps."
     if len(set(groups)) == count:
-        return "Each alone: the line starts early, and pays ten starts. From the sixth gradient on it is behind and never idle again."
+        return (
+            "Each alone: the line starts early, and pays ten starts. From the sixth gradient on it is behind and "
+            "never idle again."
+        )
     case = paper_case(GOLF_LINE)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
     found = case.overlap(groups)
     if found.buckets[0].ready_s > GOLF[0].compute_s * 2:
-        return f"The line stands idle until {time_text(found.buckets[0].ready_s)}: a smaller first message starts earlier."
+        return f"The line is idle until {time_text(found.buckets[0].ready_s)}: a smaller first message starts earlier."
     idle = [a for a, b in zip(found.buckets, found.buckets[1:], strict=False) if b.start_s > a.end_s + 1e-12]
     if idle:
         return f"The line is idle after {time_text(idle[0].end_s)}, while gradients wait for the rest of their bucket."
-    return f"The line is never idle after its first message, and pays {len(found.buckets)} starts: which of them could be saved?"
+    return (
+        f"The line is never idle after its first message, and pays {len(found.buckets)} starts: which of them "
+        "could be saved?"
+    )
 
 
 # ---- 04.3: what cannot hide ----
@@ -254,7 +302,9 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float, alone_s: flo
 ALPHA_S, BETA_S_PER_BYTE = 1e-3, 0.25e-3 / MB
 CLOSE = 1e-6  # relative: sums of floats in another order
 
-Sending = tuple[tuple[float, ...], tuple[int, ...], float, Link]  # ready_s, sizes_bytes, backward_s, what one message takes
+Sending = tuple[
+    tuple[float, ...], tuple[int, ...], float, Link
+]  # ready_s, sizes_bytes, backward_s, what one message takes
 
 
 def _equal(backward_s: float, total_bytes: int, buckets: int) -> tuple[Sending, float]:
@@ -271,19 +321,24 @@ def _of_golf(indices: Sequence[int]) -> tuple[Sending, float]:
     return (ready, sizes, found.backward_s, GOLF_LINE), found.exposed_s
 
 
-# (alpha in s, beta in s per byte) of a hop between 4 ranks: messages about as long as the backward of `_training_step`, and much longer
+# (alpha in s, beta in s per byte) of a hop between 4 ranks: messages about as long as the backward of `_training_step`,
+# and much longer
 HOPS = ((2e-5, 1e-9), (1e-3, 2e-8))
 
 
 @lru_cache(maxsize=1)
 def _training_steps() -> tuple[tuple[Sending, float], ...]:
-    """Steps of a network on 4 simulated ranks: when messages were handed over, and how long they took after backward, from the event log."""
+    """Steps of a network on 4 simulated ranks: when messages were handed over, and how long they took after backward,
+    from the event log.
+    """
     rng = np.random.default_rng(9)
     widths = (192, 128, 256, 96, 192, 64)
     x, y = rng.normal(size=(64, widths[0])).astype(np.float32), rng.normal(size=(64, widths[-1])).astype(np.float32)
     net = ChainNet(widths)
     job = Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
-    plan = job.compile(devices=4, parallel_mode="data_parallel", comm_fusion={"allreduce": {"mode": "index", "config": [1, 3]}})
+    plan = job.compile(
+        devices=4, parallel_mode="data_parallel", comm_fusion={"allreduce": {"mode": "index", "config": [1, 3]}}
+    )
     found = []
     for alpha_s, beta_s_per_byte in HOPS:
         base = cluster_for(4)
@@ -310,12 +365,25 @@ def _exposed(answer: Any) -> Iterator[Part]:
     if called.fault is not None:
         yield called.fault.part("one message", "Seconds")
         return  # the others would say the same
-    idle = ((0.002, 0.008, 0.02), (MB, 2 * MB, MB), 0.03, Link(ALPHA_S, BETA_S_PER_BYTE))  # the last message ends at 21.25 ms
+    idle = (
+        (0.002, 0.008, 0.02),
+        (MB, 2 * MB, MB),
+        0.03,
+        Link(ALPHA_S, BETA_S_PER_BYTE),
+    )  # the last message ends at 21.25 ms
     groups = (
         ("one message", (_equal(12e-3, 24 * MB, 1),), "alpha + beta M: it is ready when backward ends"),
-        ("equal messages", tuple(_equal(12e-3, m * MB, k) for m, k in ((24, 6), (24, 3), (24, 2), (6, 3), (48, 12))), "T(k) - Tb by the closed form"),
+        (
+            "equal messages",
+            tuple(_equal(12e-3, m * MB, k) for m, k in ((24, 6), (24, 3), (24, 2), (6, 3), (48, 12))),
+            "T(k) - Tb by the closed form",
+        ),
         ("all hidden", ((idle, 0.0),), "0: the last message arrives before backward ends"),
-        ("fusion golf", tuple(_of_golf(i) for i in (range(9), [9], [4], [0, 3, 5], [0, 1, 2, 8])), "counted message by message on golf's line"),
+        (
+            "fusion golf",
+            tuple(_of_golf(i) for i in (range(9), [9], [4], [0, 3, 5], [0, 1, 2, 8])),
+            "counted message by message on golf's line",
+        ),
         ("a training step", _training_steps(), "counted in the event log of a step on 4 simulated ranks"),
     )
     for name, cases, rule in groups:
@@ -354,31 +422,51 @@ def _exposed_note(given: float, sending: Sending, want: float) -> str:
     for start, size in zip(ready, sizes, strict=True):
         no_start = max(no_start, start) + link.beta_s_per_byte * size
     models = {
-        "Negative: backward goes on after the last message. Nothing is exposed then, which is 0.": end - backward_s if want == 0 else math.nan,
+        "Negative: backward continues after the last message. Then nothing is exposed: 0.": end - backward_s
+        if want == 0
+        else math.nan,
         # where ranks hand over late a message may end long after all the sending would have taken
-        "That is all the sending. What travels while backward computes is hidden.": math.fsum(each) if want <= math.fsum(each) else math.nan,
+        "That is all the sending. What is sent while backward computes is hidden.": math.fsum(each)
+        if want <= math.fsum(each)
+        else math.nan,
         "That is when the last message ends; exposed is what comes after backward.": end,
-        "All the sending less all of backward: but a message cannot start before its gradients are there.": max(0.0, math.fsum(each) - backward_s),
-        "As if every message had a line of its own: one travels at a time, and the next one waits.": max(0.0, free - backward_s),
-        "Only the last message: others may still be on the line when it gets ready.": each[-1],
+        "All the sending less all of backward: but a message cannot start before its gradients are ready.": max(
+            0.0, math.fsum(each) - backward_s
+        ),
+        "As if every message had its own line: one is sent at a time, and the next one waits.": max(
+            0.0, free - backward_s
+        ),
+        "Only the last message: others may still be on the line when it is ready.": each[-1],
         "The starts are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
         "That is what hides; exposed is the rest.": math.fsum(each) - want,
     }
-    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12)), "")
+    return next(
+        (text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12)), ""
+    )
 
 
 EXERCISES = (
     Exercise(
         "04.1",
         "buckets by size",
-        (("the example", 1), ("threshold 0", 1), ("around the threshold", 1), (f"{RANDOM_LISTS} random lists", 2), ("a network", 1)),
+        (
+            ("the example", 1),
+            ("threshold 0", 1),
+            ("around the threshold", 1),
+            (f"{RANDOM_LISTS} random lists", 2),
+            ("a network", 1),
+        ),
         (
             "When do you know that a bucket is full: before you put a gradient in, or afterwards?",
-            "Go through sizes of 2, 3, 1, 6 and 1 MB with threshold 4 by hand and write down the sum after each gradient.",
-            "Put the gradient in, add its size, then compare. If the sum is above the threshold, the bucket ends and the sum begins at 0 again.",
-            "With threshold 0 return one list per position. Otherwise go through the sizes with a current bucket and its sum: append the position, "
-            "add the size, and if the sum is now above threshold times 1024 * 1024, put the bucket away and begin an empty one with sum 0. At the "
-            "end put away what is left, if there is something in it.",
+            "Go through sizes of 2, 3, 1, 6 and 1 MB with threshold 4 by hand and write down the sum after "
+            "each gradient.",
+            "Put the gradient in, add its size, then compare. If the sum is above the threshold, the bucket ends and "
+            "the sum begins at 0 again.",
+            "With threshold 0 return one list per position. Otherwise go through the sizes with a current bucket and "
+            "its sum: append the position, "
+            "add the size, and if the sum is now above threshold times 1024 * 1024, store the bucket and begin an "
+            "empty one with sum 0. At the "
+            "end store the last bucket, unless it is empty.",
         ),
         _buckets_by_size,
     ),
@@ -388,10 +476,13 @@ EXERCISES = (
         (("an index list", 1), ("beats one message", 1), ("beats every threshold", 1), ("par", 2)),
         (
             "When does the line start to send, and from then on, is it ever idle?",
-            "Drag one bracket in the Fusion Lab and watch two things: the first message's start, and gaps in the lower lane.",
-            "The first message should start as soon as there is something. Each following one should take all gradients that got ready while the "
+            "Drag one bracket in the Fusion Lab and watch two things: the first message's start, and gaps in the "
+            "lower lane.",
+            "The first message should start as soon as there is something. Each following one should take all "
+            "gradients that got ready while the "
             "line was busy, so that no start is paid without need.",
-            "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest in one message. An index is "
+            "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the "
+            "rest in one message. An index is "
             "the last gradient of its message.",
         ),
         _golf,
@@ -402,10 +493,14 @@ EXERCISES = (
         (("one message", 1), ("equal messages", 1), ("all hidden", 1), ("fusion golf", 1), ("a training step", 1)),
         (
             "A message is ready. What else must be true before it can travel?",
-            "Draw the two lanes of three messages on paper. Write the end of each message beside it: which two times decide when it starts?",
-            "A message starts at the later of two times: when it is ready, and when the line is free. It ends alpha + beta m later.",
-            "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of it and the message's ready time, "
-            "and add alpha + beta times its size. The answer is that number at the end minus the end of backward, and 0 if that is negative.",
+            "Draw the two lanes of three messages on paper. Write the end of each message beside it: which two times "
+            "decide when it starts?",
+            "A message starts at the later of two times: when it is ready, and when the line is free. It ends alpha + "
+            "beta m later.",
+            "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of "
+            "it and the message's ready time, "
+            "and add alpha + beta times its size. The answer is that number at the end minus the end of backward, and "
+            "0 if that is negative.",
         ),
         _exposed,
     ),

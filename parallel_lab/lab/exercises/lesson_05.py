@@ -1,4 +1,6 @@
-"""Exercises of lesson 05, optimizer parallel: bytes of every stage, a ZeRO-1 step of your own, the largest model under the cap."""
+"""Exercises of lesson 05, optimizer parallel: bytes of every stage, a ZeRO-1 step of your own, the largest model under
+the cap.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +10,31 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from ...base.errors import ParallelLabError, shorten
+from ...base.units import bytes_text
 from ...cost.zero import STAGES, zero_memory
-from ...errors import ParallelLabError, shorten
-from ...run.session import initial_values
-from ..memory_count import Count, predicted_ranks, simulated_ranks
-from ..memory_puzzle import Par, choices, find_par
-from ..memory_subjects import LEVELS, STACK_LAYERS, WIDTHS, Settings, get_subject
-from ..words import bytes_text
+from ...train.session import initial_values
+from ..memory.count import Count, predicted_ranks, simulated_ranks
+from ..memory.puzzle import Par, choices, find_par
+from ..memory.subjects import LEVELS, STACK_LAYERS, WIDTHS, Settings, get_subject
 from .book import Exercise
 from .running import attempt, read_number
 from .verdict import Part
 from .zero_step import STEP_PARTS, step_parts
 
-__all__ = ["CAPACITY_BYTES", "EXERCISES", "GIVEN"]
-
 # ---- 05.1: bytes of every stage ----
 
-# (parameters, ranks, bytes of a parameter, of its gradient, of its optimizer states): the paper's model with Adam in mixed precision, float32 with
-# Adam, float32 with momentum, float16 with SGD, a single rank
-MODELS = ((7_500_000_000, 64, 2, 2, 12), (524_288, 8, 4, 4, 8), (1_000_000, 4, 4, 4, 4), (3_000_000, 16, 2, 2, 0), (10_000, 1, 4, 4, 8))
-# what the stages are in this house: (stage, settings of the stack); level1 to level3 keep the same, and differ in what they gather
+# (parameters, ranks, bytes of a parameter, of its gradient, of its optimizer states): the paper's model with Adam in
+# mixed precision, float32 with # Adam, float32 with momentum, float16 with SGD, a single rank
+MODELS = (
+    (7_500_000_000, 64, 2, 2, 12),
+    (524_288, 8, 4, 4, 8),
+    (1_000_000, 4, 4, 4, 4),
+    (3_000_000, 16, 2, 2, 0),
+    (10_000, 1, 4, 4, 8),
+)
+# what the stages are in this house: (stage, settings of the stack); level1 to level3 keep the same, and differ in what
+# they gather
 COUNTED = (
     (0, Settings(level="off", optimizer="Adam")),
     (1, Settings(parallel_mode="data_parallel", level="grouping", optimizer="AdamWeightDecay")),
@@ -46,14 +53,22 @@ def _stage_part(answer: Any, stage: int) -> Part:
         if part is not None:
             return part
     paper = _model_bytes(stage, *MODELS[0][:2], MODELS[0][2:]) / 1e9
-    return Part(name, True, f"{paper:.4g} GB for 7.5 billion parameters on 64 ranks, as in the paper's table; {len(MODELS)} models")
+    return Part(
+        name,
+        True,
+        f"{paper:.4g} GB for 7.5 billion parameters on 64 ranks, as in the paper's table; {len(MODELS)} models",
+    )
 
 
 def _model_bytes(stage: int, parameters: int, ranks: int, each: Any) -> float:
-    return zero_memory(parameters, ranks, stage, param_bytes=each[0], grad_bytes=each[1], optimizer_bytes=each[2]).total_bytes
+    return zero_memory(
+        parameters, ranks, stage, param_bytes=each[0], grad_bytes=each[1], optimizer_bytes=each[2]
+    ).total_bytes
 
 
-def _number_part(answer: Any, name: str, stage: int, parameters: int, ranks: int, each: Any, want: float, rule: str) -> Part | None:
+def _number_part(
+    answer: Any, name: str, stage: int, parameters: int, ranks: int, each: Any, want: float, rule: str
+) -> Part | None:
     """The failed part for this model, or None."""
     called = attempt(answer, parameters, ranks, stage, *each)
     if called.fault is not None:
@@ -62,12 +77,19 @@ def _number_part(answer: Any, name: str, stage: int, parameters: int, ranks: int
     if given is not None and math.isclose(given, want, rel_tol=1e-9):
         return None
     what = (
-        f"stage {stage}, " * (name == "counted")
-        + f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, {each[0]} + {each[1]} + {each[2]} bytes each"
+        f"stage {stage}, "
+        * (name == "counted")
+        + f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, {each[0]} + {each[1]} + {each[2]} "
+        "bytes each"
     )
     found = shorten(called.value) if given is None else f"{_plain(given)} bytes"
     return Part(
-        name, False, found, f"{_plain(want)} bytes: {rule}", "" if given is None else _bytes_note(given, stage, parameters, ranks, each), op=what
+        name,
+        False,
+        found,
+        f"{_plain(want)} bytes: {rule}",
+        "" if given is None else _bytes_note(given, stage, parameters, ranks, each),
+        op=what,
     )
 
 
@@ -78,14 +100,23 @@ def _plain(number: float) -> str:
 def _bytes_note(given: float, stage: int, parameters: int, ranks: int, each: Any) -> str:
     """The wrong model that gives this number, found by computing what it gives."""
     param, grad, state = (parameters * size for size in each)
-    others = {f"That is stage {n}: {STAGES[n]}.": _model_bytes(n, parameters, ranks, each) for n in STAGES if n != stage}
+    others = {
+        f"That is stage {n}: {STAGES[n]}.": _model_bytes(n, parameters, ranks, each) for n in STAGES if n != stage
+    }
     models = {
-        "All ranks together: asked for is what one of them holds.": ranks * _model_bytes(stage, parameters, ranks, each),
+        "All ranks together: the question is what one of them holds.": ranks
+        * _model_bytes(stage, parameters, ranks, each),
         "The parameters alone; gradients and optimizer states take memory too.": param / (ranks if stage == 3 else 1),
-        "The gradients are missing: they are there when the optimizer starts.": _model_bytes(stage, parameters, ranks, (each[0], 0, each[2])),
+        "The gradients are missing: they exist when the optimizer starts.": _model_bytes(
+            stage, parameters, ranks, (each[0], 0, each[2])
+        ),
         "The optimizer states are missing.": _model_bytes(stage, parameters, ranks, (each[0], each[1], 0)),
-        "The optimizer states are cut here, not whole on every rank.": param + grad / (ranks if stage > 1 else 1) + state if stage else math.nan,
-        "That is GB: the answer is wanted in bytes.": _model_bytes(stage, parameters, ranks, each) / 1e9,
+        "The optimizer states are sharded here, not whole on every rank.": param
+        + grad / (ranks if stage > 1 else 1)
+        + state
+        if stage
+        else math.nan,
+        "That is in GB: the answer is in bytes.": _model_bytes(stage, parameters, ranks, each) / 1e9,
         "Those are elements, not bytes.": float(parameters),
     }
     return next((text for text, wrong in {**others, **models}.items() if math.isclose(given, wrong, rel_tol=1e-9)), "")
@@ -93,12 +124,16 @@ def _bytes_note(given: float, stage: int, parameters: int, ranks: int, each: Any
 
 @lru_cache(maxsize=1)
 def _counted_states() -> tuple[tuple[int, int, Settings, int], ...]:
-    """(stage, parameters, settings, bytes of parameters, gradients and states that the fullest simulated rank held at most), numbers left out."""
+    """(stage, parameters, settings, bytes of parameters, gradients and states that the fullest simulated rank held at
+    most), numbers left out.
+    """
     job = get_subject("stack").job(COUNTED_WIDTH)
     found = []
     for stage, settings in COUNTED:
         plan = job.compile(settings)
-        numbers = sum(plan.value(s.name).slice_bytes for s in plan.states if not plan.value(s.name).shape)  # learning rate, powers of Adam's betas
+        numbers = sum(
+            plan.value(s.name).slice_bytes for s in plan.states if not plan.value(s.name).shape
+        )  # learning rate, powers of Adam's betas
         ranks = simulated_ranks(plan, initial_values(plan, job.net, job.optimizer(settings.optimizer)), job.batches[0])
         found.append((stage, job.parameter_count, settings, max(_states_bytes(count) for count in ranks) - numbers))
     return tuple(found)
@@ -119,7 +154,10 @@ def _bytes_of_stages(answer: Any) -> Iterator[Part]:
     told = []
     for stage, parameters, settings, counted in _counted_states():
         how = {"off": "no optimizer parallel", "grouping": "weight grouping"}.get(settings.level, settings.level)
-        rule = f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: counted in their arrays (stage {stage})"
+        rule = (
+            f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: counted in their "
+            f"arrays (stage {stage})"
+        )
         part = _number_part(answer, "counted", stage, parameters, settings.devices, (4, 4, 8), float(counted), rule)
         if part is not None:
             yield part
@@ -132,7 +170,14 @@ def _bytes_of_stages(answer: Any) -> Iterator[Part]:
 
 CAPACITY_BYTES = 4 * 1024 * 1024
 GIVEN = Settings(devices=8, optimizer="Adam")
-FREE = ("level", "parallel_mode", "threshold_kb", "shard_size", "accumulation", "accumulation_shard")  # of Settings, what an answer may choose
+FREE = (
+    "level",
+    "parallel_mode",
+    "threshold_kb",
+    "shard_size",
+    "accumulation",
+    "accumulation_shard",
+)  # of Settings, what an answer may choose
 
 
 def _read_model(answer: Any) -> tuple[int, Settings] | Part:
@@ -143,10 +188,15 @@ def _read_model(answer: Any) -> tuple[int, Settings] | Part:
         return Part(name, False, "no model yet" if answer is None else shorten(answer), rule)
     unknown = [key for key in answer if key not in ("width", *FREE)]
     if unknown:
-        return Part(name, False, f"{shorten(unknown[0])} is no setting of this puzzle", rule)
+        return Part(name, False, f"{shorten(unknown[0])} is not a setting of this puzzle", rule)
     number = read_number(answer.get("width"))
     if number is None or number not in WIDTHS:
-        return Part(name, False, f"width {shorten(answer.get('width'))}", f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}")
+        return Part(
+            name,
+            False,
+            f"width {shorten(answer.get('width'))}",
+            f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}",
+        )
     width = int(number)
     chosen = {key: answer[key] for key in FREE if key in answer}
     settings = replace(GIVEN, **chosen)
@@ -154,7 +204,9 @@ def _read_model(answer: Any) -> tuple[int, Settings] | Part:
         return Part(name, False, f"parallel_mode {shorten(settings.parallel_mode)}", f"One of {', '.join(LEVELS)}")
     levels = LEVELS[settings.parallel_mode]
     if not isinstance(settings.level, str) or settings.level not in levels:
-        return Part(name, False, f"level {shorten(settings.level)}", f"In {settings.parallel_mode} one of {', '.join(levels)}")
+        return Part(
+            name, False, f"level {shorten(settings.level)}", f"In {settings.parallel_mode} one of {', '.join(levels)}"
+        )
     return width, settings
 
 
@@ -167,7 +219,9 @@ def _par() -> Par:
 
 @lru_cache(maxsize=1)
 def _best_without() -> tuple[int, int]:
-    """(width, parameters) of the widest stack that fits where every rank holds everything, by halving the interval over each way to accumulate."""
+    """(width, parameters) of the widest stack that fits where every rank holds everything, by halving the interval over
+    each way to accumulate.
+    """
     best = -1
     for settings in choices(GIVEN):
         low, high = best, len(WIDTHS)
@@ -194,19 +248,33 @@ def _largest(answer: Any) -> Iterator[Part]:
         yield Part("a model", False, str(error), "Settings that go together")
         return
     parameters = job.parameter_count
-    yield Part("a model", True, f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}")
+    yield Part(
+        "a model", True, f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
+    )
     full = max(counts, key=lambda c: c.peak_bytes)
     cap, peak = bytes_text(CAPACITY_BYTES), bytes_text(full.peak_bytes)
     fits = full.peak_bytes <= CAPACITY_BYTES
     point = full.point("peak")
     found = f"the fullest rank holds {peak} ({full.peak_bytes:,} bytes), counted on {len(counts)} simulated ranks"
     place = f"{point.phase}: {point.name}" if point is not None and not fits else ""
-    yield Part("fits", fits, found, f"at most {cap} at every moment of the step", "" if fits else _full_note(full, settings), full.rank, place)
+    yield Part(
+        "fits",
+        fits,
+        found,
+        f"at most {cap} at every moment of the step",
+        "" if fits else _full_note(full, settings),
+        full.rank,
+        place,
+    )
     if not fits:
         return
     without, most = _best_without()
     what = f"{parameters:,} parameters"
-    note = "Nothing is cut: every rank holds parameters, gradients and Adam's states of the whole model." if settings.level == "off" else ""
+    note = (
+        "Nothing is sharded: every rank holds parameters, gradients and Adam's states of the whole model."
+        if settings.level == "off"
+        else ""
+    )
     better = parameters > most
     yield Part(
         "beats level off",
@@ -220,11 +288,16 @@ def _largest(answer: Any) -> Iterator[Part]:
     note = "" if at_par else _room_note(full, settings)
     if at_par and settings.level == "level3":
         note = (
-            "Level3 lets gathered weights go after each use: even at the fullest moment, in the update, all that the rank holds of them are slices."
+            "Level3 frees gathered weights after each use: even at the fullest moment, in the backward pass, the rank "
+            "holds one layer's weight in full and only slices of the others."
         )
     found = f"{what}: {parameters / par.parameters:.3f} x par"
     yield Part(
-        "par", at_par, found, f"{par.parameters:,}: the largest of all levels, shard sizes and ways to accumulate ({par.tried} plans tried)", note
+        "par",
+        at_par,
+        found,
+        f"{par.parameters:,}: the largest of all levels, shard sizes and ways to accumulate ({par.tried} plans tried)",
+        note,
     )
 
 
@@ -233,12 +306,12 @@ def _full_note(full: Count, settings: Settings) -> str:
     held = full.at("peak")
     kind, size = max(held.items(), key=lambda item: item[1])
     words = {
-        "optimizer": "Most of it are Adam's two states per parameter, whole on this rank.",
-        "grads": "Most of it are gradients.",
-        "gathered": "Most of it are gathered weights: this level keeps every layer's from forward to backward.",
-        "activations": "Most of it are activations: no level of the optimizer parallel cuts those.",
-        "workspace": "Most of it is working memory of the update: new values beside the old ones.",
-        "params": "Most of it are the parameters themselves.",
+        "optimizer": "Most of it is Adam's two states per parameter, whole on this rank.",
+        "grads": "Most of it is gradients.",
+        "gathered": "Most of it is gathered weights: this level keeps every layer's from forward to backward.",
+        "activations": "Most of it is activations: no level of optimizer parallel shards those.",
+        "workspace": "Most of it is working memory: operands and sums on their way.",
+        "params": "Most of it is the parameters themselves.",
     }
     note = words.get(kind, "")
     return f"{note} ({bytes_text(size)} of {bytes_text(full.peak_bytes)})" if note else ""
@@ -247,8 +320,11 @@ def _full_note(full: Count, settings: Settings) -> str:
 def _room_note(full: Count, settings: Settings) -> str:
     left = bytes_text(CAPACITY_BYTES - full.peak_bytes)
     if settings.level in ("level1", "level2") and full.at("peak")["gathered"]:
-        return f"{left} are free. At the peak {bytes_text(full.at('peak')['gathered'])} are gathered weights: which level does not keep them?"
-    return f"{left} are free at the fullest moment: is there a wider one that still fits?"
+        return (
+            f"{left} are free. At the peak {bytes_text(full.at('peak')['gathered'])} are gathered weights: which "
+            "level does not keep them?"
+        )
+    return f"{left} are free at the fullest moment: would a wider model still fit?"
 
 
 EXERCISES = (
@@ -258,10 +334,14 @@ EXERCISES = (
         (*((f"stage {stage}", 1) for stage in STAGES), ("counted", 1)),
         (
             "Which three things does a rank keep for every parameter, and how many bytes of each?",
-            "Read the paper's table in the Memory Lab row by row: what happens to its columns from 1 to 1024 ranks, and what is left?",
-            "Each stage cuts one thing more among the ranks: first the optimizer states, then the gradients, then the parameters.",
-            "Parameters take param_bytes each, divided by the ranks in stage 3 only. Gradients take grad_bytes each, divided from stage 2 on. "
-            "Optimizer states take state_bytes each, divided from stage 1 on. Add the three up and multiply by the number of parameters.",
+            "Read the paper's table in the Memory Lab row by row: what happens to its columns from 1 to 1024 ranks, "
+            "and what is left?",
+            "Each stage shards one more thing over the ranks: first the optimizer states, then the gradients, then the "
+            "parameters.",
+            "Parameters take param_bytes each, divided by the ranks in stage 3 only. Gradients take grad_bytes each, "
+            "divided from stage 2 on. "
+            "Optimizer states take state_bytes each, divided from stage 1 on. Add the three up and multiply by the "
+            "number of parameters.",
         ),
         _bytes_of_stages,
     ),
@@ -272,9 +352,12 @@ EXERCISES = (
         (
             "Which part of the mean gradient does a rank need, if it updates only its own slice?",
             "Lesson 02: an all_reduce is two collectives, one after the other. What could be done between them?",
-            "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices of all ranks.",
-            "Yield a reduce_scatter of the gradient with the reduction mean: it gives your slice. The velocity becomes decay times itself plus that "
-            "slice. Take your slice of the weights, from rank times length of a slice on, and subtract rate times the velocity. Yield an all_gather "
+            "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices of "
+            "all ranks.",
+            "Yield a reduce_scatter of the gradient with the reduction mean: it gives your slice. The velocity "
+            "becomes decay times itself plus that "
+            "slice. Take your slice of the weights, from rank times length of a slice on, and subtract rate times the "
+            "velocity. Yield an all_gather "
             "of it, which gives all weights in order. Return them and the velocity.",
         ),
         step_parts,
@@ -284,10 +367,13 @@ EXERCISES = (
         "the largest model under the cap",
         (("a model", 1), ("fits", 1), ("beats level off", 1), ("par", 2)),
         (
-            "What takes the most memory at the fullest moment? Can it be cut among the ranks?",
-            "Set the capacity line in the Memory Lab to 4 MiB, and go through the levels: in which one does the rank have most room left?",
-            "Between steps all three levels keep the same; they differ in how long gathered weights stay. Activations are not cut by any.",
-            "Take level3, which has only one layer's gathered weights at a time. Then widen the layers until the fullest moment touches the line: "
+            "What takes the most memory at the fullest moment? Can it be sharded over the ranks?",
+            "Set the capacity line in the Memory Lab to 4 MiB, and go through the levels: in which one does the rank "
+            "have most room left?",
+            "Between steps all three levels keep the same; they differ in how long gathered weights stay. Activations "
+            "are not sharded by any.",
+            "Take level3, which has only one layer's gathered weights at a time. Then widen the layers until the "
+            "fullest moment touches the line: "
             "halve the interval between a width that fits and one that does not, in steps of 16.",
         ),
         _largest,

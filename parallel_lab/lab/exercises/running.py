@@ -1,11 +1,13 @@
-"""Running what a learner wrote: never for ever, never an exception, and with a log that the engine keeps, not the learner.
+"""Running what a learner wrote: never for ever, never an exception, and with a log that the engine keeps, not the
+learner.
 
     called = attempt(weights, (4, 4, 2))             # called.value, or called.fault with file:line
     run = run_programs(ring, ranks=4, values=...)    # generators that yield Requests, on simulated ranks
     run.results, run.messages, run.steps
 
-A call is stopped after `seconds` wherever it is: by the system's alarm in the main thread of a notebook or script (it also ends a sleep), elsewhere
-by a trace function that looks at the clock at each line (which ends neither a sleep nor a loop around a bare `except:`).
+A call is stopped after `seconds` wherever it is: by the system's alarm in the main thread of a notebook or script (it
+also ends a sleep), elsewhere by a trace function that looks at the clock at each line (which ends neither a sleep nor a
+loop around a bare `except:`).
 """
 
 from __future__ import annotations
@@ -23,13 +25,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import ParallelLabError, shorten
-from ...origin import short_file
+from ...base.errors import ParallelLabError, shorten
+from ...base.origin import short_file
 from ...run.communicator import Request, Start
 from ...run.simulator import simulate
 from .verdict import Part
-
-__all__ = ["SECONDS", "Called", "Fault", "Message", "ProgramRun", "TimeUp", "attempt", "deadline", "read_number", "run_programs"]
 
 SECONDS = 5.0  # of one call of a learner's function; right answers take milliseconds
 MOST_MESSAGES = 10_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
@@ -44,7 +44,9 @@ class TimeUp(BaseException):
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raise TimeUp in what is inside after `seconds`. Deadlines may lie in each other: the one that is over first ends what it surrounds."""
+    """Raise TimeUp in what is inside after `seconds`. Deadlines may lie in each other: the one that is over first ends
+    what it surrounds.
+    """
     in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     with _alarm(seconds) if in_main else _tracing(seconds):
         yield
@@ -57,12 +59,18 @@ def _alarm(seconds: float) -> Iterator[None]:
     def ring(signum: int, frame: Any) -> None:
         nonlocal rings
         inner = frame
-        while inner is not None and inner.f_code is not fault_of.__code__:  # the fault of the first ring is being written down
+        while (
+            inner is not None and inner.f_code is not fault_of.__code__
+        ):  # the fault of the first ring is being written down
             inner = inner.f_back
         if not armed or inner is not None:
             return
         rings += 1
-        if rings > 1:  # the last was caught, by a bare `except:`: raise it again some lines further on, until that is a line outside the try
+        if (
+            rings > 1
+            # the last was caught, by a bare `except:`: raise it again some lines further on, until that is a line
+            # outside # the try
+        ):
             left = rings % MOST_LINES
 
             def further(frame: Any, event: str, arg: Any) -> Any:
@@ -134,7 +142,9 @@ class Fault:
     def part(self, name: str, expected: str = "", note: str = "") -> Part:
         """The failed part that says so."""
         line = f"\n{self.place}: {self.code}" if self.code else ""
-        return Part(name, False, f"{self.text}{line}", expected, note, self.rank, f"at {self.place}" if self.place else "")
+        return Part(
+            name, False, f"{self.text}{line}", expected, note, self.rank, f"at {self.place}" if self.place else ""
+        )
 
 
 def fault_of(error: BaseException, rank: int | None = None, seconds: float = SECONDS) -> Fault:
@@ -146,7 +156,13 @@ def fault_of(error: BaseException, rank: int | None = None, seconds: float = SEC
     code = (own[-1].line or "").strip() if own else ""
     if isinstance(error, TimeUp):
         return Fault(f"stopped: no end after {seconds:g} s", place, code, rank)
-    text = str(error) if isinstance(error, ParallelLabError) else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = (
+        str(error)
+        if isinstance(error, ParallelLabError)
+        else f"{type(error).__name__}: {error}"
+        if str(error)
+        else type(error).__name__
+    )
     return Fault(text, place, code, rank)
 
 
@@ -164,7 +180,7 @@ class Called:
 def attempt(function: Any, *args: Any, seconds: float = SECONDS) -> Called:
     """Call a learner's function; whatever it raises, and that it does not end, is in `fault`."""
     if not callable(function):
-        return Called(fault=Fault(f"{shorten(function)} is no function"))
+        return Called(fault=Fault(f"{shorten(function)} is not a function"))
     try:
         with deadline(seconds):
             return Called(function(*args))
@@ -193,7 +209,8 @@ class Message:
 
     source, destination   ranks
     size_bytes            of what it carried
-    step                  its place in time: a rank sends one message after the other, and what depends on a message comes after it. 1 is first
+    step                  its place in time: a rank sends one message after the other, and what depends on a message
+                          comes after it. 1 is first
     origin                the learner's file:line
     """
 
@@ -312,14 +329,17 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
     program  a learner's generator function that yields Requests; one without a yield is a rank that sends nothing
     values   one per rank; give each call copies of its own, because a program may write into what it gets
 
-    Ranks that wait for each other for ever, calls that do not fit, exceptions and programs without an end are the `fault` of the run.
+    Ranks that wait for each other for ever, calls that do not fit, exceptions and programs without an end are the
+    `fault` of the run.
     """
     if not callable(program):
-        return ProgramRun(ranks, (), (), (), Fault(f"{shorten(program)} is no function"))
+        return ProgramRun(ranks, (), (), (), Fault(f"{shorten(program)} is not a function"))
     log, fault, results = _Log(ranks), None, ()
     try:
         with deadline(seconds):
-            results = tuple(simulate([_watched(r, lambda r=r: program(r, ranks, values[r]), log, seconds) for r in range(ranks)]))
+            results = tuple(
+                simulate([_watched(r, lambda r=r: program(r, ranks, values[r]), log, seconds) for r in range(ranks)])
+            )
     except _Raised as raised:
         fault = raised.fault
     except (ParallelLabError, TimeUp) as error:  # of the simulator: a deadlock, requests that do not fit

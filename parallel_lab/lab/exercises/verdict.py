@@ -1,12 +1,12 @@
-"""What `check` and `hint` answer: verdicts part by part, and one step of a ladder of hints. They print as text, in a notebook as HTML."""
+"""What `check` and `hint` answer: verdicts part by part, and one step of a ladder of hints. They print as text, in a
+notebook as HTML.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import escape
-
-__all__ = ["LADDER", "Hint", "Part", "Verdict"]
+from ...base.errors import escape
 
 LADDER = ("a question", "a place to look", "a part of the answer", "the answer in words")  # hint levels 0 to 3
 # bars beside the text, never the only sign; of middle lightness, so that they stand out on white and on near-black
@@ -86,7 +86,9 @@ class Verdict:
         return next((part for part in self.parts if not part.passed), None)
 
     def assert_passed(self) -> None:
-        """Raise AssertionError with the verdict as its text unless every part passed: the form that automatic graders such as nbgrader need."""
+        """Raise AssertionError with the verdict as its text unless every part passed: the form that automatic graders
+        such as nbgrader need.
+        """
         if not self.passed:
             error = AssertionError(str(self))
             # a notebook shows one line of it, and none of this file: check(...) itself shows the parts
@@ -98,7 +100,9 @@ class Verdict:
     @property
     def headline(self) -> str:
         """One line: exercise, verdict, points."""
-        done = "passed" if self.passed else f"{sum(bool(p.passed) for p in self.parts)} of {len(self.parts)} parts passed"
+        done = (
+            "passed" if self.passed else f"{sum(bool(p.passed) for p in self.parts)} of {len(self.parts)} parts passed"
+        )
         return f"Exercise {self.exercise}, {self.title}: {done}, {self.points} of {self.max_points} points"
 
     @property
@@ -108,14 +112,19 @@ class Verdict:
             return ""
         seen = min(self.hints_seen, len(LADDER))
         if seen == len(LADDER):
-            return f'All hints were given; hint("{self.exercise}", level=0) shows the first again, level={len(LADDER) - 1} the last.'
+            return (
+                f'All hints were given; hint("{self.exercise}", level=0) shows the first again, '
+                f"level={len(LADDER) - 1} the last."
+            )
         return f'hint("{self.exercise}") gives {LADDER[seen]} ({seen} of {len(LADDER)} hints seen).'
 
     def __str__(self) -> str:
         lines = [self.headline]
         for part in self.parts:
             mark, word = _MARKS[part.passed]
-            lines.append(f"  {mark} {part.name}: {word}" + (f" ({part.where})" if part.where and not part.passed else ""))
+            lines.append(
+                f"  {mark} {part.name}: {word}" + (f" ({part.where})" if part.where and not part.passed else "")
+            )
             lines += [f"      {title}: {text}".replace("\n", "\n      ") for title, text in self._rows(part)]
         return "\n".join([*lines, *filter(None, (self.offer,))])
 
@@ -132,7 +141,8 @@ class Verdict:
             mark, word = _MARKS[part.passed]
             where = f" ({escape(part.where)})" if part.where and not part.passed else ""
             rows = "".join(
-                f"<div style='margin-left:1.4em;white-space:pre-wrap;overflow-wrap:anywhere'>{escape(title)}: {escape(text)}</div>"
+                f"<div style='margin-left:1.4em;white-space:pre-wrap;overflow-wrap:anywhere'>{escape(title)}: "
+                f"{escape(text)}</div>"
                 for title, text in self._rows(part)
             )
             blocks.append(
@@ -141,7 +151,10 @@ class Verdict:
             )
         offer = f"<p style='margin:4px 0'>{escape(self.offer)}</p>" if self.offer else ""
         body = f"<ul style='margin:4px 0;padding:0'>{''.join(blocks)}</ul>{offer}"
-        return f"<div role='status' style='color:inherit;max-width:100ch'><p style='margin:4px 0'><b>{escape(self.headline)}</b></p>{body}</div>"
+        return (
+            "<div role='status' style='color:inherit;max-width:100ch'><p style='margin:4px "
+            f"0'><b>{escape(self.headline)}</b></p>{body}</div>"
+        )
 
 
 @dataclass(frozen=True)
@@ -157,7 +170,10 @@ class Hint:
 
     def __str__(self) -> str:
         more = f' hint("{self.exercise}") gives {LADDER[self.level + 1]}.' if self.level + 1 < len(LADDER) else ""
-        return f"Exercise {self.exercise}, hint {self.level + 1} of {len(LADDER)} ({LADDER[self.level]}): {self.text}{more}"
+        return (
+            f"Exercise {self.exercise}, hint {self.level + 1} of {len(LADDER)} ({LADDER[self.level]}): "
+            f"{self.text}{more}"
+        )
 
     __repr__ = __str__
 

@@ -1,4 +1,5 @@
-"""Fusion ids per layer, and a training step that is cut among the ranks as a whole, as MindSpore's lesson on communication fusion has it.
+"""Fusion ids per layer, and a training step that is cut among the ranks as a whole, as MindSpore's lesson on
+communication fusion has it.
 
 What differs from the printed program, and why:
 - the import of AutoParallel, which the page leaves out
@@ -60,7 +61,11 @@ for item in net.trainable_params():
 
 def create_dataset(batch_size):
     dataset = ds.MnistDataset(os.getenv("DATA_PATH"))
-    image_transforms = [ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.Normalize(mean=(0.1307,), std=(0.3081,)), ds.vision.HWC2CHW()]
+    image_transforms = [
+        ds.vision.Rescale(1.0 / 255.0, 0),
+        ds.vision.Normalize(mean=(0.1307,), std=(0.3081,)),
+        ds.vision.HWC2CHW(),
+    ]
     dataset = dataset.map(image_transforms, "image")
     dataset = dataset.map(ds.transforms.TypeCast(ms.int32), "label")
     return dataset.batch(batch_size)

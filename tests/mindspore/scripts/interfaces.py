@@ -1,8 +1,10 @@
-"""The settings and interfaces that MindSpore's page on distributed parallel training lists, set and read back one after the other.
+"""The settings and interfaces that MindSpore's page on distributed parallel training lists, set and read back one after
+the other.
 
 The page has them as separate pieces. What differs, and why:
 - the strategy file to be written has a name of its own; the page gives "./", a folder
-- settings that contradict each other (full_batch and its absence, several comm_fusion dicts) are reset in between, as the page's separate programs do
+- settings that contradict each other (full_batch and its absence, several comm_fusion dicts) are reset in between, as
+  the page's separate programs do
 """
 
 import os
@@ -77,10 +79,17 @@ class Shared(nn.Cell):
 
 
 net = Net()
-print("fusion ids", [p.comm_fusion for p in net.trainable_params()], "then", [p.comm_fusion for p in net.set_comm_fusion(2).trainable_params()])
+print(
+    "fusion ids",
+    [p.comm_fusion for p in net.trainable_params()],
+    "then",
+    [p.comm_fusion for p in net.set_comm_fusion(2).trainable_params()],
+)
 print("cross_batch", ops.ReduceMean().add_prim_attr("cross_batch", True).prim_attrs["cross_batch"])
 print("fusion", ops.AllReduce().add_prim_attr("fusion", 1).prim_attrs["fusion"])
-print("layerwise_parallel", Parameter(Tensor(np.ones([2, 2])), name="weight1", layerwise_parallel=True).layerwise_parallel)
+print(
+    "layerwise_parallel", Parameter(Tensor(np.ones([2, 2])), name="weight1", layerwise_parallel=True).layerwise_parallel
+)
 print("add", ops.Add().shard(((1, 1), (1, 1))))
 
 context.reset_auto_parallel_context()

@@ -1,7 +1,8 @@
-"""ResNet-50 (He et al. 2016, table 1) with MindSpore's layers: the file that `resnet50_distributed_training.py` expects beside it.
+"""ResNet-50 (He et al. 2016, table 1) with MindSpore's layers: the file that `resnet50_distributed_training.py` expects
+beside it.
 
-The last batch norm of each block starts with gamma 0, so that a block begins as its shortcut (Goyal et al. 2017, section 5.1): without it the rate of
-the tutorial makes the loss overflow.
+The last batch norm of each block starts with gamma 0, so that a block begins as its shortcut (Goyal et al. 2017,
+section 5.1): without it the rate of the tutorial makes the loss overflow.
 """
 
 import mindspore.nn as nn
@@ -58,7 +59,8 @@ class ResNet(nn.Cell):
 def resnet50(batch_size, num_classes, sync=None):
     """The network; `batch_size` is there because the script gives it.
 
-    sync  True: batch norm takes its statistics from the samples of all ranks (parallel_lab's own option; MindSpore's layer has none)
+    sync  True: batch norm takes its statistics from the samples of all ranks (parallel_lab's own option; MindSpore's
+          layer has none)
     """
 
     def norm(channels, **options):

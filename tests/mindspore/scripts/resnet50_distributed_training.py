@@ -1,10 +1,12 @@
-"""ResNet-50 on CIFAR-10, data parallel, one process per device, as MindSpore 1.0's page for Ascend trains it: `pytest -s` runs it.
+"""ResNet-50 on CIFAR-10, data parallel, one process per device, as MindSpore 1.0's page for Ascend trains it:
+`pytest -s` runs it.
 
 What differs from the printed program, and why:
-- parallel_mode is DATA_PARALLEL, the form that the page describes; its automatic form needs a strategy search that is an issue of its own
+- parallel_mode is DATA_PARALLEL, the form that the page describes; its automatic form needs a strategy search that is
+  an issue of its own
 - pictures are resized to PICTURE (32 by default, 224 on the page): a laptop would take hours
-- epochs, batch, after how many steps a checkpoint is saved and whether batch norm is synchronised come from the environment, so that tests can be
-  short and compare with one device
+- epochs, batch, after how many steps a checkpoint is saved and whether batch norm is synchronised come from the
+  environment, so that tests can be short and compare with one device
 - imports that the page spreads over several blocks stand at the top
 """
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from parallel_lab import Layout, context, nn, ops, value_and_grad
-from parallel_lab.dataset import GeneratorDataset
+from parallel_lab import Layout, nn, ops, value_and_grad
+from parallel_lab.base import seeds
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.nn.wrap import TrainOneStepCell
-from parallel_lab.tensor import Tensor
 from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.auto_parallel import AutoParallel
-from tests.train.cases.compiled import made_step, tensors
-from tests.train.cases.engine import states
+from parallel_lab.train.dataset import GeneratorDataset
+from tests.train.cases.compiled_steps import made_step, tensors
+from tests.train.cases.engine_training import states
 from tests.train.cases.nets import Net, SquareLoss, batch, cuts
 from tests.train.worlds import case, parameters, refused
 
@@ -66,7 +67,10 @@ def named(size):
 def in_layouts(here, x, y):
     if here.alone:
         return x, y
-    return tuple(a[layout.tensor_layout().slice_index(a.shape, here.rank)] for a, layout in zip((x, y), named(here.size), strict=True))
+    return tuple(
+        a[layout.tensor_layout().slice_index(a.shape, here.rank)]
+        for a, layout in zip((x, y), named(here.size), strict=True)
+    )
 
 
 def one_cut(size):
@@ -90,9 +94,17 @@ def network_with_model(here):
     losses = []
     x, y = batch()
     data = GeneratorDataset(lambda: ((x, y) for _ in range(3)), ["data", "label"])
-    model.train(2, data, callbacks=LambdaCallback(on_train_step_end=lambda c: losses.append(np.array(here.full(c.original_args().net_outputs)))))
+    model.train(
+        2,
+        data,
+        callbacks=LambdaCallback(
+            on_train_step_end=lambda c: losses.append(np.array(here.full(c.original_args().net_outputs)))
+        ),
+    )
     out = here.full(model.predict(Tensor(x)))
-    return {"losses": losses, "out": out, **parameters(here, net), **states(here, optimizer, net)}, {"held": net.w.asnumpy().shape}
+    return {"losses": losses, "out": out, **parameters(here, net), **states(here, optimizer, net)}, {
+        "held": net.w.asnumpy().shape
+    }
 
 
 @case(2, 4)
@@ -101,7 +113,9 @@ def network_called(here):
     wrapped = parallel(here, net)
     out = wrapped(Tensor(batch()[0]))
     again = wrapped(x=Tensor(batch(8)[0]))
-    return {"out": here.full(out), "again": here.full(again), **parameters(here, net)}, {"names": [p.name for p in wrapped.get_parameters()]}
+    return {"out": here.full(out), "again": here.full(again), **parameters(here, net)}, {
+        "names": [p.name for p in wrapped.get_parameters()]
+    }
 
 
 @case(2, 4)
@@ -128,7 +142,9 @@ def factor(method, times):
 CASES |= {
     # ranks that hold the same slice: `cases.engine.by_copies`
     "gradients_mean": factor("enable_gradients_mean", lambda size: {"w": 1 / (size // 2), "bias": 1 / size, "v": 1.0}),
-    "no loss_repeated_mean": factor("disable_loss_repeated_mean", lambda size: dict.fromkeys(("w", "bias", "v"), float(size))),
+    "no loss_repeated_mean": factor(
+        "disable_loss_repeated_mean", lambda size: dict.fromkeys(("w", "bias", "v"), float(size))
+    ),
 }
 
 
@@ -155,7 +171,7 @@ def what_is_refused(here):
     asked("layout", lambda w: w.dataset_strategy((layout("a", "b"), layout("a", "b"))))
     loss = AutoParallel(lambda x, y: ops.reduce_mean(net(x) - y))
     found["tape"] = refused(lambda: value_and_grad(loss, None, net.trainable_params())(*tensors(*batch())))
-    context.set_seed(here.rank + 5)
+    seeds.set_seed(here.rank + 5)
     drawn = nn.Dense(12, 16, dtype=np.float64)
     other = AutoParallel(made_step(drawn, nn.SGD(drawn.trainable_params(), 0.1)))
     found["beginning"] = refused(lambda: other(*tensors(*here.rows(*batch()))))

@@ -1,159 +1,25 @@
-"""Functions and Cells that run compiled: jit, AutoParallel of a function, Cells that are called, and what Parameters are afterwards."""
+"""Functions and Cells that run compiled: jit, AutoParallel of a function, Cells that are called, and what Parameters
+are afterwards.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from parallel_lab import context, nn, ops, value_and_grad
-from parallel_lab.context import GRAPH_MODE, PYNATIVE_MODE
-from parallel_lab.nn.clip import GradientClip
+from parallel_lab import nn, ops, value_and_grad
+from parallel_lab.base.settings import context
+from parallel_lab.base.settings.tables import GRAPH_MODE, PYNATIVE_MODE
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.nn.wrap import TrainOneStepCell
-from parallel_lab.tensor import Parameter, Tensor
 from parallel_lab.train.auto_parallel import AutoParallel
-from parallel_lab.train.compiled import jit
-from tests.train.cases.engine import states
+from parallel_lab.train.run_cell import jit
+from tests.train.cases import compiled_steps
+from tests.train.cases.compiled_steps import ROWS, SEMI, made_step, tensors
+from tests.train.cases.engine_training import states
 from tests.train.cases.nets import Net, SquareLoss, batch, cuts, numbers
 from tests.train.worlds import case, parameters, refused
 
-SEMI = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
-ROWS = {"parallel_mode": "semi_auto_parallel"}
-AUTO = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"}
-
-
-def tensors(*arrays):
-    return tuple(Tensor(a) for a in arrays)
-
-
-def made_step(net, optimizer, *, change=lambda grads: grads):
-    """A functional training step as tutorials write it."""
-    loss_fn = SquareLoss()
-
-    def forward(x, y):
-        logits = net(x)
-        return loss_fn(logits, y), logits
-
-    grad_fn = value_and_grad(forward, None, net.trainable_params(), has_aux=True)
-
-    def step(x, y):
-        (loss, logits), grads = grad_fn(x, y)
-        optimizer(change(grads))
-        return loss, logits
-
-    return step
-
-
-def functional(settings, cut, feed_rows):
-    def run(here):
-        here.settings(**settings)
-        net = Net(cut(here.size))
-        optimizer = nn.Adam(net.trainable_params(), [0.1, 0.02, 0.3, 0.1, 0.1], weight_decay=0.01)
-        step = jit(made_step(net, optimizer))
-        found = []
-        for rows in (16, 16, 32, 16):
-            given = batch(rows)
-            loss, logits = step(*tensors(*(here.rows(*given) if feed_rows else given)))
-            found += [here.full(loss), here.full(logits)]
-        return {"found": found, **parameters(here, net), **states(here, optimizer, net), "steps": optimizer.global_step}, {}
-
-    return case(2, 4)(run)
-
-
-def at_once(settings, cut, feed_rows):
-    """The same step, called as it is: the gradients run compiled, and the optimizer updates the slices that this rank holds."""
-
-    def run(here):
-        here.settings(**settings)
-        net = Net(cut(here.size))
-        optimizer = nn.Adam(net.trainable_params(), [0.1, 0.02, 0.3, 0.1, 0.1], weight_decay=0.01)
-        clipped = nn.Momentum(net.trainable_params(), 0.1, 0.9, clip=GradientClip("global_norm", 0.5))
-        steps = [made_step(net, optimizer), made_step(net, clipped)]
-        found = []
-        for number, rows in enumerate((16, 16, 32, 16)):
-            given = batch(rows)
-            loss, logits = steps[number % 2](*tensors(*(here.rows(*given) if feed_rows else given)))
-            found += [here.full(loss), here.full(logits)]
-        return {"found": found, **parameters(here, net), **states(here, optimizer, net)}, {}
-
-    return case(2, 4)(run)
-
-
-def none_cut(size):
-    return (None, None)
-
-
-def first_cut(size):
-    return cuts(size)[0], None
-
-
-CASES = {
-    "jit, cut": functional(SEMI, cuts, False),
-    "jit, rows": functional(ROWS, none_cut, True),
-    "jit, rows, cut": functional(ROWS, cuts, True),
-    "jit, auto_parallel": functional(AUTO, first_cut, False),
-    "at once, cut": at_once(SEMI, cuts, False),
-    "at once, rows": at_once(ROWS, none_cut, True),
-    "at once, rows, cut": at_once(ROWS, cuts, True),
-}
-
-
-class Trainer:
-    """A method as the step."""
-
-    def __init__(self, net, optimizer):
-        self.net, self.optimizer = net, optimizer
-        self.grad_fn = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), None, net.trainable_params())
-
-    @jit
-    def step(self, x, y, scale=1.0, *, quiet=True):
-        loss, grads = self.grad_fn(x, y)
-        self.optimizer([g * scale for g in grads])
-        return loss
-
-    @jit
-    def predict(self, x, twice=False):
-        out = self.net(x)
-        return out * 2.0 if twice else out
-
-
-@case(2, 4)
-def jitted_methods(here):
-    here.settings(**SEMI)
-    found = []
-    trainers = [Trainer(net, nn.Momentum(net.trainable_params(), rate, 0.9)) for net, rate in ((Net(cuts(here.size)), 0.1), (Net(), 0.3))]
-    for _ in range(2):
-        for trainer in trainers:  # each with its own programs
-            found.append(here.full(trainer.step(*tensors(*batch()))))
-            found.append(here.full(trainer.predict(Tensor(batch()[0]))))
-            found.append(here.full(trainer.predict(Tensor(batch()[0]), True)))
-            found.append(here.full(trainer.predict(twice=True, x=Tensor(batch()[0]))))
-    found.append(here.full(trainers[0].step(y=Tensor(batch()[1]), x=Tensor(batch()[0]), scale=0.5)))
-    return {"found": found, **parameters(here, trainers[0].net), "second": [here.full(p) for p in trainers[1].net.get_parameters()]}, {}
-
-
-@case(2)
-def keyword_only_arguments(here):
-    if here.alone:
-        return {}, {}
-    here.settings(**SEMI)
-    net = Net()
-    trainer = Trainer(net, nn.SGD(net.trainable_params(), 0.1))
-    return {}, {"refused": refused(lambda: trainer.step(*tensors(*batch()), quiet=False))}
-
-
-@case(2)
-def other_arguments_of_a_program(here):
-    """Strings, None, numbers and shapes are part of the program; dicts and named results come back as they are."""
-    here.settings(**SEMI)
-
-    @jit
-    def fn(x, how, factor=2.0, extra=None):
-        out = ops.tanh(x) if how == "tanh" else ops.relu(x)
-        return {"out": out * factor, "how": how, "nothing": extra, "list": [out, (1, "two")]}
-
-    x = Tensor(batch()[0])
-    found = [here.full(fn(x, "tanh")), here.full(fn(x, "relu", 3.0)), here.full(fn(x, how="tanh", extra=5)), here.full(fn(x, "tanh"))]
-    return {"found": found}, {}
-
+PARTS = (compiled_steps,)
 
 # ---- Cells that are called ----
 
@@ -184,7 +50,9 @@ def results_of_one_call_are_inputs_of_the_next_in_data_parallel_slices(here):
 
 @case(4)
 def results_are_brought_to_what_a_tuple_says(here):
-    """A result that is cut along columns goes into a call whose dataset_strategy wants rows and columns; both have slices of one shape."""
+    """A result that is cut along columns goes into a call whose dataset_strategy wants rows and columns; both have
+    slices of one shape.
+    """
     here.settings(parallel_mode="semi_auto_parallel", dataset_strategy=((1, 1),))
     product = Columns(here.size)
     out = product(Tensor(numbers(1, 8, 8)))
@@ -318,7 +186,9 @@ def gradients_that_are_changed_before_the_update(here):
     here.settings(**SEMI)
     net = Net(cuts(here.size))
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    sums = [Parameter(np.zeros(p.full_shape), name=f"sum.{p.name}", requires_grad=False) for p in net.trainable_params()]
+    sums = [
+        Parameter(np.zeros(p.full_shape), name=f"sum.{p.name}", requires_grad=False) for p in net.trainable_params()
+    ]
 
     def change(grads):
         norm = ops.sqrt(sum_of([ops.reduce_sum(ops.square(g)) for g in grads]))
@@ -326,11 +196,17 @@ def gradients_that_are_changed_before_the_update(here):
         for total, g in zip(sums, grads, strict=True):
             ops.assign(total, total * 0.5 + g)
         w, b, v = grads
-        return ops.reshape(ops.reshape(w, (-1,)), (12, 8)), b - ops.reduce_mean(b), ops.transpose(ops.transpose(v, (1, 0)) * 2.0, (1, 0))
+        return (
+            ops.reshape(ops.reshape(w, (-1,)), (12, 8)),
+            b - ops.reduce_mean(b),
+            ops.transpose(ops.transpose(v, (1, 0)) * 2.0, (1, 0)),
+        )
 
     step = jit(made_step(net, optimizer, change=change))
     losses = [here.full(step(*tensors(*batch()))[0]) for _ in range(3)]
-    return {"losses": losses, **parameters(here, net), "sums": [here.full(s) for s in sums]}, {"held": [s.asnumpy().shape for s in sums]}
+    return {"losses": losses, **parameters(here, net), "sums": [here.full(s) for s in sums]}, {
+        "held": [s.asnumpy().shape for s in sums]
+    }
 
 
 def sum_of(values):
@@ -374,7 +250,7 @@ def what_a_cut_parameter_is(here):
     found["own slice"] = np.array_equal(w.full().asnumpy(), before * 3)
     found["wrong shape"] = refused(lambda: w.set_data(np.zeros((5, 8))))
     everywhere = w.full().asnumpy()
-    from parallel_lab.context import current_world
+    from parallel_lab.base.hooks import current_world
 
     gathered = current_world().comm.all_gather(everywhere[None], dim=0, tag="compare")
     found["equal"] = all(np.array_equal(g, everywhere) for g in gathered)
@@ -416,15 +292,25 @@ def gradients_that_code_outside_asks_for(here):
     net = Net()
     forward = jit(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)))
     same = {"through jit": here.full(value_and_grad(forward, None, net.trainable_params())(*tensors(*batch())))}
-    same["of an input"] = here.full(value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), 0)(*tensors(*batch())))
+    same["of an input"] = here.full(
+        value_and_grad(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), 0)(*tensors(*batch()))
+    )
     if here.alone:
         return same, {}
     optimizer = nn.SGD(net.trainable_params(), 0.1)
-    found = {"twice": refused(lambda: jit(lambda x, y: (optimizer([p * 1.0 for p in net.trainable_params()]), net(x))[1])(*tensors(*batch())))}
+    found = {
+        "twice": refused(
+            lambda: jit(lambda x, y: (optimizer([p * 1.0 for p in net.trainable_params()]), net(x))[1])(
+                *tensors(*batch())
+            )
+        )
+    }
     context.set_auto_parallel_context(parallel_mode="stand_alone")
     parallel = AutoParallel(net)
     parallel.dataset_strategy("full_batch")
-    grads = value_and_grad(lambda x, y: ops.reduce_mean(ops.square(parallel(x).full() - y)), None, net.trainable_params())
+    grads = value_and_grad(
+        lambda x, y: ops.reduce_mean(ops.square(parallel(x).full() - y)), None, net.trainable_params()
+    )
     found["AutoParallel"] = refused(lambda: grads(*tensors(*batch())))
     return same, found
 
@@ -437,7 +323,9 @@ def small_batch():
 
 
 def scaled(optimizer_has_it, make_loop):
-    """Three steps in float32 that begin with a scale whose gradients overflow: the first steps are skipped on every rank."""
+    """Three steps in float32 that begin with a scale whose gradients overflow: the first steps are skipped on every
+    rank.
+    """
 
     def run(here):
         here.settings(**SEMI)
@@ -503,11 +391,13 @@ def gradients_compiled_update_at_once(net, optimizer, scaler):
     return step
 
 
-CASES |= {
+CASES = {
     "scaled by hand, jit": scaled(True, jitted_loop),
     "scaled by hand, at once": scaled(False, loop_at_once),
     "scaled by hand, update at once": scaled(True, gradients_compiled_update_at_once),
-    "scaled by the training cell": scaled(True, lambda net, optimizer, scaler: TrainOneStepCell(nn.WithLossCell(net, SumLoss()), optimizer)),
+    "scaled by the training cell": scaled(
+        True, lambda net, optimizer, scaler: TrainOneStepCell(nn.WithLossCell(net, SumLoss()), optimizer)
+    ),
 }
 
 
@@ -521,7 +411,9 @@ def gradients_clipped_by_hand(here):
     for limit in (0.3, 0.1):
         _, grads = grad_fn(*tensors(*batch()))
         grads = nn.clip_by_global_norm(grads, limit)
-        optimizer([nn.clip_by_norm(g, limit / 8, norm_type) for g, norm_type in zip(grads, (2.0, 3.0, np.inf), strict=True)])
+        optimizer(
+            [nn.clip_by_norm(g, limit / 8, norm_type) for g, norm_type in zip(grads, (2.0, 3.0, np.inf), strict=True)]
+        )
     return {"finite": nn.all_finite(grads), **parameters(here, net)}, {}
 
 
@@ -530,7 +422,9 @@ def one_rank_s_slice_is_not_finite(here):
     here.settings(**SEMI)
     net = Columns(here.size)
     grad_fn = value_and_grad(lambda x: ops.reduce_sum(ops.sqrt(net(x))), None, net.trainable_params())
-    net.w.set_data(np.where(np.arange(8) == 7, 0.0, 1.0) * np.ones((8, 8)))  # the root at 0 has no finite slope: in the last rank's columns
+    net.w.set_data(
+        np.where(np.arange(8) == 7, 0.0, 1.0) * np.ones((8, 8))
+    )  # the root at 0 has no finite slope: in the last rank's columns
     with np.errstate(divide="ignore", invalid="ignore"):
         _, grads = grad_fn(Tensor(np.ones((4, 8))))
     return {"finite": nn.all_finite(grads)}, {}

@@ -1,4 +1,6 @@
-"""Every form in which ranks train copies of one network, each on its own rows: compiled and at once, summed and averaged, fused and not."""
+"""Every form in which ranks train copies of one network, each on its own rows: compiled and at once, summed and
+averaged, fused and not.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from parallel_lab import context, nn, ops, value_and_grad
-from parallel_lab.context import current_world
-from parallel_lab.dataset import GeneratorDataset, NumpySlicesDataset
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab import nn, ops, value_and_grad
+from parallel_lab.base import seeds
+from parallel_lab.base.hooks import current_world
+from parallel_lab.base.settings import context
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.auto_parallel import AutoParallel
+from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
 from parallel_lab.train.engine import make_train_step
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
@@ -33,7 +37,7 @@ def messages_counted():
     before, world.comm.recording = world.comm.recording, True
     start = len(world.comm.records)
     yield found
-    found += [(kind, size) for _, kind, _, _, size, _, _ in world.comm.records[start:]]
+    found += [(m.kind, m.size_bytes) for m in world.comm.records[start:]]
     world.comm.recording = before
 
 
@@ -46,7 +50,9 @@ def wrapped(rows, size):
 
 
 def shards(here, rows):
-    """Batches of a dataset's shard; alone those that all shards' batches are together. The last one is smaller where batches do not divide."""
+    """Batches of a dataset's shard; alone those that all shards' batches are together. The last one is smaller where
+    batches do not divide.
+    """
     x, y = numbers(11, rows, 12), numbers(12, rows, 16)
     if here.alone:
         order = wrapped(rows, here.size)
@@ -56,7 +62,9 @@ def shards(here, rows):
 
 
 def model_trains(mode, mean, rows):
-    """Where gradients are summed and not averaged, they are `size` times those of one device: with plain SGD, as if its rate were."""
+    """Where gradients are summed and not averaged, they are `size` times those of one device: with plain SGD, as if its
+    rate were.
+    """
 
     def run(here):
         here.settings(parallel_mode=mode, gradients_mean=mean)
@@ -92,7 +100,10 @@ def ranks_with_unequal_rows(here):
     net = Net()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     if here.alone:
-        grads = [value_and_grad(nn.WithLossCell(net, SquareLoss()), None, optimizer.parameters)(*map(Tensor, part))[1] for part in parts]
+        grads = [
+            value_and_grad(nn.WithLossCell(net, SquareLoss()), None, optimizer.parameters)(*map(Tensor, part))[1]
+            for part in parts
+        ]
         optimizer([Tensor(sum(g.asnumpy() for g in each) / here.size) for each in zip(*grads, strict=True)])
         return parameters(here, net), {}
     here.settings(parallel_mode="data_parallel", gradients_mean=True)
@@ -150,7 +161,9 @@ def loop(make_step, mode, mean):
         net = Net()
         # averaged gradients may go through any optimizer; summed ones are compared where a factor is a rate
         factor = here.size if here.alone and not mean else 1
-        optimizer = nn.Adam(net.trainable_params(), 0.05) if mean else nn.Momentum(net.trainable_params(), 0.02 * factor, 0.9)
+        optimizer = (
+            nn.Adam(net.trainable_params(), 0.05) if mean else nn.Momentum(net.trainable_params(), 0.02 * factor, 0.9)
+        )
         step = make_step(net, optimizer)
         losses = []
         with messages_counted() as messages:
@@ -172,7 +185,9 @@ CASES |= {
 
 
 class Wide(nn.Cell):
-    """(n, 12) -> (n, 16), float32. Gradients in the order of the parameters: w 786432 bytes, b 65536, v 1048576, u 1024."""
+    """(n, 12) -> (n, 16), float32. Gradients in the order of the parameters: w 786432 bytes, b 65536, v 1048576, u
+    1024.
+    """
 
     def __init__(self):
         super().__init__()
@@ -192,7 +207,11 @@ def allreduce(mode, config=None):
 # name: (settings, ids of the parameters, who travels together)
 FUSIONS = {
     "auto": (allreduce("auto"), None, ["wbvu"]),
-    "size 1": (allreduce("size", 1), None, ["wbv", "u"]),  # w and b are below 1 MB; v, with which they exceed it, is their last
+    "size 1": (
+        allreduce("size", 1),
+        None,
+        ["wbv", "u"],
+    ),  # w and b are below 1 MB; v, with which they exceed it, is their last
     "size 0": (allreduce("size", 0), None, ["w", "b", "v", "u"]),
     "index": (allreduce("index", [0, 2]), None, ["w", "bv", "u"]),
     "index, the seeds' wording": ({**allreduce("index", [1, 3]), "fusion_index": "first_n"}, None, ["w", "bv", "u"]),
@@ -218,7 +237,11 @@ def trained_with(here, how, settings, ids):
     with messages_counted() as messages:
         loss = step(*map(Tensor, rows))
     plan = getattr(step, "plan", None)
-    buckets = None if plan is None else [(b["kind"], b["members"], b["bytes"]) for b in plan.to_dict(rank=here.rank)["buckets"]]
+    buckets = (
+        None
+        if plan is None
+        else [(b["kind"], b["members"], b["bytes"]) for b in plan.to_dict(rank=here.rank)["buckets"]]
+    )
     return here.mean(loss), parameters(here, net), [m for m in messages if m[0] == "all_reduce"], buckets
 
 
@@ -256,7 +279,9 @@ class Talking(nn.Cell):
         if self.alone:
             return (out - mean) / ops.sqrt(square + 1.0) + ops.reduce_mean(out, keep_dims=True)
         mean, square, everybody = self.first(mean), self.second(square), self.gather(out)
-        return (out - mean / self.size) / ops.sqrt(square / self.size + 1.0) + ops.reduce_mean(everybody, keep_dims=True)
+        return (out - mean / self.size) / ops.sqrt(square / self.size + 1.0) + ops.reduce_mean(
+            everybody, keep_dims=True
+        )
 
 
 @case(*SIZES)
@@ -283,15 +308,19 @@ def begins_differently(how):
     def run(here):
         settings = {"parallel_mode": "data_parallel", "gradients_mean": True, "parameter_broadcast": True}
         here.settings(**settings)
-        context.set_seed(1 + (0 if here.alone else here.rank))
+        seeds.set_seed(1 + (0 if here.alone else here.rank))
         net = nn.Dense(12, 16)
         own = net.weight.asnumpy().copy()
         optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
         losses = []
         rows = tuple(a.astype(np.float32) for a in here.rows(*batch()))
         if how == "Model":
-            watch = LambdaCallback(on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs)))
-            Model(net, SquareLoss(), optimizer).train(2, GeneratorDataset(lambda: iter([rows]), ["data", "label"]), callbacks=watch)
+            watch = LambdaCallback(
+                on_train_step_end=lambda run: losses.append(here.mean(run.original_args().net_outputs))
+            )
+            Model(net, SquareLoss(), optimizer).train(
+                2, GeneratorDataset(lambda: iter([rows]), ["data", "label"]), callbacks=watch
+            )
         else:
             step = make_train_step(Meeting(net) if how == "at once" else net, SquareLoss(), optimizer)
             losses = [here.mean(step(*map(Tensor, rows))) for _ in range(2)]
@@ -307,7 +336,7 @@ CASES |= {f"parameter_broadcast, {how}": begins_differently(how) for how in ("Mo
 def without_a_broadcast_copies_differ(here):
     """What parameter_broadcast is for: gradients are the same, what they are subtracted from is not."""
     here.settings(parallel_mode="data_parallel", gradients_mean=True)
-    context.set_seed(1 + here.rank)
+    seeds.set_seed(1 + here.rank)
     net = nn.Dense(12, 16)
     before = net.weight.asnumpy().copy()
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
@@ -346,7 +375,9 @@ CASES |= {f"layerwise_parallel, by {name}": own_parameters(make) for name, make 
 
 
 class CutByHand(nn.Cell):
-    """hybrid_parallel as it is meant: rank r has columns r of a weight, and puts the pieces of the result together itself."""
+    """hybrid_parallel as it is meant: rank r has columns r of a weight, and puts the pieces of the result together
+    itself.
+    """
 
     def __init__(self, here):
         super().__init__()
@@ -365,11 +396,15 @@ class CutByHand(nn.Cell):
 
 @case(2, 4)
 def a_network_cut_by_hand(here):
-    """All ranks are fed the same rows: every loss is the same, the own weight's gradient gets the addends of all of them, `size` times as much."""
+    """All ranks are fed the same rows: every loss is the same, the own weight's gradient gets the addends of all of
+    them, `size` times as much.
+    """
     here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
     net = CutByHand(here)
     own, shared = [net.w], [net.v]
-    optimizer = nn.SGD([{"params": own, "lr": 0.2 if here.alone else 0.2 / here.size}, {"params": shared, "lr": 0.2}], 0.2)
+    optimizer = nn.SGD(
+        [{"params": own, "lr": 0.2 if here.alone else 0.2 / here.size}, {"params": shared, "lr": 0.2}], 0.2
+    )
     step = make_train_step(net, SquareLoss(), optimizer)
     losses = [here.mean(step(*map(Tensor, batch()))) for _ in range(3)]
     w = net.w.asnumpy()
@@ -403,12 +438,17 @@ def sum_loss(out, label):
 
 @case(2, 4, 8)
 def half_precision_at_once(here):
-    """gradient_fp32_sync True and False; alone by the formula: each rank's addend in float16, added in rank order in the dtype of the message."""
+    """gradient_fp32_sync True and False; alone by the formula: each rank's addend in float16, added in rank order in
+    the dtype of the message.
+    """
     x, y = half_rows()
     found, notes = {}, {}
     for wide in (True, False):
         if here.alone:
-            parts = [x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16) for r in range(here.size)]
+            parts = [
+                x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16)
+                for r in range(here.size)
+            ]
             total = np.zeros((8, 16), np.float32 if wide else np.float16)
             for part in parts:
                 total = total + part.astype(total.dtype)
@@ -416,7 +456,9 @@ def half_precision_at_once(here):
             continue
         here.settings(parallel_mode="data_parallel", gradients_mean=False, gradient_fp32_sync=wide)
         net = Half()
-        _, grads = value_and_grad(lambda x, y, net=net: sum_loss(net(x), y), None, net.trainable_params())(*map(Tensor, here.rows(x, y)))
+        _, grads = value_and_grad(lambda x, y, net=net: sum_loss(net(x), y), None, net.trainable_params())(
+            *map(Tensor, here.rows(x, y))
+        )
         with messages_counted() as messages:
             found[f"w, {wide}"] = nn.DistributedGradReducer(net.trainable_params())(grads)[0].asnumpy()
         notes[wide] = messages
@@ -434,7 +476,12 @@ def what_is_refused(here):
     here.settings(parallel_mode="data_parallel", gradients_mean=True)
     net = Net()
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
-    found["full_batch"] = refused(lambda: (here.settings(full_batch=True), make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))))
+    found["full_batch"] = refused(
+        lambda: (
+            here.settings(full_batch=True),
+            make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1)),
+        )
+    )
     context.reset_auto_parallel_context()
     here.settings(parallel_mode="data_parallel", gradients_mean=True)
     if here.rank == 1:

@@ -7,201 +7,27 @@ import io
 
 import numpy as np
 
-from parallel_lab import context, nn, ops
-from parallel_lab.communication import get_rank
-from parallel_lab.tensor import Parameter, Tensor
-from parallel_lab.train.engine import layouts, make_eval_step, make_predict_step, make_train_step
-from tests.train.cases.nets import Net, SquareLoss, batch, cuts, numbers
+from parallel_lab import nn, ops
+from parallel_lab.base import seeds
+from parallel_lab.base.settings import context
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.train.communication import get_rank
+from parallel_lab.train.engine import make_eval_step, make_predict_step, make_train_step
+from tests.train.cases import engine_training
+from tests.train.cases.engine_training import (
+    MODES,
+    SEMI,
+    both_cut,
+    no_strategies,
+    rows_of_each,
+    states,
+    trained,
+    whole,
+)
+from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
-STEPS = 3
-
-# ---- every mode with every optimizer ----
-
-
-def rows_of_each(here):
-    x, y = batch()
-    return here.rows(x, y)
-
-
-def whole(here):
-    return batch()
-
-
-def as_tuple(here):
-    x, y = batch()
-    return here.part(x, (2, 2)), here.part(y, (4, 1))
-
-
-def no_strategies(here):
-    return (None, None)
-
-
-def both_cut(here):
-    return cuts(here.size)
-
-
-def first_cut(here):
-    return cuts(here.size)[0], None
-
-
-# name: (settings, strategies, what a rank is fed, whether losses are each rank's own)
-MODES = {
-    "data_parallel": ({"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each, True),
-    "hybrid_parallel": ({"parallel_mode": "hybrid_parallel", "gradients_mean": True}, no_strategies, rows_of_each, True),
-    "semi_auto, rows": ({"parallel_mode": "semi_auto_parallel"}, no_strategies, rows_of_each, False),
-    "semi_auto, cut, full_batch": ({"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}, both_cut, whole, False),
-    "semi_auto, cut, rows": ({"parallel_mode": "semi_auto_parallel"}, both_cut, rows_of_each, False),
-    "semi_auto, cut, tuple": ({"parallel_mode": "semi_auto_parallel", "dataset_strategy": ((2, 2), (4, 1))}, first_cut, as_tuple, False),
-    "auto_parallel": (
-        {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation", "dataset_strategy": "full_batch"},
-        first_cut,
-        whole,
-        False,
-    ),
-    "stand_alone": ({"parallel_mode": "stand_alone"}, no_strategies, whole, False),
-}
-
-
-def sgd(net):
-    return nn.SGD(net.trainable_params(), 0.05, momentum=0.8, weight_decay=0.01, nesterov=True)
-
-
-def momentum_in_groups(net):
-    biases = [p for p in net.trainable_params() if p.name == "bias"]
-    others = [p for p in net.trainable_params() if p.name != "bias"]
-    rates = nn.ExponentialDecayLR(0.1, 0.5, 1)
-    return nn.Momentum([{"params": biases, "lr": 0.3}, {"params": others, "weight_decay": 0.1}], rates, 0.9)
-
-
-def adam(net):
-    return nn.Adam(net.trainable_params(), [0.1, 0.02, 0.3], weight_decay=0.01)
-
-
-def lamb(net):
-    return nn.Lamb(net.trainable_params(), 0.05, weight_decay=0.02)
-
-
-def lars(net):
-    return nn.LARS(nn.Momentum(net.trainable_params(), 0.5, 0.9, weight_decay=0.01), coefficient=0.05)
-
-
-def clipped(net):
-    return nn.Adam(net.trainable_params(), 0.05, clip=nn.GradientClip("global_norm", 0.3))
-
-
-def clipped_each(net):
-    return nn.SGD(net.trainable_params(), 0.5, clip=nn.GradientClip("norm", 0.1))
-
-
-def scaled(net):
-    # the scale grows after every second step
-    return nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(2.0**10, 4, 2))
-
-
-OPTIMIZERS = (sgd, momentum_in_groups, adam, lamb, lars, clipped, clipped_each, scaled)
-
-
-def states(here, optimizer, net):
-    """The optimizer's states, put together from the ranks' slices."""
-    from parallel_lab.slices import gather_full
-
-    shapes = {p.name: p.full_shape for p in net.get_parameters()}
-    held = optimizer.states
-    return {
-        f"{kind} of {name}": gather_full(array, shapes[name], optimizer.state_layouts.get(name))
-        for name, kinds in held.items()
-        for kind, array in kinds.items()
-    }
-
-
-def trained(here, net, optimizer, feed, *, loss=None, own_losses=False, steps=STEPS):
-    step = make_train_step(net, loss or SquareLoss(), optimizer)
-    losses = [step(*feed) for _ in range(steps)]
-    return step, [here.mean(one) if own_losses else here.full(one) for one in losses]
-
-
-def trains(mode, make_optimizer):
-    settings, strategies, feed, own = MODES[mode]
-
-    def run(here):
-        here.settings(**settings)
-        net = Net(strategies(here))
-        net.set_train()
-        optimizer = make_optimizer(net)
-        step, losses = trained(here, net, optimizer, feed(here) if not here.alone else batch(), own_losses=own)
-        held = {p.name: p.asnumpy().shape for p in net.get_parameters()}
-        kept = {name: {kind: array.shape for kind, array in kinds.items()} for name, kinds in optimizer.states.items()}
-        notes = {"held": held, "kept": kept, "layouts": {name: str(layout) for name, layout in layouts(step).items()}, "plan": step.plan is not None}
-        same = {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}
-        return {**same, "steps": optimizer.global_step, "rates": optimizer.get_lr() if make_optimizer is not adam else 0}, notes
-
-    sizes = {"semi_auto, cut, full_batch": (2, 4, 8), "data_parallel": (2, 4), "stand_alone": (2,)}.get(mode, (4,))
-    return case(*sizes)(run)
-
-
-CASES = {f"{mode} with {make.__name__}": trains(mode, make) for mode in MODES for make in OPTIMIZERS}
-
-
-# ---- how gradients are added up (mindspore.md 10.3) ----
-
-
-def factors(settings, factor_of, strategies=no_strategies):
-    """One step of SGD; on one device every parameter's rate is multiplied by what the ranks' gradient is expected to be too large."""
-
-    def run(here):
-        here.settings(**settings)
-        net = Net(strategies(here))
-        rates = {p.name: 0.1 * (factor_of(here.size)[p.name] if here.alone else 1.0) for p in net.trainable_params()}
-        optimizer = nn.SGD([{"params": [p], "lr": rates[p.name]} for p in net.trainable_params()], 0.1)
-        own = settings["parallel_mode"] == "data_parallel"
-        local = own or settings.get("dataset_strategy") != "full_batch"
-        trained(here, net, optimizer, here.rows(*batch()) if local else batch(), steps=1)
-        return parameters(here, net), {}
-
-    return case(2, 4)(run)
-
-
-def times_ranks(size):
-    return dict.fromkeys(("w", "bias", "v"), float(size))
-
-
-def by_copies(size):
-    # fc1 ((half, 2), (2, 1)): half of the ranks hold the same rows of w. The bias follows the rows of its sum: all ranks hold it. fc2 ((1, 2),
-    # (2, half)) cuts v into as many parts as there are ranks
-    return {"w": 1 / (size // 2), "bias": 1 / size, "v": 1.0}
-
-
-SEMI = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
-CASES |= {
-    "data_parallel sums": factors({"parallel_mode": "data_parallel", "gradients_mean": False}, times_ranks),
-    "data_parallel means": factors({"parallel_mode": "data_parallel", "gradients_mean": True}, lambda size: dict.fromkeys(("w", "bias", "v"), 1.0)),
-    "semi_auto sums": factors({**SEMI, "gradients_mean": False}, lambda size: dict.fromkeys(("w", "bias", "v"), 1.0), both_cut),
-    "semi_auto means": factors({**SEMI, "gradients_mean": True}, by_copies, both_cut),
-    "semi_auto without loss_repeated_mean": factors({**SEMI, "loss_repeated_mean": False}, times_ranks, both_cut),
-}
-
-
-@case(2, 4, own=True)
-def layerwise_parameters_keep_their_own_gradient(here):
-    here.settings(parallel_mode="hybrid_parallel", gradients_mean=True)
-    x, y = batch()
-
-    def one(feed, layerwise):
-        net = Net()
-        net.v.layerwise_parallel = layerwise
-        step, _ = trained(here, net, nn.SGD(net.trainable_params(), 0.5), feed, steps=1)
-        return net, step
-
-    if here.alone:
-        # what all ranks fed together for the shared ones, what this rank was fed for its own
-        both, _ = one((x, y), False)
-        own, _ = one((here.own_rows(x), here.own_rows(y)), False)
-        return {"w": both.w.asnumpy(), "bias": both.b.asnumpy(), "v": own.v.asnumpy()}, {}
-    net, step = one(here.rows(x, y), True)
-    messages = [i.out for _, i in step.plan.instructions() if i.is_communication]
-    return {"w": net.w.asnumpy(), "bias": net.b.asnumpy(), "v": net.v.asnumpy()}, {"messages": messages}
-
+PARTS = (engine_training,)
 
 # ---- networks that are a step themselves, or give the loss ----
 
@@ -219,14 +45,20 @@ def whole_steps(settings, strategies, feed):
             network = with_loss if how == "loss" else nn.TrainOneStepCell(with_loss, optimizer)
             step = make_train_step(network, None, None if how == "cell" else optimizer)
             losses = [step(*feed(here)) for _ in range(2)]
-            found[how] = [here.mean(one) if local else here.full(one) for one in losses], parameters(here, net), optimizer.global_step
+            found[how] = (
+                [here.mean(one) if local else here.full(one) for one in losses],
+                parameters(here, net),
+                optimizer.global_step,
+            )
         return found, {}
 
     return case(2, 4)(run)
 
 
-CASES |= {
-    "whole steps, data_parallel": whole_steps({"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each),
+CASES = {
+    "whole steps, data_parallel": whole_steps(
+        {"parallel_mode": "data_parallel", "gradients_mean": True}, no_strategies, rows_of_each
+    ),
     "whole steps, semi_auto, cut": whole_steps(SEMI, both_cut, whole),
     "whole steps, stand_alone": whole_steps({"parallel_mode": "stand_alone"}, no_strategies, whole),
 }
@@ -251,7 +83,12 @@ def dropping(settings, strategies, feed):
         net = Dropping(strategies(here))
         net.set_train()
         step = make_train_step(net, SquareLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9))
-        losses = [here.mean(step(*feed(here))) if settings["parallel_mode"] == "data_parallel" else here.full(step(*feed(here))) for _ in range(3)]
+        losses = [
+            here.mean(step(*feed(here)))
+            if settings["parallel_mode"] == "data_parallel"
+            else here.full(step(*feed(here)))
+            for _ in range(3)
+        ]
         x, y = batch(32)  # another batch size, and the masks of the steps that follow
         more = (x, y) if here.alone or settings.get("dataset_strategy") == "full_batch" else here.rows(x, y)
         losses.append(here.mean(step(*more)))
@@ -302,14 +139,18 @@ def normalizing(settings, feed_rows, sync=False, cut=None):
 
 
 CASES |= {
-    "batch norm, data_parallel, sync": normalizing({"parallel_mode": "data_parallel", "gradients_mean": True}, True, sync=True),
+    "batch norm, data_parallel, sync": normalizing(
+        {"parallel_mode": "data_parallel", "gradients_mean": True}, True, sync=True
+    ),
     "batch norm, semi_auto, rows": normalizing({"parallel_mode": "semi_auto_parallel"}, True),
     "batch norm, semi_auto, cut": normalizing(SEMI, False, cut=((1, 2), (2, 1))),
 }
 
 
 class Tied(nn.Cell):
-    """One table for words and classes; a parameter that the loss does not depend on, and one that only prediction uses."""
+    """One table for words and classes; a parameter that the loss does not depend on, and one that only prediction
+    uses.
+    """
 
     def __init__(self, cut=None):
         super().__init__()
@@ -354,14 +195,20 @@ CASES |= {
 
 
 def several_programs(settings, strategies, feed_rows):
-    """Training, evaluation, prediction, another batch size, training again: as one device that trains with the same interruptions."""
+    """Training, evaluation, prediction, another batch size, training again: as one device that trains with the same
+    interruptions.
+    """
 
     def run(here):
         here.settings(**settings)
         net = Dropping(strategies(here))
         data_parallel = settings["parallel_mode"] == "data_parallel"
         optimizer = nn.Adam(net.trainable_params(), 0.05)
-        step, evaluate, predict = make_train_step(net, SquareLoss(), optimizer), make_eval_step(net, SquareLoss()), make_predict_step(net)
+        step, evaluate, predict = (
+            make_train_step(net, SquareLoss(), optimizer),
+            make_eval_step(net, SquareLoss()),
+            make_predict_step(net),
+        )
         found = []
         for rows in (16, 16, 32, 16):
             x, y = batch(rows)
@@ -392,8 +239,14 @@ class TwoWays(nn.Cell):
     def __init__(self, here):
         super().__init__()
         self.w, self.v = Parameter(numbers(3, 12, 8), name="w"), Parameter(numbers(7, 8, 16), name="v")
-        self.a, self.b = ops.MatMul().shard(((1, here.size), (here.size, 1))), ops.MatMul().shard(((1, 1), (1, here.size)))
-        self.c, self.d = ops.MatMul().shard(((1, 1), (1, here.size))), ops.MatMul().shard(((1, here.size), (here.size, 1)))
+        self.a, self.b = (
+            ops.MatMul().shard(((1, here.size), (here.size, 1))),
+            ops.MatMul().shard(((1, 1), (1, here.size))),
+        )
+        self.c, self.d = (
+            ops.MatMul().shard(((1, 1), (1, here.size))),
+            ops.MatMul().shard(((1, here.size), (here.size, 1))),
+        )
 
     def construct(self, x):
         first, second = (self.a, self.b) if self.training else (self.c, self.d)
@@ -405,7 +258,11 @@ def layouts_that_change_between_training_and_evaluation(here):
     here.settings(**SEMI)
     net = TwoWays(here)
     optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
-    step, evaluate, predict = make_train_step(net, SquareLoss(), optimizer), make_eval_step(net, SquareLoss()), make_predict_step(net)
+    step, evaluate, predict = (
+        make_train_step(net, SquareLoss(), optimizer),
+        make_eval_step(net, SquareLoss()),
+        make_predict_step(net),
+    )
     found, held = [], []
     for _ in range(3):
         net.set_train(True)
@@ -424,7 +281,7 @@ def layouts_that_change_between_training_and_evaluation(here):
 @case(2, 4)
 def rank_0_s_parameters_are_broadcast(here):
     here.settings(parallel_mode="data_parallel", gradients_mean=True, parameter_broadcast=True)
-    context.set_seed(1 + here.rank)
+    seeds.set_seed(1 + here.rank)
     net = nn.Dense(12, 16)
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
     loss = step(*here.rows(*(a.astype(np.float32) for a in batch())))
@@ -434,7 +291,7 @@ def rank_0_s_parameters_are_broadcast(here):
 @case(2, 4)
 def rank_0_s_parameters_are_broadcast_in_semi_auto(here):
     here.settings(**SEMI, parameter_broadcast=True)
-    context.set_seed(1 + here.rank)
+    seeds.set_seed(1 + here.rank)
     net = nn.Dense(12, 16)
     net.matmul.shard(((1, 2), (1, 2)))
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
@@ -449,14 +306,14 @@ def different_beginnings(here):
     found = {}
     for mode in ("semi_auto_parallel", "auto_parallel"):
         here.settings(**{**SEMI, "parallel_mode": mode, "search_mode": "sharding_propagation"})
-        context.set_seed(1 + here.rank)
+        seeds.set_seed(1 + here.rank)
         net = nn.SequentialCell(nn.Dense(12, 16))
         net[0].matmul.shard(((1, 1), (2, 1)))
         net[0].bias.set_data(np.zeros(16))  # the same everywhere: only the weight is at fault
         step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
         found[mode] = [refused(step, *(a.astype(np.float32) for a in batch())) for _ in range(2)]
-        context.set_seed(1)
-    context.set_seed(1 + here.rank)
+        seeds.set_seed(1)
+    seeds.set_seed(1 + here.rank)
     here.settings(**SEMI)
     net = nn.Dense(12, 16)
     found["a Cell that is called"] = [refused(net, batch()[0].astype(np.float32))]
@@ -501,7 +358,9 @@ def unequal_programs(here):
         before = net.w.asnumpy().copy()
         found[how] = (*refused(step, *batch()), np.array_equal(before, net.w.asnumpy()))
     net = Unequal("output", get_rank())
-    found["output"] = refused(make_predict_step(lambda x: net(x) if get_rank() == 0 else (net(x), net(x) * 2.0)), batch()[0])
+    found["output"] = refused(
+        make_predict_step(lambda x: net(x) if get_rank() == 0 else (net(x), net(x) * 2.0)), batch()[0]
+    )
     net = Unequal("optimizer", get_rank())
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1, weight_decay=0.1 * get_rank()))
     found["optimizer"] = refused(step, *batch())
@@ -538,11 +397,13 @@ class Gathering(nn.Cell):
         return out - (mean if self.alone else self.total(mean) / self.size)
 
 
-@case(2, 4)
+@case(2, 4, quick=(2, 4))
 def collectives_in_construct_run_in_data_parallel(here):
     here.settings(parallel_mode="data_parallel", gradients_mean=True)
     net = Gathering(here.alone, here.size)
-    step, losses = trained(here, net, nn.Momentum(net.trainable_params(), 0.1, 0.9), here.rows(*batch()), own_losses=True)
+    step, losses = trained(
+        here, net, nn.Momentum(net.trainable_params(), 0.1, 0.9), here.rows(*batch()), own_losses=True
+    )
     return {"losses": losses, **parameters(here, net)}, {"plan": step.plan is None}
 
 
@@ -560,7 +421,9 @@ def collectives_in_construct_are_refused_in_semi_auto(here):
 
 
 class Half(nn.Cell):
-    """Computes in float16; the gradients of 4096 and more small addends lose what float16 cannot hold beside the sum."""
+    """Computes in float16; the gradients of 4096 and more small addends lose what float16 cannot hold beside the
+    sum.
+    """
 
     def __init__(self):
         super().__init__()
@@ -581,13 +444,18 @@ def half_step(here, wide):
     before = net.w.asnumpy().copy()
     if here.alone:
         # each rank's addend as float16 makes it, then the sum in the dtype of the message, in rank order
-        parts = [x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16) for r in range(here.size)]
+        parts = [
+            x[r * 16 // here.size : (r + 1) * 16 // here.size].T @ np.ones((16 // here.size, 16), np.float16)
+            for r in range(here.size)
+        ]
         total = np.zeros((8, 16), np.float32 if wide else np.float16)
         for part in parts:
             total = total + part.astype(total.dtype)
         return {"w": before - total.astype(np.float16)}, {}
     step(*here.rows(x, y))
-    sent = [step.plan.value(i.ins[0]).dtype for _, i in step.plan.instructions() if i.is_communication and i.name == "w"]
+    sent = [
+        step.plan.value(i.ins[0]).dtype for _, i in step.plan.instructions() if i.is_communication and i.name == "w"
+    ]
     return {"w": np.array(net.w.full().asnumpy())}, {"sent": sent}
 
 
@@ -684,17 +552,28 @@ class PerSample(nn.Cell):
 
 
 def per_sample(mode):
-    """MindSpore differentiates the sum of its elements. In data_parallel, with the mean over ranks, that is one device's sum over a rank's rows."""
+    """MindSpore differentiates the sum of its elements. In data_parallel, with the mean over ranks, that is one
+    device's sum over a rank's rows.
+    """
     settings, strategies, feed, own = MODES[mode]
 
     def run(here):
         here.settings(**settings)
         net = Net(strategies(here))
         rate = 0.01 / here.size if here.alone and own else 0.01
-        _, losses = trained(here, net, nn.Momentum(net.trainable_params(), rate, 0.9), feed(here) if not here.alone else batch(), loss=PerSample())
+        _, losses = trained(
+            here,
+            net,
+            nn.Momentum(net.trainable_params(), rate, 0.9),
+            feed(here) if not here.alone else batch(),
+            loss=PerSample(),
+        )
         return parameters(here, net) if own else {"losses": losses, **parameters(here, net)}, {}
 
     return case(4)(run)
 
 
-CASES |= {f"a loss per sample, {mode}": per_sample(mode) for mode in ("data_parallel", "semi_auto, cut, rows", "auto_parallel")}
+CASES |= {
+    f"a loss per sample, {mode}": per_sample(mode)
+    for mode in ("data_parallel", "semi_auto, cut, rows", "auto_parallel")
+}

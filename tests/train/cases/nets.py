@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_lab import nn, ops
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:

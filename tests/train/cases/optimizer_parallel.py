@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_lab import nn, ops, value_and_grad
-from parallel_lab.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
-from parallel_lab.checkpoint.folder import load_distributed, save_distributed
-from parallel_lab.checkpoint.values import load_records, network_records, optimizer_records
+from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.nn.wrap import TrainOneStepCell
-from parallel_lab.tensor import Parameter
 from parallel_lab.train import AutoParallel, jit
+from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
+from parallel_lab.train.checkpoint.folder import load_distributed, save_distributed
+from parallel_lab.train.checkpoint.values import load_records, network_records, optimizer_records
 from parallel_lab.train.engine import make_eval_step, make_train_step
-from tests.train.cases.compiled import made_step, tensors
+from tests.train.cases.compiled_steps import made_step, tensors
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
@@ -57,7 +57,7 @@ def trained_in_context(make_optimizer, **settings):
         losses = [here.full(step(*batch())) for _ in range(4)]
         return {"losses": losses, **parameters(here, net), **states(here, optimizer)}, held(net, optimizer)
 
-    return case(2, 4)(run)
+    return case(2, 4, quick=(2, 4) if "optimizer_weight_shard_size" in settings else (2,))(run)
 
 
 def adam(params):
@@ -84,7 +84,7 @@ CASES = {
 }
 
 
-@case(2, 4)
+@case(2, 4, quick=(2, 4))
 def hsdp_of_a_function(here):
     net = made(here)
     optimizer = nn.Momentum(net.trainable_params(), nn.PolynomialDecayLR(0.2, 0.01, 10, 2.0), 0.9)
@@ -126,7 +126,11 @@ class ReadsShapes(nn.Cell):
 
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.second = nn.Dense(12, 8, dtype=np.float64), nn.BatchNorm1d(8, dtype=np.float64), Net()
+        self.first, self.norm, self.second = (
+            nn.Dense(12, 8, dtype=np.float64),
+            nn.BatchNorm1d(8, dtype=np.float64),
+            Net(),
+        )
         self.scale = Parameter(numbers(8, 8), name="scale")
 
     def construct(self, x):
@@ -137,7 +141,8 @@ class ReadsShapes(nn.Cell):
 
 @case(2, 4)
 def looked_at_after_training(here):
-    """A network whose parameters are slices by now is traced again, in evaluation mode and for another batch: for it they are whole.
+    """A network whose parameters are slices by now is traced again, in evaluation mode and for another batch: for it
+    they are whole.
 
     BatchNorm once compared its channels with the rows of a slice.
     """
@@ -157,7 +162,9 @@ def looked_at_after_training(here):
 
 @case(4)
 def gradients_alone(here):
-    """A compiled function returns slices of the gradients; the optimizer, which runs at once, takes them as they are."""
+    """A compiled function returns slices of the gradients; the optimizer, which runs at once, takes them as they
+    are.
+    """
     here.settings(**SEMI, **config())
     net = made(here)
     optimizer = nn.Lamb(net.trainable_params(), 0.02, weight_decay=0.1)
@@ -169,7 +176,10 @@ def gradients_alone(here):
         optimizer(grads)
         losses.append(here.full(loss))
         slices.append([g.shape for g in grads])
-    return {"losses": losses, **parameters(here, net), **states(here, optimizer)}, {"slices": slices, "held": held(net, optimizer)}
+    return {"losses": losses, **parameters(here, net), **states(here, optimizer)}, {
+        "slices": slices,
+        "held": held(net, optimizer),
+    }
 
 
 @case(4)
@@ -179,12 +189,17 @@ def whole_of_a_parameter(here):
     net = made(here)
     step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
     step(*batch())
-    return {"w": net.w.full().asnumpy(), "v": net.v.full().asnumpy()}, {"w": net.w.asnumpy().shape, "layout": str(net.w.layout)}
+    return {"w": net.w.full().asnumpy(), "v": net.v.full().asnumpy()}, {
+        "w": net.w.asnumpy().shape,
+        "layout": str(net.w.layout),
+    }
 
 
 @case(4)
 def saved_under_it_and_loaded_without(here):
-    """Two steps; a folder and files of whole tensors are saved; each goes on in another net, cut otherwise and without optimizer parallel."""
+    """Two steps; a folder and files of whole tensors are saved; each goes on in another net, cut otherwise and without
+    optimizer parallel.
+    """
     here.settings(**SEMI, **config())
     net = made(here)
     optimizer = adam(net.trainable_params())
@@ -262,7 +277,9 @@ CASES["grouped adam with weight decay"] = grouped(lambda params: nn.AdamWeightDe
 
 @case(2)
 def grouped_at_once(here):
-    """Code that runs operator by operator: TrainOneStepCell adds up the gradients, the optimizer updates its share and sends it."""
+    """Code that runs operator by operator: TrainOneStepCell adds up the gradients, the optimizer updates its share and
+    sends it.
+    """
     here.settings(**GROUPED)
     net = made(here)
     optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.02, weight_decay=0.01)
@@ -273,7 +290,9 @@ def grouped_at_once(here):
 
 @case(2)
 def grouped_then_at_once_then_not(here):
-    """States go from the rank that holds them to all that need them: compiled, at once, and without optimizer parallel."""
+    """States go from the rank that holds them to all that need them: compiled, at once, and without optimizer
+    parallel.
+    """
     here.settings(**GROUPED)
     net = made(here)
     optimizer = lamb_clipped(net.trainable_params())

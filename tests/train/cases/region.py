@@ -1,14 +1,17 @@
-"""`shard` in PyNative mode: a Cell or function whose call runs on all ranks together, inside a program that otherwise runs at once."""
+"""`shard` in PyNative mode: a Cell or function whose call runs on all ranks together, inside a program that otherwise
+runs at once.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from parallel_lab import Layout, context, nn, ops, value_and_grad
-from parallel_lab.autograd import grad
-from parallel_lab.context import PYNATIVE_MODE
-from parallel_lab.nn.sharded import shard
-from parallel_lab.tensor import Parameter, Tensor
+from parallel_lab import Layout, nn, ops, value_and_grad
+from parallel_lab.base.settings import context
+from parallel_lab.base.settings.tables import PYNATIVE_MODE
+from parallel_lab.nn.cell import shard
+from parallel_lab.nn.tensor.autograd import grad
+from parallel_lab.nn.tensor.tensor import Parameter, Tensor
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
@@ -95,12 +98,19 @@ def several_results_and_inputs(here):
         a, b = both(x * 2.0, y)
         return ops.reduce_sum(a * b) + ops.reduce_mean(ops.square(b))
 
-    value, (by_input, by_weight) = value_and_grad(loss, (0, 1), net.trainable_params())(Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12)))
+    value, (by_input, by_weight) = value_and_grad(loss, (0, 1), net.trainable_params())(
+        Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12))
+    )
     # gradients of one result alone, so that the other has none
     only = grad(lambda x, y: ops.reduce_sum(ops.square(both(x, y)[0])), 0, net.trainable_params())(
         Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12))
     )
-    return {"loss": value.asnumpy(), "inputs": here.full(by_input), "weights": here.full(by_weight), "only": here.full(only)}, {}
+    return {
+        "loss": value.asnumpy(),
+        "inputs": here.full(by_input),
+        "weights": here.full(by_weight),
+        "only": here.full(only),
+    }, {}
 
 
 @case(2, 4)
@@ -125,7 +135,13 @@ def nested_cells_and_other_shapes(here):
     region = placed(here, net, (rows(here),))
     found = []
     for n in (16, 8, 16):
-        found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(ops.square(region(x))), 0, net.trainable_params())(Tensor(batch(n)[0]))))
+        found.append(
+            here.full(
+                value_and_grad(lambda x: ops.reduce_sum(ops.square(region(x))), 0, net.trainable_params())(
+                    Tensor(batch(n)[0])
+                )
+            )
+        )
     return {"found": found}, {}
 
 
@@ -174,7 +190,9 @@ def running_statistics(here):
     x = Tensor(batch()[0].astype(np.float32))
     found = []
     for _ in range(3):
-        found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(ops.square(region(x))), 0, net.trainable_params())(x)))
+        found.append(
+            here.full(value_and_grad(lambda x: ops.reduce_sum(ops.square(region(x))), 0, net.trainable_params())(x))
+        )
     region(x)
     return {"found": found, **parameters(here, net)}, {"whole": [p.layout is None for p in net.get_parameters()]}
 
@@ -204,9 +222,13 @@ def parameters_changed_outside(here):
     found = [here.full(region(Tensor(batch()[0])))]
     net.w.set_data(net.w.asnumpy() * 2)
     found.append(here.full(region(Tensor(batch()[0]))))
-    found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(region(x)), 0, net.trainable_params())(Tensor(batch()[0]))))
+    found.append(
+        here.full(value_and_grad(lambda x: ops.reduce_sum(region(x)), 0, net.trainable_params())(Tensor(batch()[0])))
+    )
     net.v.requires_grad = False
-    found.append(here.full(value_and_grad(lambda x: ops.reduce_sum(region(x)), 0, net.trainable_params())(Tensor(batch()[0]))))
+    found.append(
+        here.full(value_and_grad(lambda x: ops.reduce_sum(region(x)), 0, net.trainable_params())(Tensor(batch()[0])))
+    )
     return {"found": found}, {}
 
 

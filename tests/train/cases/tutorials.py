@@ -1,4 +1,6 @@
-"""What MindSpore's tutorials do beyond the seeds, in small: data that are cut by columns, sharded functions, gradients asked for at once."""
+"""What MindSpore's tutorials do beyond the seeds, in small: data that are cut by columns, sharded functions, gradients
+asked for at once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Pictures(nn.Cell):
 
 @case(2, 4)
 def pictures_cut_by_columns(here):
-    """Every rank reads the same rows and keeps one vertical stripe of each picture; gradients and optimizer are called one after the other."""
+    """Every rank reads the same rows and keeps one vertical stripe of each picture; gradients and optimizer are called
+    one after the other.
+    """
     images, labels = pictures()
     data = NumpySlicesDataset((images[:, 0, :, :, None], labels), ["image", "label"], shuffle=False)
     mine = "image"
@@ -60,7 +64,10 @@ class Mint(nn.Cell):
 
     def __init__(self, size):
         super().__init__()
-        self.w, self.v = (ms.Parameter(numbers(seed, *shape), name=name) for seed, shape, name in ((2, (16, 24), "w"), (3, (24, 8), "v")))
+        self.w, self.v = (
+            ms.Parameter(numbers(seed, *shape), name=name)
+            for seed, shape, name in ((2, (16, 24), "w"), (3, (24, 8), "v"))
+        )
         self.matmul1 = ms.parallel.shard(mint.matmul, in_strategy=((size // 2, 2), (2, 1)))
         self.relu = ms.parallel.shard(mint.nn.functional.relu, in_strategy=((size, 1),))
         self.matmul2 = mint.matmul
@@ -97,5 +104,8 @@ def recomputing(here):
     if here.alone:
         recomputed = [gradients(lambda net: net.layer1.recompute()), gradients(lambda net: net.relu2.recompute())]
         return {"loss": plain, "recomputed": [one.asnumpy() for one in recomputed]}, {}
-    found = [refused(gradients, lambda net: net.layer1.recompute()), refused(gradients, lambda net: net.relu2.recompute())]
+    found = [
+        refused(gradients, lambda net: net.layer1.recompute()),
+        refused(gradients, lambda net: net.relu2.recompute()),
+    ]
     return {"loss": plain, "recomputed": [plain, plain]}, {"refused": found}

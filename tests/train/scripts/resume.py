@@ -1,6 +1,8 @@
-"""Some steps of a longer training: loads where it is told to begin, saves where it ends, prints the losses (rank 0) as JSON.
+"""Some steps of a longer training: loads where it is told to begin, saves where it ends, prints the losses (rank 0) as
+JSON.
 
-resume.py FIRST COUNT STRATEGY INTEGRATED LOAD SAVE      STRATEGY: a Python tuple of two, or "alone"; LOAD, SAVE: folders, or "-"
+resume.py FIRST COUNT STRATEGY INTEGRATED LOAD SAVE      STRATEGY: a Python tuple of two, or "alone"; LOAD, SAVE:
+folders, or "-"
 """
 
 import ast
@@ -10,10 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from parallel_lab import Parameter, Tensor, context, nn, ops
-from parallel_lab.checkpoint import load_checkpoint, load_distributed_checkpoint, load_param_into_net, save_checkpoint
-from parallel_lab.communication import get_rank, init
+from parallel_lab import Parameter, Tensor, nn, ops
+from parallel_lab.base.settings import context
 from parallel_lab.train import Model
+from parallel_lab.train.checkpoint import (
+    load_checkpoint,
+    load_distributed_checkpoint,
+    load_param_into_net,
+    save_checkpoint,
+)
+from parallel_lab.train.communication import get_rank, init
 from parallel_lab.train.engine import make_train_step
 
 
@@ -56,7 +64,9 @@ def main(first, count, strategy, integrated, load, save):
     if load != "-":
         files = sorted(Path(load).glob("rank_*/part.ckpt"), key=lambda path: int(path.parent.name[5:]))
         if len(files) == 1 or integrated == "True":
-            load_param_into_net(model.train_network, load_checkpoint(files[min(rank, len(files) - 1)]), strict_load=True)
+            load_param_into_net(
+                model.train_network, load_checkpoint(files[min(rank, len(files) - 1)]), strict_load=True
+            )
         else:
             load_distributed_checkpoint(model.train_network, files)
     losses = [float(step(*batch(number))) for number in range(first, first + count)]

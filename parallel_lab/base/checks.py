@@ -1,0 +1,285 @@
+"""Checks of arguments: what a value may be is said once, and every refusal reads alike.
+
+    depth = integer(1)("OneHot", "depth", depth)               in a function: check(where, name, value)
+
+    @checked(vocab_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
+    def __init__(self, vocab_size, use_one_hot=False, padding_idx=None): ...
+
+A check gives the value in plain Python types, or raises: "where: name=value. What is allowed. A hint." The class of the
+error is one of a pair, `Errors`: its first for a wrong type, its second for a value out of range. A bool is never an
+int or a number. Nothing of the value is called but its repr for the text: what it is, is asked of its type, and a
+subclass of int, float or str is read through the base class.
+
+    >>> integer(1, 8)("GPT", "layers", 9)
+    Traceback (most recent call last):
+    parallel_lab.base.errors.ArgumentError: GPT: layers=9. An int from 1 to 8.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import os
+import re
+from collections.abc import Callable, Iterable
+from numbers import Real
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from .errors import ArgumentError, ArgumentTypeError, ParallelLabError, shorten
+
+INT_LIMIT = 2**31 - 1  # of counts, sizes and indices that MindSpore bounds on one side only: more is a slip
+INTS = (int, np.integer)
+PATH = "The path of a file or folder as text (str), without a null character"
+Kinds = type | tuple[type, ...]
+Function = TypeVar("Function", bound=Callable)
+
+
+class Errors(NamedTuple):
+    """What a check raises: for a value of a wrong type, and for one out of range."""
+
+    type: type[ParallelLabError]
+    value: type[ParallelLabError]
+
+
+ARGUMENT = Errors(ArgumentTypeError, ArgumentError)
+
+
+class Check:
+    """What a value may be: `check(where, name, value)` gives it in plain Python types.
+
+    allowed  the text of it, for errors
+    read     value -> plain value; raises TypeError or ValueError with a hint, or with nothing
+    """
+
+    def __init__(self, allowed: str, read: Callable[[Any], Any]) -> None:
+        self.allowed, self.read = allowed, read
+
+    def __call__(self, where: str, name: str, value: Any, errors: Errors = ARGUMENT) -> Any:
+        try:
+            return self.read(value)
+        except (TypeError, ValueError) as refused:
+            kind, hint = errors[isinstance(refused, ValueError)], str(refused)
+        raise kind(f"{name}={shorten(value)}", where=where, allowed=self.allowed, hint=hint)
+
+    def __or__(self, other: None) -> Check:
+        """The same, and None."""
+        return Check(f"{self.allowed}, or None", lambda value: None if value is None else self.read(value))
+
+
+def checked(
+    where: str = "", errors: Errors = ARGUMENT, /, **checks: Callable[..., Any]
+) -> Callable[[Function], Function]:
+    """A decorator that checks arguments by name and passes them on as the checks return them. Defaults are not checked.
+
+    where  what errors begin with; without it, the name of the class for `__init__`, otherwise that of the function
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # an argument is missing or unknown: Python's own words
+            given = bound.arguments
+            place = where or (type(args[0]).__name__ if function.__name__ == "__init__" else function.__qualname__)
+            for name, check in checks.items():
+                if name in given:
+                    given[name] = check(place, name, given[name], errors)
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorate
+
+
+# ---- numbers ----
+
+
+def is_int(value: Any, low: float = -math.inf, high: float = math.inf, kinds: Kinds = int) -> bool:
+    """Whether `value` is an int, and no bool, from `low` to `high`."""
+    return _is(value, kinds) and low <= _plain_int(value) <= high
+
+
+def _plain_int(value: Any) -> int:
+    return int.__index__(value) if issubclass(type(value), int) else int(value)
+
+
+def integer(
+    low: int | None = None, high: int | None = None, *, also: tuple[int, ...] = (), kinds: Kinds = INTS
+) -> Check:
+    """An int from `low` to `high`, or one of `also`. kinds: int alone leaves numpy's out."""
+    open_end = high is None or high == INT_LIMIT
+    span = "" if low is None else f", at least {low}" if open_end else f" from {low} to {high}"
+
+    def read(value: Any) -> int:
+        if not _is(value, kinds):
+            raise TypeError
+        plain = _plain_int(value)
+        if plain not in also and (low is not None and plain < low or high is not None and plain > high):
+            raise ValueError(f"More than {INT_LIMIT} is taken for a slip" if high == INT_LIMIT < plain else "")
+        return plain
+
+    return Check("".join(f"{n}, or " for n in also) + f"{'an' if also else 'An'} int{span}", read)
+
+
+def number(
+    low: float = -math.inf, high: float = math.inf, *, above: bool = False, below: bool = False, kinds: Kinds = Real
+) -> Check:
+    """A finite number from `low` to `high`, as a float. above, below: without the ends themselves. kinds: float alone
+    leaves ints and numpy's numbers out.
+    """
+    bounds = [] if low == -math.inf else [f"{'above' if above else 'at least'} {low:g}"]
+    bounds += [] if high == math.inf else [f"{'below' if below else 'at most'} {high:g}"]
+    allowed = ", ".join([f"A finite {'float' if kinds is float else 'number'}", *bounds])
+
+    def read(value: Any) -> float:
+        if not _is(value, kinds):
+            raise TypeError("Write it with a decimal point" if kinds is float and _is(value, int) else "")
+        plain = float.__float__(value) if issubclass(type(value), float) else _as_float(value)
+        inside = (plain > low if above else plain >= low) and (plain < high if below else plain <= high)
+        if not inside or not math.isfinite(plain):
+            raise ValueError
+        return plain
+
+    return Check(allowed, read)
+
+
+probability = number(0, 1, below=True)
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int of more than 308 digits
+        return math.inf
+
+
+def _is(value: Any, kinds: Kinds) -> bool:
+    return issubclass(type(value), kinds) and type(value) is not bool
+
+
+# ---- other values ----
+
+
+def _read_flag(value: Any) -> bool:
+    if value is not True and value is not False:
+        raise TypeError
+    return value
+
+
+flag = Check("True or False", _read_flag)
+
+
+def instance(kinds: Kinds, allowed: str, call: str = "...") -> Check:
+    """A value of these types, as it is. call: arguments in the hint for a class that was given instead."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, kinds):
+            is_class = isinstance(value, type) and issubclass(value, kinds)
+            raise TypeError(f"Write {value.__name__}({call})" if is_class else "")
+        return value
+
+    return Check(allowed, read)
+
+
+def function(allowed: str) -> Check:
+    """Something that can be called, and no class."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, type):
+            raise TypeError(f"Write {value.__name__}(...)")
+        if not callable(value):
+            raise TypeError
+        return value
+
+    return Check(allowed, read)
+
+
+def choice(*known: Any) -> Check:
+    """One of the given values, of their type too: 1 is not True."""
+    kinds = tuple({type(one) for one in known})
+    texts = [one for one in known if isinstance(one, str)]
+
+    def read(value: Any) -> Any:
+        if not issubclass(type(value), kinds):
+            raise TypeError
+        plain = str.__str__(value) if issubclass(type(value), str) else value
+        if not any(type(plain) is type(one) and plain == one for one in known):
+            raise ValueError(nearest(plain, texts) if isinstance(plain, str) else "")
+        return plain
+
+    return Check(f"One of {', '.join(map(repr, known))}", read)
+
+
+def sequence_of(check: Check, allowed: str, *, one: bool = False) -> Check:
+    """A list or tuple of what `check` takes, at least one, as a tuple. one: or a single such value."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (list, tuple)):
+            if not value:
+                raise ValueError
+            return tuple(check.read(part) for part in value)
+        if not one:
+            raise TypeError
+        return (check.read(value),)
+
+    return Check(allowed, read)
+
+
+def integers(low: int) -> Check:
+    """An int, or a list or tuple of ints, each at least `low`: as a tuple."""
+    return sequence_of(integer(low), f"An int, at least {low}, or a list or tuple of such ints", one=True)
+
+
+def _read_text(value: Any) -> str:
+    if not issubclass(type(value), str):
+        raise TypeError
+    return str.__str__(value)
+
+
+text = Check("A text (str)", _read_text)
+
+
+def path_text(allowed: str = PATH, *, empty: bool = True, kinds: Kinds = str) -> Check:
+    """A text that the operating system can take for a path; it need not exist. empty: "" too."""
+
+    def read(value: Any) -> str:
+        if not issubclass(type(value), kinds):
+            raise TypeError
+        plain = str.__str__(value) if issubclass(type(value), str) else os.fspath(value)
+        try:
+            usable = isinstance(plain, str) and b"\0" not in os.fsencode(plain) and (empty or plain != "")
+        except UnicodeEncodeError:
+            usable = False
+        if not usable:
+            raise ValueError
+        if name := uncalled_function(plain):
+            raise ValueError(
+                f"It holds the text of the function {name}, not what it returns: write '{{}}'.format({name}())"
+            )
+        return plain
+
+    return Check(allowed, read)
+
+
+def uncalled_function(text: str) -> str:
+    """The function whose own text went into a path, as in "rank_{}".format(get_rank); otherwise "".
+
+    >>> uncalled_function(f"rank_{uncalled_function}/strategy.ckpt")
+    'uncalled_function'
+    """
+    found = re.search(r"<(?:built-in |bound )?(?:function|method) ([\w.]+)", text)
+    return found.group(1) if found else ""
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """A hint that names the known word most like `given`, or ""."""
+    found = difflib.get_close_matches(given[:60], list(known), n=1, cutoff=0.5)
+    return f"The nearest is {found[0]!r}" if found else ""

@@ -1,0 +1,239 @@
+"""What a plan runs on: devices, nodes and the links between them. Data only; `cost/` makes seconds and bytes of it.
+
+    Cluster "two_nodes"     node 0: ranks 0-7  ===  node 1: ranks 8-15
+                            link inside a node, node_link between nodes
+
+    >>> two = get_cluster("two_nodes")
+    >>> two.node_of(9), two.link_for((8, 9)) is two.link, two.link_for((0, 8)) is two.node_link
+    (1, True, True)
+
+Conventions: alpha is the start-up time of a message in seconds, beta the time per byte, so a message of m bytes takes
+alpha + beta * m (Hockney). MindSpore's cost model names the two the other way round.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .errors import ArgumentError, ArgumentTypeError, shorten
+
+
+def _check_number(where: str, name: str, value: object, *, zero: bool) -> None:
+    """Raise unless `value` is a finite number above 0, or 0 where `zero` allows it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentTypeError(f"{name}={shorten(value)} is a {type(value).__name__}", where=where, allowed="A number")
+    if not math.isfinite(value) or value < 0 or value == 0 and not zero:
+        raise ArgumentError(
+            f"{name}={value}", where=where, allowed=f"A finite number {'of at least' if zero else 'above'} 0"
+        )
+
+
+def _check_count(where: str, name: str, value: object) -> None:
+    """Raise unless `value` is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name}={shorten(value)} is a {type(value).__name__}", where=where, allowed="An int")
+    if value < 1:
+        raise ArgumentError(f"{name}={value}", where=where, allowed="At least 1")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way for messages.
+
+    alpha_s            seconds before the first byte arrives
+    beta_s_per_byte    seconds per byte: 1 / bandwidth
+    """
+
+    alpha_s: float
+    beta_s_per_byte: float
+
+    def __post_init__(self) -> None:
+        _check_number("Link", "alpha_s", self.alpha_s, zero=True)
+        _check_number("Link", "beta_s_per_byte", self.beta_s_per_byte, zero=True)
+
+    def time_s(self, size_bytes: float) -> float:
+        """Seconds for one message of `size_bytes`.
+
+        >>> Link(alpha_s=1e-6, beta_s_per_byte=1e-9).time_s(4000)
+        5e-06
+        """
+        return self.alpha_s + self.beta_s_per_byte * size_bytes
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one rank computes with.
+
+    flops_per_s                   arithmetic it reaches in large products, not the data sheet's peak
+    memory_bytes                  memory for parameters, states and activations
+    memory_bandwidth_bytes_per_s  bytes read and written per second (a copy of n bytes touches 2n)
+    overhead_s                    seconds per instruction before any work is done
+    """
+
+    flops_per_s: float
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_number("Device", "flops_per_s", self.flops_per_s, zero=False)
+        _check_count("Device", "memory_bytes", self.memory_bytes)
+        _check_number("Device", "memory_bandwidth_bytes_per_s", self.memory_bandwidth_bytes_per_s, zero=False)
+        _check_number("Device", "overhead_s", self.overhead_s, zero=True)
+
+    @property
+    def gamma_s_per_byte(self) -> float:
+        """Seconds to combine one byte of a message with one byte that is here: two reads and one write."""
+        return 3 / self.memory_bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal devices, `devices_per_node` to a node; ranks fill the nodes in order.
+
+    link        between devices of one node
+    node_link   between nodes; may be None while there is one node
+    """
+
+    name: str
+    device: Device
+    link: Link
+    devices_per_node: int
+    node_count: int = 1
+    node_link: Link | None = None
+
+    def __post_init__(self) -> None:
+        where = f"Cluster {shorten(self.name)}"
+        if not isinstance(self.name, str) or not self.name:
+            raise ArgumentTypeError(f"name={shorten(self.name)}", where="Cluster", allowed="A name")
+        for field, kind, optional in (("device", Device, False), ("link", Link, False), ("node_link", Link, True)):
+            value = getattr(self, field)
+            if not isinstance(value, kind) and not (optional and value is None):
+                raise ArgumentTypeError(
+                    f"{field}={shorten(value)} is a {type(value).__name__}", where=where, allowed=f"A {kind.__name__}"
+                )
+        _check_count(where, "devices_per_node", self.devices_per_node)
+        _check_count(where, "node_count", self.node_count)
+        if self.node_count > 1 and self.node_link is None:
+            raise ArgumentError(
+                f"{self.node_count} nodes have no link between them", where=where, hint="Give node_link=Link(...)"
+            )
+
+    @property
+    def device_num(self) -> int:
+        return self.devices_per_node * self.node_count
+
+    def check_device_num(self, device_num: int) -> None:
+        """Raise ArgumentError unless the cluster has `device_num` devices."""
+        if device_num > self.device_num:
+            raise ArgumentError(
+                f"{device_num} ranks on {self.device_num} devices",
+                where=f"Cluster {self.name!r}",
+                allowed=f"{self.node_count} x {self.devices_per_node} devices, one rank on each",
+                hint=f"A larger one is get_cluster('two_nodes').with_nodes({-(-device_num // 8)})",
+            )
+
+    def node_of(self, rank: int) -> int:
+        """The node on which `rank` runs. Raises ArgumentError if the cluster has no such device."""
+        if not 0 <= rank < self.device_num:
+            raise ArgumentError(
+                f"rank {rank}", where=f"Cluster {self.name!r}", allowed=f"Ranks run from 0 to {self.device_num - 1}"
+            )
+        return rank // self.devices_per_node
+
+    def link_for(self, group: Iterable[int]) -> Link:
+        """The link that sets the pace of a group: the one between nodes as soon as two of its ranks lie on different
+        nodes.
+        """
+        return self.link_over(spans=len({self.node_of(rank) for rank in group}) > 1)
+
+    def link_over(self, *, spans: bool) -> Link:
+        """The link of a group of which is known whether it spans nodes."""
+        return self.node_link if spans else self.link
+
+    def with_nodes(self, node_count: int, node_link: Link | None = None) -> Cluster:
+        """The same cluster with another number of nodes; `node_link` replaces the link between them.
+
+        >>> get_cluster("two_nodes").with_nodes(512).device_num
+        4096
+        """
+        return replace(
+            self, name=f"{self.name} x{node_count}", node_count=node_count, node_link=node_link or self.node_link
+        )
+
+
+# Measured with eight ranks on a laptop-like machine of 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026.
+# Eight ranks share two # cores, so each gets a quarter of one; the rates below are those of eight ranks that work at
+# once. On 4 cores computing is up to twice as fast.
+_SHARE = 2 / 8  # cores per rank
+
+LAPTOP = Cluster(
+    name="laptop",
+    device=Device(
+        # an MLP 784-1024-1024-10, batch 256, on one core: 2.45e9 operations per step (forward, weight gradients, input
+        # gradients but the first) # in 21.7 ms
+        flops_per_s=1.13e11 * _SHARE,
+        memory_bytes=1_000_000_000,  # a choice: an eighth of the 8 GB that are free on a laptop of 16 GB
+        # a copy of 16 MiB runs at 25 GB/s on one process and on two: the memory, not a core, is the limit, and eight
+        # ranks share it; a copied byte is # read and written
+        memory_bandwidth_bytes_per_s=2 * 25e9 / 8,
+        overhead_s=2.5e-6 / _SHARE,  # the interpreter on a 4x4 ReLU: 2.5 us when it has a core for itself
+    ),
+    # Set by hand near the times of this package's own workers, eight ranks (tests/base/test_cluster.py has the table):
+    # within a factor 2 of # all_reduce, all_gather and reduce_scatter from 4 KiB to 16 MiB. All of it on a quiet
+    # machine: with other work on the cores ranks wait for # time slices, and short messages take ten times as long and
+    # more.
+    link=Link(alpha_s=14e-6, beta_s_per_byte=0.39e-9),
+    devices_per_node=8,
+)
+
+# Eight accelerators of about an A100. 140e12 half-precision operations per second are what one of 312e12 peak reaches
+# in large models (Narayanan et # al., SC21, table 1: 135 to 163e12); 80 GB at 2.0e12 bytes per second: data sheet; 5 us
+# per instruction: a choice, the order of a kernel launch.
+_ACCELERATOR = Device(
+    flops_per_s=140e12, memory_bytes=80_000_000_000, memory_bandwidth_bytes_per_s=2.0e12, overhead_s=5e-6
+)
+# PyTorch DTensor's cost model (tensor/_collective_utils.py): 6.6 us + 0.6 us per hop, 87.7 GiB/s; between hosts 2.7 us
+# per hop and 0.22 of that # bandwidth. The 6.6 us are spread over the hops of one ring: 7 hops of 8 ranks, 15 of 16.
+_NVLINK = Link(alpha_s=(6.6e-6 + 7 * 0.6e-6) / 7, beta_s_per_byte=1 / (87.7 * 2**30))
+_BETWEEN_NODES = Link(alpha_s=(6.6e-6 + 15 * 2.7e-6) / 15, beta_s_per_byte=1 / (0.22 * 87.7 * 2**30))
+
+GPU_NODE = Cluster(name="gpu_node", device=_ACCELERATOR, link=_NVLINK, devices_per_node=8)
+TWO_NODES = Cluster(
+    name="two_nodes", device=_ACCELERATOR, link=_NVLINK, devices_per_node=8, node_count=2, node_link=_BETWEEN_NODES
+)
+
+CLUSTERS: tuple[Cluster, ...] = (LAPTOP, GPU_NODE, TWO_NODES)
+
+
+def get_cluster(name: str | Cluster) -> Cluster:
+    """The named profile: "laptop" (8 worker processes), "gpu_node" (8 accelerators) or "two_nodes" (twice that). A
+    Cluster is its own profile, so that a measured one (`cost.measured_cluster`) goes wherever a name does.
+
+    Raises ArgumentError, with the nearest name, for another one.
+    """
+    if isinstance(name, Cluster):
+        return name
+    for cluster in CLUSTERS:
+        if cluster.name == name:
+            return cluster
+    names = [c.name for c in CLUSTERS]
+    near = difflib.get_close_matches(str(name), names, 1)
+    hint = f"Did you mean {near[0]!r}?" if near else ""
+    raise ArgumentError(
+        f"{shorten(name)} is not known", where="get_cluster", allowed=f"One of {', '.join(names)}", hint=hint
+    )
+
+
+def cluster_for(device_num: int) -> Cluster:
+    """The profile a plan is looked at with unless another is asked for: the laptop while it has room, nodes of eight
+    beyond.
+
+    >>> cluster_for(8).name, cluster_for(64).device_num
+    ('laptop', 64)
+    """
+    laptop = get_cluster("laptop")
+    return laptop if device_num <= laptop.device_num else get_cluster("two_nodes").with_nodes(-(-device_num // 8))

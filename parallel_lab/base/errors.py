@@ -1,0 +1,280 @@
+"""The exception family, the message builder, and the escaping of text shown in notebooks.
+
+Every error a user can meet derives from `ParallelLabError` and also from the builtin they would expect, so both of
+these catch a bad strategy:
+
+    except parallel_lab.ParallelLabError: ...
+    except ValueError: ...
+
+A text says where (operator, file:line), what was given, what is allowed, and what to try. An error takes the four by
+name, and `message()` puts them in that order:
+
+    raise ShapeError(f"axis={axis}", where="softmax", allowed="-2 to 1", hint="Count from the end: axis=-1")
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+
+class ParallelLabError(Exception):
+    """Base of every error raised on purpose by parallel_lab.
+
+    what                  the whole text; or what was given, with the other parts by name, see `message`
+    where, allowed, hint  parts of the text
+    named                 attributes that the builtin error takes by name: AttributeError's `name` and `obj`
+    """
+
+    def __init__(
+        self, what: object = "", *more: object, where: str = "", allowed: str = "", hint: str = "", **named: Any
+    ) -> None:
+        told = message(str(what), where=where, allowed=allowed, hint=hint) if where or allowed or hint else what
+        super().__init__(told, *more, **named)
+
+
+class LayoutError(ParallelLabError, ValueError):
+    """A tensor layout that does not describe a placement: wrong axis, axis used twice, dim that does not divide."""
+
+
+class LayoutTypeError(LayoutError, TypeError):
+    """A layout made with values of the wrong Python type (MindSpore raises TypeError in `Layout`)."""
+
+
+class ShapeError(ParallelLabError, ValueError):
+    """Operand shapes or dtypes that an operator cannot take."""
+
+
+class StrategyError(ParallelLabError, ValueError, RuntimeError):
+    """A sharding strategy that is refused. MindSpore raises RuntimeError at compile time, a Python user expects
+    ValueError: it is both.
+    """
+
+
+class StrategyTypeError(StrategyError, TypeError):
+    """A sharding strategy of the wrong Python type (MindSpore raises TypeError in `shard`)."""
+
+
+class ArgumentError(ParallelLabError, ValueError):
+    """A value out of range given to a layer, initializer or optimizer; names that collide in a network."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """A value of the wrong Python type given to a Cell, layer, initializer or optimizer."""
+
+
+class StageNameError(ArgumentError, KeyError):
+    """A Cell named in a pipeline's stage_config that the network does not have (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # KeyError's shows the repr
+
+
+class DeviceError(ArgumentError, RuntimeError):
+    """A device target that is not known (MindSpore raises RuntimeError)."""
+
+
+class CellError(ParallelLabError, AttributeError, RuntimeError):
+    """A Cell used before it is ready: no super().__init__(), no construct, an attribute that is not there."""
+
+
+class ShardConditionError(ParallelLabError, AssertionError):
+    """`shard` of a Cell or function in a parallel mode that cannot do it (MindSpore asserts it)."""
+
+
+class TraceError(ParallelLabError, RuntimeError):
+    """Something in `construct` that cannot be traced, such as reading the value of a tensor."""
+
+
+class TracedCommunication(TraceError):
+    """A communication operator called by hand while a network is traced: such a network runs operator by operator on
+    each rank.
+    """
+
+
+class ContextError(ParallelLabError, ValueError):
+    """A parallel setting that is unknown or out of range."""
+
+
+class ContextTypeError(ContextError, TypeError):
+    """A setting of the wrong Python type."""
+
+
+class ContextKeyError(ContextError, KeyError):
+    """A wrong or missing key inside a setting that is a dict (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its text
+
+
+class ContextStrategyError(ContextError, StrategyError):
+    """A cut of the inputs that no layout can have. MindSpore raises RuntimeError at compile time: it is both."""
+
+
+class ContextConflictError(ContextError, RuntimeError):
+    """Settings that are legal one by one and cannot hold together (MindSpore raises RuntimeError when it compiles)."""
+
+
+class OptimizerParallelError(ContextConflictError):
+    """Optimizer parallel with a mode, an optimizer or a number of ranks that it cannot work with (MindSpore raises
+    RuntimeError).
+    """
+
+
+class ContextPathError(ContextError, OSError):
+    """A setting that names a folder which cannot be made."""
+
+
+class PlanError(ParallelLabError, RuntimeError):
+    """A plan that breaks its own rules; always a defect of a pass, shown with the lines around it."""
+
+
+class DeadlockError(ParallelLabError, RuntimeError):
+    """Ranks that wait for each other and can never go on (the simulator sees it at once)."""
+
+
+class CollectiveMismatch(ParallelLabError, RuntimeError):
+    """Members of one group that called different collectives, or the same one with different arguments."""
+
+
+class CollectiveTimeout(ParallelLabError, TimeoutError):
+    """A collective that some rank did not reach in time."""
+
+
+class RankDied(ParallelLabError, RuntimeError):
+    """The process of a rank ended while its peers still needed it."""
+
+
+class RankRaised(ParallelLabError, RuntimeError):
+    """A rank's own code raised; the original exception is `__cause__` where it could be carried over."""
+
+
+class WorkersClosed(ParallelLabError, RuntimeError):
+    """A call on workers that were stopped or have died."""
+
+
+class WorldError(ParallelLabError, RuntimeError):
+    """A call that needs a world of ranks where there is no world, or the wrong one: `init` was not called, or the
+    process was started alone.
+    """
+
+
+class WorldArgumentError(WorldError, ValueError):
+    """A backend, group name, rank list or rank table that does not describe a world."""
+
+
+class WorldTypeError(WorldError, TypeError):
+    """An argument of a communication function that has the wrong Python type."""
+
+
+class WorldTimeout(WorldError, TimeoutError):
+    """Ranks that did not come to the place where all of them meet."""
+
+
+class SharedMemoryTooSmall(ParallelLabError, OSError):
+    """The machine cannot give the shared memory that was asked for."""
+
+
+class DataFileError(ParallelLabError, ValueError):
+    """A data file that is missing, cut short or not what it claims to be."""
+
+
+class CheckpointError(DataFileError, RuntimeError):
+    """A checkpoint or strategy file that is not there or does not fit what it is loaded into. MindSpore: ValueError;
+    for shapes RuntimeError.
+    """
+
+
+class CheckpointCorrupt(CheckpointError):
+    """A checkpoint whose bytes are not those that were written, or that was never a checkpoint."""
+
+
+class CheckpointTypeError(CheckpointError, TypeError):
+    """An argument of the wrong Python type given to a function that saves, loads or transforms checkpoints."""
+
+
+class CheckpointKeyError(CheckpointError, KeyError):
+    """A parameter for which a strategy or a checkpoint has no entry."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its text
+
+
+class CheckpointFolderError(CheckpointError, NotADirectoryError, IsADirectoryError):
+    """A folder where a file should be, or the other way round."""
+
+
+class CheckpointWriteError(CheckpointError, OSError):
+    """A checkpoint that could not be written; what was there before is still there."""
+
+
+class DatasetError(ArgumentError, RuntimeError):
+    """A data pipeline that is built or used wrongly. MindSpore raises RuntimeError when it runs, a Python user expects
+    ValueError: it is both.
+    """
+
+
+class LossNotFinite(ParallelLabError, ValueError):
+    """A loss that became NaN or infinite: a training that cannot recover (MindSpore's LossMonitor raises
+    ValueError).
+    """
+
+
+class MetricEmpty(ParallelLabError, RuntimeError):
+    """A metric asked for its result before it was given a sample."""
+
+
+class MetricKeyError(ArgumentError, KeyError):
+    """A metric's name that is not known (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # a KeyError would show the text in quotes
+
+
+class ModelError(ParallelLabError, RuntimeError):
+    """A call on a Model that its settings do not allow."""
+
+
+class NotBuiltYet(ParallelLabError, NotImplementedError):
+    """A setting that is known and kept, and a run that needs it: this version cannot do it yet."""
+
+
+class MissingPackage(ParallelLabError, ImportError):
+    """An optional package that is needed now and is not installed."""
+
+
+class MissingName(ParallelLabError, AttributeError):
+    """A name that MindSpore has, or might have, and this package has not, asked for as an attribute."""
+
+
+class MissingImport(ParallelLabError, ImportError):
+    """The same, asked for by `from mindspore... import name`."""
+
+
+class MissingModule(ParallelLabError, ModuleNotFoundError):
+    """A module that MindSpore has, or might have, and this package has not."""
+
+
+def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") -> str:
+    """One error text: `where: what. allowed. hint`, empty parts left out.
+
+    >>> where = "ReLU 'act' (lesson.py:14)"
+    >>> message("strategy ((3, 1),) has a 3", where=where, allowed="Counts are powers of two", hint="Try ((2, 1),)")
+    "ReLU 'act' (lesson.py:14): strategy ((3, 1),) has a 3. Counts are powers of two. Try ((2, 1),)."
+    """
+    parts = [part.strip() for part in (what, allowed, hint) if part]
+    # one full stop after each part; the three dots of "1, 2, 4, ..." stay
+    body = " ".join(part if part.endswith("...") else part.rstrip(".") + "." for part in parts)
+    return f"{where}: {body}" if where else body
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """`repr(value)` cut to `limit` characters, for error texts that quote what was given."""
+    try:
+        text = str.__str__(repr(value))
+    except (
+        Exception
+    ) as error:  # the value's own code, or an int of more digits than Python prints: the message must still be made
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def escape(text: object) -> str:
+    """Text made safe for HTML: the one function through which names and messages reach a notebook page."""
+    return html.escape(str(text), quote=True)

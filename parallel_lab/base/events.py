@@ -1,0 +1,328 @@
+"""The event log: what every rank did and when, in one form for every source.
+
+    predicted   a formula (`cost/timeline.py`)      simulated   the simulator's own clock      measured   the workers'
+                clocks
+
+Views, scores, timelines and exports read nothing else, and say which source they show.
+
+    log = EventLog.load("run.json")                          what `parallel-lab run --events run.json` wrote
+    log.filter(rank=0, kind="communication").totals()        one line per message: count, bytes, seconds
+    save_chrome_trace(log, "step.json")                      open it in chrome://tracing or ui.perfetto.dev
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from .errors import ArgumentError, ArgumentTypeError, DataFileError, shorten
+from .files import write_whole
+
+SOURCES = ("predicted", "simulated", "measured")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One bar of a timeline.
+
+    rank, step      who, and in which training step
+    phase           program it belongs to: "forward", "backward", "update"
+    kind            "compute", "communication", "wait" (for the other members of a group), or another word of the
+                    executor
+    name            value it makes, unique in its program: "matmul.partial"
+    op              operator class or kind of message: "MatMul", "all_reduce"
+    start_s, end_s  seconds on the source's clock
+    group           ranks that communicate; () otherwise
+    bytes           size of the operand this rank hands over; 0 otherwise
+    source          one of SOURCES
+    overlapped      a message that travels while the rank does other things, until it waits for it
+
+    Raises ArgumentError for times that are not finite or run backwards, negative counts and unknown sources.
+    """
+
+    rank: int
+    step: int
+    phase: str
+    kind: str
+    name: str
+    op: str
+    start_s: float
+    end_s: float
+    group: tuple[int, ...] = ()
+    bytes: int = 0
+    source: str = "measured"
+    overlapped: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.start_s) and math.isfinite(self.end_s) and self.start_s <= self.end_s):
+            raise self._fault(
+                f"it runs from {self.start_s} s to {self.end_s} s",
+                "Times are finite, and an event ends no earlier than it starts",
+            )
+        if self.rank < 0 or self.step < 0 or self.bytes < 0:
+            raise self._fault(f"rank {self.rank}, step {self.step}, {self.bytes} bytes", "None of them is negative")
+        if self.source not in SOURCES:
+            raise self._fault(f"source {shorten(self.source)}", f"One of {SOURCES}")
+
+    def _fault(self, what: str, allowed: str) -> ArgumentError:
+        return ArgumentError(what, where=f"Event {shorten(self.name)}", allowed=allowed)
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class MessageTotal:
+    """All events of one message of the program, added up.
+
+    count    events: ranks times steps, as far as the log has them
+    bytes    sum of the operands handed over
+    seconds  time in the message itself;  wait_s: time spent waiting for its other members
+    """
+
+    phase: str
+    name: str
+    op: str
+    count: int
+    bytes: int
+    seconds: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """Events in the order in which they were recorded. Iterates, has a length, adds up with `+`."""
+
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> EventLog:
+        """The events of all ranks that `parallel-lab run --events FILE` or `%%ranks --events FILE` wrote.
+
+        Raises DataFileError for a file that is missing or has another format, ArgumentError for an invalid event.
+        """
+        try:
+            return from_dicts(json.loads(Path(path).read_text(encoding="utf-8"))["events"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, ArgumentError | ArgumentTypeError):
+                raise
+            raise DataFileError(
+                f"{os.fspath(path)!r} has no events",
+                where="EventLog.load",
+                allowed="A file that `parallel-lab run --events FILE` wrote",
+            ) from error
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __add__(self, other: EventLog) -> EventLog:
+        return EventLog(self.events + other.events) if isinstance(other, EventLog) else NotImplemented
+
+    def filter(self, **wanted: Any) -> EventLog:
+        """The events whose fields have the wanted values; a list, set or range of values matches any of them, a tuple
+        matches itself (a group).
+
+        >>> log = EventLog(tuple(Event(rank, 0, "forward", "compute", "a", "Add", 0.0, 1.0) for rank in (0, 1)))
+        >>> len(log.filter(rank=[0, 2], kind="compute"))
+        1
+
+        Raises ArgumentError for a field that an Event does not have.
+        """
+        unknown = sorted(set(wanted) - set(_FIELDS))
+        if unknown:
+            raise ArgumentError(
+                f"field {unknown[0]!r} is not known", where="EventLog.filter", allowed=f"Fields: {', '.join(_FIELDS)}"
+            )
+        tests = [
+            (name, value if isinstance(value, list | set | frozenset | range) else (value,))
+            for name, value in wanted.items()
+        ]
+        return EventLog(tuple(e for e in self.events if all(getattr(e, name) in values for name, values in tests)))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have events, ascending."""
+        return tuple(sorted({e.rank for e in self.events}))
+
+    @property
+    def start_s(self) -> float:
+        """Start of the earliest event; 0 for an empty log."""
+        return min((e.start_s for e in self.events), default=0.0)
+
+    @property
+    def end_s(self) -> float:
+        """End of the latest event; 0 for an empty log."""
+        return max((e.end_s for e in self.events), default=0.0)
+
+    def seconds(self, **wanted: Any) -> float:
+        """Sum of the durations of the events that `filter(**wanted)` finds."""
+        return math.fsum(e.duration_s for e in self.filter(**wanted))
+
+    def steps(self) -> dict[int, EventLog]:
+        """{training step: its events}, steps ascending."""
+        found: dict[int, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.step, []).append(event)
+        return {step: EventLog(tuple(events)) for step, events in sorted(found.items())}
+
+    def step_times_s(self) -> dict[int, float]:
+        """{step: seconds from the first start on any rank to the last end on any}, steps ascending."""
+        return {step: log.end_s - log.start_s for step, log in self.steps().items()}
+
+    def lanes(self) -> dict[int, tuple[Event, ...]]:
+        """The events of each rank in order of time; ranks ascending."""
+        found: dict[int, list[Event]] = {rank: [] for rank in self.ranks}
+        for event in self.events:
+            found[event.rank].append(event)
+        return {rank: tuple(sorted(events, key=lambda e: (e.start_s, e.end_s))) for rank, events in found.items()}
+
+    def totals(self) -> tuple[MessageTotal, ...]:
+        """Communication added up per message of the program, in order of first appearance."""
+        found: dict[tuple[str, str, str], list[Event]] = {}
+        for event in self.events:
+            if event.kind in ("communication", "wait"):
+                found.setdefault((event.phase, event.name, event.op), []).append(event)
+        totals = []
+        for (phase, name, op), events in found.items():
+            sent = [e for e in events if e.kind == "communication"]
+            waits = math.fsum(e.duration_s for e in events if e.kind == "wait")
+            totals.append(
+                MessageTotal(
+                    phase, name, op, len(sent), sum(e.bytes for e in sent), math.fsum(e.duration_s for e in sent), waits
+                )
+            )
+        return tuple(totals)
+
+
+_FIELDS = tuple(f.name for f in fields(Event))
+_REQUIRED = {"rank", "step", "phase", "kind", "name", "op", "start_s", "end_s"}
+_TYPES: dict[str, type | tuple[type, ...]] = dict.fromkeys(("phase", "kind", "name", "op", "source"), str)
+_TYPES |= dict.fromkeys(("rank", "step", "bytes"), int) | dict.fromkeys(("start_s", "end_s"), (int, float))
+_TYPES |= {"group": (list, tuple), "overlapped": bool}
+
+
+# ---- plain data ----
+
+
+def to_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events as plain data for JSON; `from_dicts` gives them back."""
+    return [{**asdict(e), "group": list(e.group)} for e in events]
+
+
+def from_dicts(data: Iterable[Mapping[str, Any]]) -> EventLog:
+    """The log that `to_dicts` wrote. Raises ArgumentError naming the entry and the field that is missing, unknown or of
+    the wrong type.
+    """
+    return EventLog(tuple(_event(position, entry) for position, entry in enumerate(data)))
+
+
+def _event(position: int, entry: Mapping[str, Any]) -> Event:
+    where = f"from_dicts, entry {position}"
+    if not isinstance(entry, Mapping):
+        raise ArgumentTypeError(f"it is a {type(entry).__name__}", where=where, allowed="A dict as to_dicts writes it")
+    missing, unknown = sorted(_REQUIRED - set(entry)), sorted(set(entry) - set(_FIELDS), key=str)
+    if missing or unknown:
+        what = f"field {missing[0]!r} is missing" if missing else f"field {shorten(unknown[0])} is not known"
+        raise ArgumentError(what, where=where, allowed=f"Fields: {', '.join(_FIELDS)}")
+    for name, value in entry.items():
+        if isinstance(value, bool) is not (name == "overlapped") or not isinstance(value, _TYPES[name]):
+            raise ArgumentTypeError(f"{name}={shorten(value)} is a {type(value).__name__}", where=where)
+    group = entry.get("group", ())
+    if any(isinstance(r, bool) or not isinstance(r, int) for r in group):
+        raise ArgumentTypeError(f"group={shorten(group)}", where=where, allowed="Ranks are ints")
+    return Event(**{**entry, "group": tuple(group)})
+
+
+# ---- Chrome trace ----
+
+# number of the first thread for messages that travel while a rank computes: bars of one thread must not overlap
+_MESSAGES = 1_000_000
+
+
+def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
+    """The events in Chrome's trace-event format: one process per source, one thread per rank (and one for its
+    overlapped messages, if there are any), complete events ("ph": "X") in microseconds.
+
+    A message that was started is drawn from when the one before it was complete: they travel one after the other, as in
+    the predicted timeline. The clocks of two sources have nothing in common, so each source starts at 0. Times are
+    rounded to nanoseconds, the start and the end of a bar each for itself: bars that touch still touch. Format: "Trace
+    Event Format", Google, sections on complete and metadata events.
+    """
+    events = one_after_the_other(events)
+    origin = {source: EventLog(tuple(e for e in events if e.source == source)).start_s for source in SOURCES}
+    bars = [_bar(e, origin[e.source]) for e in events]
+    # of two bars of a rank that start together one has no length and comes first
+    bars.sort(key=lambda bar: (bar["ts"], bar["pid"], bar["tid"], bar["dur"]))
+    names: list[dict[str, Any]] = []
+    for pid, source in enumerate(SOURCES):
+        ranks = sorted({e.rank for e in events if e.source == source})
+        if ranks:
+            names.append(_metadata("process_name", pid, 0, name=source))
+            names.append(_metadata("process_sort_index", pid, 0, sort_index=pid))
+        for rank in ranks:
+            names.append(_metadata("thread_name", pid, rank, name=f"rank {rank}"))
+            names.append(_metadata("thread_sort_index", pid, rank, sort_index=rank))
+        for rank in sorted({e.rank for e in events if e.source == source and e.overlapped}):
+            names.append(_metadata("thread_name", pid, _MESSAGES + rank, name=f"rank {rank}: messages meanwhile"))
+            names.append(_metadata("thread_sort_index", pid, _MESSAGES + rank, sort_index=rank))
+    return {"traceEvents": names + bars, "displayTimeUnit": "ms"}
+
+
+def one_after_the_other(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The events as they are drawn: those of messages that were started begin when the rank's message before is over.
+
+    Their own start is when they were handed over; behind others they then wait for the line.
+    """
+    found = list(events)
+    free: dict[tuple[str, int], float] = {}  # when the line of a rank is
+    for place in sorted(
+        (n for n, e in enumerate(found) if e.overlapped), key=lambda n: found[n].start_s
+    ):  # stable: as they were started
+        event = found[place]
+        line = event.source, event.rank
+        start_s = min(max(event.start_s, free.get(line, event.start_s)), max(event.end_s, event.start_s))
+        found[place] = replace(event, start_s=start_s)
+        free[line] = max(event.end_s, free.get(line, event.end_s))
+    return tuple(found)
+
+
+def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
+
+
+def _bar(event: Event, origin_s: float) -> dict[str, Any]:
+    start_us, end_us = (round((t - origin_s) * 1e6, 3) for t in (event.start_s, event.end_s))
+    args: dict[str, Any] = {"step": event.step, "phase": event.phase, "op": event.op, "source": event.source}
+    if event.group:
+        args |= {"group": list(event.group), "bytes": event.bytes}
+    return {
+        "name": event.name,
+        "cat": event.kind,
+        "ph": "X",
+        "ts": start_us,
+        "dur": round(end_us - start_us, 3),
+        "pid": SOURCES.index(event.source),
+        "tid": _MESSAGES + event.rank if event.overlapped else event.rank,
+        "args": args,
+    }
+
+
+def save_chrome_trace(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
+    """Write `chrome_trace(events)` as JSON and return the path. A reader, now or after a crash, sees the old file
+    or the new one, never a part.
+
+    A symbolic link is followed. Raises DataFileError if it cannot be written, or is there and no regular file.
+    """
+    return write_whole(path, json.dumps(chrome_trace(events), separators=(",", ":"), allow_nan=False) + "\n")

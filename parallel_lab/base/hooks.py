@@ -1,0 +1,97 @@
+"""The hooks by which a low room reaches a higher one: what runs now. Few, and all of them here.
+
+An operator or a Tensor reaches the tracer (`graph/`), a Cell reaches compiled programs (`train/`), both reach the
+communicator (`processes/`), without importing them: the higher room puts itself into a hook, the lower one looks there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+# The recorder that operators write to while a Cell is traced; None = operators run at once. How an operator or a Tensor
+# reaches the tracer.
+current_tracer: ContextVar[Any] = ContextVar("parallel_lab_tracer", default=None)
+
+
+# The training step that is being taken outside a trace, an object with a `number`; None where nobody counts. Random
+# masks depend on it.
+current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
+
+
+# The messages of operators with a `fusion` number that the Cell running now has not sent yet, {what they have in
+# common: message}; None outside of # the outermost Cell. The hook between a Cell that ends and the operators it called.
+held_messages: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("parallel_lab_held_messages", default=None)
+
+
+# The rank that this process is (`processes.world.World`), once `communication.init` has connected it; None in a process
+# that is no rank: how # operators and layers reach the communicator. A plain name, not a ContextVar: it holds for all
+# threads of the process.
+_world: Any = None
+
+
+def current_world() -> Any:
+    """The world this process is a rank of, or None."""
+    return _world
+
+
+def set_world(world: Any) -> None:
+    """Make `world` the one that operators use; None: this process is no rank any more."""
+    global _world
+    _world = world
+
+
+def _at_once(cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return NotImplemented
+
+
+# What runs a Cell that is called outside any trace: how a Cell reaches compiled programs. It returns
+# NotImplemented where the Cell runs at once. Installed with the world.
+_cell_runner: Any = _at_once
+
+
+def cell_runner() -> Any:
+    """The function of (cell, args, kwargs) that a Cell called outside any trace asks first."""
+    return _cell_runner
+
+
+def set_cell_runner(runner: Any) -> None:
+    """Let `runner` decide how Cells run; None: at once."""
+    global _cell_runner
+    _cell_runner = _at_once if runner is None else runner
+
+
+@contextmanager
+def cells_at_once() -> Iterator[None]:
+    """Inside, Cells run at once whatever the parallel mode is: what they compute is no tensor of a network, such as a
+    learning rate.
+    """
+    global _cell_runner
+    runner, _cell_runner = _cell_runner, _at_once
+    try:
+        yield
+    finally:
+        _cell_runner = runner
+
+
+# Whether a function runs on the tape because its gradient was asked for: a Cell that would run compiled now has to say
+# that it leaves no trace there.
+on_tape: ContextVar[bool] = ContextVar("parallel_lab_on_tape", default=False)
+
+
+_cloner: Any = None
+
+
+def cloner() -> Any:
+    """The function of (parameter, name, init) that makes a Parameter after another: how `Parameter.clone` reaches
+    initial values, which are Tensors.
+    """
+    return _cloner
+
+
+def set_cloner(clone: Any) -> None:
+    """Let `clone` make Parameters after others (`nn/initializer.py` installs it)."""
+    global _cloner
+    _cloner = clone

@@ -1,0 +1,74 @@
+"""Seeds: one for the process, from which everything random is drawn, and one of their own for datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .settings.checks import SETTINGS, integer
+
+_seed = 1
+
+
+def set_seed(seed: int) -> None:
+    """Seed of every random draw of the package. Parameters that were already drawn keep their values.
+
+    seed  an int from 0 to 2^64 - 1. Raises ContextTypeError (a TypeError), ContextError (a ValueError).
+    """
+    global _seed, _draws
+    _seed, _draws = _check_seed("set_seed", "seed", seed, SETTINGS), 0
+
+
+_check_seed = integer(0, 2**64 - 1)  # `World.agree` sends it as a uint64
+
+
+def get_seed() -> int:
+    """The present global seed."""
+    return _seed
+
+
+@contextmanager
+def temporary_seed(seed: int) -> Iterator[None]:
+    """Draw with `seed` within the block, as a fresh process would after `set_seed(seed)`; afterwards everything is as
+    before.
+
+    A Parameter draws when it is first read: read in the block what is to be drawn there. Datasets that were given a
+    seed of their own keep it.
+    """
+    global _seed, _draws
+    before = _seed, _draws
+    set_seed(seed)
+    try:
+        yield
+    finally:
+        _seed, _draws = before
+
+
+_draws = 0
+
+
+def next_draw() -> int:
+    """How often this was asked since the last `set_seed`: tells things apart that draw and have no name, such as
+    operators made without a network.
+
+    The same on all ranks, if they make the same things in the same order.
+    """
+    global _draws
+    _draws += 1
+    return _draws - 1
+
+
+_dataset_seed: int | None = None
+
+
+def set_dataset_seed(seed: int | None) -> None:
+    """Seed of the datasets' orders and augmentations alone; None: the global seed (the default). Errors as
+    `set_seed`.
+    """
+    global _dataset_seed
+    _dataset_seed = None if seed is None else _check_seed("set_dataset_seed", "seed", seed, SETTINGS)
+
+
+def get_dataset_seed() -> int:
+    """What datasets draw with: their own seed if they were given one, else the global one."""
+    return _seed if _dataset_seed is None else _dataset_seed

@@ -1,0 +1,1 @@
+"""Settings: validated when they are set, frozen when they are used."""

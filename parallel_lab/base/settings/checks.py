@@ -1,0 +1,250 @@
+"""Checks of settings: the kit of `checks.py` with the classes of the context, and the settings that have parts.
+
+    >>> PIPELINE["stages"]("AutoParallel.pipeline", "stages", 0, SETTINGS)
+    Traceback (most recent call last):
+    parallel_lab.base.errors.ContextError: AutoParallel.pipeline: stages=0. An int from 1 to 4096.
+
+A refusal names the key, the value (at most 80 characters of it) and what is allowed. Its class is the one that
+MindSpore documents for that key, and always a `ContextError` (a ValueError): TypeError for a wrong type, KeyError for a
+wrong key inside a dict, RuntimeError for what MindSpore refuses when it compiles. numpy's numbers are refused, and an
+int is no float. What is stored is plain: subclasses of int, float, str, list, tuple or dict are read through the base
+class.
+
+`context.py` uses these for its functions, the class `AutoParallel` for its methods: both refuse the same values with
+the same words.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
+
+from .. import checks
+from ..checks import INT_LIMIT, Errors, choice, flag, is_int, nearest
+from ..errors import ContextError, ContextKeyError, ContextStrategyError, ContextTypeError, shorten
+
+SETTINGS = Errors(ContextTypeError, ContextError)
+Check = Callable[..., Any]  # (where, key, value, errors) -> the value in plain types
+
+PARALLEL_MODES = ("stand_alone", "data_parallel", "hybrid_parallel", "semi_auto_parallel", "auto_parallel")
+LOCAL_MODES = ("data_parallel", "hybrid_parallel")  # every rank runs the whole network on its own part of the batch
+SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")  # operators are cut among the ranks
+SEARCH_MODES = ("dynamic_programming", "recursive_programming", "sharding_propagation")
+OPTIMIZER_LEVELS = ("level1", "level2", "level3")
+SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
+FUSED_MESSAGES = {
+    "allreduce": ("auto", "size", "index"),
+    "allgather": ("auto", "size"),
+    "reducescatter": ("auto", "size"),
+}
+FUSION_WORDINGS = ("inclusive", "first_n")  # positions: each index ends a message; or so many messages come first
+MAX_DEVICES = 4096
+SETTING = "parallel setting"  # what `where` says when the caller is ParallelConfig or the context
+
+
+def refuse(kind: type[ContextError], where: str, key: str, value: object, allowed: str, hint: str = "") -> ContextError:
+    """The error to raise for `key=value`."""
+    return kind(f"{key}={shorten(value)}", where=where, allowed=allowed, hint=hint)
+
+
+# ---- one value, in Python's own types only ----
+
+boolean = flag
+path = checks.path_text()
+
+
+def integer(low: int, high: int = INT_LIMIT, also: tuple[int, ...] = ()) -> Check:
+    """An int from `low` to `high`, or one of `also`."""
+    return checks.integer(low, high, also=also, kinds=int)
+
+
+def number(low: float, high: float = math.inf, *, above: bool = False, below: bool = False) -> Check:
+    """A finite float from `low` to `high`; above, below: without the ends themselves."""
+    return checks.number(low, high, above=above, below=below, kinds=float)
+
+
+def shard_size(least: int) -> Check:
+    """An optimizer shard size: -1 (all ranks that hold the same slice), or a count of ranks, at least `least`."""
+    return integer(least, MAX_DEVICES, also=(-1,))
+
+
+# keywords of AutoParallel.hsdp and AutoParallel.pipeline
+HSDP = {
+    "shard_size": shard_size(1),  # MindSpore: a positive int or -1; 1 shares with nobody
+    "threshold": integer(0),  # KB
+    "optimizer_level": choice(*OPTIMIZER_LEVELS),
+}
+PIPELINE = {
+    "stages": integer(1, MAX_DEVICES),
+    "output_broadcast": boolean,
+    "interleave": boolean,
+    "scheduler": choice(*SCHEDULERS),
+}
+
+
+def json_path(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str:
+    """The path of an operator strategy file. Raises ContextKeyError unless it is absolute and ends in .json."""
+    plain = path(where, key, value, errors)
+    if not os.path.isabs(plain) or os.path.splitext(plain)[1] != ".json":
+        allowed = "An absolute path that ends in .json, such as '/tmp/strategy.json'"
+        raise refuse(ContextKeyError, where, key, plain, allowed)
+    return plain
+
+
+# ---- dicts ----
+
+
+def mapping(**parts: Check) -> Check:
+    """A dict with some of the given keys. An unknown key is a ContextKeyError, as MindSpore's KeyError and ValueError
+    in one.
+    """
+
+    def check(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+        return {
+            name: parts[name](where, f"{key}[{name!r}]", part, errors)
+            for name, part in _known_parts(where, key, value, parts)
+        }
+
+    return check
+
+
+def _known_parts(where: str, key: str, value: object, known: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """(key, value) of a dict with keys among `known`. Raises ContextTypeError, ContextKeyError."""
+    keys = ", ".join(map(repr, known))
+    if not issubclass(type(value), dict):
+        raise refuse(ContextTypeError, where, key, value, f"A dict with some of the keys {keys}")
+    for name, part in dict.items(value):
+        is_text = issubclass(type(name), str)
+        if not is_text or str.__str__(name) not in known:
+            hint = nearest(str.__str__(name), known) if is_text else ""
+            raise ContextKeyError(f"{key} has the key {shorten(name)}", where=where, allowed=f"Keys: {keys}", hint=hint)
+        yield str.__str__(name), part
+
+
+# ---- communication fusion ----
+
+
+def check_fusion_indices(where: str, key: str, value: object, errors: Errors = SETTINGS) -> list[int]:
+    """Positions of parameters after which a fused message ends: a list of rising, non-negative ints, at least one.
+
+    A negative index is a ContextTypeError: MindSpore's TypeError comes from an unsigned number of the layer below.
+    """
+    allowed = f"{key} is a list of rising ints, none negative, such as [20, 35]"
+    if not issubclass(type(value), list):
+        raise refuse(ContextTypeError, where, key, value, allowed)
+    parts = list(list.__iter__(value))
+    if not parts:
+        raise refuse(ContextError, where, key, value, allowed)
+    for part in parts:
+        if not is_int(part) or int.__index__(part) < 0:
+            raise refuse(ContextTypeError, where, key, value, f"{allowed}; {shorten(part, 40)} is not")
+    plain = [int.__index__(part) for part in parts]
+    for before, after in pairwise(plain):
+        if before >= after:
+            fault = "comes twice" if before == after else f"comes after {shorten(before, 40)}"
+            raise refuse(ContextError, where, key, value, f"{allowed}; {shorten(after, 40)} {fault}")
+    if plain[-1] > INT_LIMIT:
+        raise refuse(ContextError, where, key, value, f"{allowed}, each at most {INT_LIMIT}")
+    return plain
+
+
+def check_comm_fusion(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+    """A fusion setting such as {"openstate": True, "allreduce": {"mode": "size", "config": 32}}, as a new dict in the
+    order given.
+
+    "allreduce" knows the modes auto (config None), size (config MB) and index (config as `check_fusion_indices`);
+    "allgather" and "reducescatter" know auto and size. Raises ContextTypeError for a part of the wrong type,
+    ContextKeyError for a wrong or missing key and for an unknown mode, ContextError for a size below 0. MindSpore
+    ignores a config beside mode "auto", and keys beside "mode" and "config": here they are refused.
+    """
+    plain: dict[str, Any] = {}
+    for name, part in _known_parts(where, key, value, ("openstate", *FUSED_MESSAGES)):
+        place = f"{key}[{name!r}]"
+        if name == "openstate":
+            plain[name] = boolean(where, place, part, SETTINGS)
+        else:
+            plain[name] = _fusion(where, place, part, FUSED_MESSAGES[name])
+    return plain
+
+
+def _fusion(where: str, place: str, value: object, modes: tuple[str, ...]) -> dict[str, Any]:
+    """The mode and config of one kind of message."""
+    given = dict(_known_parts(where, place, value, ("mode", "config")))
+    missing = [name for name in ("mode", "config") if name not in given]
+    if missing:
+        allowed = f"The key {missing[0]!r} is missing; both 'mode' and 'config' are needed"
+        raise refuse(ContextKeyError, where, place, value, allowed)
+    mode, config = given["mode"], given["config"]
+    if not issubclass(type(mode), str) or str.__str__(mode) not in modes:
+        raise refuse(ContextKeyError, where, f"{place}['mode']", mode, f"mode is one of {modes}")
+    mode, place = str.__str__(mode), f"{place}['config']"
+    if mode == "size":
+        return {"mode": mode, "config": integer(0)(where, place, config, SETTINGS)}
+    if mode == "index":
+        return {"mode": mode, "config": check_fusion_indices(where, place, config)}
+    if config is not None:
+        hint = "With mode 'size' it is the threshold in MB"
+        raise refuse(ContextTypeError, where, place, config, "With mode 'auto', config is None", hint)
+    return {"mode": mode, "config": None}
+
+
+# ---- how batches are fed ----
+
+
+@runtime_checkable
+class NamedLayout(Protocol):
+    """What is needed of a `Layout` here, without importing the room that has it."""
+
+    device_matrix: tuple[int, ...]
+    alias_name: tuple[str, ...]
+    dims: tuple[Any, ...] | None
+
+
+def check_dataset_strategy(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str | tuple[Any, ...]:
+    """How the ranks are fed: "full_batch", "data_parallel", or per input a tuple of cuts (one per dim) or a `Layout`.
+
+    Raises ContextTypeError for another type, ContextError for another text or no input at all, ContextStrategyError
+    (also a RuntimeError: MindSpore finds it when it compiles) for a count that is no power of two from 1 to 4096.
+    """
+    allowed = (
+        f"{key} is 'full_batch', 'data_parallel', or one tuple of ints per input such as ((8, 1), (8, 1)), or "
+        "one Layout per input"
+    )
+    if issubclass(type(value), str):
+        plain = str.__str__(value)
+        if plain not in ("full_batch", "data_parallel"):
+            raise refuse(ContextError, where, key, value, allowed, nearest(plain, ("full_batch", "data_parallel")))
+        return plain
+    if not issubclass(type(value), tuple):
+        raise refuse(ContextTypeError, where, key, value, allowed)
+    parts = list(tuple.__iter__(value))
+    if not parts:
+        raise refuse(ContextError, where, key, value, allowed)
+    layouts = [part for part in parts if isinstance(part, NamedLayout)]
+    if layouts and len(layouts) < len(parts):
+        raise refuse(ContextTypeError, where, key, value, f"{allowed}; not both kinds in one")
+    if any(layout.dims is None for layout in layouts):
+        allowed = "A Layout that was called with one entry per dim, such as layout('dp', 'None')"
+        raise refuse(ContextError, where, key, value, allowed)
+    if layouts:
+        return tuple(layouts)
+    return tuple(_cuts(where, key, part, value, allowed) for part in parts)
+
+
+def _cuts(where: str, key: str, cuts: object, value: object, allowed: str) -> tuple[int, ...]:
+    """The cuts of one input; `value` is the whole strategy, for the message."""
+    if not issubclass(type(cuts), tuple):
+        raise refuse(ContextTypeError, where, key, value, allowed, f"{shorten(cuts, 40)} is not a tuple")
+    plain = []
+    for n in tuple.__iter__(cuts):
+        if not is_int(n):
+            raise refuse(ContextTypeError, where, key, value, allowed, f"{shorten(n, 40)} is not an int")
+        count = int.__index__(n)
+        if not 1 <= count <= MAX_DEVICES or count & (count - 1):
+            powers = f"Every count is a power of two from 1 to {MAX_DEVICES}"
+            raise refuse(ContextStrategyError, where, key, value, powers, f"{shorten(n, 40)} is not")
+        plain.append(count)
+    return tuple(plain)

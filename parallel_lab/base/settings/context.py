@@ -1,0 +1,514 @@
+"""Settings, validated when they are set and frozen when they are used; and the two hooks to what runs now: the tracer
+and the world.
+
+    >>> set_auto_parallel_context(device_num=8, parallel_mode="semi_auto_parallel")
+    >>> get_auto_parallel_context("device_num")
+    8
+    >>> reset_auto_parallel_context()
+
+Passes never read this module: `frozen()` gives them an immutable `ParallelConfig`. Keys, ranges and classes of errors
+are those that MindSpore documents for set_auto_parallel_context, set_algo_parameters, set_context and
+set_cost_model_context; where it accepts silently what its documents exclude, the value is refused here. A call that is
+refused changes nothing, however many keys it had. `tables.py` lists the keys.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..checks import choice, nearest, text
+from ..errors import ContextConflictError, ContextError, ContextPathError, shorten
+from ..hooks import current_world
+from .checks import PARALLEL_MODES, SETTING, SETTINGS, refuse
+from .config import Fusion, ParallelConfig, resolved_fusion
+from .tables import (
+    ALGORITHM,
+    COMPOSED,
+    COST_MODEL,
+    DEFAULTS_OF_2_10,
+    EXECUTION,
+    GRAPH_MODE,
+    PARALLEL,
+    PARTS,
+    PYNATIVE_MODE,
+    Checks,
+    Table,
+)
+
+
+class ParallelMode:
+    """The five values of `parallel_mode`, under MindSpore's names. They are plain texts."""
+
+    STAND_ALONE = "stand_alone"
+    DATA_PARALLEL = "data_parallel"
+    HYBRID_PARALLEL = "hybrid_parallel"
+    SEMI_AUTO_PARALLEL = "semi_auto_parallel"
+    AUTO_PARALLEL = "auto_parallel"
+    MODE_LIST = PARALLEL_MODES
+
+
+# ---- what was set: key -> value, only keys that were set. Replaced whole, never changed in place, so that a refused
+# call leaves no trace ----
+
+_parallel: dict[str, Any] = {}  # keys of PARALLEL and of PARTS; "comm_fusion" a Fusion
+_algorithm: dict[str, Any] = {}
+_cost_model: dict[str, Any] = {}
+_execution: dict[str, Any] = {}
+_compat = "seeds"
+
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(ParallelConfig)} | {"comm_fusion": Fusion()}
+_PARALLEL_KEYS: Checks = {**PARALLEL, **COMPOSED}
+_DP_ALGO = {"dp_algo_enable_approxi": "enable_algo_approxi", "dp_algo_approxi_epsilon": "algo_approxi_epsilon"}
+
+
+def _checks(table: Table) -> Checks:
+    return {key: check for key, (_, check) in table.items()}
+
+
+_FUNCTIONS: dict[str, Checks] = {  # what follows set_ and get_ in their names: their keys
+    "auto_parallel_context": _PARALLEL_KEYS,
+    "algo_parameters": ALGORITHM,
+    "context": _checks(EXECUTION),
+    "cost_model_context": _checks(COST_MODEL) | {key: ALGORITHM[kept] for key, kept in _DP_ALGO.items()},
+}
+
+
+# ---- keys that nothing here reads ----
+
+_kept_tables: Callable[[], dict[str, Table]] = dict
+
+
+def keep_also(tables: Callable[[], dict[str, Table]]) -> None:
+    """Let the functions accept, keep and return further keys: {"context": {key: (default, check)}, ...}. `tables` is
+    called when a key is met that is not in `tables.py`.
+    """
+    global _kept_tables
+    _kept_tables = tables
+
+
+def _checks_of(function: str, key: str) -> Checks:
+    """The keys of a function; with those that are only kept, if `key` is not one that is read."""
+    own = _FUNCTIONS[function]
+    return own if key in own else own | _checks(_kept_tables().get(function, {}))
+
+
+def _present(function: str, key: str, store: dict[str, Any], own: Table) -> Any:
+    """What is stored of a key, or its default. A dict that the caller changes is the caller's."""
+    if key in store:
+        return copy.deepcopy(store[key])
+    default = (own if key in own else _kept_tables()[function])[key][0]
+    return default() if callable(default) else copy.deepcopy(default)
+
+
+def _default(key: str) -> Any:
+    return DEFAULTS_OF_2_10[key] if _compat == "2.10" and key in DEFAULTS_OF_2_10 else _DEFAULTS[key]
+
+
+def _kept(key: str) -> Any:
+    """The present value of a field of ParallelConfig; a Fusion for comm_fusion."""
+    store = _algorithm if key in ALGORITHM else _parallel
+    return store[key] if key in store else _default(key)
+
+
+# ---- set_auto_parallel_context ----
+
+
+def set_auto_parallel_context(**settings: Any) -> None:
+    """Change parallel settings; their meaning is told at `ParallelConfig`, their ranges in `tables.py`; what
+    nothing reads is kept and returned (`mindspore/_settings.py`).
+
+    Beside the fields of ParallelConfig there are keys that stand for others: full_batch (dataset_strategy "full_batch"
+    or not), sharding_propagation and auto_parallel_search_mode (search_mode), all_reduce_fusion_config (comm_fusion,
+    allreduce by index), and the dicts parallel_optimizer_config, strategy_ckpt_config and pipeline_config. The folder
+    of a strategy_ckpt_save_file or group_ckpt_save_file is made if it is missing.
+
+    Raises ContextError (a ValueError) for an unknown key and a value out of range, ContextTypeError (also a TypeError)
+    for a wrong type, ContextKeyError (also a KeyError) for a wrong key in a dict, ContextStrategyError (also a
+    RuntimeError) for cuts of a dataset_strategy that are no power of two, ContextConflictError (also a RuntimeError)
+    for keys of one call that contradict each other. Nothing changes then.
+    """
+    global _parallel
+    where = "set_auto_parallel_context"
+    checked = _checked(settings, where)
+    state = {**_parallel, **_combined(checked, where)}
+    mode = _execution.get("mode", GRAPH_MODE)
+    _check_pynative(mode, state.get("parallel_mode", "stand_alone"), state.get("dataset_strategy"), where)
+    if "device_num" in checked and "global_rank" in checked:
+        _check_rank(checked["global_rank"], checked["device_num"], where)
+    for key in ("strategy_ckpt_save_file", "group_ckpt_save_file"):
+        if state.get(key) and state.get(key) != _parallel.get(key):
+            _make_folder(key, state[key], where)
+    _parallel = state
+
+
+def get_auto_parallel_context(attr_key: str) -> Any:
+    """The present value of a key, in the form it was set in: dicts for the dict keys, a list for
+    all_reduce_fusion_config.
+
+    device_num and global_rank read 1 and 0 until they are set (`is_set` tells). comm_fusion holds every kind of
+    message. With compat "2.10" a dataset_strategy of tuples reads as nested lists. Raises ContextError for an unknown
+    key, ContextTypeError for a key that is no text.
+    """
+    where = "get_auto_parallel_context"
+    key = _known_key(where, attr_key)
+    if key == "full_batch":
+        return _kept("dataset_strategy") == "full_batch"
+    if key == "auto_parallel_search_mode":
+        return _kept("search_mode")
+    if key == "sharding_propagation":
+        return _kept("search_mode") == "sharding_propagation"
+    if key == "all_reduce_fusion_config":
+        return _kept("comm_fusion").indices()
+    if key == "comm_fusion":
+        return _kept("comm_fusion").as_dict()
+    if key in PARTS:
+        return {name: _kept(kept) for name, (kept, _) in PARTS[key].items()}
+    if key not in _DEFAULTS:
+        return _present("auto_parallel_context", key, _parallel, {})
+    value = _kept(key)
+    if key == "dataset_strategy" and _compat == "2.10" and isinstance(value, tuple):
+        return [list(cuts) if isinstance(cuts, tuple) else cuts for cuts in value]
+    return value
+
+
+def reset_auto_parallel_context() -> None:
+    """Every key of `set_auto_parallel_context` back to its default. Other settings keep their values."""
+    global _parallel
+    _parallel = {}
+
+
+def is_set(key: str) -> bool:
+    """Whether a field of ParallelConfig was set since the last reset: a device_num that was not set is taken from the
+    process group.
+
+    Raises ContextError for another key.
+    """
+    return _known_key("is_set", key, _DEFAULTS) in {**_parallel, **_algorithm}
+
+
+def _combined(checked: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields that a call's keys stand for. Raises ContextConflictError if two keys of the call give one field
+    different values.
+    """
+    fields: dict[str, Any] = {}
+    source: dict[str, str] = {}
+    for key, value in checked.items():
+        for field, part in _stands_for(key, value, checked).items():
+            if field in fields and fields[field] != part:
+                what = (
+                    f"{source[field]} and {key} give {field} two values, {shorten(fields[field], 60)} and "
+                    f"{shorten(part, 60)}"
+                )
+                raise ContextConflictError(what, where=where, allowed="Give one of them")
+            fields[field], source[field] = part, key
+    fusion = {field.removeprefix(_FUSION): fields.pop(field) for field in list(fields) if field.startswith(_FUSION)}
+    if fusion:
+        fields["comm_fusion"] = _kept("comm_fusion").after(fusion, off_is_final=_compat == "seeds")
+    return fields
+
+
+_FUSION = "comm_fusion."
+
+
+def _stands_for(key: str, value: Any, checked: dict[str, Any]) -> dict[str, Any]:
+    """The fields that one key of a call gives; those of comm_fusion one by one, each with a prefix. `checked`: all keys
+    of the call.
+    """
+    if key in PARTS:
+        return {PARTS[key][name][0]: part for name, part in value.items()}
+    if key == "comm_fusion":
+        return {_FUSION + kind: part for kind, part in value.items()}
+    if key == "all_reduce_fusion_config":
+        return {_FUSION + "allreduce": {"mode": "index", "config": value}}
+    if key == "full_batch":  # False says only that inputs are not global: cuts of the inputs stay
+        others = checked.get("dataset_strategy", _kept("dataset_strategy"))
+        return {"dataset_strategy": "full_batch" if value else "data_parallel" if others == "full_batch" else others}
+    if key == "sharding_propagation":  # False says only that it is not this search
+        others = checked.get("search_mode", checked.get("auto_parallel_search_mode", _kept("search_mode")))
+        return {"search_mode": key if value else _default("search_mode") if others == key else others}
+    return {"search_mode" if key == "auto_parallel_search_mode" else key: value}
+
+
+def _check_pynative(mode: int, parallel_mode: str, dataset_strategy: Any, where: str) -> None:
+    """Raise ContextError for what PyNative mode cannot run."""
+    if mode != PYNATIVE_MODE:
+        return
+    hint = "Set mode=GRAPH_MODE first, with set_context"
+    if parallel_mode in ("hybrid_parallel", "semi_auto_parallel"):
+        allowed = "In PyNative mode: 'stand_alone', 'data_parallel' or 'auto_parallel'"
+        raise refuse(ContextError, where, "parallel_mode", parallel_mode, allowed, hint)
+    if isinstance(dataset_strategy, tuple):
+        allowed = "In PyNative mode: 'full_batch' or 'data_parallel'"
+        raise refuse(ContextError, where, "dataset_strategy", dataset_strategy, allowed, hint)
+
+
+def _check_rank(global_rank: int, device_num: int, where: str) -> None:
+    if global_rank >= device_num:
+        allowed = f"Below device_num, which is {device_num}"
+        raise refuse(ContextConflictError, where, "global_rank", global_rank, allowed)
+
+
+def _make_folder(key: str, file: str, where: str) -> None:
+    folder = os.path.dirname(file)
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        allowed = "A file in a folder that exists or can be made"
+        raise refuse(ContextPathError, where, key, file, allowed, error.strerror or "") from error
+
+
+def _known_key(where: str, key: object, known: Iterable[str] = ()) -> str:
+    """`key` as plain text, if it is among `known` or a key of the function `where`. Raises ContextTypeError if it is no
+    text; ContextError, with the nearest key or the function that has it, if it is not known.
+    """
+    plain = text(where, "key", key, SETTINGS)
+    verb, _, function = where.partition("_")
+    known = known or _checks_of(function, plain)
+    if plain in known:
+        return plain
+    others = [f"{verb}_{name}" for name in _FUNCTIONS if function in _FUNCTIONS and plain in _checks_of(name, plain)]
+    inside = [dict_key for dict_key, parts in PARTS.items() if plain in parts]
+    hint = (
+        f"{others[0]} knows it"
+        if others
+        else f"It stands inside the dict {inside[0]}"
+        if inside
+        else nearest(plain, known)
+    )
+    # the hint comes first: behind all the keys nobody would find it
+    what = f"key {shorten(plain)} is not known{f'. {hint}' if hint else ''}"
+    raise ContextError(what, where=where, allowed=f"Keys: {', '.join(sorted(known))}")
+
+
+# ---- what passes and runs receive ----
+
+
+def frozen(**overrides: Any) -> ParallelConfig:
+    """The settings now, with `overrides` of fields of ParallelConfig, as the immutable value that passes receive.
+
+    Raises ContextError for an override out of range; ContextConflictError (also a RuntimeError), as MindSpore when it
+    compiles, if global_rank and device_num were both set and do not fit, or if device_num is known and pipeline_stages
+    does not divide it.
+    """
+    fusion = _kept("comm_fusion")
+    if isinstance(overrides.get("comm_fusion"), dict):
+        overrides["comm_fusion"] = resolved_fusion(
+            SETTING, "comm_fusion", overrides["comm_fusion"], off_is_final=_compat == "seeds"
+        )
+    fields = _DEFAULTS.keys() - {"comm_fusion"}
+    kept = {key: value for key, value in {**_parallel, **_algorithm}.items() if key in fields}
+    if _compat == "2.10":
+        kept = {**DEFAULTS_OF_2_10, **kept}
+    kept["cost_model_fusion"] = _cost_model_fusion()
+    config = dataclasses.replace(ParallelConfig(comm_fusion=fusion.resolved(), **kept), **overrides)
+    if (
+        "global_rank" in _parallel
+        and "device_num" in _parallel
+        and "device_num" not in overrides
+        and "global_rank" not in overrides
+    ):
+        _check_rank(config.global_rank, config.device_num, "compile")
+    if ("device_num" in _parallel or "device_num" in overrides) and config.device_num % config.pipeline_stages:
+        allowed = f"A divisor of device_num, which is {config.device_num}"
+        raise refuse(ContextConflictError, "compile", "pipeline_stages", config.pipeline_stages, allowed)
+    return config
+
+
+def fusion_is_switched_off() -> bool:
+    """Whether a comm_fusion with openstate False has come since the reset: what is set later may be fused, and nothing
+    else.
+    """
+    return _kept("comm_fusion").switched_off
+
+
+def frozen_for_run(**overrides: Any) -> ParallelConfig:
+    """`frozen()` for a run of this process: device_num and global_rank that were not set are those of its world, 1 and
+    0 in stand_alone.
+
+    Raises ContextError if device_num was set to more than 1 in stand_alone, ContextConflictError if it was set and is
+    not the number of ranks.
+    """
+    config, world = frozen(**overrides), current_world()
+    chosen = {"device_num", "global_rank"} & (set(_parallel) | set(overrides))
+    if config.parallel_mode == "stand_alone":
+        if "device_num" in chosen and config.device_num != 1:
+            hint = "Set parallel_mode too, for example 'data_parallel'"
+            allowed = "1 in parallel_mode 'stand_alone'"
+            raise refuse(ContextError, "run", "device_num", config.device_num, allowed, hint)
+        return dataclasses.replace(config, device_num=1, global_rank=0)
+    if world is None:
+        return config
+    if "device_num" in chosen and config.device_num != world.world_size:
+        allowed = f"{world.world_size}, the number of ranks that were started"
+        hint = "Omit device_num: it is taken from the process group"
+        raise refuse(ContextConflictError, "run", "device_num", config.device_num, allowed, hint)
+    rank = config.global_rank if "global_rank" in chosen else world.rank
+    _check_rank(rank, world.world_size, "run")
+    return frozen(**{**overrides, "device_num": world.world_size, "global_rank": rank})
+
+
+@contextmanager
+def default_settings() -> Iterator[None]:
+    """Inside, the settings of parallel training, of strategy searches and of the cost model are their defaults; what is
+    set inside is forgotten.
+
+    For a lab: it shows what its own controls say, whatever the notebook has set beside it.
+    """
+    global _parallel, _algorithm, _cost_model
+    before = _parallel, _algorithm, _cost_model
+    _parallel, _algorithm, _cost_model = {}, {}, {}
+    try:
+        yield
+    finally:
+        _parallel, _algorithm, _cost_model = before
+
+
+# ---- set_algo_parameters ----
+
+
+def set_algo_parameters(**settings: Any) -> None:
+    """Change how strategies are searched: fully_use_devices, elementwise_op_strategy_follow, enable_algo_approxi,
+    algo_approxi_epsilon (above 0, at most 1), tensor_slice_align_enable, tensor_slice_align_size (1 to 1024). Raises
+    ContextError or ContextTypeError, and changes nothing then.
+    """
+    global _algorithm
+    _algorithm = {**_algorithm, **_checked(settings, "set_algo_parameters")}
+
+
+def get_algo_parameters(attr_key: str) -> Any:
+    """The present value of a key of `set_algo_parameters`. Raises ContextError for another key."""
+    return _kept(_known_key("get_algo_parameters", attr_key))
+
+
+def reset_algo_parameters() -> None:
+    """Every key of `set_algo_parameters` back to its default."""
+    global _algorithm
+    _algorithm = {}
+
+
+def _checked(settings: dict[str, Any], where: str) -> dict[str, Any]:
+    """All values of a call of the function `where`, checked. Raises ContextError or a subclass."""
+    checked = {}
+    for given, value in settings.items():
+        key = _known_key(where, given)
+        checked[key] = _checks_of(where.removeprefix("set_"), key)[key](where, key, value, SETTINGS)
+    return checked
+
+
+# ---- set_cost_model_context ----
+
+
+def set_cost_model_context(**settings: Any) -> None:
+    """Change constants of the cost model. The keys of its fusion of messages are read (`tables.COST_MODEL`), the others
+    kept and returned; dp_algo_enable_approxi and dp_algo_approxi_epsilon are other names of enable_algo_approxi and
+    algo_approxi_epsilon.
+
+    Raises ContextError or ContextTypeError, and changes nothing then.
+    """
+    global _cost_model, _algorithm
+    checked = _checked(settings, "set_cost_model_context")
+    _algorithm = {**_algorithm, **{_DP_ALGO[key]: value for key, value in checked.items() if key in _DP_ALGO}}
+    _cost_model = {**_cost_model, **{key: value for key, value in checked.items() if key not in _DP_ALGO}}
+
+
+def get_cost_model_context(attr_key: str) -> Any:
+    """The present value of a key of `set_cost_model_context`; costmodel_beta is 50 with device_target "GPU" until it is
+    set, else 400.
+    """
+    key = _known_key("get_cost_model_context", attr_key)
+    return _kept(_DP_ALGO[key]) if key in _DP_ALGO else _present("cost_model_context", key, _cost_model, COST_MODEL)
+
+
+_FUSION_KEYS = "costmodel_allreduce_fusion_"  # what the keys of the cost model's fusion begin with
+
+
+def _cost_model_fusion() -> tuple[Any, ...] | None:
+    """`ParallelConfig.cost_model_fusion` of the keys costmodel_allreduce_fusion_*; None where MindSpore passes the
+    fusion by: algorithm 0, fewer than two times, a time of 0, a tail that is not above what every message takes.
+    """
+    now = {
+        key.removeprefix(_FUSION_KEYS): _cost_model.get(key, default)
+        for key, (default, _) in COST_MODEL.items()
+        if key.startswith(_FUSION_KEYS)
+    }
+    if now["algorithm"] == 1 and now["times"] >= 2:
+        return "times", now["times"], now["tail_percent"]
+    hiding = (
+        now["tail_time"],
+        now["allreduce_inherent_time"],
+        now["allreduce_bandwidth"],
+        now["computation_time_parameter"],
+    )
+    if now["algorithm"] == 2 and min(hiding) > 0 and hiding[0] > hiding[1]:
+        return "hiding", *hiding
+    return None
+
+
+def reset_cost_model_context() -> None:
+    """Every key of `set_cost_model_context` back to its default, the two that are shared with `set_algo_parameters`
+    too.
+    """
+    global _cost_model, _algorithm
+    _cost_model = {}
+    _algorithm = {key: value for key, value in _algorithm.items() if key not in _DP_ALGO.values()}
+
+
+# ---- set_context ----
+
+
+def set_context(**settings: Any) -> None:
+    """Change how things run. Read by this package:
+
+    mode              GRAPH_MODE (0), the default: what a parallel mode compiles is compiled; or PYNATIVE_MODE (1):
+                      everything runs operator by operator on each rank, in parallel_mode stand_alone, data_parallel or
+                      auto_parallel
+    device_target     "CPU", "GPU" or "Ascend": every one of them runs on the CPU here, the name is kept for scripts
+    device_id         0 to 4095, kept like device_target
+    save_graphs       False or 0, True or 2, 1, 3: whether compilations write their graphs, into save_graphs_path
+
+    The other keys of MindSpore (`mindspore/_settings.py`) are checked, kept and returned.
+    Raises ContextError or a subclass for an unknown key or a value that is not allowed; nothing changes then.
+    """
+    global _execution
+    state = {**_execution, **_checked(settings, "set_context")}
+    _check_pynative(state.get("mode", GRAPH_MODE), _kept("parallel_mode"), _kept("dataset_strategy"), "set_context")
+    _execution = state
+
+
+def get_context(attr_key: str) -> Any:
+    """The present value of a key of `set_context`; save_graphs as a number. Raises ContextError for another key."""
+    key = _known_key("get_context", attr_key)
+    return _present("context", key, _execution, EXECUTION)
+
+
+def reset_context() -> None:
+    """Every key of `set_context` back to its default."""
+    global _execution
+    _execution = {}
+
+
+# ---- which MindSpore, and the seed ----
+
+
+def set_compat(version: str) -> None:
+    """Choose where the seeds' documents and MindSpore 2.10 differ: "seeds" (the default) or "2.10". Settings that were
+    set keep their values.
+
+    With "2.10", search_mode is recursive_programming, fully_use_devices and gradient_accumulation_shard are False by
+    default; a kind of message set after comm_fusion's openstate False is fused again; a dataset_strategy of tuples
+    reads as lists. Raises ContextError for another version.
+    """
+    global _compat
+    _compat = choice("seeds", "2.10")("set_compat", "compat", version, SETTINGS)
+
+
+def get_compat() -> str:
+    """ "seeds" or "2.10"."""
+    return _compat

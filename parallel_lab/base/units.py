@@ -1,0 +1,33 @@
+"""Sizes and durations as people read them: one form for tables, charts, labs and reports."""
+
+from __future__ import annotations
+
+
+def bytes_text(size_bytes: float | None) -> str:
+    """A size with its unit; `-` where there is none yet.
+
+    >>> bytes_text(512), bytes_text(1536), bytes_text(1 << 24), bytes_text(None)
+    ('512 B', '1.5 KiB', '16 MiB', '-')
+    """
+    if size_bytes is None:
+        return "-"
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:g} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+
+
+def time_text(time_s: float | None) -> str:
+    """A duration with three digits, in the unit that suits it; `-` where there is none yet.
+
+    >>> time_text(1e-5), time_text(0.0123), time_text(9.999e-4), time_text(21.0), time_text(None)
+    ('10 us', '12.3 ms', '1 ms', '21 s', '-')
+    """
+    if time_s is None:
+        return "-"
+    for scale, unit in ((1e6, "us"), (1e3, "ms")):
+        if 0 < time_s * scale < 999.5:  # from there on three digits round to 1000
+            return f"{time_s * scale:.3g} {unit}"
+    return f"{time_s:.3g} s"

@@ -1,0 +1,1 @@
+"""The command `parallel-lab`, its benchmarks, the doctor, and the magics of a notebook."""

@@ -1,0 +1,62 @@
+"""What it costs that every collective is checked: the descriptor that members compare, the flight record, the abort
+word.
+
+The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that
+every call does before and after the data (it finds the caller's line and what is known of it, looks at the abort word,
+keeps the flight record, writes the descriptor and compares it with the members') and has no data and nobody to wait
+for. All ranks do it at the same time, as in a collective, and share the cores there are. It holds the call itself too,
+so it is an upper limit.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .groups import timed
+
+CHECKED_BYTES = 256 << 10
+ALONE, WHOLE = 1000, 40  # calls in a batch
+
+
+@dataclass(frozen=True)
+class CheckCost:
+    """Medians, in seconds, of what each rank of a pool does at the same time.
+
+    call_s    one all_reduce of CHECKED_BYTES, into an array made before
+    checks_s  one call without data and without others: what is left of it are checks, record and the call itself
+    """
+
+    call_s: float
+    checks_s: float
+
+    @property
+    def share(self) -> float:
+        """checks_s / call_s."""
+        return self.checks_s / self.call_s
+
+
+def measure_checks(pool: Any, rounds: int) -> CheckCost:
+    """Both in turns, on all ranks of a pool. Raises what `pool.run` raises."""
+    by_rank = pool.run(_time_checks, max(3, rounds))
+    whole, alone = (
+        statistics.median(max(times) for times in zip(*rows, strict=True)) for rows in zip(*by_rank, strict=True)
+    )
+    return CheckCost(whole, alone)
+
+
+def _time_checks(comm: Any, rounds: int) -> tuple[list[float], list[float]]:
+    x, out = (np.zeros(CHECKED_BYTES // 4, np.float32) for _ in range(2))
+    x.fill(0)
+    alone = (comm.rank,)
+    whole_s, alone_s = [], []
+    for number in range(rounds + 1):
+        whole = timed(lambda: comm.all_reduce(x, out=out), WHOLE, comm.barrier)["seconds"]
+        empty = timed(lambda: comm.barrier(group=alone), ALONE, comm.barrier)["seconds"]
+        if number:  # the first is warm-up
+            whole_s.append(whole)
+            alone_s.append(empty)
+    return whole_s, alone_s

@@ -1,0 +1,356 @@
+"""Collectives of this package's workers beside torch gloo and MPI: the same values, the same number of ranks, timed in
+turns.
+
+    report = measure_collectives(ranks=8)
+    print(collectives_text(report))            # cli/bench/collectives_text.py
+
+Ours is timed in three forms: "ours" gives an array and gets a new one, "ours out=" gets the result in an array made
+before (as MPI and gloo do), and "ours arena" has both in memory that all ranks see (`comm.empty`), all_reduce and
+broadcast in place. Beside all_reduce from 1 MiB on two processes copy as many bytes each: the memory bound of p ranks
+is p N / (bandwidth of both together).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ArgumentError, MissingPackage, ParallelLabError, message
+from ...processes.measure.measure import cores, free_memory_bytes, load
+from ...processes.mpi.launch import mpirun_version
+from ...processes.shm import WorkerPool
+from .cases import OPS, Case, check_results, given
+from .checks import CheckCost, measure_checks
+from .groups import Competing, RankGroup, interleaved_batches, timed
+from .machine import installed_version
+from .workers import BenchError, first_line
+
+OURS, OUT, ARENA, GLOO, COPY, FUTEX = (
+    "ours",
+    "ours out=",
+    "ours arena",
+    "torch gloo",
+    "copy by 2 processes",
+    "futex barrier",
+)
+SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+BOUND_FROM_BYTES = 1 << 20  # smaller arrays are copied within a cache, and say nothing of the memory
+BATCH_S = 0.03
+BARRIER_ROUNDS = (
+    5  # times as many rounds: one takes a fifth of a second, and on which cores the ranks are just then is seen in it
+)
+LEAST = 4  # calls in a batch: the first finds cores and caches as another library has left them
+_PEERS = "parallel_lab.cli.bench.peers"
+_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(200_000):\n        pass\n"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One case. seconds: (competitor, seconds of one call in each round); failed: (competitor, its words)."""
+
+    op: str
+    size_bytes: int
+    seconds: tuple[tuple[str, tuple[float, ...]], ...]
+    failed: tuple[tuple[str, str], ...] = ()
+    load: float = 0.0
+
+    def median_s(self, name: str) -> float | None:
+        """The median of a competitor; None if it has none."""
+        times = dict(self.seconds).get(name)
+        return float(np.median(times)) if times else None
+
+    def mpi_s(self) -> float | None:
+        """The better of MPI's configurations: each is some user's default."""
+        found = [
+            m
+            for name, _ in self.seconds
+            if name.startswith(("Open MPI", "MPI")) and (m := self.median_s(name)) is not None
+        ]
+        return min(found, default=None)
+
+    def bound_s(self, ranks: int) -> float | None:
+        """Seconds that the memory alone needs for an all_reduce of that many ranks; None where the copy was not
+        measured.
+        """
+        copy = self.median_s(COPY)
+        return None if copy is None else ranks * copy / 2
+
+
+@dataclass(frozen=True)
+class CollectivesReport:
+    """What was measured, all of it in one run.
+
+    competitors   (name, version or configuration) of those that took part
+    missing       (name, why) of those that did not
+    timings       the collectives;  barrier_quiet, barrier_busy: without and with `busy` foreign processes that compute
+                  (None: not asked for)
+    skipped       (op, bytes, why)
+    checks        what the checks of a 256 KiB all_reduce cost, None if it was not measured
+    load_before, load_after   1-minute load averages
+    """
+
+    ranks: int
+    cores: int
+    rounds: int
+    competitors: tuple[tuple[str, str], ...]
+    missing: tuple[tuple[str, str], ...]
+    timings: tuple[Timing, ...]
+    barrier_quiet: Timing
+    barrier_busy: Timing | None
+    busy: int
+    checks: CheckCost | None
+    skipped: tuple[tuple[str, int, str], ...]
+    load_before: float
+    load_after: float
+
+    def timing(self, op: str, size_bytes: int) -> Timing | None:
+        """The case, or None if it was not measured."""
+        return next((t for t in self.timings if (t.op, t.size_bytes) == (op, size_bytes)), None)
+
+
+def measure_collectives(
+    ranks: int = 8,
+    ops: Sequence[str] = OPS,
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    rounds: int = 7,
+    *,
+    busy: int = 2,
+    batch_s: float = BATCH_S,
+    peers: bool = True,
+    tell: Callable[[str], object] = lambda text: None,
+) -> CollectivesReport:
+    """Time every op at every size, by all competitors that there are, in turns.
+
+    rounds   how often each is timed; barriers BARRIER_ROUNDS times as often
+    busy     foreign processes that compute during a second measurement of the barrier; 0: none
+    batch_s  a batch has as many calls as fill this time
+    peers    False: this package alone, with the futex barrier and the copy
+    tell     called with a line about what is measured now
+
+    Raises ArgumentError for cases that cannot be, and what starting workers raises. A competitor that is not installed
+    or fails is a line of the report.
+    """
+    cases = [Case(op, size, ranks) for op in ops for size in sizes_bytes]
+    if rounds < 1 or busy < 0 or not batch_s > 0:
+        raise ArgumentError(
+            f"rounds={rounds}, busy={busy}, batch_s={batch_s}", where="bench collectives", allowed="1, 0 and above 0"
+        )
+    load_before = load()
+    with contextlib.ExitStack() as stack:
+        tell(f"starting {ranks} ranks of each competitor")
+        pool = stack.enter_context(
+            WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=_arena_bytes(ranks, sizes_bytes))
+        )
+        ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]
+        others, missing, versions = _start_peers(stack, ranks, peers)
+        timings, skipped = [], []
+        for case in cases:
+            bound = case.op == "all_reduce" and case.size_bytes >= BOUND_FROM_BYTES
+            copy = [
+                c for c in others if bound and c.name == COPY
+            ]  # beside the arena, which it bounds: memory is quicker at one time than at another
+            competitors = [*ours, *copy, *(c for c in others if c.name not in (COPY, FUTEX))]
+            reason = _too_large(case, len(competitors))
+            if reason:
+                skipped.append((case.op, case.size_bytes, reason))
+                continue
+            tell(f"{case.op} of {case.size_bytes} bytes")
+            timings.append(_timing(case.op, case.size_bytes, competitors, rounds, batch_s))
+            _forget(pool)
+        meeting = [ours[0], *(c for c in others if c.name != COPY)]
+        tell("barrier")
+        quiet = _timing("barrier", 0, meeting, BARRIER_ROUNDS * rounds, batch_s)
+        loaded = None
+        if busy:
+            tell(f"barrier with {busy} foreign busy processes")
+            with busy_processes(busy):
+                loaded = _timing("barrier", 0, [c for c in meeting if c.name != GLOO], BARRIER_ROUNDS * rounds, batch_s)
+        tell("what the checks cost")
+        checks = measure_checks(pool, rounds)
+    return CollectivesReport(
+        ranks=ranks,
+        cores=cores(),
+        rounds=rounds,
+        competitors=tuple(versions),
+        missing=tuple(missing),
+        timings=tuple(timings),
+        barrier_quiet=quiet,
+        barrier_busy=loaded,
+        busy=busy,
+        checks=checks,
+        skipped=tuple(skipped),
+        load_before=load_before,
+        load_after=load(),
+    )
+
+
+# ---- competitors ----
+
+
+class OwnRanks:
+    """This package's workers under one of the names OURS, OUT, ARENA; parked in the read of their pipe between
+    batches.
+    """
+
+    def __init__(self, pool: WorkerPool, name: str) -> None:
+        self.pool, self.name = pool, name
+
+    def batch(self, order: Mapping[str, Any], iterations: int) -> float:
+        """Seconds of one call, of the slowest rank. Raises BenchError."""
+        try:
+            return max(self.pool.run(_own_batch, dict(order), self.name, iterations))
+        except ParallelLabError as error:
+            raise BenchError(message(f"{self.name}: {first_line(error)}", where=f"bench {order['op']}")) from error
+
+
+def _start_peers(
+    stack: contextlib.ExitStack, ranks: int, peers: bool
+) -> tuple[list[RankGroup], list[tuple[str, str]], list[tuple[str, str]]]:
+    """(groups, missing, versions); each group is closed with `stack`."""
+    groups, missing = [], []
+    versions = [("ours", f"parallel-lab {installed_version('parallel-lab') or ''}".strip())]
+    wanted: list[tuple[str, str, int, Mapping[str, str] | None]] = [
+        (FUTEX, "futex", ranks, None),
+        (COPY, "copy", 2, None),
+    ]
+    if peers and installed_version("torch") is None:
+        missing.append((GLOO, "PyTorch is not installed: pip install torch"))
+    elif peers:
+        wanted.append((GLOO, "gloo", ranks, None))
+        versions.append((GLOO, f"torch {installed_version('torch')}"))
+    for name, settings in mpi_configurations().items() if peers else ():
+        wanted.append((name, "mpi", ranks, settings))
+    for name, who, count, settings in wanted:
+        try:
+            groups.append(stack.enter_context(RankGroup(name, count, _PEERS, [who], over_mpi=settings)))
+        except (BenchError, MissingPackage) as error:
+            missing.append((name, first_line(error)))
+        else:
+            if settings is not None:
+                versions.append(
+                    (name, f"{mpirun_version()}; {' '.join(f'{k}={v}' for k, v in settings.items()) or 'as it is'}")
+                )
+    return groups, missing, versions
+
+
+def mpi_configurations() -> dict[str, dict[str, str]]:
+    """Name -> environment of the configurations that MPI is timed in; the better one counts.
+
+    Open MPI: idle ranks yield the core (there are more ranks than cores), with the transport it chooses and with plain
+    shared memory.
+    """
+    version = mpirun_version()
+    if "Open MPI" not in version:
+        return {"MPI": {}}
+    yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    shared_memory = "vader" if " 4." in version else "sm"  # its name in Open MPI 4; in 5
+    return {
+        "Open MPI": yielding,
+        "Open MPI ob1": {**yielding, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"},
+    }
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """That many processes that compute all the time, and end with this one."""
+    processes: list[subprocess.Popen] = []
+    try:
+        for _ in range(count):
+            processes.append(subprocess.Popen([sys.executable, "-c", _BUSY], start_new_session=True))
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+# ---- one case ----
+
+
+def _timing(op: str, size_bytes: int, competitors: Sequence[Competing], rounds: int, batch_s: float) -> Timing:
+    order = {"op": op, "bytes": size_bytes}
+    seconds, failed = interleaved_batches(competitors, order, rounds, batch_s, LEAST)
+    return Timing(
+        op, size_bytes, tuple((name, tuple(times)) for name, times in seconds.items()), tuple(failed.items()), load()
+    )
+
+
+def _arena_bytes(ranks: int, sizes_bytes: Sequence[int]) -> int:
+    """Addresses for two arrays per rank of the largest size, beside what collectives need; pages are taken when they
+    are written.
+    """
+    return (64 << 20) + 3 * ranks * max(sizes_bytes, default=0)
+
+
+def _too_large(case: Case, competitors: int) -> str:
+    """Why a case is left out: all ranks of all competitors hold their two arrays at the same time."""
+    needed, free = 2 * case.size_bytes * case.ranks * competitors, free_memory_bytes()
+    if free is not None and needed > 0.7 * free:
+        return f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+    return ""
+
+
+def _forget(pool: WorkerPool) -> None:
+    pool.run(_own_end)
+
+
+# ---- what our workers run ----
+
+
+def _own_end(comm: Any) -> None:
+    comm.state.pop("bench", None)
+
+
+def _own_batch(comm: Any, order: dict[str, Any], name: str, iterations: int) -> float:
+    calls = comm.state.setdefault("bench", {})
+    if name not in calls:
+        calls[name] = (
+            comm.barrier
+            if order["op"] == "barrier"
+            else _own_call(comm, Case(order["op"], order["bytes"], comm.world_size), name)
+        )
+    seconds = timed(calls[name], iterations, comm.barrier)["seconds"]
+    if order["op"] == "barrier":
+        del calls[name]
+    return seconds
+
+
+def _own_call(comm: Any, case: Case, name: str) -> Callable[[], object]:
+    """The call of a case in one of the three forms, checked once."""
+    values = given(case, comm.rank)
+    if name == ARENA:
+        x = comm.empty(case.given_elements)
+        if x.base is None:  # an array of its own: correct, and not what this column is about
+            raise MemoryError(f"comm.empty has no shared memory for {x.nbytes} bytes per rank")
+        x[...] = values
+    else:
+        x = values
+    out = None
+    if name != OURS:
+        in_place = case.op == "broadcast" or (name == ARENA and case.op == "all_reduce")
+        out = (
+            x
+            if in_place
+            else comm.empty(case.result_elements)
+            if name == ARENA
+            else np.zeros(case.result_elements, np.float32)
+        )
+        if not in_place:
+            out.fill(0)
+    call = {
+        "all_reduce": lambda: comm.all_reduce(x, out=out),
+        "broadcast": lambda: comm.broadcast(x, 0, out=out),
+        "all_gather": lambda: comm.all_gather(x, out=out),
+        "reduce_scatter": lambda: comm.reduce_scatter(x, out=out),
+        "all_to_all": lambda: comm.all_to_all(x, out=out),
+    }[case.op]
+    check_results(case, comm.rank, call())
+    x.fill(0)  # sums in place would grow from call to call
+    return call

@@ -1,0 +1,287 @@
+"""One data-parallel training step here and in PyTorch's DistributedDataParallel on gloo: MLP 784-1024-1024-10, the
+global batch fixed at 256 rows.
+
+    results = measure_data_parallel((2, 4))
+    print(data_parallel_text(results))
+
+Ours is a compiled plan in data_parallel mode on worker processes (`Session`): "ours" sends one all_reduce per
+parameter, "ours fused" packs gradients into buckets that travel during the rest of the backward pass (comm_fusion
+auto), which is what DDP does (buckets of 25 MiB). One thread per rank everywhere. All begin with the same weights and
+the same data; loss and gradients of the first step are compared tensor by tensor before anything is timed.
+
+    python -m parallel_lab.cli.bench.data_parallel --rank 0 --ranks 2          a rank of DDP, started by `RankGroup`
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...base.errors import ArgumentError, ParallelLabError, message
+from ...base.units import time_text
+from ...graph.compiler import compile_network
+from ...processes.measure.measure import cores, load
+from ...processes.shm import WorkerPool
+from ...train.session import Session
+from .goals import Goal
+from .groups import Competing, RankGroup, connect_rank, interleaved_batches, medians, serve_rank
+from .machine import installed_version
+from .page import aligned, quotient, ratio_text
+from .training import LEARNING_RATE, network
+from .workers import SHORTEST_S, BenchError, first_line
+
+OURS, FUSED, DDP = "ours", "ours fused", "torch DDP"
+LIMITS = {2: 0.75, 4: 0.7}  # ours over DDP, by ranks
+GLOBAL_ROWS = 256
+FUSION = {OURS: None, FUSED: {"allreduce": {"mode": "auto", "config": None}}}
+
+
+class OwnTraining:
+    """A plan of the MLP in data_parallel mode on a pool of workers."""
+
+    def __init__(self, pool: WorkerPool, name: str, rows: int) -> None:
+        self.name = name
+        net, loss, x, labels = network("mlp")
+        self.batch_of = (x[:rows], labels[:rows])
+        optimizer = nn.SGD(net.trainable_params(), LEARNING_RATE)
+        mine = rows // pool.world_size
+        settings = {} if FUSION[name] is None else {"comm_fusion": FUSION[name]}
+        plan = compile_network(
+            net,
+            x[:mine],
+            labels[:mine],
+            loss=loss,
+            optimizer=optimizer,
+            device_num=pool.world_size,
+            parallel_mode="data_parallel",
+            gradients_mean=True,
+            **settings,
+        )
+        self.session = Session(plan, net, optimizer, executor="processes", pool=pool)
+
+    def first_step(self) -> tuple[float, dict[str, np.ndarray]]:
+        """(loss, gradients by parameter) of the first step: the mean of the ranks' losses, the mean gradients."""
+        self.session.train([self.batch_of], 1)
+        return float(np.mean(self.session.slices(self.session.plan.outputs[0]))), self.session.gradients()
+
+    def batch(self, order: Mapping[str, Any], iterations: int) -> float:
+        """Seconds of one step: from the first instruction on any rank to the last, over the steps. Raises
+        BenchError.
+        """
+        try:
+            self.session.train([self.batch_of], iterations, record=iterations)
+        except ParallelLabError as error:
+            raise BenchError(message(f"{self.name}: {first_line(error)}", where="bench training")) from error
+        events = self.session.events
+        return (max(e.end_s for e in events) - min(e.start_s for e in events)) / iterations
+
+    def close(self) -> None:
+        """Free what the workers hold."""
+        self.session.close()
+
+
+def measure_data_parallel(
+    ranks: Sequence[int] = (2, 4),
+    rounds: int = 9,
+    *,
+    rows: int = GLOBAL_ROWS,
+    batch_s: float = SHORTEST_S,
+    peers: bool = True,
+) -> list[dict[str, Any]]:
+    """One dict per number of ranks: `seconds` of one step of every round by competitor, `failed`, and `differences`
+    from DDP by tensor.
+
+    rows   of the global batch; each rank has an equal part
+    peers  False: without PyTorch
+
+    Raises ArgumentError for ranks that cannot share the batch.
+    """
+    wrong = [p for p in ranks if p < 2 or rows % p]
+    if wrong or not ranks or rounds < 1:
+        what = f"ranks={tuple(ranks)}, {rows} rows, {rounds} rounds"
+        raise ArgumentError(what, where="bench training", allowed="Two ranks or more that divide the rows, and a round")
+    return [_measure(p, rounds, rows, batch_s, peers) for p in ranks]
+
+
+def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) -> dict[str, Any]:
+    before, missing = load(), ""
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0))
+        competitors: list[Competing] = []
+        first: dict[str, tuple[float, dict[str, np.ndarray]]] = {}
+        failed: dict[str, str] = {}
+        for name in (OURS, FUSED):
+            ours = OwnTraining(pool, name, rows)
+            stack.callback(ours.close)
+            try:
+                first[name] = ours.first_step()
+                competitors.append(ours)
+            except ParallelLabError as error:
+                failed[name] = first_line(error)
+        if not peers or installed_version("torch") is None:
+            missing = "not asked for" if not peers else "PyTorch is not installed: pip install torch"
+        else:
+            try:
+                group = stack.enter_context(RankGroup(DDP, ranks, __name__))
+                first[DDP] = _first_of_ddp(group, rows)
+                competitors.append(group)
+            except BenchError as error:
+                missing = first_line(error)
+        seconds, more = interleaved_batches(competitors, {"op": "step", "rows": rows}, rounds, batch_s)
+    return {
+        "ranks": ranks,
+        "rows": rows,
+        "rounds": rounds,
+        "cores": cores(),
+        "load": [before, load()],
+        "seconds": seconds,
+        "median_s": medians(seconds),
+        "failed": {**failed, **more},
+        "missing": {DDP: missing} if missing else {},
+        "differences": {
+            name: _differences(first[name], first[DDP]) for name in (OURS, FUSED) if name in first and DDP in first
+        },
+        "fusion_changes_nothing": _bit_equal(first[OURS], first[FUSED]) if OURS in first and FUSED in first else None,
+        "limit": LIMITS.get(ranks),
+    }
+
+
+def _first_of_ddp(group: RankGroup, rows: int) -> tuple[float, dict[str, np.ndarray]]:
+    answers = group.ask({"op": "gradients", "rows": rows})
+    with np.load(group.folder / "gradients.npz") as stored:
+        return float(np.mean([a["loss"] for a in answers])), {name: stored[name] for name in stored.files}
+
+
+def _differences(
+    ours: tuple[float, dict[str, np.ndarray]], theirs: tuple[float, dict[str, np.ndarray]]
+) -> dict[str, float]:
+    """Largest difference of the loss and of each gradient, relative to the largest element of theirs."""
+    found = {"loss": abs(ours[0] - theirs[0]) / abs(theirs[0])}
+    for name, gradient in ours[1].items():
+        other = theirs[1][name]
+        found[name] = float(np.abs(gradient - other).max() / np.abs(other).max())
+    return found
+
+
+def _bit_equal(a: tuple[float, dict[str, np.ndarray]], b: tuple[float, dict[str, np.ndarray]]) -> bool:
+    return a[0] == b[0] and a[1].keys() == b[1].keys() and all(np.array_equal(a[1][n], b[1][n]) for n in a[1])
+
+
+# ---- shown ----
+
+
+def data_parallel_text(results: Sequence[Mapping[str, Any]]) -> str:
+    """Times and ratios, then the differences by tensor."""
+    rows = [("ranks", OURS, FUSED, DDP, "ours/DDP", "fused/DDP", "at most", "")]
+    goals = {goal.what: goal for goal in data_parallel_goals(results)}
+    for r in results:
+        times = tuple(r["median_s"].get(name) for name in (OURS, FUSED, DDP))
+        ratios = tuple(quotient(t, times[2]) for t in times[:2])
+        limit = "" if r["limit"] is None else ratio_text(r["limit"])
+        verdict = goals[_what(r)].verdict if _what(r) in goals else ""
+        rows.append((str(r["ranks"]), *map(time_text, times), *map(ratio_text, ratios), limit, verdict))
+    parts = [aligned(rows), ""]
+    compared = [(r, name, found) for r in results for name, found in r["differences"].items()]
+    if compared:
+        tensors = list(compared[0][2])
+        table = [("difference from torch DDP", *tensors)]
+        table += [(f"{name}, {r['ranks']} ranks", *(f"{found[t]:.1e}" for t in tensors)) for r, name, found in compared]
+        parts += [
+            aligned(table),
+            "largest difference of the first step, relative to the largest element of each tensor",
+            "",
+        ]
+    first = results[0]
+    parts.append(
+        f"measured: MLP 784-1024-1024-10, {first['rows']} rows in all, medians of {first['rounds']} rounds in turns, "
+        "one thread per rank, "
+        f"{first['cores']} cores, load {first['load'][0]:.1f} before, {results[-1]['load'][1]:.1f} after"
+    )
+    parts.append("goals are judged on 'ours fused': DDP packs gradients too")
+    for r in results:
+        if r["fusion_changes_nothing"] is not None:
+            same = "equal bit for bit" if r["fusion_changes_nothing"] else "DIFFERENT"
+            parts.append(f"{r['ranks']} ranks: loss and gradients with and without fusion are {same}")
+        parts += [f"{r['ranks']} ranks: {name}: {words}" for name, words in {**r["failed"], **r["missing"]}.items()]
+    return "\n".join(parts)
+
+
+def data_parallel_goals(results: Sequence[Mapping[str, Any]]) -> tuple[Goal, ...]:
+    """The goals of the numbers of ranks that have one."""
+    found = []
+    for r in results:
+        if r["limit"] is not None:
+            ours, plain, theirs = (r["median_s"].get(name) for name in (FUSED, OURS, DDP))
+            found.append(
+                Goal(
+                    _what(r), DDP, r["limit"], quotient(ours, theirs), "beside: without fusion", quotient(plain, theirs)
+                )
+            )
+    return tuple(found)
+
+
+def _what(result: Mapping[str, Any]) -> str:
+    return f"data-parallel MLP step, {result['ranks']} ranks"
+
+
+# ---- a rank of DDP ----
+
+
+def _ddp(rank: int, ranks: int) -> None:
+    pipe, folder = connect_rank(rank)
+    import torch
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=ranks)
+    linear, relu = torch.nn.Linear, torch.nn.ReLU
+
+    def make(order: Mapping[str, Any]) -> Callable[[], object]:
+        net, _, x, labels = network("mlp")
+        module = torch.nn.Sequential(linear(784, 1024), relu(), linear(1024, 1024), relu(), linear(1024, 10))
+        weights = {name: torch.tensor(p.asnumpy()) for name, p in net.parameters_dict().items()}
+        module.load_state_dict(weights)  # the names are those of a SequentialCell
+        model = DistributedDataParallel(module)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        mine = order["rows"] // ranks
+        part = slice(rank * mine, (rank + 1) * mine)
+        tx, ty = torch.tensor(x[part]), torch.tensor(labels[part].astype(np.int64))
+
+        def backward() -> Any:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(tx), ty)
+            loss.backward()
+            return loss
+
+        def gradients() -> dict[str, Any]:
+            loss = backward()
+            if rank == 0:
+                np.savez(folder / "gradients.npz", **{name: p.grad.numpy() for name, p in module.named_parameters()})
+            return {"loss": loss.item()}
+
+        def step() -> None:
+            backward()
+            optimizer.step()
+
+        return gradients if order["op"] == "gradients" else step
+
+    distributed.barrier()
+    serve_rank(pipe, make, distributed.barrier)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    args = parser.parse_args()
+    _ddp(args.rank, args.ranks)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,342 @@
+"""Competitors that are groups of ranks: long-lived, parked in a read that takes no processor time, asked for one short
+batch at a time.
+
+    notebook or command                       rank r of a group
+    group.ask({"op": ..., "bytes": ...})  ->  serve_rank: makes the call, meets the others, times the
+                                          batch  ->  {"seconds": ...}
+
+A group's ranks are processes of their own (`python -m MODULE --rank r`), or mpirun's. Each holds a socket to this
+process: it ends when the socket does, so a command that is killed leaves no process, and Ctrl-C, which does not reach
+the ranks' own sessions, is answered here. mpirun belongs to a keeper process (processes/mpi/keeper.py), which ends
+whatever mpirun has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from ...base.errors import message
+from .workers import ANSWER_S, BenchError, first_line
+
+START_S = 90.0  # eight ranks that import torch on two busy cores took 20 s
+VARIABLE = "PARALLEL_LAB_BENCH_GROUP"  # JSON for the ranks: address and key of their socket
+END_S = 5.0
+LOOK_S, HELLO_S = (
+    0.05,
+    5.0,
+)  # how often a starting group is looked at; for a rank that has connected to say which one it is
+LONGEST_BATCH = (
+    5000  # calls; where a batch begins the system still moves ranks between cores, so a short one says little
+)
+
+Make = Callable[[Mapping[str, Any]], Callable[[], object]]
+
+
+class Competing(Protocol):
+    """What is timed in turns: this package's own pool, or a RankGroup."""
+
+    name: str
+
+    def batch(self, order: Mapping[str, Any], iterations: int) -> float:
+        """Seconds of one call, of the slowest rank, in a batch of that many."""
+
+
+def own_environment() -> dict[str, str]:
+    """The environment for a process that imports this package as we do, with one thread per process."""
+    from ...processes.mpi.launch import rank_environment
+    from ...processes.shm.launch import BLAS_VARIABLES
+
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**rank_environment(), **dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+class RankGroup:
+    """`ranks` processes that run `module`, whose main calls `serve_rank`.
+
+    name       as the tables show it
+    arguments  what the module is given, before --rank and --ranks
+    over_mpi   None: processes of our own; a mapping: mpirun starts them, and this is added to its environment
+
+    Raises BenchError with the last words of a group that did not start, MissingPackage without mpirun or mpi4py.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ranks: int,
+        module: str,
+        arguments: Sequence[str] = (),
+        *,
+        over_mpi: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.ranks = name, ranks
+        self.folder = Path(tempfile.mkdtemp(prefix="parallel-lab-bench-"))
+        self._processes: list[subprocess.Popen] = []
+        self._pipes: dict[int, connection.Connection] = {}
+        self._closed = False
+        start = time.perf_counter()
+        try:
+            self._start([module, *arguments], over_mpi)
+        except BaseException:
+            self.close()
+            raise
+        self.start_s = time.perf_counter() - start
+
+    # start and end
+
+    def _start(self, arguments: list[str], over_mpi: Mapping[str, str] | None) -> None:
+        key = secrets.token_hex(32)
+        # an abstract address on Linux: paths of sockets are limited to 108 characters, and the folder for temporary
+        # files may lie deep
+        address = (
+            f"\0{self.folder.name}-{secrets.token_hex(4)}" if sys.platform == "linux" else str(self.folder / "ranks")
+        )
+        told = json.dumps({"address": address.replace("\0", "@"), "key": key, "folder": str(self.folder)})
+        environment = {**own_environment(), VARIABLE: told}
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(self.ranks)
+            listener.settimeout(LOOK_S)
+            if over_mpi is not None:
+                self._start_mpirun(
+                    [sys.executable, "-m", *arguments, "--ranks", str(self.ranks)], {**environment, **over_mpi}
+                )
+            else:
+                for rank in range(self.ranks):
+                    command = [sys.executable, "-m", *arguments, "--rank", str(rank), "--ranks", str(self.ranks)]
+                    self._processes.append(self._popen(command, environment))
+            end = time.monotonic() + START_S
+            while len(self._pipes) < self.ranks:
+                self._accept(listener, key)
+                if any(p.poll() is not None for p in self._processes):
+                    raise self._error("ended while starting", "start")
+                if time.monotonic() > end:
+                    raise self._error(f"did not start within {START_S:g} s", "start")
+
+    def _accept(self, listener: socket.socket, key: str) -> None:
+        """Take the socket of a rank, if one comes within LOOK_S."""
+        try:
+            accepted, _ = listener.accept()
+        except TimeoutError:
+            return
+        accepted.setblocking(True)
+        pipe = connection.Connection(accepted.detach())
+        try:
+            told = json.loads(pipe.recv_bytes()) if pipe.poll(HELLO_S) else {}
+        except (EOFError, OSError, ValueError):
+            told = {}
+        if isinstance(told, dict) and hmac.compare_digest(str(told.get("key")), key):
+            self._pipes[told["rank"]] = pipe
+        else:  # a stranger, or a rank that died
+            pipe.close()
+
+    def _popen(self, command: list[str], environment: dict[str, str], **options: Any) -> subprocess.Popen:
+        with open(self.folder / "stderr", "ab") as stderr:
+            return subprocess.Popen(
+                command,
+                stdin=options.pop("stdin", subprocess.DEVNULL),
+                stdout=stderr,
+                stderr=stderr,
+                env=environment,
+                start_new_session=True,
+                **options,
+            )
+
+    def _start_mpirun(self, command: list[str], environment: dict[str, str]) -> None:
+        from ...processes.mpi.launch import mpirun_command, require_mpi4py, session_folders
+
+        require_mpi4py()
+        segments = Path("/dev/shm", self.folder.name) if os.access("/dev/shm", os.W_OK) else self.folder
+        if segments != self.folder:
+            os.mkdir(segments, 0o700)
+        places = {"TMPDIR": str(self.folder), **session_folders(str(self.folder), str(segments))}
+        order = json.dumps(
+            {
+                "command": mpirun_command(self.ranks, command),
+                "folders": [str(segments)] if segments != self.folder else [],
+            }
+        )
+        keeper = [sys.executable, "-m", "parallel_lab.processes.mpi.keeper", order]
+        self._processes.append(self._popen(keeper, {**environment, **places}, stdin=subprocess.PIPE))
+
+    def close(self) -> None:
+        """End all ranks and remove the group's folder. Called again, does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for pipe in self._pipes.values():
+            pipe.close()  # a parked rank reads the end and goes
+        for process in self._processes:
+            if process.stdin is not None:  # a keeper ends all of its own when this does
+                process.stdin.close()
+            elif process.poll() is None:
+                process.kill()  # it may wait in a collective for a rank that has gone
+        for process in self._processes:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> RankGroup:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # asking
+
+    def ask(self, order: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What every rank answers to `order`, by rank. Raises BenchError, and ends the group, when one of them does
+        not.
+        """
+        data = json.dumps(order).encode()
+        found: dict[int, dict[str, Any]] = {}
+        what = " ".join(str(value) for value in order.values())
+        try:
+            for pipe in self._pipes.values():
+                pipe.send_bytes(data)
+            end = time.monotonic() + ANSWER_S
+            waiting = {pipe: rank for rank, pipe in self._pipes.items()}
+            while waiting:
+                ready = connection.wait(list(waiting), max(0.0, end - time.monotonic()))
+                if not ready:
+                    raise self._error(f"did not answer within {ANSWER_S:g} s", what)
+                for pipe in ready:
+                    rank = waiting.pop(pipe)
+                    found[rank] = json.loads(pipe.recv_bytes())
+                    if "error" in found[rank]:
+                        raise self._error(f"rank {rank}: {found[rank]['error']}", what)
+        except (EOFError, OSError) as error:
+            raise self._error("ended", what) from error
+        except BaseException:
+            self.close()
+            raise
+        return [found[rank] for rank in sorted(found)]
+
+    def batch(self, order: Mapping[str, Any], iterations: int) -> float:
+        """Seconds of one call, of the slowest rank."""
+        return max(answer["seconds"] for answer in self.ask({**order, "iterations": iterations}))
+
+    def _error(self, what: str, case: str) -> BenchError:
+        for process in self._processes:  # so that their last words are written
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+        with contextlib.suppress(OSError):
+            lines = [line for line in (self.folder / "stderr").read_text(errors="replace").splitlines() if line.strip()]
+            what += f": {lines[-1].strip()[:300]}" if lines else ""
+        self.close()
+        return BenchError(message(f"{self.name}: {what}", where=f"bench {case}"))
+
+
+# ---- a rank's side ----
+
+
+def connect_rank(rank: int) -> tuple[connection.Connection, Path]:
+    """(socket to the process that started the group, the group's folder), for a rank that `RankGroup` started."""
+    told = json.loads(os.environ.pop(VARIABLE))
+    address = told["address"].replace("@", "\0", 1) if told["address"].startswith("@") else told["address"]
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(address)
+    pipe = connection.Connection(line.detach())
+    pipe.send_bytes(json.dumps({"rank": rank, "key": told["key"]}).encode())
+    return pipe, Path(told["folder"])
+
+
+def serve_rank(pipe: connection.Connection, make: Make, meet: Callable[[], object]) -> None:
+    """Answer batches until the socket ends; then this process ends too, whatever its library still holds.
+
+    make   from an order without its count to the call that is timed; raises where results are wrong
+    meet   a barrier of the group
+    """
+    made: tuple[dict[str, Any], Callable[[], object]] | None = None
+    try:
+        while True:
+            order = json.loads(pipe.recv_bytes())
+            count = order.pop("iterations", 1)
+            try:
+                if made is None or made[0] != order:
+                    made = None  # the last case's memory first
+                    made = (dict(order), make(order))
+                pipe.send_bytes(json.dumps(timed(made[1], count, meet)).encode())
+            except (EOFError, OSError):
+                break
+            except Exception as error:
+                pipe.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)  # libraries' own endings wait for peers that are gone
+
+
+def timed(call: Callable[[], object], count: int, meet: Callable[[], object]) -> dict[str, Any]:
+    """{"seconds": of one call} between two meetings, and what the last call returned, if that is a dict."""
+    told: object = None
+    meet()
+    start = time.perf_counter()
+    for _ in range(count):
+        told = call()
+    meet()
+    return {"seconds": (time.perf_counter() - start) / count, **(told if isinstance(told, dict) else {})}
+
+
+# ---- in turns ----
+
+
+def interleaved_batches(
+    competitors: Sequence[Competing], order: Mapping[str, Any], rounds: int, batch_s: float, least: int = 1
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Seconds of one call by competitor, `rounds` times in turns A B C A B C; and what went wrong, by competitor.
+
+    batch_s   a batch has as many calls as fill this time, `least` at least and LONGEST_BATCH at most
+
+    A competitor that fails is left out from there on: its words are in the second table, the others go on.
+    """
+    seconds: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    estimate: dict[str, float] = {}
+
+    def run(competitor: Competing, iterations: int) -> float | None:
+        try:
+            return competitor.batch(order, iterations)
+        except BenchError as error:
+            failed[competitor.name] = first_line(error)
+            seconds.pop(competitor.name, None)
+            return None
+
+    for competitor in competitors:
+        first = run(competitor, 2)  # compiled, allocated, warm
+        again = None if first is None else run(competitor, 2)
+        if again is not None:
+            estimate[competitor.name], seconds[competitor.name] = again, []
+    for _ in range(rounds):
+        for competitor in competitors:
+            if competitor.name in seconds:
+                count = int(min(LONGEST_BATCH, max(least, batch_s / max(estimate[competitor.name], 1e-7))))
+                found = run(competitor, count)
+                if found is not None:
+                    seconds[competitor.name].append(found)
+                    estimate[competitor.name] = min(estimate[competitor.name], found)
+    return seconds, failed
+
+
+def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median by competitor."""
+    return {name: statistics.median(times) for name, times in seconds.items()}

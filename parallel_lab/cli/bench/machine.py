@@ -1,0 +1,73 @@
+"""What a result was measured on, and the versioned form in which results are written."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...processes.measure.measure import cores, free_memory_bytes, load
+
+SCHEMA = "parallel_lab bench 1"
+_PACKAGES = ("parallel-lab", "numpy", "torch", "mpi4py")
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed package, or None. It is not imported."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine_facts() -> dict[str, Any]:
+    """Cores, processor, memory, versions, 1-minute load average and time, now."""
+    return {
+        "cores": cores(),
+        "cores_of_the_machine": os.cpu_count(),
+        "processor": _processor(),
+        "free_memory_bytes": free_memory_bytes(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: installed_version(name) for name in _PACKAGES},
+        "mpirun": _mpirun(),
+        "load": load(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _mpirun() -> str | None:
+    from ...processes.mpi.launch import find_mpirun
+
+    return find_mpirun()
+
+
+def machine_text(facts: Mapping[str, Any]) -> str:
+    """The facts in one line."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    return (
+        f"{facts['cores']} cores ({facts['processor']}), Python {facts['python']}, {versions}, load {facts['load']:.1f}"
+    )
+
+
+def results_json(kind: str, machine: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """One JSON object: schema, kind of benchmark, machine when it began, load when it ended, and the results. NaN and
+    infinity are refused.
+    """
+    whole = {"schema": SCHEMA, "benchmark": kind, "machine": dict(machine), "load_after": load(), **results}
+    return json.dumps(whole, indent=1, allow_nan=False) + "\n"

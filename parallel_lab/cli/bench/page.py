@@ -1,0 +1,93 @@
+"""Tables in plain text, the same as HTML, and the frame of a benchmark's page: one file of HTML that needs no network
+and no script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...base.errors import escape
+from ...lab.quickstart.report_style import STYLE
+from .machine import machine_text
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>{style}
+.charts {{ display: flex; flex-wrap: wrap; gap: 18px 28px; }}
+</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p class="muted">{machine}</p>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
+    """A page of this package's benchmarks around `body` (HTML)."""
+    return PAGE.format(title=escape(title), machine=escape(machine_text(machine)), style=STYLE, body=body)
+
+
+# ---- tables ----
+
+Row = Sequence[str]
+
+
+def aligned(rows: Sequence[Row], *, left: int = 1) -> str:
+    """Rows of equal length as lines: the first `left` columns begin together, the others end together.
+
+    >>> print(aligned([("a", "b"), ("long", "1.5")]))
+    a       b
+    long  1.5
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def html_table(rows: Sequence[Row], *, left: int = 1) -> str:
+    """The same as an HTML table, the first row its head. Texts are escaped."""
+
+    def cells(row: Row, tag: str) -> str:
+        scope, number = (' scope="col"' if tag == "th" else ""), ' class="n"'
+        return "".join(
+            f"<{tag}{scope}{number if i >= left else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
+        )
+
+    head, *body = rows
+    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in body)
+    return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def quotient(a: float | None, b: float | None) -> float | None:
+    """a / b; None where one of them was not measured."""
+    return None if a is None or b is None else a / b
+
+
+def ratio_text(ratio: float | None) -> str:
+    """A ratio of times; below 1/10, and where it is one part of a few, as a fraction.
+
+    >>> ratio_text(0.5), ratio_text(0.004), ratio_text(0.25), ratio_text(None)
+    ('0.50x', '1/250', '1/4', '-')
+    """
+    if ratio is None:
+        return "-"
+    if ratio in (1 / 4, 1 / 8):
+        return f"1/{1 / ratio:.0f}"
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"1/{1 / ratio:.0f}"

@@ -1,0 +1,258 @@
+"""One training step here and in PyTorch: the same networks with the same weights on the same number of threads, timed
+in turns.
+
+    mlp          784-1024-1024-10, ReLU, batch 256
+    transformer  4 blocks, 256 wide, 4 heads, 64 positions, batch 16, 256 tokens (models.GPT)
+    conv         3-32-64 channels, 3x3, ReLU, 2x2 max pooling, dense 4096-10, 32x32 pictures, batch 64
+    tiny         one product of 4 elements, forward and backward: what the tape itself costs
+
+A step is forward, backward and plain gradient descent in float32, run at once (no compiled plan, one device). Beside
+the times stand the largest difference of loss and gradients between the two (per tensor, relative to its largest
+element) and the peak memory of our step over what it cannot do without: parameters, gradients, optimizer state and the
+activations that the tape holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ... import nn, ops
+from ...base.errors import MissingPackage
+from ...base.seeds import temporary_seed
+from ...nn import models
+from ...nn.tensor.autograd import gradients, value_and_grad
+from ...nn.tensor.tensor import Parameter, Tensor
+from .workers import serve
+
+CASES = ("mlp", "transformer", "conv", "tiny")
+# what the project promises, as ratios of our time to PyTorch's; and of peak memory to the necessary
+LIMITS = {"mlp": (1.1, 1.5), "transformer": (1.6, 1.5), "conv": (3.0, 2.0), "tiny": (1.5, None)}
+TINY_CHAIN = 500  # operators in the chain that measures the tape; the time shown is that of one
+LEARNING_RATE = 0.01
+
+
+class _Conv(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 32, 3, pad_mode="pad", padding=1, has_bias=True)
+        self.conv2 = nn.Conv2d(32, 64, 3, pad_mode="pad", padding=1, has_bias=True)
+        self.relu, self.pool, self.flatten = nn.ReLU(), nn.MaxPool2d(2, 2), nn.Flatten()
+        self.fc = nn.Dense(4096, 10)
+
+    def construct(self, x: Any) -> Any:
+        x = self.pool(self.relu(self.conv1(x)))
+        return self.fc(self.flatten(self.pool(self.relu(self.conv2(x)))))
+
+
+def network(case: str) -> tuple[nn.Cell, nn.Cell, np.ndarray, np.ndarray]:
+    """(network, loss, input, labels) of a case; weights and data are the same in every process, whatever its global
+    seed.
+    """
+    with temporary_seed(1):
+        net, loss, x, labels = _network(case)
+        for parameter in net.get_parameters():
+            parameter.asnumpy()  # drawn when it is asked for
+    return net, loss, x, labels
+
+
+def _network(case: str) -> tuple[nn.Cell, nn.Cell, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    if case == "mlp":
+        net = nn.SequentialCell(nn.Dense(784, 1024), nn.ReLU(), nn.Dense(1024, 1024), nn.ReLU(), nn.Dense(1024, 10))
+        x, labels = rng.standard_normal((256, 784), np.float32), rng.integers(0, 10, 256)
+    elif case == "transformer":
+        net = models.GPT(256, hidden=256, layers=4, heads=4, seq_length=64)
+        x, labels = rng.integers(0, 256, (16, 64)), rng.integers(0, 256, (16, 64))
+    else:
+        net = _Conv()
+        x, labels = rng.standard_normal((64, 3, 32, 32), np.float32), rng.integers(0, 10, 64)
+    loss = models.LanguageModelLoss() if case == "transformer" else nn.CrossEntropyLoss()
+    return net, loss, x, labels.astype(np.int32)
+
+
+def our_step(case: str) -> Callable[[], None]:
+    """A function that takes one training step, as a user writes it."""
+    if case == "tiny":
+        w = Parameter(Tensor(np.ones(4, np.float32)), name="w")
+
+        def tiny() -> None:
+            x = w
+            for _ in range(TINY_CHAIN):
+                x = x * w
+            gradients(ops.reduce_sum(x), [w])
+
+        return tiny
+    net, loss, x, labels = network(case)
+    optimizer = nn.SGD(net.trainable_params(), LEARNING_RATE)
+    forward = value_and_grad(nn.WithLossCell(net, loss), None, optimizer.parameters)
+    inputs = Tensor(x), Tensor(labels)
+
+    def step() -> None:
+        _, grads = forward(*inputs)
+        optimizer(grads)
+
+    return step
+
+
+# ---- PyTorch ----
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingPackage("PyTorch is not installed", where="bench", hint="pip install torch") from error
+    return torch
+
+
+def _torch_network(case: str, threads: int) -> tuple[Any, Any, Any, Any]:
+    """(module, loss function, input, labels) with the weights of `network(case)`, each parameter under our name."""
+    torch = _torch()
+    torch.set_num_threads(threads)
+    functional = torch.nn.functional
+    net, _, x, labels = network(case)
+    weights = {name: torch.tensor(p.asnumpy(), requires_grad=True) for name, p in net.parameters_dict().items()}
+
+    def dense(name: str, value: Any) -> Any:
+        return functional.linear(value, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def norm(name: str, value: Any) -> Any:
+        return functional.layer_norm(value, value.shape[-1:], weights[f"{name}.gamma"], weights[f"{name}.beta"], 1e-5)
+
+    def mlp(value: Any) -> Any:
+        return dense("4", functional.relu(dense("2", functional.relu(dense("0", value)))))
+
+    def conv(value: Any) -> Any:
+        for name in ("conv1", "conv2"):
+            value = functional.conv2d(value, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=1)
+            value = functional.max_pool2d(functional.relu(value), 2)
+        return dense("fc", value.flatten(1))
+
+    def transformer(ids: Any) -> Any:
+        n, s = ids.shape
+        value = functional.embedding(ids, weights["token_table"]) + weights["position_table"]
+        for i in range(4):
+            block = f"blocks.{i}"
+            inner = norm(f"{block}.norm1", value)
+            q, k, v = (
+                dense(f"{block}.attention.{p}", inner).view(n, s, 4, -1).transpose(1, 2)
+                for p in ("query", "key", "value")
+            )
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, s, -1)
+            value = value + dense(f"{block}.attention.out", mixed)
+            hidden = functional.gelu(dense(f"{block}.mlp.fc1", norm(f"{block}.norm2", value)), approximate="tanh")
+            value = value + dense(f"{block}.mlp.fc2", hidden)
+        return (norm("norm", value) @ weights["head"].T).flatten(0, 1)
+
+    forward = {"mlp": mlp, "conv": conv, "transformer": transformer}[case]
+    return weights, forward, torch.tensor(x), torch.tensor(labels.reshape(-1).astype(np.int64))
+
+
+def torch_step(case: str, threads: int) -> Callable[[], None]:
+    """As `our_step`, in PyTorch."""
+    torch = _torch()
+    torch.set_num_threads(threads)
+    if case == "tiny":
+        w = torch.ones(4, requires_grad=True)
+
+        def tiny() -> None:
+            x = w
+            for _ in range(TINY_CHAIN):
+                x = x * w
+            x.sum().backward()
+
+        return tiny
+    weights, forward, x, labels = _torch_network(case, threads)
+    optimizer = torch.optim.SGD(list(weights.values()), lr=LEARNING_RATE)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(forward(x), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+# ---- what stands beside the times ----
+
+
+def agreement(case: str) -> float:
+    """Largest difference of loss and gradients from PyTorch's with the same weights, relative to the largest element of
+    each tensor.
+
+    A gradient below a thousandth of the largest one counts relative to that.
+    """
+    net, loss, x, labels = network(case)
+    params = net.trainable_params()
+    value, grads = value_and_grad(nn.WithLossCell(net, loss), None, params)(Tensor(x), Tensor(labels))
+    weights, forward, torch_x, torch_labels = _torch_network(case, 1)
+    theirs = _torch().nn.functional.cross_entropy(forward(torch_x), torch_labels)
+    theirs.backward()
+    pairs = [
+        (value.asnumpy(), theirs.detach().numpy()),
+        *((g.asnumpy(), weights[p.name].grad.numpy()) for p, g in zip(params, grads, strict=True)),
+    ]
+    # a key's bias moves all scores of a query alike: its gradient is 0 in mathematics and noise in both, and has no
+    # scale of its own
+    least = 1e-3 * max(float(np.abs(b).max()) for _, b in pairs[1:])
+    return max(float(np.abs(a - b).max()) / max(float(np.abs(b).max()), least) for a, b in pairs)
+
+
+def memory(case: str) -> dict[str, int]:
+    """Bytes of one step of ours: `peak` (measured, numpy's allocations), and what it needs: `parameters`, `gradients`,
+    `states`, `activations`.
+    """
+    tracemalloc.start()
+    try:
+        start = tracemalloc.get_traced_memory()[0]
+        step = our_step(case)
+        step()
+        gc.collect()
+        tracemalloc.reset_peak()
+        step()
+        peak = tracemalloc.get_traced_memory()[1] - start
+    finally:
+        tracemalloc.stop()
+    net, loss, x, labels = network(case)
+    out = nn.WithLossCell(net, loss)(Tensor(x), Tensor(labels))
+    buffers: dict[int, int] = {}
+    stack, seen = [out], set()
+    while stack:
+        tensor = stack.pop()
+        if id(tensor) in seen or isinstance(tensor, Parameter):
+            continue
+        seen.add(id(tensor))
+        array = tensor.data
+        while isinstance(array.base, np.ndarray):  # a reshaped value is the memory of another
+            array = array.base
+        buffers[id(array)] = array.nbytes
+        stack.extend(tensor.node.operands if tensor.node is not None else ())
+    parameters = sum(p.asnumpy().nbytes for p in net.trainable_params())
+    return {
+        "peak": peak,
+        "parameters": parameters,
+        "gradients": parameters,
+        "states": 0,
+        "activations": sum(buffers.values()),
+    }
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("who", choices=("ours", "torch"))
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    if args.who == "torch":
+        _torch()
+    make = our_step if args.who == "ours" else lambda case: torch_step(case, args.threads)
+    serve({case: (lambda case=case: make(case)) for case in CASES})
+
+
+if __name__ == "__main__":
+    _main()

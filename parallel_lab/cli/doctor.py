@@ -1,0 +1,472 @@
+"""`parallel-lab doctor`: can this machine do what the lessons need, and if not, what fixes it?
+
+Every check is a function that yields `Finding`s; what may hang or crash (starting workers, loading an MPI library)
+happens in a process of its own, under a time limit.
+
+    >>> Finding("python", "ok", "3.11.7").text()
+    'ok       python     3.11.7'
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..base.errors import DataFileError
+from ..base.files import checkout_folder, shipped_folder
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_MINIMUM_PYTHON = (3, 11)
+_MIB = 1 << 20
+_GIB = 1 << 30
+_WORKERS_LIMIT_S = 60.0  # a cold start takes about a second; this is for a machine that is swapping
+_MPI_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    status  "ok"; "warning": the lessons run, something is slower or left out; "problem": they do not run
+    found   the fact, with numbers
+    mend    what to do about it; never empty unless status is "ok"
+    """
+
+    name: str
+    status: str
+    found: str
+    mend: str = ""
+
+    def text(self) -> str:
+        """The finding as one line, and a second one with how to fix it."""
+        line = f"{self.status:8} {self.name:10} {self.found}"
+        return f"{line}\n{'':19} -> {self.mend}" if self.mend else line
+
+
+# ---- the machine ----
+
+
+def check_python() -> Iterator[Finding]:
+    """Python 3.11 or newer, 64 bits."""
+    found = (
+        f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()} "
+        f"{platform.machine()}), {sys.executable}"
+    )
+    if sys.version_info[:2] < _MINIMUM_PYTHON:
+        yield Finding("python", "problem", found, "Install Python 3.11 or newer, or use environment.yml")
+    elif sys.maxsize < 1 << 32:
+        yield Finding("python", "problem", f"{found}, 32 bits", "Install a 64-bit Python")
+    else:
+        yield Finding("python", "ok", found)
+
+
+def _cgroup_number(name: str) -> str | None:
+    """First word of a limit of the container this runs in (cgroup 2), None where there is none."""
+    path = Path("/sys/fs/cgroup") / name
+    try:
+        word = path.read_text(encoding="ascii").split()[0]
+    except (OSError, IndexError):
+        return None
+    return None if word == "max" else word
+
+
+def check_cores() -> Iterator[Finding]:
+    """Cores this process may use; one is enough to run, two show real parallel work."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_number("cpu.max")
+    limit = int(quota) / 100_000 if quota else None  # microseconds per period; 100,000 is the kernel's usual period
+    found = f"{cores} usable" + (f", limited by the container to the time of {limit:g}" if limit else "")
+    if cores < 2 or (limit is not None and limit < 2):
+        yield Finding(
+            "cores",
+            "warning",
+            found,
+            "Everything runs, but ranks take turns: give the machine 2 cores or more to see a speed-up",
+        )
+    else:
+        yield Finding("cores", "ok", found)
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that can be had now: the machine's, or what the container has left; None where the system does not say."""
+    try:
+        words = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        available = int(words["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        names = getattr(os, "sysconf_names", {})
+        if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
+            return None
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
+    return min(available, max(int(limit) - int(used), 0)) if limit and used else available
+
+
+def check_memory() -> Iterator[Finding]:
+    """Free memory: a notebook kernel and eight workers take about 1 GiB."""
+    available = available_memory_bytes()
+    if available is None:
+        yield Finding(
+            "memory",
+            "warning",
+            "this system does not say how much is free",
+            "Keep 2 GiB free for eight workers and a browser",
+        )
+        return
+    found = f"{available / _GIB:.1f} GiB free"
+    if available < _GIB // 2:
+        yield Finding(
+            "memory", "problem", found, "Close other programs until 1 GiB is free, or raise the container's limit"
+        )
+    elif available < 2 * _GIB:
+        yield Finding("memory", "warning", found, "Use 4 workers rather than 8, or close other programs")
+    else:
+        yield Finding("memory", "ok", found)
+
+
+def check_shared_memory() -> Iterator[Finding]:
+    """Nameless shared memory for the workers (memfd on Linux), and the size of /dev/shm, which the browser uses."""
+    size_bytes = 64 * _MIB
+    if hasattr(os, "memfd_create"):
+        try:
+            handle = os.memfd_create("parallel-lab-doctor")
+            try:
+                os.ftruncate(handle, size_bytes)
+                with mmap.mmap(handle, size_bytes) as memory:
+                    memory[0] = memory[size_bytes - 1] = 7
+            finally:
+                os.close(handle)
+            yield Finding(
+                "shared", "ok", f"{size_bytes // _MIB} MiB of nameless shared memory made and released (memfd)"
+            )
+        except OSError as error:
+            yield Finding(
+                "shared",
+                "problem",
+                f"no nameless shared memory: {error}",
+                "Raise the container's memory limit, or allow memfd_create in its profile",
+            )
+    else:
+        yield Finding(
+            "shared", "ok", f"{platform.system()} has no memfd; named segments are used, and unlinked at once"
+        )
+    if Path("/dev/shm").is_dir():
+        state = os.statvfs("/dev/shm")
+        free = state.f_bavail * state.f_frsize
+        if free < size_bytes:
+            mend = "Start the container with --shm-size=1g; Chromium and named segments need it"
+            yield Finding("/dev/shm", "warning", f"{free / _MIB:.0f} MiB free", mend)
+        else:
+            yield Finding("/dev/shm", "ok", f"{free / _MIB:,.0f} MiB free")
+
+
+# ---- packages ----
+
+
+def requirements() -> tuple[str, ...]:
+    """What the package declares it needs, such as "numpy>=2.0", without the extras."""
+    import tomllib
+
+    checkout = checkout_folder()
+    if checkout is not None:
+        return tuple(
+            tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+        )
+    return tuple(line for line in importlib.metadata.requires("parallel-lab") or () if "extra ==" not in line)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release numbers of a version, without trailing zeros, which do not count."""
+    numbers = [int(part) for part in re.match(r"[\d.]*", version).group().split(".") if part]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def meets(version: str, limit: str) -> bool:
+    """Whether `version` is at least `limit`, by their release numbers.
+
+    >>> meets("8.10.0", "8.9"), meets("2.0.0", "2"), meets("0.9", "0.9.18")
+    (True, True, False)
+    """
+    return _numbers(version) >= _numbers(limit)
+
+
+def check_packages() -> Iterator[Finding]:
+    """Every declared package is there and new enough."""
+    faults, present = [], []
+    for requirement in requirements():
+        name, _, limit = requirement.partition(">=")
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            faults.append((f"{name} is missing", f'"{requirement}"'))
+            continue
+        present.append(f"{name} {version}")
+        if not meets(version, limit):
+            faults.append((f"{name} is {version}, but {limit} or newer is needed", f'"{requirement}"'))
+    if faults:
+        mend = f"{sys.executable} -m pip install " + " ".join(requirement for _, requirement in faults)
+        yield Finding("packages", "problem", "; ".join(fault for fault, _ in faults), mend)
+    else:
+        yield Finding("packages", "ok", ", ".join(present))
+
+
+def check_numpy() -> Iterator[Finding]:
+    """numpy multiplies matrices rightly, with which BLAS, on how many threads."""
+    try:
+        import numpy as np
+        import threadpoolctl
+    except ImportError as error:
+        yield Finding("numpy", "problem", str(error), f"{sys.executable} -m pip install numpy threadpoolctl")
+        return
+    size = 96
+    a = np.arange(size * size, dtype=np.float64).reshape(size, size) % 7
+    wrong = np.abs(a @ a.T - np.einsum("ik,jk->ij", a, a, optimize=False)).max()  # small whole numbers: both are exact
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    blas = ", ".join(f"{pool['internal_api']} {pool['version']} with {pool['num_threads']} threads" for pool in pools)
+    if wrong:
+        yield Finding(
+            "numpy",
+            "problem",
+            f"{np.__version__} gives wrong matrix products (off by {wrong:g})",
+            "Install numpy again: its BLAS is broken",
+        )
+    elif not pools:
+        found, mend = (
+            f"{np.__version__}, BLAS not known to threadpoolctl",
+            "Set OMP_NUM_THREADS=1 so that workers do not fight over cores",
+        )
+        yield Finding("numpy", "warning", found, mend)
+    else:
+        yield Finding("numpy", "ok", f"{np.__version__}, {blas}")
+
+
+def check_jupyterlab() -> Iterator[Finding]:
+    """JupyterLab and a Python kernel for it (the version is looked at with the other packages)."""
+    missing = [name for name in ("jupyterlab", "ipykernel") if importlib.util.find_spec(name) is None]
+    if missing:
+        yield Finding(
+            "jupyter",
+            "problem",
+            f"{' and '.join(missing)} not found",
+            f"{sys.executable} -m pip install {' '.join(missing)}",
+        )
+    else:
+        found = (
+            f"JupyterLab {importlib.metadata.version('jupyterlab')}, ipykernel "
+            f"{importlib.metadata.version('ipykernel')}"
+        )
+        yield Finding("jupyter", "ok", found)
+
+
+def check_lessons() -> Iterator[Finding]:
+    """The notebooks and the digits that come with the package."""
+    try:
+        from ..train.dataset.digits import load_digits
+
+        count = len(list(shipped_folder("notebooks").glob("*.ipynb")))
+        images, _ = load_digits()
+    except DataFileError as error:
+        yield Finding(
+            "lessons",
+            "problem",
+            str(error).partition(". ")[0],
+            "Install the package again: pip install --force-reinstall parallel-lab",
+        )
+        return
+    if not count:
+        yield Finding(
+            "lessons",
+            "problem",
+            f"no notebook in {shipped_folder('notebooks')}",
+            "Install the package again, or use a complete checkout",
+        )
+    else:
+        yield Finding("lessons", "ok", f"{count} notebooks, {len(images)} training digits")
+
+
+# ---- processes ----
+
+
+def _process_number(*_given: object) -> int:
+    """What each worker of the trial runs; shipped to it by reference."""
+    return os.getpid()
+
+
+def try_workers(world_size: int = 2) -> None:
+    """Start workers, run one function on each, end them; raises what goes wrong. Prints the number of different
+    processes that answered.
+    """
+    from ..processes.shm import WorkerPool
+
+    with WorkerPool(world_size) as pool:
+        print(len({int(number) for number in pool.run(_process_number)} - {os.getpid()}))
+
+
+def _python(code: str, limit_s: float) -> tuple[int | None, str]:
+    """Exit code (None: took longer than `limit_s` seconds and was ended) and last line of output of `code` in a fresh
+    Python.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    code_found, lines = _finish([sys.executable, "-c", code], limit_s, {**os.environ, "PYTHONPATH": path})
+    return code_found, lines[-1] if lines else ""
+
+
+def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) -> tuple[int | None, list[str]]:
+    """Exit code (None: took longer than `limit_s` seconds and was ended, with all its processes) and lines of output of
+    `command`.
+    """
+    group = {"start_new_session": True} if os.name == "posix" else {}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        **group,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+        code_found: int | None = process.returncode
+    except subprocess.TimeoutExpired:
+        if group:
+            os.killpg(process.pid, 9)  # its workers too
+        else:
+            process.kill()
+        output, _ = process.communicate()
+        code_found = None
+    return code_found, [line.strip() for line in output.splitlines() if line.strip()]
+
+
+def check_workers() -> Iterator[Finding]:
+    """Two worker processes start, answer and end."""
+    world_size = 2
+    code, line = _python(
+        f"from parallel_lab.cli.doctor import try_workers; try_workers({world_size})", _WORKERS_LIMIT_S
+    )
+    if code is None:
+        found, mend = (
+            f"no answer within {_WORKERS_LIMIT_S:g} s",
+            "Check whether a security program or a process limit (ulimit -u) blocks new processes",
+        )
+        yield Finding("workers", "problem", found, mend)
+    elif code or line != str(world_size):
+        yield Finding(
+            "workers",
+            "problem",
+            f"could not run {world_size}: {line}",
+            "Fix the problems above first; then see what the message names",
+        )
+    else:
+        yield Finding("workers", "ok", f"{world_size} processes started, answered and ended")
+
+
+_MPI_TRIAL = """
+from mpi4py import MPI
+total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank() + 1)
+if MPI.COMM_WORLD.Get_rank() == 0:
+    print("trial", total, MPI.Get_library_version().splitlines()[0].split(",")[0].strip(chr(0)))
+"""
+
+
+def check_mpi() -> Iterator[Finding]:
+    """mpirun and mpi4py: two ranks start, add and end. Says the line that runs a script on this machine."""
+    from ..processes.mpi.launch import INSTALL_HINT, find_mpirun, mpirun_command, rank_environment
+
+    launcher = find_mpirun()
+    mend = f"Only for running under MPI: {INSTALL_HINT}"
+    if importlib.util.find_spec("mpi4py") is None:
+        yield Finding("mpi", "warning", f"mpi4py is not installed, launcher: {launcher or 'none'}", mend)
+        return
+    if launcher is None:
+        yield Finding("mpi", "warning", "mpi4py is installed, launcher: none", mend)
+        return
+    code, lines = _finish(mpirun_command(2, [sys.executable, "-c", _MPI_TRIAL]), _MPI_LIMIT_S, rank_environment())
+    answer = next(
+        (line.removeprefix("trial 3 ") for line in lines if line.startswith("trial 3 ")), ""
+    )  # 1 + 2: both ranks took part
+    if code != 0 or not answer:
+        told = (
+            "no answer"
+            if code is None
+            else " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
+        )
+        yield Finding("mpi", "warning", f"{launcher} could not run 2 ranks: {told}", mend)
+        return
+    command = mpirun_command(8, ["python", "script.py"])
+    if shutil.which("mpirun") == launcher:
+        command[0] = "mpirun"
+    yield Finding("mpi", "ok", f"{answer}; 2 ranks added and ended. Run a script: {shlex.join(command)}")
+
+
+def find_chromium() -> str | None:
+    """Path of a Chromium or Chrome, or None. PARALLEL_LAB_CHROMIUM names one explicitly."""
+    named = os.environ.get("PARALLEL_LAB_CHROMIUM")
+    return named or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+def check_browser() -> Iterator[Finding]:
+    """A Chromium for the browser tests; any browser shows the notebooks."""
+    path = find_chromium()
+    if path is None:
+        yield Finding(
+            "browser",
+            "warning",
+            "no Chromium found",
+            "Only the browser tests need it: apt-get install chromium. Any browser shows the lessons",
+        )
+    else:
+        yield Finding("browser", "ok", path)
+
+
+Check = Callable[[], Iterator[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_cores,
+    check_memory,
+    check_shared_memory,
+    check_packages,
+    check_numpy,
+    check_jupyterlab,
+    check_lessons,
+    check_workers,
+    check_browser,
+    check_mpi,
+)
+
+
+def examine(checks: Iterable[Check] = CHECKS) -> Iterator[Finding]:
+    """The findings, each as soon as it is known. A check that fails by itself is a problem, not the end of the
+    examination.
+    """
+    for check in checks:
+        try:
+            yield from check()
+        except Exception as error:
+            name = check.__name__.removeprefix("check_")
+            yield Finding(
+                name, "problem", f"the check itself failed: {type(error).__name__}: {error}", "Please report this line"
+            )
+
+
+def report_json(findings: Iterable[Finding]) -> str:
+    """The findings as one JSON object: {"usable": bool, "findings": [{name, status, found, mend}, ...]}."""
+    listed = [asdict(finding) for finding in findings]
+    return json.dumps(
+        {"usable": all(finding["status"] != "problem" for finding in listed), "findings": listed}, indent=2
+    )

@@ -1,0 +1,157 @@
+"""`%%ranks`: a notebook cell as a script on real ranks.
+
+    %load_ext parallel_lab
+
+    %%ranks -n 4
+    from parallel_lab.train.communication import init, get_rank
+    init()
+    print("hello from", get_rank())
+
+The cell runs in processes of its own: it sees nothing of the notebook's variables and leaves none behind. Its output
+comes as it is printed, each line with its rank; tracebacks show the cell's own line numbers. The interrupt button ends
+all ranks within a second. `%%ranks --help`, above a line that says anything, lists the options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shlex
+import sys
+from typing import Any
+
+from ..base import errors
+from ..base.errors import ParallelLabError, RankRaised
+from ..processes.launch import Console, LaunchSpec, launch, launch_over_mpi
+
+TIMEOUT_S = 30.0  # a learner waits in front of the cell
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of ending the process, which here is the notebook's kernel."""
+
+    def error(self, message: str) -> Any:
+        raise _quiet(
+            errors.ArgumentError(errors.message(message, where="%%ranks", hint="%%ranks --help lists the options"))
+        )
+
+    def exit(self, status: int = 0, message: str | None = None) -> Any:
+        raise _Help
+
+
+class _Help(Exception):
+    """The help was asked for and printed."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%ranks", description="Run the cell as a script on N ranks, one process each.")
+    parser.add_argument("-n", "--np", dest="world_size", type=int, required=True, metavar="N", help="ranks")
+    parser.add_argument("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore")
+    parser.add_argument(
+        "--backend",
+        choices=("shared_memory", "mpi"),
+        default="shared_memory",
+        help="what carries the data (default shared_memory)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="S",
+        help=f"seconds a collective waits (default {TIMEOUT_S:g})",
+    )
+    parser.add_argument("--events", metavar="FILE", help="record the communication of all ranks into FILE")
+    parser.add_argument("--fold", action="store_true", help="equal lines of several ranks become one, tagged [0-7]")
+    parser.add_argument("--no-tag", action="store_true", help="print lines as they are, without their rank")
+    return parser
+
+
+def run_cell(line: str, cell: str, name: str = "cell") -> None:
+    """Run `cell` with the options of `line`; `name` stands for it in tracebacks.
+
+    Raises KeyboardInterrupt after an interrupt; the error of the rank that failed first: RankRaised, RankDied,
+    CollectiveMismatch, ...; ArgumentError for options that make no sense.
+    """
+    parser = _parser()
+    try:
+        words = shlex.split(line)
+    except ValueError as error:  # a quotation mark without its other half
+        parser.error(f"{line.strip()}: {error}")
+    try:
+        args = parser.parse_args(words)
+    except _Help:
+        return
+    if not 1 <= args.world_size <= 4096 or not 0 < args.timeout < 1e6:
+        what = f"-n {args.world_size} --timeout {args.timeout:g}"
+        raise _quiet(
+            errors.ArgumentError(errors.message(what, where="%%ranks", allowed="1 to 4096 ranks, and seconds above 0"))
+        )
+    console = _CellConsole(args.world_size, stream=_Batched(), tag=not args.no_tag, fold=args.fold)
+    spec = LaunchSpec(
+        (),
+        args.world_size,
+        timeout_s=args.timeout,
+        as_mindspore=args.as_mindspore,
+        events=os.path.abspath(args.events) if args.events else None,
+        launcher="%%ranks",
+        cell=(name, "\n" + cell),  # the line of the magic is the cell's first
+    )
+    try:
+        outcome = (launch_over_mpi if args.backend == "mpi" else launch)(spec, console)
+    finally:
+        console.close()
+    if outcome.kind == "Interrupted":
+        raise _quiet(KeyboardInterrupt(outcome.reason))
+    if outcome.exit_code:
+        kind = getattr(errors, outcome.kind, RankRaised)
+        kind = kind if isinstance(kind, type) and issubclass(kind, ParallelLabError) else RankRaised
+        error = kind("\n".join(outcome.lines))
+        error.rank, error.exit_code = outcome.failed_rank, outcome.exit_code
+        raise _quiet(error)
+
+
+class _CellConsole(Console):
+    """What the launcher says at the end becomes the error of the cell; only its warnings are lines of the output."""
+
+    def note(self, text: str) -> None:
+        self.flush(everything=True)
+        if text.startswith("warning: "):
+            super().note(text)
+
+
+class _Batched(io.TextIOBase):
+    """The notebook's standard output, written to once per look: a message per line would be slow."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def write(self, text: str) -> int:
+        self._texts.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        texts, self._texts = self._texts, []
+        if texts:
+            sys.stdout.write("".join(texts))
+            sys.stdout.flush()
+
+
+def _quiet(error: BaseException) -> BaseException:
+    """Show the error alone: its traceback would be the launcher's, and the rank has printed its own above."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # IPython asks for this
+    return error
+
+
+def ranks(line: str, cell: str) -> None:
+    """%%ranks -n N [options]: run this cell as a script on N ranks. %%ranks --help lists the options."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    # the cell's number; execution_count is already the next one's in some versions of IPython
+    run_cell(line, cell, f"In[{len(shell.user_ns['_ih']) - 1}]" if shell is not None else "cell")
+
+
+def load(ipython: Any) -> None:
+    """What `%load_ext parallel_lab` does."""
+    ipython.register_magic_function(ranks, magic_kind="cell", magic_name="ranks")

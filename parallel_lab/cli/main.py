@@ -1,0 +1,215 @@
+"""The command `parallel-lab`: opens the notebooks, checks the machine, runs the quickstart.
+
+    parallel-lab                     JupyterLab on the notebooks
+    parallel-lab doctor              can this machine do what the lessons need?
+    parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
+    parallel-lab bench               speed beside PyTorch's and MPI's (bench_command.py)
+    parallel-lab run, msrun          a script on N ranks (run_command.py)
+
+Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours,
+told in one line; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..base.errors import MissingPackage, ParallelLabError
+from ..base.files import checkout_folder, shipped_folder, version
+from .workbench import first_notebook, update_notebooks
+
+WORKING_FOLDER = "parallel_lab_notebooks"
+
+_EXAMPLES = """\
+examples:
+  parallel-lab                          open the notebooks in JupyterLab
+  parallel-lab --no-browser --port 8899 only start the server, on that port, and print its address
+  parallel-lab --folder ~/lessons       work on copies in that folder; notebooks you edited are never written over
+  parallel-lab -- --log-level=WARN      what follows -- goes to JupyterLab as it is
+  parallel-lab doctor                   check this machine
+"""
+
+
+# ---- JupyterLab ----
+
+
+def jupyterlab_command(
+    folder: Path, *, browser: bool = True, port: int | None = None, extra: Sequence[str] = ()
+) -> list[str]:
+    """The command line that opens JupyterLab on `folder`, with the Python that runs this. `extra` goes last, so it
+    wins.
+
+    Raises MissingPackage if JupyterLab is not installed.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise MissingPackage(
+            "JupyterLab is not installed", hint=f"{sys.executable} -m pip install jupyterlab, or use environment.yml"
+        )
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
+    notebook = first_notebook(folder)
+    if notebook:
+        command.append(f"--LabApp.default_url=/lab/tree/{notebook}")
+    if not browser:
+        command.append("--no-browser")
+    if port is not None:
+        command.append(f"--port={port}")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append(
+            "--allow-root"
+        )  # in a container root is the only user there is, and JupyterLab refuses root without it
+    return command + list(extra)
+
+
+@contextlib.contextmanager
+def _passing_on_signals(server: subprocess.Popen) -> Iterator[None]:
+    """Ctrl-C reaches JupyterLab by itself (same terminal) and is its business (it asks back); SIGTERM is passed on."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: server.terminate()),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _open_notebooks(args: argparse.Namespace) -> int:
+    source = shipped_folder("notebooks")
+    if args.folder is None and checkout_folder() is not None:
+        folder = source
+        print(f"Notebooks of this checkout: {folder}")
+    else:
+        folder = Path(args.folder or WORKING_FOLDER).expanduser().resolve()
+        print(f"Working folder: {folder}", flush=True)
+        print(update_notebooks(source, folder).text())
+    command = jupyterlab_command(folder, browser=not args.no_browser, port=args.port, extra=args.jupyterlab_args)
+    if "--allow-root" in command:
+        print("You are root: JupyterLab is started with --allow-root.")
+    print("Starting JupyterLab; end it with Ctrl-C.", flush=True)
+    server = subprocess.Popen(command)
+    with _passing_on_signals(server):
+        code = server.wait()
+    return 128 - code if code < 0 else code  # ended by a signal: the shell's convention
+
+
+# ---- doctor ----
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from .doctor import examine, report_json
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not args.json:
+            print(finding.text(), flush=True)
+    problems = sum(finding.status == "problem" for finding in findings)
+    warnings = sum(finding.status == "warning" for finding in findings)
+    if args.json:
+        print(report_json(findings))
+    else:
+        verdict = (
+            "This machine can run the lessons"
+            if not problems
+            else "The lessons will not run until the problems are fixed"
+        )
+        print(f"\n{verdict}: {_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
+    return 1 if problems else 0
+
+
+# ---- the command ----
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"port {text!r} is not a number from 1 to 65535")
+    return int(text)
+
+
+class _ShowVersion(argparse.Action):
+    """Looks the version up only when it is asked for: the doctor must run where that fails."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"parallel-lab {version()}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="parallel-lab",
+        # argparse takes a subcommand for required
+        usage="%(prog)s [-h] [--version] [--folder FOLDER] [--no-browser] [--port PORT] [SUBCOMMAND ...]",
+        description="See and try distributed training of neural networks. Without a subcommand: opens the notebooks "
+        "in JupyterLab.",
+        epilog=_EXAMPLES,
+        formatter_class=raw,
+    )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--folder", help=f"work on copies in this folder (default: a checkout's own notebooks, else ./{WORKING_FOLDER})"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="start the server without opening a browser")
+    parser.add_argument(
+        "--port", type=_port, help="port of the server (default: JupyterLab's, 8888 or the next free one)"
+    )
+    parser.set_defaults(run=_open_notebooks)
+    subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND", help="one of:", prog="parallel-lab")
+    doctor = subparsers.add_parser(
+        "doctor",
+        help="check this machine: Python, memory, workers, packages, browser, MPI",
+        description="Checks what the lessons need, and says how to fix what is missing. Exit code 0: usable; 1: a "
+        "problem was found.",
+        epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor --json > doctor.json\n",
+        formatter_class=raw,
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    doctor.set_defaults(run=_doctor, parser=doctor)
+    from . import bench_command as cli_bench, quickstart_command as cli_quickstart, run_command as cli_run
+
+    for part in (cli_quickstart, cli_bench, cli_run):
+        part.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except ParallelLabError as error:
+        print(f"parallel-lab: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("parallel-lab: interrupted", file=sys.stderr)
+        return 130
+    except (
+        BrokenPipeError
+    ):  # the reader of our output has gone (`parallel-lab doctor | head -1`); nothing more can be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(arguments: list[str]) -> int:
+    of_a_script = arguments[:1] in (["run"], ["msrun"])  # there -- is the script's business
+    cut = arguments.index("--") if "--" in arguments and not of_a_script else len(arguments)
+    parser = _parser()
+    args, unknown = parser.parse_known_args(arguments[:cut])
+    if unknown:  # the subcommand's own usage is the one that helps
+        getattr(args, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.jupyterlab_args = arguments[cut + 1 :]
+    if args.jupyterlab_args and args.run is not _open_notebooks:
+        parser.error("arguments after -- go to JupyterLab, which this subcommand does not start")
+    return args.run(args)

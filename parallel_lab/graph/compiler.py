@@ -1,0 +1,330 @@
+"""`compile`: from a network, example inputs and settings to a verified `Plan`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
+from ..base.settings.checks import LOCAL_MODES
+from ..base.settings.config import ParallelConfig
+from ..base.settings.context import frozen, get_auto_parallel_context
+from ..nn.cell import Cell
+from ..nn.layers.losses import WithLossCell
+from ..nn.optim.optimizer import Optimizer
+from ..nn.optim.weight_groups import check_grouping
+from ..nn.tensor.tensor import Parameter
+from ..nn.wrap import GradAccumulation
+from ..ops.machine.primitive import Primitive
+from .ir import Draft, Graph, Training
+from .passes import PASSES, Pass, run_passes
+from .passes.dataset_strategy import dataset_cuts
+from .passes.strategies import check_device_num
+from .plan import Plan, freeze
+from .trace import Slot, check_input, input_names, trace_network
+
+
+def compile_network(
+    network: Callable,
+    *inputs: Any,
+    loss: Cell | None = None,
+    optimizer: Any = None,
+    device_num: int | None = None,
+    dataset_strategy: str | tuple[tuple[int, ...], ...] | None = None,
+    passes: Iterable[Pass] | None = None,
+    **settings: Any,
+) -> Plan:
+    """Compile a network for `device_num` ranks.
+
+    network           a Cell, or a function of Tensors
+    inputs            Tensors or arrays with the shapes to compile for; with a loss, the labels last
+    loss              a loss Cell called as loss(network(*inputs[:-1]), inputs[-1]); None: the network's outputs are the
+                      result, and nothing is differentiated
+    optimizer         an `nn.Optimizer` over the network's parameters; None: gradients only
+    device_num        1, 2, 4 or a multiple of 8; default: the parallel context's
+    dataset_strategy  "full_batch": shapes are global; "data_parallel" or a tuple: shapes are one rank's, and the global
+                      ones are shape x cuts
+    passes            another list of passes than `graph.passes.PASSES`; with one that lists `differentiate`, gradients
+                      are made without a loss too: of the outputs' sum
+    settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks
+                      that hold the same slice; True:
+                      their mean), loss_repeated_mean, enable_alltoall, parallel_mode; with
+                      parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
+                      carries; with "data_parallel" every rank runs the whole network on its own rows (see
+                      `graph.passes.replicate`); enable_parallel_optimizer and what goes with it (see
+                      `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
+
+    Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything
+    runs.
+    """
+    steps = compile_steps(
+        network,
+        *inputs,
+        loss=loss,
+        optimizer=optimizer,
+        device_num=device_num,
+        dataset_strategy=dataset_strategy,
+        passes=passes,
+        **settings,
+    )
+    return steps[-1][1]
+
+
+def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
+    """As `compile_network`, but returns what every pass made: ("trace", Draft), ("strategies", Draft), ..., ("plan",
+    Plan).
+    """
+    made = compile_program(network, *inputs, one_loss=True, **options)
+    static = next((part for part in _leaves(made.form) if not isinstance(part, Slot)), made)
+    if static is not made:
+        raise TraceError(
+            f"the network returned {shorten(static)}",
+            where="compile",
+            allowed="Tensors that it computed from its inputs",
+        )
+    return made.steps
+
+
+def _order(network: Callable, optimizer: Any, parameters: dict[str, Parameter]) -> tuple[str, ...]:
+    """Names of the program's parameters as the optimizer has them; without one as the network has them, or as they were
+    used.
+    """
+    names = {id(p): name for name, p in parameters.items()}
+    owner = network if optimizer is None else optimizer
+    known = owner.get_parameters() if isinstance(owner, Cell) else getattr(owner, "parameters", ())
+    listed = tuple(names[id(p)] for p in known if id(p) in names)
+    return (*listed, *(name for name in parameters if name not in listed))
+
+
+def _leaves(form: Any) -> list[Any]:
+    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
+        return [leaf for part in form for leaf in _leaves(part)]
+    return [leaf for part in form.values() for leaf in _leaves(part)] if isinstance(form, dict) else [form]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled network, or training step, with the objects it was made from.
+
+    steps       what every pass made; the last is the plan
+    parameters  the Parameters by name
+    optimizer   the one whose rule the plan's update is, or None
+    scaler      (the loss scaler that the function multiplies by itself, the plan's input for the scale), or None
+    form        what the function returned, with a `graph.trace.Slot` in place of each of the plan's outputs
+    cells       (Cell, whether it was in training mode) of every Cell that was called: another mode makes another
+                program
+    primitives  (Primitive, its strategies) of every operator object that was called: so does another strategy
+    """
+
+    steps: tuple[tuple[str, Draft | Plan], ...]
+    parameters: dict[str, Parameter]
+    optimizer: Any
+    scaler: tuple[Any, str] | None
+    form: Any
+    cells: tuple[tuple[Cell, bool], ...]
+    primitives: tuple[tuple[Primitive, tuple[Any, Any]], ...]
+
+    @property
+    def plan(self) -> Plan:
+        return self.steps[-1][1]
+
+    @property
+    def traced(self) -> Graph:
+        """The network as it was before any pass."""
+        return self.steps[0][1].graph
+
+
+def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled:
+    """As `compile_network`, with everything that running the plan on the learner's own objects needs.
+
+    A function may be a whole training step: it asks for gradients with `value_and_grad` and gives them, or what it
+    makes of them, to an optimizer. A loss of several elements is differentiated as their sum, as MindSpore's Model does
+    it; one_loss=True: it is refused.
+    """
+    loss, optimizer, passes = options.pop("loss", None), options.pop("optimizer", None), options.pop("passes", None)
+    one_loss = options.pop("one_loss", False)
+    config = _config(options)
+    if not inputs:
+        raise ShapeError(
+            "no inputs were given",
+            where="compile",
+            hint="Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)",
+        )
+    _check_objects(network, loss, optimizer)
+    if optimizer is not None and loss is None:
+        raise TraceError("an optimizer is given without a loss", where="compile", hint="Give loss=... too")
+    check_device_num(config.device_num)
+    check_built(config, network)
+    _check_count(network, len(inputs) - (loss is not None), loss is not None)
+    names = input_names(getattr(network, "construct", network), len(inputs) - (loss is not None)) + (
+        ["label"] if loss is not None else []
+    )
+    specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
+    for name, _, dtype in specs:
+        if np.dtype(dtype).kind not in "fiub":
+            raise ShapeError(f"input {name!r} has dtype {dtype}", where="compile", allowed="Floats, integers or bools")
+    cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
+    local = (
+        config.parallel_mode in LOCAL_MODES
+    )  # every rank runs the network on its own part: it is traced on that part's shapes
+    if not local:
+        specs = [
+            (name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype)
+            for (name, shape, dtype), cut in zip(specs, cuts, strict=True)
+        ]
+    traced = WithLossCell(network, loss) if loss is not None else network
+    if loss is not None:
+        traced.cell_name = "network"
+        if config.grad_accumulation_step > 1:
+            traced = GradAccumulation(traced, config.grad_accumulation_step)
+    name, trained = (
+        getattr(network, "__name__", type(network).__name__),
+        () if optimizer is None else optimizer.parameters,
+    )
+    found = trace_network(traced, specs, name, trained, parallel_mode=config.parallel_mode)
+    _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
+    graph, parameters = found.graph, found.parameters
+    result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()
+    if loss is not None and (len(graph.outputs) > 1 or (result and one_loss)):
+        what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
+        raise ShapeError(
+            f"the loss {what}",
+            where="compile",
+            allowed="One number",
+            hint="Use reduction='mean' or 'sum', or ops.reduce_mean",
+        )
+    dtypes = {part.name: part.dtype for part in (*graph.inputs, *graph.nodes)}
+    if loss is not None and graph.outputs and np.dtype(dtypes[graph.outputs[0]]).kind != "f":
+        what, hint = (
+            f"the loss is of dtype {dtypes[graph.outputs[0]]}",
+            "Comparisons, argmax and counts belong to metrics",
+        )
+        raise ShapeError(what, where="compile", allowed="A float: the gradient of others is nothing", hint=hint)
+    if graph.seeds and config.grad_accumulation_step > 1 and not any(node.micro_batch for node in graph.nodes):
+        hint = f"Differentiate nn.GradAccumulation(net, {config.grad_accumulation_step}) in its place"
+        raise _not_built(
+            f"grad_accumulation_step={config.grad_accumulation_step} of a function that asks for gradients itself", hint
+        )
+    if loss is not None and graph.seeds:
+        raise TraceError(
+            "the network asks for gradients itself",
+            where="compile",
+            hint="Give it without a loss: it is a training step",
+        )
+    order = _order(network, optimizer or found.optimizer, parameters)
+    draft = Draft(graph, config, order=order).noted(
+        "trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters"
+    )
+    if graph.seeds:
+        optimizer = found.optimizer
+    if config.enable_parallel_optimizer and optimizer is not None:
+        check_grouping(config.parallel_mode, optimizer, config.device_num, "compile")
+    scaled = found.scaler is not None and optimizer is not None and found.scaler[0] is optimizer.loss_scaler
+    training = Training(
+        loss is not None or bool(graph.seeds) or passes is not None,
+        optimizer,
+        parameters,
+        found.scaler[1] if scaled else "",
+    )
+    steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
+    steps += run_passes(replace(draft, training=training), PASSES if passes is None else passes)
+    steps.append(("plan", freeze(steps[-1][1], found.constants)))
+    return Compiled(tuple(steps), parameters, optimizer, found.scaler, found.form, found.cells, found.primitives)
+
+
+def check_built(config: ParallelConfig, network: Callable) -> None:
+    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
+    if config.parallel_mode == "auto_parallel" and config.search_mode != "sharding_propagation":
+        what = f"search_mode={config.search_mode!r} in auto_parallel mode"
+        hint = (
+            "Set search_mode='sharding_propagation' and give the operators that matter a strategy, or use "
+            "semi_auto_parallel"
+        )
+    elif config.pipeline_stages > 1:
+        what, hint = f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1"
+    else:
+        _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
+        return
+    raise _not_built(what, hint)
+
+
+def _check_recomputed(cells: Iterable[tuple[str, Cell]]) -> None:
+    """Raise NotBuiltYet if `recompute()` was called on one of the Cells, given with their paths, or on one of its
+    operators.
+    """
+    for path, cell in cells:
+        if cell.recompute_options is not None or any(
+            p.prim_attrs.get("recompute") for p in vars(cell)["_primitives"].values()
+        ):
+            hint = "Omit the call: results are the same, activations are kept in memory"
+            raise _not_built(f"recompute() of {(path or type(cell).__name__)!r}", hint)
+
+
+def _not_built(what: str, hint: str) -> NotBuiltYet:
+    return NotBuiltYet(
+        f"{what} cannot be run yet", where="compile", allowed="The setting is checked and kept", hint=hint
+    )
+
+
+def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:
+    """Raise TraceError for a class where an object is needed, and for things that cannot be called."""
+    for name, value, example in (("network", network, "Net()"), ("loss", loss, "nn.MSELoss()")):
+        if value is None and name == "loss":
+            continue
+        if inspect.isclass(value) or not callable(value):
+            hint = f"Make an object of it: {value.__name__}()" if inspect.isclass(value) else f"For example {example}"
+            raise TraceError(
+                f"{name} is {shorten(value)}", where="compile", allowed="A Cell, or a function of Tensors", hint=hint
+            )
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TraceError(
+            f"optimizer is {shorten(optimizer)}",
+            where="compile",
+            allowed="An nn.Optimizer",
+            hint="For example nn.Adam(net.trainable_params(), 0.01)",
+        )
+
+
+def _check_count(network: Callable, count: int, with_loss: bool) -> None:
+    """Raise ShapeError unless the network can be called with `count` inputs."""
+    construct = network.construct if isinstance(network, Cell) else network
+    try:
+        signature = inspect.signature(construct)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        labels = ", and the labels last because a loss is given" if with_loss else ""
+        raise ShapeError(
+            f"{count} input{'s' if count != 1 else ''} for construct{signature}"
+            if isinstance(network, Cell)
+            else f"{count} inputs for {signature}",
+            where="compile",
+            allowed=f"One example input per parameter{labels}",
+        ) from None
+
+
+def _config(options: dict[str, Any]) -> ParallelConfig:
+    given = {k: v for k, v in options.items() if v is not None}
+    if given.get("parallel_mode") == "stand_alone":
+        given["device_num"] = 1
+        given.setdefault(
+            "enable_parallel_optimizer", False
+        )  # the context's is for the ranks that this is compared with
+    if get_auto_parallel_context("parallel_mode") == "stand_alone":
+        given.setdefault("parallel_mode", "semi_auto_parallel")
+    try:
+        return frozen(**given)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise TraceError(
+            str(error).rpartition("got an ")[2],
+            where="compile",
+            allowed="loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig",
+        ) from error

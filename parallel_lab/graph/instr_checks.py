@@ -1,0 +1,193 @@
+"""Whether one instruction brings every rank what the value table says it then holds.
+
+    compute_fault   slice shapes of the operands give that of the result; operands and result lie as the strategy says
+    move_fault      a message, a slice or a reshape: shapes fit its group, every rank gets the right elements, and sums
+                    combine addends of one sum, all different
+    halo_fault      slices lie side by side along the group, windows reach direct neighbours only
+
+Each returns what is wrong, or "". `kinds.py` says which kind of instruction is checked by which.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ParallelLabError, PlanError
+from ..layout.tensor_layout import TensorLayout
+from ..ops.collectives.definitions import MESSAGES
+from ..ops.machine.registry import OPS
+from ..ops.machine.sharding import ShardingRule, sharding_rule
+from .ir import Instr, Pairs, Value
+
+# The instruction that made each value known so far; None for what the plan is given.
+Makers = dict[str, Instr | None]
+
+# Up to here the elements themselves are followed; a lesson's nets are far below, and a check of this size takes about a
+# millisecond.
+MOST_RANKS, MOST_ELEMENTS = 16, 16_384
+
+
+def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    """What is wrong with an operator's shapes or layouts, or ""."""
+    op, ins, out = OPS.get(instr.op), [plan.value(name) for name in instr.ins], plan.value(instr.out)
+    if op is None:
+        return f"operator {instr.op!r} is not registered"
+    attrs = dict(instr.attrs)
+    shape, dtype = op.infer(tuple(v.slice_shape for v in ins), tuple(v.dtype for v in ins), attrs, instr.name)
+    if (shape, dtype) != (out.slice_shape, out.dtype):
+        return (
+            f"{instr.op_class} on slices {[v.slice_shape for v in ins]} gives {shape} {dtype}, the table says "
+            f"{out.slice_shape} {out.dtype}"
+        )
+    if phase != "forward" or instr.strategy is None:
+        return ""
+    node, shapes = plan.graph.node(instr.name), plan.graph.shapes()
+    try:
+        whole = tuple(shapes[i] for i in node.ins)
+        rule = sharding_rule(op, whole, dict(node.attrs), instr.strategy, plan.device_num)
+    except ParallelLabError as error:
+        return str(error)
+    for name, have, want in _slices_read(plan, instr, rule, known):
+        if have.layout is None and have.shape:
+            return f"%{name} has no layout"
+        if have.layout is not None and have.shape and not have.layout.same_placement(want):
+            wants = f"{instr.op_class} with strategy {instr.strategy} wants {want}"
+            return f"%{name} is laid out as {have.layout}, {wants}"
+    if out.layout is None:
+        return f"%{instr.out} has no layout"
+    expected = rule.out.whole() if node.keeps_own_part(plan.device_num) else rule.out
+    if not out.layout.same_placement(expected):
+        return f"the result is laid out as {expected}, the table says {out.layout}"
+    return ""
+
+
+def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, known: Makers) -> list[tuple[str, Value, TensorLayout]]:
+    """(name, value, layout the strategy wants) of the operands; of a windowed one, the slices its windows were made of.
+
+    Raises PlanError unless the windowed operand was made by just the halo_exchanges that the strategy asks for.
+    """
+    first = instr.ins[0] if instr.ins else ""
+    for dim, axes, window in reversed(rule.windows):
+        maker = known.get(first)
+        made = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
+        if made != ("halo_exchange", dim, axes, rule.out.device_matrix, window):
+            what = f"%{first} is not a halo_exchange along dim {dim} of windows {window}"
+            raise PlanError(what, where=f"{instr.op_class} with strategy {instr.strategy}")
+        first = maker.ins[0]
+    names = (first, *instr.ins[1:]) if instr.ins else ()
+    return [(name, plan.value(name), want) for name, want in zip(names, rule.ins, strict=True)]
+
+
+def halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: str) -> str:
+    """A halo's slices lie side by side along its group; its windows have no layout, and come from slices or from
+    windows along another dim.
+    """
+    dim, halo = instr.attr("dim"), instr.halo
+    have, gives, (before, after) = source.slice_shape, out.slice_shape, halo.extents(instr.kind)
+    wanted = tuple(after if d == dim else size for d, size in enumerate(have))
+    if have[dim] != before or wanted != gives:
+        shapes = f"a slice {have} with window {instr.attr('window')} along dim {dim}"
+        return f"{instr.kind} of {shapes} takes {before} elements and gives {wanted}, the table says {gives}"
+    fault = halo.fault()
+    if fault:
+        return f"{instr.kind}: {fault}"
+    slices, windows = (source, out) if instr.kind == "halo_exchange" else (out, source)
+    if windows.layout is not None:
+        return f"{instr.kind}: windows overlap, so they have no layout, but the table says {windows.layout}"
+    layout, maker = slices.layout, known.get(instr.ins[0])
+    if layout is None:
+        chained = maker is not None and maker.kind == "halo_exchange" and maker.attr("dim") != dim
+        return "" if chained or phase != "forward" else f"%{instr.ins[0]} has no layout"
+    if layout.is_partial and phase == "forward":
+        return f"{instr.kind} of a value that is partial ({layout})"
+    for rank in range(min(layout.device_num, MOST_RANKS)):
+        index, first = layout.slice_index(slices.shape, rank), layout.slice_index(slices.shape, instr.group(rank)[0])
+        elsewhere = any(a != b for d, (a, b) in enumerate(zip(index, first, strict=True)) if d != dim)
+        apart = index[dim].start != halo.part * instr.position(rank)
+        if elsewhere or apart or slices.shape[dim] != halo.part * halo.members:
+            cut = f"one slice of {halo.part} per rank of the group {instr.group(rank)}"
+            return f"{instr.kind}: dim {dim} of {layout} is not split into {cut}"
+    return ""
+
+
+def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
+    """What is wrong with a message, a slice or a reshape, or "".  phase: "" where values have no layouts to break."""
+    definition, n = MESSAGES.get(instr.kind), instr.group_size
+    have, gives = source.slice_shape, out.slice_shape
+    if definition is not None and n < 2:
+        return f"{instr.kind} over axes {instr.axes} of {instr.device_matrix} has a group of one rank"
+    if definition is not None and not definition.symmetric:
+        return ""  # what the root alone has, or gets, is no slice that a layout could describe
+    if instr.kind == "reshape":
+        if math.prod(have) != math.prod(gives):
+            return f"reshape of a slice {have} to {gives}"
+        wanted, cut = instr.attr("shape"), None
+    elif instr.kind == "slice":
+        cut = instr.attr("dim")
+        wanted = tuple(size // n if d == cut else size for d, size in enumerate(have))
+    else:
+        cut = instr.attr(definition.cut) if definition.cut else None
+        wanted = definition.reply_shape(have, dict(instr.attrs), n)
+    if wanted != gives or (cut is not None and have[cut] % n):
+        return f"{instr.kind} of a slice {have} over {n} ranks gives {wanted}, the table says {gives}"
+    reduce = "sum" if instr.attr("reduce") == "mean" else instr.attr("reduce")  # a mean adds up the same addends
+    if source.layout is not None and source.layout.is_partial and reduce not in (None, source.layout.reduce):
+        return f"{instr.kind} {instr.attr('reduce')} of a value whose parts combine by {source.layout.reduce}"
+    if source.layout is None or out.layout is None:
+        # helper values of gradient rules exist per rank only
+        return f"%{instr.ins[0] if source.layout is None else instr.out} has no layout" if phase == "forward" else ""
+    if source.layout.device_num > MOST_RANKS or math.prod(source.shape) > MOST_ELEMENTS:
+        return ""
+    dims = tuple((name, value) for name, value in instr.attrs if name.endswith("dim"))
+    return _elements_fault(instr.kind, dims, instr.axes, instr.device_matrix, source, out)
+
+
+@lru_cache(maxsize=4096)
+def _elements_fault(
+    kind: str, dims: Pairs, axes: tuple[int, ...], device_matrix: tuple[int, ...], source: Value, out: Value
+) -> str:
+    """Do the move with the elements' numbers in place of the elements, and compare what every rank then holds with the
+    table.
+
+    Exact, but its cost grows with elements and ranks; large tensors have their shapes checked only (the same pass made
+    them by the same rules). Kept, because many plans of one lesson make the same moves.
+    """
+    definition, instr = MESSAGES.get(kind), Instr(kind, "", ("",), attrs=dims, axes=axes, device_matrix=device_matrix)
+    have, want = _numbers(source), _numbers(out)
+    for rank in range(source.layout.device_num):
+        group = instr.group(rank) if definition else (rank,)
+        if rank == group[0]:
+            parts = [have[r] for r in group]
+            if definition is not None:
+                # addends of one element bear its number: their maximum is their minimum
+                got = definition.answer(parts, {**dict(dims), "reduce": "max"})
+                least = definition.answer(parts, {**dict(dims), "reduce": "min"}) if definition.reducing else got
+                if any(not np.array_equal(a, b) for a, b in zip(got, least, strict=True)):
+                    return f"{kind} on rank {rank} combines different slices"
+            elif kind == "slice":
+                got = [np.split(have[rank], instr.group_size, axis=instr.attr("dim"))[instr.position(rank)]]
+            else:
+                got = parts
+            for member, mine in zip(group, got, strict=True):
+                if not np.array_equal(mine.reshape(-1), want[member].reshape(-1)):
+                    return f"{kind} gives rank {member} other elements than {out.layout} says"
+        before, after = set(source.layout.partial_group(rank)), set(out.layout.partial_group(rank))
+        together = set(group) if definition is not None and definition.reducing else {rank}
+        if not together <= before:
+            return (
+                f"{kind} combines ranks {sorted(together)}, but rank {rank}'s value has its addends on ranks "
+                f"{sorted(before)} ({source.layout})"
+            )
+        if together & after != {rank} or len(together) * len(after) != len(before):
+            return f"{kind} over ranks {sorted(together)} of {source.layout} does not leave {out.layout}"
+    return ""
+
+
+def _numbers(value: Value) -> list[np.ndarray]:
+    """Per rank, the row-major numbers of the elements it holds."""
+    numbers = np.arange(math.prod(value.shape)).reshape(value.shape)
+    return [numbers[value.layout.slice_index(value.shape, rank)] for rank in range(value.layout.device_num)]

@@ -1,0 +1,316 @@
+"""Every kind of instruction, declared once: how a rank runs it, its check, its cost, how it is written, its gradient.
+
+    KINDS["slice"].run(on, instr)                this rank's part of the operand
+    KINDS["slice"].touched(plan, instr)          bytes read and written
+    KINDS["all_gather"].asks                     "message": the interpreter asks the group for it
+
+`KINDS` is the closed set: one `KindDef` here per kind of local work, and one per `CollectiveDef` of
+`ops/collectives/definitions.py`. Read by the interpreter (`run/interpreter.py`), the check (`plan_verify.py`), the text
+(`plan_text.py`), the costs (`cost/time.py`) and the gradients (`passes/differentiate.py`). A pass that brings a kind of
+its own touches two files: its own and this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ShapeError
+from ..base.settings.checks import LOCAL_MODES
+from ..ops.collectives.definitions import MESSAGES, CollectiveDef
+from ..ops.machine.registry import OPS
+from .instr_checks import Makers, compute_fault, halo_fault, move_fault
+from .instr_text import Shown, printed_text, shown_compute, shown_message, shown_slice
+from .ir import Instr, attr_pairs
+
+Env = dict[str, np.ndarray]
+
+
+@dataclass
+class OnRank:
+    """What an instruction is run with: the plan, the rank, its arrays, who shows what it prints, and who gives it the
+    memory of buckets.
+    """
+
+    plan: Any
+    rank: int
+    env: Env
+    show: Callable[[str], None] = print
+    empty: Callable[[tuple[int, ...], Any], np.ndarray] = np.empty
+
+
+def _no_bytes(plan: Any, instr: Instr) -> int:
+    return 0
+
+
+def _through(plan: Any, instr: Instr) -> int:
+    """Operands read and the result written."""
+    return sum(plan.value(name).slice_bytes for name in (*instr.ins, instr.out))
+
+
+def _kept(plan: Any, instr: Instr) -> int:
+    """The part that is kept, read and written."""
+    return 2 * plan.value(instr.out).slice_bytes
+
+
+def _only_for(plan: Any, instr: Instr, rank: int) -> Shown:
+    return Shown(facts=f" {{for: {instr.name}}}")
+
+
+@dataclass(frozen=True)
+class KindDef:
+    """One kind of instruction.
+
+    kind, class_name   "slice", and MindSpore's operator (of a computation: that of the instruction)
+    run       (OnRank, instruction) -> the array it makes; None: it is asked for
+    asks      "" of local work; what the interpreter yields instead: "message", "start" or "wait"
+    verify    (plan, instruction, makers of the values known so far, phase) -> what is wrong, or ""
+    touched   (plan, instruction) -> bytes of memory it reads and writes; a view's are not counted
+    view      whether its result is its operand's own memory under another shape
+    flops     (plan, instruction) -> floating-point operations on a rank's slices
+    shown     (plan, instruction, rank) -> how it is written
+    vjp       (the backward pass, instruction, gradient of its result): gives the gradients of its operands; None: none
+              flows through it
+    operands  how many it takes; None: any number
+    message   the definition of the message it sends at once, or None
+    """
+
+    kind: str
+    class_name: str = ""
+    run: Callable[[OnRank, Instr], np.ndarray] | None = None
+    asks: str = ""
+    verify: Callable[[Any, Instr, Makers, str], str] = lambda plan, instr, known, phase: ""
+    touched: Callable[[Any, Instr], int] = _no_bytes
+    view: Callable[[Instr], bool] = lambda instr: False
+    flops: Callable[[Any, Instr], int] = lambda plan, instr: 0
+    shown: Callable[[Any, Instr, int], Shown] = _only_for
+    vjp: Callable[[Any, Instr, Any], None] | None = None
+    operands: int | None = 1
+    message: CollectiveDef | None = None
+
+
+# ---- compute: an operator on slices ----
+
+
+def _run_compute(on: OnRank, instr: Instr) -> np.ndarray:
+    """The operator's result. What it refuses because of the numbers (an index outside, a label that is no class) is
+    said with its place and rank.
+    """
+    op, attrs, arrays = instr.opdef, dict(instr.attrs), [on.env[name] for name in instr.ins]
+    if instr.offset_axes:
+        shapes = tuple(a.shape for a in arrays)
+        labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.infer_fn is None else ""
+        sizes = op.part_sizes(shapes, attrs, labels)
+        starts = tuple(
+            instr.position(on.rank, axes) * size for axes, size in zip(instr.offset_axes, sizes, strict=True)
+        )
+        attrs["offset"] = starts if len(starts) > 1 else starts[0]
+    try:
+        return op.compute(*arrays, **attrs)
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        place = instr.origin.place
+        where = f"{instr.name!r} on rank {on.rank}" + (f" ({place})" if place else "")
+        raise ShapeError(str(error), where=where) from error
+
+
+def _flops(plan: Any, instr: Instr) -> int:
+    return int(instr.opdef.work_flops(tuple(plan.value(n).slice_shape for n in instr.ins), dict(instr.attrs)))
+
+
+# ---- slice, reshape: what redistribution does on one rank ----
+
+
+def _run_slice(on: OnRank, instr: Instr) -> np.ndarray:
+    array, dim = on.env[instr.ins[0]], instr.attr("dim")
+    part = array.shape[dim] // instr.group_size
+    start = instr.position(on.rank) * part
+    # a copy: a view would keep the whole operand alive after the plan has dropped it
+    return np.array(array[(slice(None),) * dim + (slice(start, start + part),)], order="C")
+
+
+def _vjp_slice(back: Any, instr: Instr, gradient: Any) -> None:
+    op = OPS["strided_slice_grad"]
+    attrs = {"shape": back.values[instr.ins[0]].slice_shape, "dim": instr.attr("dim")}
+    padded = back.rec.emit(
+        "compute",
+        back.gradient_value(instr.ins[0]),
+        (back.array(gradient).name,),
+        f"{instr.out}.grad",
+        op=op.name,
+        op_class=op.class_name,
+        attrs=attr_pairs(attrs),
+        offset_axes=(instr.axes,),
+        device_matrix=instr.device_matrix,
+        reason="backward of a slice: zeros where the rank had dropped elements",
+    )
+    back.give(instr.ins[0], padded)
+
+
+def _vjp_reshape(back: Any, instr: Instr, gradient: Any) -> None:
+    made, operand = back.gradient_value(instr.ins[0]), back.array(gradient).name
+    attrs = attr_pairs({"shape": back.values[instr.ins[0]].slice_shape})
+    back.give(instr.ins[0], back.rec.emit("reshape", made, (operand,), f"{instr.out}.grad", attrs=attrs))
+
+
+# ---- concat, start, wait, split: several messages in one bucket, which travels while the rank computes ----
+
+
+def _run_concat(on: OnRank, instr: Instr) -> np.ndarray:
+    """The operands, each as (rows, its size / rows), side by side in a bucket."""
+    value, at = on.plan.value(instr.out), 0
+    bucket = on.empty(value.shape, value.dtype)
+    for name in instr.ins:
+        part = on.env[name].reshape(len(bucket), -1)
+        bucket[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    return bucket
+
+
+def _run_split(on: OnRank, instr: Instr) -> np.ndarray:
+    columns = on.env[instr.ins[0]][:, instr.attr("start") : instr.attr("stop")]
+    return np.ascontiguousarray(columns).reshape(instr.attr("shape"))
+
+
+def _concat_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    ins, out, rows = [plan.value(name) for name in instr.ins], plan.value(instr.out), instr.attr("rows")
+    sizes = [math.prod(v.slice_shape) for v in ins]
+    whole = all(size % rows == 0 for size in sizes) and {v.dtype for v in ins} == {out.dtype}
+    if whole and out.shape == (rows, sum(sizes) // rows):
+        return ""
+    return f"concat of slices {[v.slice_shape for v in ins]} in {rows} rows gives no {out.shape} {out.dtype}"
+
+
+def _layout_phase(plan: Any, phase: str) -> str:
+    """The phase, for a check of layouts; "" in data_parallel mode, where values exist per rank: there are no layouts
+    that a message could break.
+    """
+    return "" if plan.config.parallel_mode in LOCAL_MODES else phase
+
+
+def _start_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    # what travels alone has its layouts; of a bucket each part is looked at where it comes out
+    phase = "" if instr.attr("members") is not None else _layout_phase(plan, phase)
+    reply = replace(instr, kind=instr.message)
+    return move_fault(reply, plan.value(instr.ins[0]), plan.value(instr.out), phase)
+
+
+def _wait_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    source, out, maker = plan.value(instr.ins[0]), plan.value(instr.out), known.get(instr.ins[0])
+    if maker is None or maker.kind != "start":
+        return f"%{instr.ins[0]} was not started"
+    if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
+        return ""
+    return f"%{instr.ins[0]} brings {source.slice_shape} {source.dtype}, the table says {out.slice_shape} {out.dtype}"
+
+
+def _split_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    """A part that is cut out of a bucket is what a message of its own would have brought."""
+    maker, member = known.get(instr.ins[0]), instr.attr("member")
+    start = known.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
+    concat = known.get(start.ins[0]) if start is not None else None
+    if concat is None or concat.kind != "concat" or not 0 <= member < len(concat.ins):
+        return f"%{instr.ins[0]} is not a bucket that has arrived"
+    parts = [math.prod(plan.value(name).slice_shape) // concat.attr("rows") for name in concat.ins]
+    at = sum(parts[:member])
+    if (instr.attr("start"), instr.attr("stop")) != (at, at + parts[member]):
+        columns = f"columns {instr.attr('start')} to {instr.attr('stop')}"
+        return f"{columns} are not those of operand {member} of %{concat.out}"
+    alone = replace(start, kind=start.message, ins=(concat.ins[member],), out=instr.out)
+    return move_fault(alone, plan.value(alone.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
+
+
+# ---- print ----
+
+
+def _run_print(on: OnRank, instr: Instr) -> np.ndarray:
+    array = on.env[instr.ins[0]]
+    on.show(printed_text(on.plan, instr, on.rank, array))
+    return array
+
+
+# ---- messages ----
+
+
+def _move_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    return move_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
+
+
+def _halo_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+    if instr.group_size < 2:
+        return _move_fault(plan, instr, known, phase)
+    return halo_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), known, phase)
+
+
+def kind_of_message(definition: CollectiveDef) -> KindDef:
+    """The instruction that sends a message at once."""
+    return KindDef(
+        definition.kind,
+        definition.class_name,
+        asks="message",
+        verify=_halo_fault if definition.windowed else _move_fault,
+        shown=shown_message,
+        vjp=(lambda back, instr, gradient: back.message_back(instr, gradient)) if definition.adjoint else None,
+        message=definition,
+    )
+
+
+KINDS: dict[str, KindDef] = {
+    definition.kind: definition
+    for definition in (
+        KindDef(
+            "compute",
+            run=_run_compute,
+            verify=compute_fault,
+            touched=_through,
+            view=lambda instr: instr.opdef.view or instr.op == "flatten",
+            flops=_flops,
+            shown=shown_compute,
+            vjp=lambda back, instr, gradient: back.operator_back(instr, gradient),
+            operands=None,
+        ),
+        *map(kind_of_message, MESSAGES.values()),
+        KindDef(
+            "slice", "StridedSlice", _run_slice, verify=_move_fault, touched=_kept, shown=shown_slice, vjp=_vjp_slice
+        ),
+        KindDef(
+            "split",
+            "Split",
+            _run_split,
+            verify=_split_fault,
+            touched=_kept,
+            view=lambda instr: instr.attr("rows") == 1,  # columns of a single row lie side by side
+            shown=lambda plan, instr, rank: Shown((instr.attr("start"), instr.attr("stop")), f" {{for: {instr.name}}}"),
+        ),
+        KindDef(
+            "concat",
+            "Concat",
+            _run_concat,
+            verify=_concat_fault,
+            touched=_through,
+            shown=lambda plan, instr, rank: Shown(facts=f" {{rows: {instr.attr('rows')}}}"),
+            operands=None,
+        ),
+        KindDef(
+            "reshape",
+            "Reshape",
+            lambda on, instr: on.env[instr.ins[0]].reshape(instr.attr("shape")),
+            verify=_move_fault,
+            view=lambda instr: True,  # slices are C-contiguous, so numpy copies nothing
+            shown=lambda plan, instr, rank: Shown((instr.attr("shape"),), f" {{for: {instr.name}}}"),
+            vjp=_vjp_reshape,
+        ),
+        KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),
+        KindDef("start", "Start", asks="start", verify=_start_fault, view=lambda instr: True, shown=shown_message),
+        # a start and its wait stand for the same memory while an all_reduce happens in place
+        KindDef("wait", "Wait", asks="wait", verify=_wait_fault, view=lambda instr: instr.in_place),
+    )
+}
+
+
+def class_name(instr: Instr) -> str:
+    """MindSpore's name of what an instruction does; of a start that of its message."""
+    return instr.op_class or KINDS[instr.message or instr.kind].class_name

@@ -1,0 +1,109 @@
+"""Where the data of a step lies: what `dataset_strategy` says of every input; and what else a program is given beside
+its parameters.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...base.errors import ContextStrategyError, LayoutError, ShapeError
+from ...base.settings.checks import LOCAL_MODES
+from ...base.settings.config import ParallelConfig
+from ...layout.named_layout import Layout
+from ...layout.tensor_layout import TensorLayout
+from ..ir import Draft, Value
+
+
+def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Cuts per dim of every data input, as `dataset_strategy` says.
+
+    "full_batch": nothing is cut; "data_parallel": rows are cut among all devices; a tuple: as it stands.
+    """
+    return tuple(layout.splits for layout in dataset_layouts(config, shapes))
+
+
+def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[TensorLayout, ...]:
+    """Layout of every data input, as `dataset_strategy` says; a Layout with named axes says itself where the slices
+    lie.
+
+    Raises ContextStrategyError, a ValueError and, as in MindSpore, a RuntimeError, if it does not fit the inputs or the
+    devices.
+    """
+    named = (
+        [x if isinstance(x, Layout) else None for x in config.dataset_strategy]
+        if isinstance(config.dataset_strategy, tuple)
+        else ()
+    )
+    if (
+        any(named)
+        and (wrong := next((x for x in named if x is not None and x.device_num != config.device_num), None)) is not None
+    ):
+        what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
+        raise ContextStrategyError(
+            what, where="compile", allowed=f"A device_matrix of {config.device_num}, as many as there are"
+        )
+    cuts = _dataset_counts(config, shapes)
+    return tuple(
+        named[i].tensor_layout()
+        if i < len(named) and named[i] is not None
+        else TensorLayout.from_strategy(count, config.device_num)
+        for i, count in enumerate(cuts)
+    )
+
+
+def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    strategy = config.dataset_strategy
+    if strategy == "full_batch":
+        return tuple((1,) * len(s) for s in shapes)
+    if strategy == "data_parallel":
+        return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
+    if len(strategy) != len(shapes):
+        raise ContextStrategyError(
+            f"dataset_strategy {strategy} has {len(strategy)} tuples",
+            where="compile",
+            allowed=f"One tuple per input; there are {len(shapes)} inputs",
+        )
+    counts = tuple(x.splits if isinstance(x, Layout) else x for x in strategy)
+    for position, (cuts, shape) in enumerate(zip(counts, shapes, strict=True)):
+        if config.device_num % math.prod(cuts):
+            raise ContextStrategyError(
+                f"dataset_strategy {strategy} makes {math.prod(cuts)} slices of input {position}, but there are "
+                f"{config.device_num} devices",
+                where="compile",
+                allowed="The product of all counts must divide the number of devices",
+            )
+        if len(cuts) != len(shape):
+            raise ContextStrategyError(
+                f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}",
+                where="compile",
+                allowed="One count per dim",
+            )
+    return counts
+
+
+def input_values(draft: Draft) -> dict[str, Value]:
+    """What the program is given beside parameters: data laid out as `dataset_strategy` says, constants and numbers on
+    every rank.
+
+    Raises ShapeError when an input does not fit the dataset strategy.
+    """
+    graph, config = draft.graph, draft.config
+    values: dict[str, Value] = {}
+    data = [i for i in graph.inputs if i.role == "data"]
+    local = config.parallel_mode in LOCAL_MODES  # traced on one rank's shapes
+    for given, layout in zip(data, dataset_layouts(config, tuple(i.shape for i in data)), strict=True):
+        cuts = layout.splits
+        try:
+            shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if local else given.shape
+            layout.check_shape(shape)
+        except LayoutError as error:
+            raise ShapeError(
+                f"dataset_strategy splits input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile"
+            ) from error
+        values[given.name] = Value(shape, given.dtype, layout)
+    for given in graph.inputs:
+        if given.role in ("constant", "scalar", "step"):
+            values[given.name] = Value(
+                given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape))
+            )
+    return values

@@ -1,0 +1,362 @@
+"""`Plan`: one frozen program for all ranks. Simulator, processes, cost model and views all walk it.
+
+    plan = parallel_lab.compile(net, x, label, loss=nn.MSELoss(), optimizer=opt, device_num=8)
+    print(plan.text(rank=0))          the IR with slice shapes, groups, and why each message is there
+    plan.to_dict(rank=0)["comm"]      the same as data, as one rank sees it
+    plan.to_dict()                    everything; Plan.from_dict gives the plan back
+
+There is one program per pipeline stage and none per rank: a rank's view is the plan plus its coordinates, so a plan for
+4096 devices costs what one for 8 costs. A plan holds no tensor data except small constants.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ArgumentError, PlanError, shorten
+from ..base.origin import Origin
+from ..base.settings.config import ParallelConfig
+from ..layout.named_layout import Layout, LayoutStrategy
+from ..layout.tensor_layout import TensorLayout
+from .ir import Draft, Graph, GraphInput, Instr, Node, Value
+from .lifetimes import last_uses, replacements
+
+PHASES = ("forward", "backward", "update")
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Action:
+    """One cell of a schedule: run `program` on micro-batch `micro_batch` in `stage`. Prints "0F0".
+
+    kind   "F", "B", "W", "send", "recv" or "update"
+    """
+
+    stage: int
+    kind: str
+    micro_batch: int
+    program: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Ranks first..first+count of the plan, their programs, and the order in which they run them."""
+
+    first: int
+    count: int
+    programs: tuple[tuple[str, tuple[Instr, ...]], ...]
+    actions: tuple[Action, ...]
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    def program(self, phase: str) -> tuple[Instr, ...]:
+        return dict(self.programs).get(phase, ())
+
+    def part(self, action: Action) -> tuple[tuple[int, Instr], ...]:
+        """What an action runs: its micro-batch's part of the program, as (position in the program, instruction)."""
+        return self._parts.get((action.program, action.micro_batch), ())
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, int], tuple[tuple[int, Instr], ...]]:
+        found: dict[tuple[str, int], list[tuple[int, Instr]]] = {}
+        for phase, program in self.programs:
+            for position, instr in enumerate(program):
+                found.setdefault((phase, instr.micro_batch), []).append((position, instr))
+        return {key: tuple(part) for key, part in found.items()}
+
+
+@dataclass(frozen=True)
+class State:
+    """Something that lives from step to step beside the parameters.
+
+    name       value name
+    parameter  the parameter whose slices it follows; "" for a scalar such as the learning rate
+    kind       the optimizer's name for it: "moments", "learning_rate", ...
+    """
+
+    name: str
+    parameter: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled network.
+
+    graph        what was traced, on global shapes, with strategies
+    config       settings it was compiled for
+    stages       programs per pipeline stage
+    values       (name, Value): global shape, dtype and layout of everything the programs name
+    states       optimizer states; assignments: (target, source) of the update, in place (`replacements`); optimizer:
+                 the rule behind them, without the learning rate
+    forward_assignments   (target, source) after the forward program: running statistics
+    owners       (parameter, the only rank that updates it and holds its states), where there is one
+    gradients    (parameter, value that holds its synchronised gradient); value_gradients: (forward value, its gradient
+                 as the ranks hold it)
+    outputs      values the forward program returns, the loss first
+    constants    (name, dtype, shape, base64 of the bytes): arrays the network held
+    notes        (pass, what it did)
+    """
+
+    graph: Graph
+    config: ParallelConfig
+    stages: tuple[Stage, ...]
+    values: tuple[tuple[str, Value], ...]
+    states: tuple[State, ...] = ()
+    assignments: tuple[tuple[str, str], ...] = ()
+    forward_assignments: tuple[tuple[str, str], ...] = ()
+    optimizer: str = ""
+    owners: tuple[tuple[str, int], ...] = ()
+    gradients: tuple[tuple[str, str], ...] = ()
+    value_gradients: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[str, ...] = ()
+    constants: tuple[tuple[str, str, tuple[int, ...], str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    # ---- looking things up ----
+
+    @property
+    def device_num(self) -> int:
+        return self.config.device_num
+
+    @cached_property
+    def value_table(self) -> dict[str, Value]:
+        return dict(self.values)
+
+    def value(self, name: str) -> Value:
+        """The Value called `name`. Raises PlanError with near names if there is none."""
+        found = self.value_table.get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, self.value_table, 3)
+            raise PlanError(f"no value {name!r}", where="plan", hint=f"Near: {', '.join(near)}" if near else "")
+        return found
+
+    def stage_of(self, rank: int) -> Stage:
+        """The stage that `rank` belongs to. Raises PlanError for a rank that does not exist."""
+        for stage in self.stages:
+            if rank in stage.ranks:
+                return stage
+        raise PlanError(
+            f"rank {rank} does not exist", where="plan", allowed=f"Ranks run from 0 to {self.device_num - 1}"
+        )
+
+    @cached_property
+    def _owner_of(self) -> dict[str, int]:
+        parameters = dict(self.owners)
+        found = {s.name: parameters[s.parameter] for s in self.states if s.parameter in parameters}
+        return found | {i.out: i.owner for _, i in self.instructions() if i.owner is not None}
+
+    def owner_of(self, name: str) -> int | None:
+        """The only rank that ever holds the value `name`; None: all do."""
+        return self._owner_of.get(name)
+
+    def held_by(self, name: str, rank: int) -> bool:
+        """Whether `rank` is one that holds the value `name`."""
+        return self._owner_of.get(name, rank) == rank
+
+    def instructions(self, phase: str | None = None) -> Iterator[tuple[str, Instr]]:
+        """(phase, instruction) of the first stage, in the order they run."""
+        for action in self.stages[0].actions:
+            if phase is None or action.program == phase:
+                for _, instr in self.stages[0].part(action):
+                    yield action.program, instr
+
+    @property
+    def data_inputs(self) -> tuple[GraphInput, ...]:
+        return tuple(i for i in self.graph.inputs if i.role == "data")
+
+    @property
+    def parameters(self) -> tuple[GraphInput, ...]:
+        """Parameters in the order in which the network used them."""
+        return tuple(i for i in self.graph.inputs if i.role == "parameter" and i.name in self.value_table)
+
+    @cached_property
+    def scalars(self) -> dict[str, np.ndarray]:
+        """Numbers written in the programs, as 0-d arrays. Their names are "number:dtype"."""
+        known = {i.name: np.asarray(i.value, i.dtype) for i in self.graph.inputs if i.role == "scalar"}
+        for name, value in self.values:
+            number, _, dtype = name.rpartition(":")
+            scalar = value.layout is None and not value.shape and dtype == value.dtype
+            if scalar and name not in known and _is_number(number):
+                known[name] = np.asarray(_number(number), dtype)
+        return known
+
+    @cached_property
+    def constant_arrays(self) -> dict[str, np.ndarray]:
+        return {
+            n: np.frombuffer(base64.b64decode(data), dtype).reshape(shape) for n, dtype, shape, data in self.constants
+        }
+
+    @cached_property
+    def replacements(self) -> dict[int, tuple[tuple[str, str], ...]]:
+        """Position in the update program -> (target, source) that are replaced when its instruction has run."""
+        return replacements(self.stages[0].program("update"), self.assignments)
+
+    @cached_property
+    def last_uses(self) -> dict[str, dict[int, tuple[str, ...]]]:
+        """Per phase: instruction position -> values that nothing reads afterwards, in this phase or a later one."""
+        keep = {i.name for i in self.graph.inputs} | {s.name for s in self.states} | set(self.scalars)
+        keep |= set(self.outputs) | {source for _, source in self.forward_assignments} | {g for _, g in self.gradients}
+        order = [(a.program, at, instr) for a in self.stages[0].actions for at, instr in self.stages[0].part(a)]
+        return last_uses(order, self.replacements, keep)
+
+    # ---- forms ----
+
+    def to_dict(self, rank: int | None = None) -> dict[str, Any]:
+        """Plain data. Without `rank`: the whole plan, for `from_dict`. With it: ops, params, inputs and comm as that
+        rank sees them.
+        """
+        if rank is not None:
+            from .plan_text import rank_view
+
+            return rank_view(self, rank)
+        return {"version": VERSION, "plan": _encode(self)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Plan:
+        """The plan that `to_dict()` wrote. Raises PlanError for another version or malformed data."""
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != VERSION:
+            raise PlanError(f"version {version!r}", where="Plan.from_dict", allowed=f"Version {VERSION}")
+        try:
+            plan = _decode(data["plan"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanError(f"malformed plan: {error}", where="Plan.from_dict") from error
+        if not isinstance(plan, cls):
+            raise PlanError("the data is not a plan", where="Plan.from_dict")
+        plan.verify()
+        return plan
+
+    @property
+    def digest(self) -> str:
+        """A hash of the plan's content, equal in every process: ranks compare it before step 1."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def text(self, rank: int = 0, *, phases: tuple[str, ...] = PHASES) -> str:
+        """Readable program of one rank: operators with strategy, slice and global shapes, group ranks, source line, the
+        reason of each message.
+        """
+        from .plan_text import plan_text
+
+        unknown = [phases] if isinstance(phases, str) else [p for p in phases if p not in PHASES]
+        if unknown:
+            raise ArgumentError(
+                f"phases {shorten(unknown[0])}", where="Plan.text", allowed=f"A tuple of names out of {PHASES}"
+            )
+        return plan_text(self, rank, phases)
+
+    def diff(self, other: Plan, rank: int = 0) -> str:
+        """What changes from this plan to `other`, as a unified diff of their texts; "" if nothing does.
+
+        Values bear their names here, not their numbers: one instruction more would number all that follow anew.
+        """
+        from .plan_text import named_lines
+
+        if not isinstance(other, Plan):
+            raise ArgumentError(f"other is {shorten(other)}", where="Plan.diff", allowed="A Plan")
+        before, after = (named_lines(plan.text(rank)) for plan in (self, other))
+        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm="", n=2))
+
+    def verify(self) -> Plan:
+        """Check the plan against its own rules (see `plan_verify`). Returns the plan; raises PlanError."""
+        from .plan_verify import verify_plan
+
+        verify_plan(self)
+        return self
+
+    def __repr__(self) -> str:
+        instrs = [i for _, i in self.instructions()]
+        messages = sum(i.is_communication for i in instrs)
+        return (
+            f"Plan({self.graph.name}, {self.device_num} devices, {len(instrs)} instructions, {messages} messages, "
+            f"{self.digest})"
+        )
+
+
+def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
+    """The plan of a finished draft, verified."""
+    actions = []
+    for part in range(
+        1 + max((i.micro_batch for phase in ("forward", "backward") for i in draft.program(phase)), default=0)
+    ):
+        actions.append(Action(0, "F", part, "forward"))
+        if draft.program("backward"):
+            actions.append(Action(0, "B", part, "backward"))
+    if draft.program("update"):
+        actions.append(Action(0, "update", 0, "update"))
+    programs = tuple((phase, draft.program(phase)) for phase in PHASES if draft.program(phase))
+    used = {n for _, p in programs for i in p for n in (*i.ins, i.out)} | {s for s, _, _ in draft.states}
+    used |= {i.name for i in draft.graph.inputs if i.role in ("data", "parameter", "step")} | set(draft.outputs)
+    plan = Plan(
+        graph=draft.graph,
+        config=draft.config,
+        stages=(Stage(0, draft.config.device_num, programs, tuple(actions)),),
+        values=tuple((n, v) for n, v in draft.values if n in used),
+        states=tuple(State(*s) for s in draft.states),
+        assignments=draft.assignments,
+        forward_assignments=draft.forward_assignments,
+        optimizer=draft.optimizer,
+        owners=draft.owners,
+        gradients=draft.gradients,
+        value_gradients=draft.value_gradients,
+        outputs=draft.outputs,
+        constants=tuple(
+            (n, str(a.dtype), a.shape, base64.b64encode(np.ascontiguousarray(a).tobytes()).decode())
+            for n, a in constants.items()
+        ),
+        notes=draft.notes,
+    )
+    return plan.verify()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        _number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float | int | bool:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+_PROGRAM = (Plan, Stage, Action, State, Graph, GraphInput, Node, Instr, Value)
+_CLASSES = {c.__name__: c for c in (*_PROGRAM, TensorLayout, Layout, LayoutStrategy, Origin, ParallelConfig)}
+
+
+def _encode(value: Any) -> Any:
+    name = type(value).__name__
+    if name in _CLASSES:
+        return {"is": name, **{f.name: _encode(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, tuple):
+        return [_encode(v) for v in value]
+    return value
+
+
+def _decode(data: Any) -> Any:
+    if isinstance(data, dict):
+        rest = {k: _decode(v) for k, v in data.items() if k != "is"}
+        return _CLASSES[data["is"]](**rest)
+    if isinstance(data, list):
+        return tuple(_decode(v) for v in data)
+    return data

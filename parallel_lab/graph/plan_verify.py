@@ -1,0 +1,164 @@
+"""The rules of a plan, checked instruction by instruction.
+
+    defined       every operand exists when it is read; every value is made once
+    kinds         only known kinds; operators are registered
+    shapes        an operator's slice shapes give the slice shape of its result; a message's shapes fit its group
+    layouts       forward operators have the layouts of their strategy; every message and slice brings each rank the
+                  elements that the table says
+    windows       a halo's slices lie side by side along its group, its windows reach direct neighbours only; an
+                  operator reads just the windows that its strategy asks for
+    buckets       what was started is waited for once; a part that is cut out of a bucket is what its own message would
+                  have brought
+    groups        axes exist, groups have at least two ranks; a sum's group holds addends of one sum, all different
+    state         every assignment has a source that was made, of the target's slice shape and dtype; gradients and
+                  outputs are made; a gradient is laid out as its parameter, and an update computes with no partial sum
+    owners        what one rank alone holds is read by that rank alone, or sent by it; messages are everybody's
+    stages        every rank belongs to one stage
+    schedule      actions name programs that exist, forward before backward before update
+
+What an instruction of one kind must fulfil stands with its kind, in `kinds.py`; here is what holds for all of them, and
+for the plan as a whole. A broken rule is a defect of a pass; the error shows the lines around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from ..base.errors import ParallelLabError, PlanError, message
+from .instr_checks import Makers
+from .ir import Instr
+from .kinds import KINDS
+
+_OF_BUCKETS = ("concat", "start", "wait", "split")  # what they carry is looked at where it comes out
+
+
+def verify_plan(plan) -> None:
+    """Raise PlanError at the first instruction that breaks a rule."""
+    made = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
+    ranks = [r for stage in plan.stages for r in stage.ranks]
+    if ranks != list(range(plan.device_num)):
+        raise PlanError(
+            f"the stages have {len(ranks)} ranks",
+            where="plan stages",
+            allowed=f"Ranks 0 to {plan.device_num - 1}, each once",
+        )
+    for stage in plan.stages:
+        known: Makers = dict.fromkeys(made)
+        programs = dict(stage.programs)
+        order, parts = (
+            [(a.program, a.micro_batch) for a in stage.actions],
+            {(p, i.micro_batch) for p, program in programs.items() for i in program},
+        )
+        if len(set(order)) < len(order) or not parts <= set(order) or not {p for p, _ in order} <= set(programs):
+            raise PlanError(
+                f"actions {[p for p, _ in order]} do not run the programs {sorted(programs)}", where="plan schedule"
+            )
+        for action in stage.actions:
+            phase, program = action.program, programs[action.program]
+            for position, instr in stage.part(action):
+                fault = _fault(plan, instr, known, phase)
+                if fault:
+                    raise PlanError(
+                        message(fault, where=f"plan, {phase} instruction {position}")
+                        + "\n"
+                        + _around(program, position)
+                    )
+                known[instr.out] = instr
+    assigned = (*plan.forward_assignments, *plan.assignments)
+    for what, name in [("the new value of " + t, s) for t, s in assigned] + [
+        ("the gradient of " + p, g) for p, g in plan.gradients
+    ]:
+        if name not in known:
+            raise PlanError(f"{what}, {name!r}, is never made", where="plan")
+    for stage in plan.stages:
+        kinds = [
+            (i.kind, i.out if i.kind == "start" else i.ins[0])
+            for _, p in stage.programs
+            for i in p
+            if i.kind in ("start", "wait")
+        ]
+        waits = Counter(name for kind, name in kinds if kind == "wait")
+        wrong = next((name for kind, name in kinds if kind == "start" and waits[name] != 1), None)
+        if wrong is not None:
+            raise PlanError(f"%{wrong} is started once and waited for {waits[wrong]} times", where="plan")
+    for name, gradient in plan.gradients:
+        a, b = plan.value(name), plan.value(gradient)
+        if a.shape != b.shape or b.layout is None or not b.layout.same_placement(a.layout):
+            raise PlanError(
+                f"the gradient of {name!r} is laid out as {b.layout}, the parameter as {a.layout}", where="plan"
+            )
+    for target, source in assigned:
+        a, b = plan.value(target), plan.value(source)
+        if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
+            raise PlanError(
+                f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})",
+                where="plan",
+            )
+        if plan.owner_of(source) not in (None, plan.owner_of(target)):
+            raise PlanError(
+                f"{target!r} takes the value of {source!r}, which rank {plan.owner_of(source)} alone holds",
+                where="plan",
+            )
+    for target, source in plan.forward_assignments:
+        a, b = plan.value(target), plan.value(source)
+        # a value without a layout is each rank's own (data_parallel: running statistics of its part of the batch)
+        if a.layout is None or (b.layout is not None and not a.layout.same_placement(b.layout)):
+            raise PlanError(
+                f"{target!r} is laid out as {a.layout} and takes a value laid out as {b.layout}", where="plan"
+            )
+    for name in plan.outputs:
+        if name not in known:
+            raise PlanError(f"output {name!r} is never made", where="plan")
+
+
+def _around(program: tuple[Instr, ...], position: int) -> str:
+    lines = []
+    for i in range(max(0, position - 2), min(len(program), position + 3)):
+        instr = program[i]
+        marker = "   <-- here" if i == position else ""
+        lines.append(
+            f"  {i:4} %{instr.out} = {instr.op_class or instr.kind}({', '.join('%' + n for n in instr.ins)}){marker}"
+        )
+    return "\n".join(lines)
+
+
+def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
+    kind = KINDS.get(instr.kind)
+    if kind is None:
+        return f"kind {instr.kind!r} is not known"
+    missing = [n for n in instr.ins if n not in known]
+    if missing:
+        return f"%{missing[0]} is read before it is made"
+    if instr.out in known:
+        return f"%{instr.out} is made twice"
+    if instr.owner is not None and (instr.is_communication or not 0 <= instr.owner < plan.device_num):
+        return (
+            f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
+            if instr.is_communication
+            else f"there is no rank {instr.owner}"
+        )
+    reader = instr.attr("root") if instr.kind == "broadcast" else instr.owner
+    elsewhere = next((n for n in instr.ins if plan.owner_of(n) not in (None, reader)), None)
+    if elsewhere is not None:
+        return (
+            f"%{elsewhere} is held by rank {plan.owner_of(elsewhere)} alone, and read by "
+            f"{'all' if reader is None else reader}"
+        )
+    if instr.out not in plan.value_table:
+        return f"%{instr.out} has no entry in the value table"
+    size = math.prod(instr.device_matrix)
+    if instr.device_matrix and size != plan.device_num:
+        return f"device matrix {instr.device_matrix} has {size} ranks, the plan has {plan.device_num}"
+    taken = (*instr.axes, *(a for axes in instr.offset_axes for a in axes))
+    if any(not 0 <= a < len(instr.device_matrix) for a in taken) or len(set(taken)) < len(taken):
+        return f"axes {taken} are not different axes of device matrix {instr.device_matrix}"
+    if kind.operands not in (None, len(instr.ins)):
+        return f"{instr.kind} has {len(instr.ins)} operands, and takes one"
+    partial = next((n for n in instr.ins if (layout := plan.value(n).layout) is not None and layout.is_partial), None)
+    if phase == "update" and partial is not None and instr.kind not in ("all_reduce", *_OF_BUCKETS):
+        return f"%{partial} is a partial sum, and updates take whole gradients"
+    try:
+        return kind.verify(plan, instr, known, phase)
+    except ParallelLabError as error:
+        return str(error)

@@ -1,0 +1,426 @@
+"""The strategy file: how every parameter is cut and with which strategy every operator was compiled, as JSON.
+
+    save_strategy(plan, "strategy.json")
+    load_strategy("strategy.json").layouts                {"fc.weight": TensorLayout(...)}
+    load_strategy("strategy.json").strategies             {"fc.matmul": ((2, 4), (4, 1))}
+
+What MindSpore keeps in its strategy files is here under the same words: per parameter device_matrix, tensor_map,
+slice_shape, field_size (0: cut evenly), the steps of the optimizer shard, its stages; per operator its strategy; the
+stages. The format is ours, with a version; the name may end in .json, .ckpt or anything else. A folder ("./") stands
+for the file strategy.json in it. Reading has limits (base/plain_json.py), and what does not fit together is refused.
+
+Checkpoints of ours do not need it, they know their layouts; a strategy file tells how to cut for a run that is still to
+come, or brings its operator strategies back.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import (
+    CheckpointError,
+    CheckpointFolderError,
+    CheckpointTypeError,
+    CheckpointWriteError,
+    DataFileError,
+    LayoutError,
+    shorten,
+)
+from ..base.files import write_whole
+from ..base.plain_json import MAX_BYTES, dump_json, parse_json
+from ..layout.named_layout import Layout, LayoutStrategy
+from ..layout.tensor_layout import TensorLayout
+from .plan import Plan
+
+FORMAT = "parallel_lab-strategy"
+VERSION = 1
+DEFAULT_NAME = "strategy.json"  # in a folder
+MAX_RANKS = 1 << 20
+
+Counts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ParameterStrategy:
+    """How one parameter is cut.
+
+    shape           of the whole
+    field_size      0: cut evenly, as always here
+    opt_shard_step, opt_shard_size   of the optimizer shard; 0: none
+    stages          pipeline stages that hold it
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: TensorLayout
+    trainable: bool = True
+    field_size: int = 0
+    opt_shard_step: int = 0
+    opt_shard_size: int = 0
+    stages: tuple[int, ...] = (0,)
+
+    @property
+    def slice_shape(self) -> tuple[int, ...]:
+        """Shape of one rank's part."""
+        return self.layout.slice_shape(self.shape)
+
+
+@dataclass(frozen=True)
+class OperatorStrategy:
+    """With which strategy one operator was compiled.
+
+    name      of the value it makes, unique in the plan: "fc.matmul"
+    op        MindSpore's class name
+    strategy  slices per dim of every input; or layouts with named axes. None: it had none (data_parallel)
+    source    who chose it: "user", "default", or the search
+    """
+
+    name: str
+    op: str
+    strategy: Counts | LayoutStrategy | None
+    out_strategy: Counts | LayoutStrategy | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class StrategyFile:
+    """A strategy file.  stages: (first rank, number of ranks) of each pipeline stage."""
+
+    device_num: int
+    parameters: tuple[ParameterStrategy, ...]
+    operators: tuple[OperatorStrategy, ...] = ()
+    stages: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, ParameterStrategy]:
+        """{parameter: how it is cut}."""
+        return {p.name: p for p in self.parameters}
+
+    @property
+    def layouts(self) -> dict[str, TensorLayout]:
+        """{parameter: its layout}."""
+        return {p.name: p.layout for p in self.parameters}
+
+    @property
+    def strategies(self) -> dict[str, Counts | LayoutStrategy]:
+        """{operator: its strategy}, of those that have one."""
+        return {o.name: o.strategy for o in self.operators if o.strategy is not None}
+
+
+# ---- writing ----
+
+
+def strategy_path(path: str | os.PathLike[str]) -> Path:
+    """The file that `path` stands for: in a folder, which must be there or be written with a "/" at the end,
+    strategy.json.
+
+    Raises CheckpointTypeError for anything but a str or Path, CheckpointError for an empty one.
+
+    >>> strategy_path("out/").as_posix(), strategy_path("train.ckpt").as_posix()
+    ('out/strategy.json', 'train.ckpt')
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise CheckpointTypeError(
+            f"the strategy file is {shorten(path)}", where="strategy file", allowed="The name of a file, as str"
+        )
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise CheckpointError(
+            f"the strategy file is {shorten(text)}", where="strategy file", allowed="The name of a file"
+        )
+    return Path(text) / DEFAULT_NAME if text.endswith("/") or os.path.isdir(text) else Path(text)
+
+
+def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> StrategyFile:
+    """What the strategy file of a plan holds.  only_trainable_params  False: also parameters that are not trained
+    (running statistics).
+    """
+    parameters = []
+    for one in plan.parameters:
+        layout = plan.value(one.name).layout
+        if layout is not None and (one.trainable or not only_trainable_params):
+            stages = tuple(i for i, stage in enumerate(plan.stages) if layout.device_num == stage.count)
+            size, step = _optimizer_shard(plan, one.name)
+            held = {"opt_shard_step": step, "opt_shard_size": size, "stages": stages or (0,)}
+            parameters.append(ParameterStrategy(one.name, tuple(one.shape), one.dtype, layout, one.trainable, **held))
+    operators = tuple(
+        OperatorStrategy(n.name, n.op_class, n.strategy, n.out_strategy, n.strategy_source) for n in plan.graph.nodes
+    )
+    return StrategyFile(
+        plan.device_num, tuple(parameters), operators, tuple((stage.first, stage.count) for stage in plan.stages)
+    )
+
+
+def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
+    """(ranks that share a slice of a parameter, distance from one of them to the next) in the optimizer parallel; (0,
+    0): it is not cut.
+    """
+    for _, instr in plan.instructions("forward"):
+        if name in instr.carried and instr.message == "all_gather":
+            group = instr.group(0)
+            return len(group), (group[-1] - group[0]) // (len(group) - 1)
+    return 0, 0
+
+
+def save_strategy(
+    plan: Plan | StrategyFile, path: str | os.PathLike[str], *, only_trainable_params: bool = True
+) -> Path:
+    """Write the strategy file of a plan, atomically, and return its path; folders that are not there are made.
+
+    All ranks of a world may write the same file: they write the same. Raises CheckpointWriteError (an OSError) where it
+    cannot be written.
+    """
+    real = strategy_path(path)
+    strategy = (
+        plan if isinstance(plan, StrategyFile) else plan_strategy(plan, only_trainable_params=only_trainable_params)
+    )
+    text = dump_json(_to_plain(strategy)) + "\n"
+    _from_plain(
+        parse_json(text.encode(), str(real), CheckpointError), str(real)
+    )  # what could not be read again is not written
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        return write_whole(real, text)
+    except (DataFileError, OSError) as error:
+        raise CheckpointWriteError(f"the strategy cannot be written: {error}", where=str(real)) from error
+
+
+def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
+    parameters = {
+        p.name: {
+            **{"shape": list(p.shape), "dtype": p.dtype, "device_matrix": list(p.layout.device_matrix)},
+            **{
+                "tensor_map": [list(axes) for axes in p.layout.tensor_map],
+                "slice_shape": list(p.slice_shape),
+                "trainable": p.trainable,
+            },
+            **{
+                "field_size": p.field_size,
+                "opt_shard_step": p.opt_shard_step,
+                "opt_shard_size": p.opt_shard_size,
+                "stages": list(p.stages),
+            },
+        }
+        for p in strategy.parameters
+    }
+    operators = {
+        o.name: {
+            "op": o.op,
+            "strategy": _strategy_to_plain(o.strategy),
+            "out_strategy": _strategy_to_plain(o.out_strategy),
+            "source": o.source,
+        }
+        for o in strategy.operators
+    }
+    stages = [list(stage) for stage in strategy.stages]
+    head = {"format": FORMAT, "version": VERSION, "device_num": strategy.device_num, "stages": stages}
+    return {**head, "parameters": parameters, "operators": operators}
+
+
+def _strategy_to_plain(strategy: Any) -> Any:
+    """Counts as lists of ints; layouts with named axes as objects, over one device matrix."""
+    if strategy is None:
+        return None
+    if any(isinstance(entry, Layout) for entry in strategy):
+        first = strategy[0]
+        dims = [
+            None if entry.dims is None else [list(d) if isinstance(d, tuple) else d for d in entry.dims]
+            for entry in strategy
+        ]
+        named = {"device_matrix": list(first.device_matrix), "alias_name": list(first.alias_name), "dims": dims}
+        return {**named, "nd_tp": bool(getattr(strategy, "nd_tp", False))}
+    return [list(counts) for counts in strategy]
+
+
+# ---- reading ----
+
+
+def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
+    """Read a strategy file. Raises CheckpointError (a ValueError) if there is none, or it is not one, naming the
+    field.
+    """
+    real = strategy_path(path)
+    where = str(real)
+    try:
+        if real.is_dir():
+            raise CheckpointFolderError("it is a folder", where=where, allowed="A strategy file")
+        if not real.is_file():
+            hint = "strategy_ckpt_save_file of the run that trained names it"
+            raise CheckpointError(
+                "there is no such strategy file", where=where, allowed="A file that save_strategy wrote", hint=hint
+            )
+        with real.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"it cannot be read: {error.strerror}", where=where) from error
+    return _from_plain(parse_json(data, where, CheckpointError), where)
+
+
+class _Field:
+    """Takes fields out of JSON objects, and says which one is wrong."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def refuse(self, at: str, value: Any, allowed: str) -> CheckpointError:
+        return CheckpointError(f"{at} is {shorten(value)}", where=self.where, allowed=allowed)
+
+    def table(self, at: str, value: Any, keys: set[str] | None = None) -> dict[str, Any]:
+        if not isinstance(value, dict) or keys is not None and set(value) != keys:
+            raise self.refuse(at, value, "An object" + (f" with {', '.join(sorted(keys))}" if keys else ""))
+        return value
+
+    def number(self, at: str, value: Any, least: int = 0, most: int = 1 << 40) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise self.refuse(at, value, f"An int from {least} to {most}")
+        return value
+
+    def text(self, at: str, value: Any, *, may_be_empty: bool = False) -> str:
+        if not isinstance(value, str) or not (value or may_be_empty) or value and not value.isprintable():
+            raise self.refuse(at, value, "Printable text")
+        return value
+
+    def numbers(self, at: str, value: Any, least: int = 0) -> tuple[int, ...]:
+        if not isinstance(value, list):
+            raise self.refuse(at, value, "A list of ints")
+        return tuple(self.number(at, n, least) for n in value)
+
+    def lists(self, at: str, value: Any, least: int = 0) -> tuple[tuple[int, ...], ...]:
+        if not isinstance(value, list):
+            raise self.refuse(at, value, "A list of lists of ints")
+        return tuple(self.numbers(at, n, least) for n in value)
+
+
+def _from_plain(content: Any, where: str) -> StrategyFile:
+    field = _Field(where)
+    keys = {"format", "version", "device_num", "stages", "parameters", "operators"}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError("it is not a strategy file", where=where, allowed="JSON that save_strategy wrote")
+    if content.get("version") != VERSION:
+        raise CheckpointError(f"version {shorten(content.get('version'))}", where=where, allowed=f"Version {VERSION}")
+    field.table("the content", content, keys)
+    device_num = field.number("device_num", content["device_num"], 1, MAX_RANKS)
+    stages = field.lists("stages", content["stages"])
+    for stage in stages:
+        if len(stage) != 2 or stage[1] < 1 or sum(stage) > device_num:
+            raise field.refuse(
+                "stages", list(map(list, stages)), f"Pairs of first rank and number of ranks, within {device_num}"
+            )
+    parameters = tuple(
+        _parameter(field, n, p, device_num, len(stages))
+        for n, p in field.table("parameters", content["parameters"]).items()
+    )
+    operators = tuple(
+        _operator(field, n, o, device_num) for n, o in field.table("operators", content["operators"]).items()
+    )
+    return StrategyFile(device_num, parameters, operators, stages)
+
+
+def _parameter(field: _Field, name: str, given: Any, device_num: int, stage_count: int) -> ParameterStrategy:
+    at = f"parameters[{shorten(name)}]"
+    field.text(f"the name in {at}", name)
+    keys = {"shape", "dtype", "device_matrix", "tensor_map", "slice_shape", "trainable"}
+    field.table(at, given, keys | {"field_size", "opt_shard_step", "opt_shard_size", "stages"})
+    shape, slice_shape = (
+        field.numbers(f"{at}.shape", given["shape"]),
+        field.numbers(f"{at}.slice_shape", given["slice_shape"]),
+    )
+    matrix, entries = (
+        field.numbers(f"{at}.device_matrix", given["device_matrix"], 1),
+        field.lists(f"{at}.tensor_map", given["tensor_map"]),
+    )
+    try:
+        layout = TensorLayout(matrix, entries)
+        found = layout.slice_shape(shape)
+    except LayoutError as error:
+        raise CheckpointError(f"{at}: {error}", where=field.where) from None
+    if found != slice_shape:
+        raise field.refuse(f"{at}.slice_shape", list(slice_shape), f"{list(found)}, by the layout")
+    if device_num % math.prod(matrix):
+        raise field.refuse(f"{at}.device_matrix", list(matrix), f"A product that divides the {device_num} devices")
+    if not isinstance(given["trainable"], bool):
+        raise field.refuse(f"{at}.trainable", given["trainable"], "true or false")
+    if field.number(f"{at}.field_size", given["field_size"]):
+        raise field.refuse(f"{at}.field_size", given["field_size"], "0: parameters are split evenly")
+    held = field.numbers(f"{at}.stages", given["stages"])
+    if any(stage >= max(stage_count, 1) for stage in held):
+        raise field.refuse(f"{at}.stages", list(held), f"Numbers below {max(stage_count, 1)}")
+    shard = [field.number(f"{at}.{key}", given[key], -1, MAX_RANKS) for key in ("opt_shard_step", "opt_shard_size")]
+    return ParameterStrategy(
+        name, shape, field.text(f"{at}.dtype", given["dtype"]), layout, given["trainable"], 0, *shard, held
+    )
+
+
+def _operator(field: _Field, name: str, given: Any, device_num: int) -> OperatorStrategy:
+    at = f"operators[{shorten(name)}]"
+    field.text(f"the name in {at}", name)
+    field.table(at, given, {"op", "strategy", "out_strategy", "source"})
+    strategy, out_strategy = (
+        _strategy_from_plain(field, f"{at}.{key}", given[key], device_num) for key in ("strategy", "out_strategy")
+    )
+    source = field.text(f"{at}.source", given["source"], may_be_empty=True)
+    return OperatorStrategy(name, field.text(f"{at}.op", given["op"]), strategy, out_strategy, source)
+
+
+def _strategy_from_plain(field: _Field, at: str, given: Any, device_num: int) -> Counts | LayoutStrategy | None:
+    if given is None:
+        return None
+    if isinstance(given, dict):
+        field.table(at, given, {"device_matrix", "alias_name", "dims", "nd_tp"})
+        if (
+            not isinstance(given["dims"], list)
+            or not isinstance(given["alias_name"], list)
+            or not isinstance(given["nd_tp"], bool)
+        ):
+            raise field.refuse(at, given, "Lists under alias_name and dims, true or false under nd_tp")
+        try:
+            layout = Layout(field.numbers(f"{at}.device_matrix", given["device_matrix"], 1), tuple(given["alias_name"]))
+            if layout.device_num > MAX_RANKS:
+                raise field.refuse(f"{at}.device_matrix", given["device_matrix"], f"At most {MAX_RANKS} ranks")
+            return LayoutStrategy(tuple(_called(layout, dims) for dims in given["dims"]), given["nd_tp"])
+        except (LayoutError, TypeError) as error:
+            raise CheckpointError(f"{at}: {error}", where=field.where) from None
+    counts = field.lists(at, given, 1)
+    if any(math.prod(one) > device_num for one in counts):
+        raise field.refuse(at, given, f"At most {device_num} slices per input")
+    return counts
+
+
+def _called(layout: Layout, dims: Any) -> Layout:
+    return layout if dims is None else layout(*(tuple(d) if isinstance(d, list) else d for d in dims))
+
+
+def parameter_layouts(strategy: Mapping[str, Any]) -> dict[str, TensorLayout | None]:
+    """{name: TensorLayout or None} of a dict whose values are TensorLayouts, layouts with named axes,
+    ParameterStrategies, None, or lists that begin with a device matrix and a tensor map, as MindSpore's. Raises
+    CheckpointError (a ValueError) naming the entry.
+    """
+    return {name: as_layout(value, f"strategy[{shorten(name)}]") for name, value in strategy.items()}
+
+
+def as_layout(value: Any, where: str) -> TensorLayout | None:
+    """One value of such a dict as a TensorLayout; None: whole. Raises CheckpointError (a ValueError)."""
+    allowed = "A TensorLayout, a Layout, or a list of a device matrix and a tensor map"
+    try:
+        if value is None or isinstance(value, TensorLayout):
+            return value
+        if isinstance(value, ParameterStrategy):
+            return value.layout
+        if isinstance(value, Layout):
+            return value.tensor_layout()
+        if isinstance(value, (list, tuple)) and len(value) >= 2:
+            return TensorLayout(
+                tuple(value[0]), tuple(tuple(e) if isinstance(e, (list, tuple)) else e for e in value[1])
+            )
+    except (LayoutError, TypeError) as error:
+        raise CheckpointError(f"it is {shorten(value)}: {error}", where=where, allowed=allowed) from None
+    raise CheckpointError(f"it is {shorten(value)}", where=where, allowed=allowed)

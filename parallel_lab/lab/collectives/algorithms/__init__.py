@@ -1,0 +1,3 @@
+"""Collective algorithms by name (ring, tree, recursive doubling, direct): lists of sends that can be counted, timed,
+stepped through and run.
+"""

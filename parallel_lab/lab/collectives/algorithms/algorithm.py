@@ -1,0 +1,512 @@
+"""Collective algorithms by name, to be counted, timed, stepped through and run on any ranks.
+
+    ring = algorithm("all_reduce", "ring", ranks=4)
+    print(ring.to_text())                                     # rounds, each a list of sends
+    ring.counts()[2].messages, ring.time_s(1 << 20, link)     # what rank 2 sends; seconds under alpha-beta
+    ring.run([x0, x1, x2, x3])                                # on arrays, in this process
+
+    total = run_algorithm(comm, "all_reduce", "ring", x)      # on real ranks: in a worker; with None for comm in a
+    %%ranks cell
+
+Each algorithm has its own order of addition, fixed by its list of sends (`walk.py`), and gives the same bits wherever
+it runs; `direct` adds in rank order and gives those of `comm.all_reduce`. A list of sends of your own is one too:
+`custom_algorithm("all_reduce", rounds, ranks=4)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ....base.cluster import Link
+from ....base.errors import ArgumentError, CollectiveMismatch, ShapeError, WorldError, shorten
+from ....base.hooks import current_world
+from ....base.origin import caller
+from ....ops.collectives.definitions import MESSAGES, Formula, combine
+from ....run.communicator import Request, check_request
+from ....run.simulator import simulate
+from .rounds import ROOTED, Phase, Send
+from .table import algorithm_names, recipe_of, rounds_of, text_for
+from .walk import Arrival, Verdict, Walk, as_rounds, check_algorithm, usual_chunks, walk
+
+CONTENTION = ("none", "hops")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one rank does; amounts are fractions of S, the whole tensor (`rounds.py` says what S is of each
+    collective).
+    """
+
+    rank: int
+    messages: int
+    received_messages: int
+    sent: Fraction
+    received: Fraction
+    added: Fraction
+
+    def sent_bytes(self, size_bytes: int) -> Fraction:
+        """Bytes sent when S has `size_bytes` and is cut evenly."""
+        return self.sent * size_bytes
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A collective as a list of sends.
+
+    kind, name   such as "all_reduce", "ring"
+    ranks        group size
+    phases       rounds that belong together, with a name
+    chunks       pieces of the data that are sent by number
+    root         position of the root in the group
+    formula      closed forms, of an algorithm with a known name
+    words        the idea in one sentence
+    """
+
+    kind: str
+    name: str
+    ranks: int
+    phases: tuple[Phase, ...]
+    chunks: int
+    root: int = 0
+    formula: Formula | None = None
+    words: str = ""
+
+    # the list
+
+    @cached_property
+    def rounds(self) -> tuple[tuple[Send, ...], ...]:
+        """All rounds, whatever their phase. Sends of one round happen at the same time."""
+        return tuple(sends for part in self.phases for sends in part.rounds)
+
+    @cached_property
+    def walked(self) -> Walk:
+        """What lies where after each round: `walked.states[t][rank][chunk]`."""
+        return walk(self.kind, self.rounds, self.ranks, self.chunks, self.root)
+
+    def check(self) -> Verdict:
+        """Whether the sends do what the collective promises."""
+        return check_algorithm(self.kind, self.rounds, self.ranks, chunks=self.chunks, root=self.root)
+
+    def arrivals(self, number: int) -> tuple[Arrival, ...]:
+        """Chunks that come in round `number`, counted from 1."""
+        return tuple(
+            Arrival(s.source, s.destination, chunk, s.add) for s in self.rounds[number - 1] for chunk in s.chunks
+        )
+
+    def phase_of(self, number: int) -> str:
+        """Name of the phase to which round `number` belongs, counted from 1."""
+        for part in self.phases:
+            if number <= len(part.rounds):
+                return part.name
+            number -= len(part.rounds)
+        raise ArgumentError(
+            f"round {number + len(self.rounds)}", where=self.name, allowed=f"Rounds run from 1 to {len(self.rounds)}"
+        )
+
+    # counting
+
+    def counts(self, rounds: int | None = None) -> tuple[Counts, ...]:
+        """What each rank sends, receives and adds; with `rounds`, in the first so many."""
+        sent, received, added = ([0] * self.ranks for _ in range(3))
+        out, into = [0] * self.ranks, [0] * self.ranks
+        for sends in self.rounds[:rounds]:
+            for send in sends:
+                out[send.source] += 1
+                into[send.destination] += 1
+                sent[send.source] += len(send.chunks)
+                received[send.destination] += len(send.chunks)
+                added[send.destination] += len(send.chunks) * send.add
+        part = Fraction(1, self.chunks)
+        return tuple(
+            Counts(r, out[r], into[r], sent[r] * part, received[r] * part, added[r] * part) for r in range(self.ranks)
+        )
+
+    def round_times_s(
+        self, size_bytes: float, link: Link, *, gamma_s_per_byte: float = 0.0, contention: str = "none"
+    ) -> tuple[float, ...]:
+        """Seconds of each round.
+
+        size_bytes   of S
+        link         alpha and beta of every link; gamma_s_per_byte: of adding
+        contention   "none": every pair has a link of its own. "hops": the ranks stand in a ring and a message occupies
+                     every link on its way, so that its bytes take as many times as long as it has hops
+
+        A rank's port sends one message after the other, and receives while it sends. A round takes as long as its
+        busiest rank:
+        max(sending, receiving) + adding.
+        """
+        if contention not in CONTENTION:
+            raise ArgumentError(
+                f"contention={shorten(contention)}", where=f"{self.kind} by {self.name}", allowed=f"One of {CONTENTION}"
+            )
+        if size_bytes < 0:
+            raise ArgumentError(f"size_bytes={size_bytes}", where=f"{self.kind} by {self.name}", allowed="At least 0")
+        chunk_bytes, times = size_bytes / self.chunks, []
+        for sends in self.rounds:
+            busy_s = np.zeros((3, self.ranks))
+            for send in sends:
+                hops = ring_distance(send.source, send.destination, self.ranks) if contention == "hops" else 1
+                taken_s = link.time_s(chunk_bytes * len(send.chunks) * hops)
+                busy_s[0, send.source] += taken_s
+                busy_s[1, send.destination] += taken_s
+                busy_s[2, send.destination] += chunk_bytes * len(send.chunks) * gamma_s_per_byte * send.add
+            times.append(float((np.maximum(busy_s[0], busy_s[1]) + busy_s[2]).max(initial=0.0)))
+        return tuple(times)
+
+    def time_s(
+        self, size_bytes: float, link: Link, *, gamma_s_per_byte: float = 0.0, contention: str = "none"
+    ) -> float:
+        """Seconds of all rounds, one after the other; see `round_times_s`.
+
+        >>> algorithm("all_reduce", "ring", ranks=4).time_s(8_000, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
+        1.8e-05
+        """
+        return sum(self.round_times_s(size_bytes, link, gamma_s_per_byte=gamma_s_per_byte, contention=contention))
+
+    # running
+
+    def run(
+        self, values: Sequence[Any], reduce: str = "sum", *, dim: int = 0, split_dim: int = 0, concat_dim: int = 0
+    ) -> list[np.ndarray | None]:
+        """Walk through the rounds with arrays, one per rank; the replies, as the collective of that name gives them.
+
+        values   of broadcast and scatter only the root's is read
+        """
+        if len(values) != self.ranks:
+            raise ShapeError(
+                f"{len(values)} values", where=f"{self.kind} by {self.name}", allowed=f"{self.ranks}, one per rank"
+            )
+        like = None if values[self.root] is None else np.asarray(values[self.root])
+        programs = []
+        for rank, value in enumerate(values):
+            given = np.zeros_like(like) if self.kind == "broadcast" and value is None and like is not None else value
+            programs.append(
+                self.program(rank, given, reduce=reduce, dim=dim, split_dim=split_dim, concat_dim=concat_dim)
+            )
+        return simulate(programs)
+
+    def program(
+        self,
+        rank: int,
+        x: Any = None,
+        *,
+        group: Sequence[int] | None = None,
+        reduce: str = "sum",
+        dim: int = 0,
+        split_dim: int = 0,
+        concat_dim: int = 0,
+        origin: str = "",
+    ) -> Generator[Request, Any, np.ndarray | None]:
+        """A rank program: yields a send or a recv for each message of this rank, and returns the reply.
+
+        x      this rank's value; of scatter None off the root, of broadcast an array like the root's, which is not read
+        group  ranks at the positions 0 ... ranks - 1; default those numbers themselves
+        reduce, dim, split_dim, concat_dim   as for the collective of that kind;  origin: for messages about this call
+
+        In each round all sends come first, then the recvs: a send never waits for its receiver.
+
+        Raises ArgumentError where the list of sends is no such collective (`check`), ShapeError and CollectiveMismatch
+        for values that cannot be.
+        """
+        verdict = self.check() if self.formula is None else None
+        if verdict is not None and not verdict:
+            raise ArgumentError(verdict.text.rstrip("."), where=f"{self.kind} by {self.name}")
+        members = tuple(range(self.ranks)) if group is None else tuple(group)
+        if len(members) != self.ranks:
+            raise CollectiveMismatch(
+                f"group {members}", where=f"{self.kind} by {self.name}", allowed=f"{self.ranks} ranks"
+            )
+        fields: dict[str, Any] = {
+            "reduce": reduce,
+            "dim": dim,
+            "split_dim": split_dim,
+            "concat_dim": concat_dim,
+            "origin": origin,
+        }
+        if self.kind in ROOTED:
+            fields["root"] = members[self.root]
+        if x is not None:
+            x = np.asarray(x)
+            x = np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(
+                x.shape
+            )  # ascontiguousarray makes (1,) of ()
+        whole = Request(self.kind, members, x, **fields)
+        check_request(whole, rank, members)
+        if x is None and self.kind == "broadcast":
+            hint = "np.empty_like of the root's, for instance: the pieces do not say how large the whole is"
+            raise ShapeError(
+                f"rank {rank} broadcasts by {self.name} without a value", allowed="An array like the root's", hint=hint
+            )
+        return self._program(members.index(rank), whole)
+
+    def _program(self, me: int, whole: Request) -> Generator[Request, Any, np.ndarray | None]:
+        members, data = whole.group, self._pieces(me, whole)
+        shape = next((piece.shape for piece in data.values()), None)
+        for number, sends in enumerate(self.rounds, 1):
+            note = f"{whole.origin or self.kind} ({self.name}, round {number} of {len(self.rounds)})"
+            for send in sends:
+                if send.source == me:
+                    yield Request(
+                        "send",
+                        (members[me], members[send.destination]),
+                        self._packed([data[c] for c in send.chunks]),
+                        origin=note,
+                    )
+            arrived: dict[int, list[tuple[int, np.ndarray, bool]]] = {}
+            for send in sends:
+                if send.destination == me:
+                    got = yield Request("recv", (members[send.source], members[me]), origin=note)
+                    for chunk, piece in zip(send.chunks, self._unpacked(got, send.chunks, whole, shape), strict=True):
+                        arrived.setdefault(chunk, []).append((send.source, piece, send.add))
+            for chunk, found in arrived.items():
+                if found[0][2]:
+                    parts = sorted(
+                        [(me, data[chunk]), *((source, piece) for source, piece, _ in found)], key=lambda part: part[0]
+                    )
+                    data[chunk] = combine(
+                        [piece for _, piece in parts], "sum" if whole.reduce == "mean" else whole.reduce
+                    )
+                else:
+                    data[chunk] = found[0][1]
+        return self._reply(me, whole, data)
+
+    def _bounds(self, size: int) -> list[tuple[int, int]]:
+        """Flat range of each chunk of a value of `size` elements that is cut without regard to its dims; sizes differ
+        by one at most.
+        """
+        return [(c * size // self.chunks, (c + 1) * size // self.chunks) for c in range(self.chunks)]
+
+    @property
+    def _flat(self) -> bool:
+        return MESSAGES[self.kind].chunks == "chunk"
+
+    def _pieces(self, me: int, whole: Request) -> dict[int, np.ndarray]:
+        """The chunks that lie on this rank at the start. They may be views: nothing is ever written into them."""
+        value, n, definition = whole.value, self.ranks, MESSAGES[self.kind]
+        if definition.sender == "root" and me != self.root:
+            return {}
+        if self._flat:
+            flat = value.reshape(-1)
+            return {c: flat[a:b] for c, (a, b) in enumerate(self._bounds(flat.size))}
+        if not definition.cut:
+            return {me: value}
+        cut = np.split(value, n, axis=getattr(whole, definition.cut))
+        return {(me * n + i if definition.chunks == "pair" else i): piece for i, piece in enumerate(cut)}
+
+    def _packed(self, pieces: list[np.ndarray]) -> np.ndarray:
+        """Several chunks as one message: flat ones one after the other, pieces of equal shape stacked."""
+        if len(pieces) == 1:
+            return np.ascontiguousarray(pieces[0]).reshape(pieces[0].shape)
+        return np.concatenate(pieces) if self._flat else np.stack(pieces)
+
+    def _unpacked(
+        self, got: np.ndarray, chunks: tuple[int, ...], whole: Request, shape: tuple[int, ...] | None
+    ) -> list[np.ndarray]:
+        """The chunks of a message. shape: of this rank's own pieces, which those of all ranks must have; None off the
+        root of a scatter.
+        """
+        bounds = self._bounds(whole.value.size) if self._flat else []
+        sizes = [bounds[c][1] - bounds[c][0] for c in chunks] if self._flat else []
+        wanted = (sum(sizes),) if self._flat else shape if shape is None or len(chunks) == 1 else (len(chunks), *shape)
+        dtype = got.dtype if whole.value is None else whole.value.dtype
+        if wanted not in (None, got.shape) or got.dtype != dtype:
+            what = f"{got.dtype} {got.shape} arrived, and {dtype} {wanted} was expected"
+            raise CollectiveMismatch(
+                what, where=whole.origin or self.kind, allowed="Values of one shape and dtype on all ranks"
+            )
+        if self._flat:
+            return np.split(got, np.cumsum(sizes)[:-1])
+        return list(got) if len(chunks) > 1 else [got]
+
+    def _reply(self, me: int, whole: Request, data: dict[int, np.ndarray]) -> np.ndarray | None:
+        n, definition = self.ranks, MESSAGES[self.kind]
+        if definition.receiver == "root" and me != self.root:
+            return None
+        if self._flat:
+            joined = np.concatenate([data[c] for c in range(self.chunks)]).reshape(whole.value.shape)
+        elif not definition.join:
+            joined = np.array(data[me], order="C")
+        else:
+            numbers = [i * n + me for i in range(n)] if definition.chunks == "pair" else list(range(n))
+            axis = getattr(whole, definition.join)
+            joined = np.ascontiguousarray(np.concatenate([data[c] for c in numbers], axis=axis))
+        if definition.reducing and whole.reduce == "mean":
+            np.divide(joined, joined.dtype.type(n), out=joined)
+        return joined
+
+    # words
+
+    def to_text(self, size_bytes: int | None = None) -> str:
+        """The rounds as text, then what each rank sends."""
+        lines = [f"{self.kind} by {self.name}, {self.ranks} ranks, {self.chunks} chunks: {len(self.rounds)} rounds"]
+        if self.words:
+            lines.append(f"{self.words}.")
+        number = 0
+        for part in self.phases:
+            for sends in part.rounds:
+                number += 1
+                lines.append(f"  {number:>3}  {part.name:<14} " + "   ".join(str(send) for send in sends))
+        for c in self.counts():
+            size = "" if size_bytes is None else f" = {float(c.sent_bytes(size_bytes)):g} bytes"
+            lines.append(
+                f"  rank {c.rank} sends {c.messages} messages, {c.sent} S{size}; receives {c.received_messages}, "
+                f"{c.received} S"
+            )
+        if self.formula is not None:
+            f = self.formula
+            rounds, messages, sent, time = (
+                text_for(x, self.ranks) for x in (f.rounds_text, f.messages_text, f.sent_text, f.time_text)
+            )
+            lines.append(f"  formula: {rounds} rounds; the busiest rank sends {messages} messages, {sent}; time {time}")
+        return "\n".join(lines)
+
+
+# ---- making one ----
+
+
+@lru_cache(maxsize=256)
+def algorithm(kind: str, name: str, ranks: int, *, root: int = 0, segments: int | None = None) -> Algorithm:
+    """An algorithm by name.
+
+    kind      one of KINDS;  name: one of `algorithm_names(kind)`
+    ranks     group size
+    root      position of the root in the group (broadcast, reduce, scatter, gather)
+    segments  pieces that follow each other down a chain ("ring" of broadcast and reduce); default: one per rank
+
+    Raises ArgumentError for names that are not known, with the nearest, and for a number of ranks that the algorithm
+    cannot take, with one that can.
+    """
+    phases, recipe = rounds_of(kind, name, ranks, root, segments), recipe_of(kind, name)
+    chunks = usual_chunks(kind, ranks) if recipe.chunks is None else recipe.chunks(ranks, segments or ranks)
+    return Algorithm(kind, name, ranks, phases, chunks, root, recipe.formula, recipe.words)
+
+
+def custom_algorithm(
+    kind: str, rounds: Iterable[Any], ranks: int, *, chunks: int | None = None, root: int = 0, name: str = "my own"
+) -> Algorithm:
+    """Your own list of sends as an algorithm: rounds of `Send`s or of (source, destination, chunk or chunks, "add" or
+    "store").
+
+    It may be wrong (`check()` says where, and it can be stepped through until there); `run` and `program` refuse it
+    then.
+    """
+    check_algorithm(kind, (), ranks, chunks=chunks, root=root)
+    return Algorithm(
+        kind,
+        name,
+        ranks,
+        (Phase("", as_rounds(rounds)),),
+        usual_chunks(kind, ranks) if chunks is None else chunks,
+        root,
+    )
+
+
+def best_algorithm(
+    kind: str,
+    ranks: int,
+    size_bytes: float,
+    link: Link,
+    *,
+    gamma_s_per_byte: float = 0.0,
+    contention: str = "none",
+    among: Sequence[str] | None = None,
+) -> Algorithm:
+    """The algorithm that takes the least time for S of `size_bytes`; of equal ones the first in `algorithm_names`.
+
+    >>> link = Link(alpha_s=5e-6, beta_s_per_byte=1e-10)
+    >>> names = ("ring", "recursive_doubling")
+    >>> [best_algorithm("all_reduce", 8, size, link, among=names).name for size in (1_000, 10_000_000)]
+    ['recursive_doubling', 'ring']
+    """
+    names = algorithm_names(kind, ranks) if among is None else tuple(among)
+    if not names:
+        raise ArgumentError(
+            "among is empty", where="best_algorithm", allowed=f"Names of {', '.join(algorithm_names(kind, ranks))}"
+        )
+    found = [algorithm(kind, name, ranks) for name in names]
+
+    def time_s(one: Algorithm) -> float:
+        # twelve digits: sums of the same rounds in another order are equal
+        return float(f"{one.time_s(size_bytes, link, gamma_s_per_byte=gamma_s_per_byte, contention=contention):.12g}")
+
+    return min(found, key=time_s)
+
+
+def run_algorithm(
+    comm: Any,
+    kind: str,
+    name: str | Algorithm,
+    x: Any = None,
+    reduce: str = "sum",
+    *,
+    group: Sequence[int] | None = None,
+    root: int = 0,
+    dim: int = 0,
+    split_dim: int = 0,
+    concat_dim: int = 0,
+) -> np.ndarray | None:
+    """Perform a collective by a named algorithm (or by an `Algorithm`) on real ranks, with sends and recvs; every
+    member calls it.
+
+        from parallel_lab.train.communication import init
+        init()
+        total = run_algorithm(None, "all_reduce", "ring", x)
+
+    comm   this rank's communicator, as a worker's function receives it; None: that of the world which `init` has joined
+    root   a rank, as for `comm.broadcast`
+
+    Raises WorldError without a communicator and a world; otherwise what `Algorithm.program` and the sends and recvs
+    raise.
+    """
+    if comm is None:
+        world = current_world()
+        if world is None:
+            hint = (
+                "In a %%ranks cell, or a script under parallel-lab run, call parallel_lab.init() first; in a "
+                "pool's function, give its comm"
+            )
+            raise WorldError("this process is not a rank", where="run_algorithm", hint=hint)
+        comm = world.comm
+    members = tuple(range(comm.world_size)) if group is None else tuple(group)
+    if isinstance(name, Algorithm):
+        found = name
+    else:
+        if kind in ROOTED and root not in members:
+            raise CollectiveMismatch(f"root {root}", where=f"{kind} by {name}", allowed=f"A rank of {members}")
+        found = algorithm(kind, name, len(members), root=members.index(root) if kind in ROOTED else 0)
+    if found.kind != kind:
+        raise ArgumentError(f"an algorithm for {found.kind}", where=f"run_algorithm, {kind}", allowed=f"One for {kind}")
+    place = caller().place
+    program = found.program(
+        comm.rank,
+        x,
+        group=members,
+        reduce=reduce,
+        dim=dim,
+        split_dim=split_dim,
+        concat_dim=concat_dim,
+        origin=f"{kind} at {place}" if place else "",
+    )
+    reply = None
+    while True:
+        try:
+            asked = program.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = comm.answer(asked)
+
+
+def ring_distance(source: int, destination: int, ranks: int) -> int:
+    """Hops from one rank to another on a ring of `ranks`, the shorter way.
+
+    >>> [ring_distance(0, r, 8) for r in range(8)]
+    [0, 1, 2, 3, 4, 3, 2, 1]
+    """
+    apart = abs(source - destination)
+    return min(apart, ranks - apart)

@@ -1,0 +1,180 @@
+"""A collective algorithm in words: what a round does, what a rank has, and the whole stepper as text.
+
+    print(to_text(stepper.snapshot()))
+
+Pure functions of an `Algorithm` or of a snapshot of the Collective Stepper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...base.units import bytes_text, time_text
+from ...ops.collectives.definitions import MESSAGES
+from .algorithms.algorithm import Algorithm
+from .algorithms.rounds import REDUCING, Send
+
+LISTED = 8  # messages of a round that are named one by one
+
+
+def start_text(algorithm: Algorithm) -> str:
+    """What lies where before the first round."""
+    return MESSAGES[algorithm.kind].starts.format(root=algorithm.root)
+
+
+def goal_text(algorithm: Algorithm) -> str:
+    """What the collective promises."""
+    return MESSAGES[algorithm.kind].goal.format(root=algorithm.root)
+
+
+def chunk_label(kind: str, chunk: int, ranks: int) -> str:
+    """What a chunk is called: its number; of all_to_all, from whom to whom."""
+    return f"{chunk // ranks}→{chunk % ranks}" if MESSAGES[kind].chunks == "pair" else str(chunk)
+
+
+def chunk_unit(kind: str) -> str:
+    """What a chunk is to a reader: a piece where each rank owns one."""
+    return "chunk" if MESSAGES[kind].chunks == "chunk" else "piece"
+
+
+def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
+    """What happens in round `number`, counted from 1, in a sentence.
+
+    >>> from parallel_lab.lab.collectives.algorithms.algorithm import algorithm
+    >>> round_text(algorithm("all_reduce", "ring", 4), 1, 16384)
+    'every rank sends 1 chunk (16 KiB) to its right neighbour, which adds it'
+    >>> round_text(algorithm("all_reduce", "recursive_doubling", 4), 2, 16384)
+    'partners 2 apart swap 4 chunks (64 KiB) and add'
+    """
+    sends, n = algorithm.rounds[number - 1], algorithm.ranks
+    counts = sorted({len(s.chunks) for s in sends})
+    amount = "nothing"
+    if counts:
+        few, many = counts[0], counts[-1]
+        of = f"{few}" if few == many else f"{few} to {many}"
+        size = (
+            bytes_text(few * chunk_bytes)
+            if few == many
+            else f"{bytes_text(few * chunk_bytes)} to {bytes_text(many * chunk_bytes)}"
+        )
+        amount = f"{of} {chunk_unit(algorithm.kind)}{'' if many == 1 else 's'} ({size})"
+    adds = {s.add for s in sends}
+    it = "it" if counts == [1] else "them"
+    ending = f", which adds {it}" if adds == {True} else ""
+    shifts = {(s.destination - s.source) % n for s in sends}
+    flips = {s.source ^ s.destination for s in sends}
+    if len(sends) == n and len(flips) == 1:
+        apart = next(iter(flips))
+        return f"partners {apart} apart swap {amount}{' and add' if adds == {True} else ''}"
+    if len(sends) == n > 2 and len(shifts) == 1:
+        shift = next(iter(shifts))
+        return f"every rank sends {amount} {_neighbour(shift, n)}{ending}"
+    if n > 2 and len(sends) == n * (n - 1):
+        return f"every rank sends {amount} to every other{', which adds it' if adds == {True} else ''}"
+    destinations = {s.destination for s in sends}
+    if len(sends) > 2 and len({s.source for s in sends}) == 1:
+        return f"rank {sends[0].source} sends {amount} to each other rank"
+    if len(sends) > 2 and len(destinations) == 1:
+        return (
+            f"rank {sends[0].destination} receives {amount} from each other rank{' and adds' if adds == {True} else ''}"
+        )
+    return f"{_pairs(sends)}: {amount}{' each' if len(sends) > 1 else ''}{', added' if adds == {True} else ''}"
+
+
+def _neighbour(shift: int, n: int) -> str:
+    if shift == 1:
+        return "to its right neighbour"
+    if shift == n - 1:
+        return "to its left neighbour"
+    return f"to the rank {shift} places on" if shift <= n // 2 else f"to the rank {n - shift} places back"
+
+
+def _pairs(sends: Sequence[Send]) -> str:
+    named = [f"{s.source}→{s.destination}" for s in sorted(sends, key=lambda s: (s.source, s.destination))[:LISTED]]
+    return ", ".join(named) + (f" and {len(sends) - LISTED} more" if len(sends) > LISTED else "")
+
+
+def cell_text(kind: str, cell: Mapping[str, Any] | None, ranks: int) -> str:
+    """What one place of a card holds, in words."""
+    if cell is None:
+        return "nothing"
+    if kind in REDUCING:
+        if len(cell["who"]) == ranks:
+            text = "complete sum"
+        elif len(cell["who"]) == 1:
+            text = f"addend of rank {cell['who'][0]}"
+        else:
+            text = f"sum of ranks {', '.join(map(str, cell['who']))} ({len(cell['who'])} of {ranks} addends)"
+    else:
+        text = "there"
+    if cell["from"]:
+        text += (
+            f", {'added' if cell['add'] else 'came'} from rank{'s' if len(cell['from']) > 1 else ''} "
+            f"{', '.join(map(str, cell['from']))}"
+        )
+    return text + (", passed on" if cell["state"] == "spent" else "")
+
+
+# ---- the whole stepper ----
+
+
+def to_text(snapshot: Mapping[str, Any]) -> str:
+    """Everything the Collective Stepper shows, as plain text: where it stands, every rank's holdings, the counts, all
+    rounds, all algorithms.
+    """
+    s, frame = snapshot, snapshot["frames"][snapshot["at"]]
+    labels = [c["label"] for c in s["chunks"]]
+    wrong = [f"This list of sends is no {s['kind']['value']}. {s['fault']}"] if s["fault"] else []
+    lines = [s["title"], *wrong, frame["text"], "", f"RANKS AFTER {s['at']} OF {s['rounds']} ROUNDS"]
+    for card in frame["cards"]:
+        lines.append(f"  rank {card['rank']}: {card['text']}")
+    for message in frame["messages"]:
+        which = ", ".join(labels[c] for c in message["chunks"])
+        lines.append(
+            f"  message {message['source']} -> {message['destination']}: {which}; {bytes_text(message['bytes'])}, "
+            f"{_done(message)}"
+        )
+    lines += [
+        "",
+        "COUNTED, AND BY FORMULA",
+        *_table(("what", "so far", "at the end", "formula", ""), [_counter(row) for row in s["counters"]]),
+    ]
+    lines += ["", f"SENT SO FAR: {', '.join(f'rank {r} {bytes_text(b)}' for r, b in enumerate(frame['sent']))}"]
+    lines += ["", "ROUNDS", *(f"  {f['text']}" for f in s["frames"])]
+    head = ("algorithm", "rounds", "sent by the busiest rank", "time predicted")
+    rows = [
+        (
+            c["name"] + (" <- shown" if c["shown"] else ""),
+            str(c["rounds"]),
+            bytes_text(c["sent"]),
+            time_text(c["time_s"]) + (" fastest" * c["fastest"]),
+        )
+        for c in s["compare"]
+    ]
+    lines += ["", f"ALGORITHMS FOR {s['kind']['value']} ({s['machine']})", *_table(head, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _done(message: Mapping[str, Any]) -> str:
+    return "added" if message["add"] else "stored"
+
+
+def _counter(row: Mapping[str, Any]) -> tuple[str, ...]:
+    show = {"count": str, "bytes": bytes_text, "seconds": time_text}[row["unit"]]
+    formula = "-" if row["formula"] is None else f"{row['formula_text']} = {show(row['formula'])}"
+    return (
+        row["label"],
+        show(row["now"]),
+        show(row["end"]),
+        formula,
+        "" if row["formula"] is None else "met" if row["met"] else "NOT MET",
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return [
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in (head, *rows)
+    ]

@@ -1,0 +1,87 @@
+"""A network trained with its gradients fused and without: how long a step takes, and that the numbers are the same
+bits.
+
+result = trained("measured", job, plan, unfused_plan, cluster, steps=8)
+result.step_s, result.unfused_s, result.equal
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...base.cluster import Cluster
+from ...base.events import EventLog
+from ...graph.plan import Plan
+from ...train.session import Session
+from ..shared.lab import Stopped
+from ..shared.step_times import WARM_UPS
+from .lanes import Lanes, event_lanes
+from .subjects import Job
+
+EXECUTORS = {"simulated": "simulator", "measured": "processes"}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Training steps with the chosen fusion, and the same without any.
+
+    source          "simulated" or "measured"
+    step_s, unfused_s   median of `steps` steps (of an even number the lower one), from the first start on any rank to
+                        the last end
+    equal           losses and parameters of the two are equal bit for bit after all steps;  compared: how many arrays
+    differs         the first that is not equal, or ""
+    sent            messages of gradients that rank 0 sent in one step
+    lanes           of the step that step_s is of, on rank 0
+    """
+
+    source: str
+    step_s: float
+    unfused_s: float
+    steps: int
+    equal: bool
+    compared: int
+    differs: str
+    sent: int
+    lanes: Lanes
+
+    @property
+    def taken(self) -> int:
+        """Steps that were taken before the comparison, warm-ups included."""
+        return self.steps + WARM_UPS
+
+
+def trained(
+    source: str,
+    job: Job,
+    plan: Plan,
+    unfused: Plan,
+    cluster: Cluster,
+    steps: int,
+    stopped: Callable[[], bool] | None = None,
+) -> RunResult:
+    """Both plans trained from the same start on the same batches. cluster: for simulated times. Raises Stopped when
+    told so.
+    """
+    options = {"cluster": cluster} if source == "simulated" else {}
+    times, tensors, lanes = [], [], []
+    for one in (plan, unfused):
+        with Session(one, job.net, job.optimizer, executor=EXECUTORS[source], **options) as session:
+            losses = session.train(job.batches, WARM_UPS)
+            losses += session.train(job.batches, steps, record=steps, stopped=stopped)
+            if stopped is not None and stopped():
+                raise Stopped
+            durations = EventLog(session.events).step_times_s()
+            usual = statistics.median_low(durations.values())
+            times.append(usual)
+            lanes.append(
+                event_lanes(one, session.events, next(step for step, time_s in durations.items() if time_s == usual))
+            )
+            tensors.append({"losses": np.array(losses), **session.parameters()})
+    differs = next((name for name, value in tensors[0].items() if value.tobytes() != tensors[1][name].tobytes()), "")
+    return RunResult(
+        source, times[0], times[1], steps, not differs, len(tensors[0]), differs, len(lanes[0].messages), lanes[0]
+    )

@@ -1,0 +1,169 @@
+"""What the Fusion Lab looks at: a puzzle on paper, and networks that train.
+
+    subject = get_subject("chain")
+    job = subject.job()                                    # network, loss, optimizer, batches
+    plan = job.compile(devices=4, parallel_mode="data_parallel", comm_fusion={...}, ids={})
+
+"golf" is a list of ten gradients with a line of its own; "chain" is a network whose gradients have the same
+proportions, a quarter of the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...base.cluster import Link
+from ...base.errors import ArgumentError, shorten
+from ...base.settings.context import default_settings
+from ...cost.overlap import Gradient
+from ...graph.compiler import compile_network
+from ...graph.plan import Plan
+from ..shared.networks import NETWORKS
+from ..shared.problems import get_problem
+
+MB = 1024 * 1024  # bytes; what MindSpore calls a MB
+
+# The puzzle "fusion golf": ten gradients in the order of backward, 1 ms of backward each, messages of 1 ms + 0.25 ms
+# per MB.
+GOLF = tuple(Gradient(f"g{n}", mb * MB, 1e-3) for n, mb in enumerate((8, 1, 1, 4, 2, 8, 16, 8, 16, 4)))
+GOLF_LINE = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-3 / MB)
+
+# Widths of layers whose weights are 4, 16, 8, 16, 8, 2, 4, 1, 1, 8 times UNIT^2 elements: golf's sizes from the first
+# layer to the last
+UNIT = 256
+CHAIN_WIDTHS = tuple(int(UNIT * factor) for factor in (2, 2, 8, 1, 16, 0.5, 4, 1, 1, 1, 8))
+CHAIN_ROWS = 64
+
+
+class ChainNet(nn.Cell):
+    """Dense layers without bias, one after the other, tanh between them.  x: (rows, widths[0]) -> (rows,
+    widths[-1]).
+    """
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers = nn.CellList([nn.Dense(i, o, has_bias=False) for i, o in pairwise(widths)])
+        self.tanh = nn.Tanh()
+
+    def construct(self, x: Any) -> Any:
+        for number, layer in enumerate(self.layers):
+            x = layer(self.tanh(x) if number else x)
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A network ready to be compiled and trained; `batches` are global inputs of one step each."""
+
+    net: nn.Cell
+    loss: nn.Cell
+    optimizer: nn.Optimizer
+    batches: tuple[tuple[np.ndarray, ...], ...]
+
+    def compile(
+        self,
+        *,
+        devices: int,
+        parallel_mode: str,
+        comm_fusion: Mapping[str, Any],
+        ids: Mapping[str, int] | None = None,
+        **settings: Any,
+    ) -> Plan:
+        """The plan for that many ranks, the batch cut among them.
+
+        comm_fusion  as `set_auto_parallel_context` takes it;  ids: {parameter: its comm_fusion}, none where nobody has
+                     chosen one
+        settings     further fields of ParallelConfig
+        """
+        for parameter in self.net.trainable_params():
+            if ids:
+                parameter.comm_fusion = ids[parameter.name]
+        local = parallel_mode == "data_parallel"
+        rows = len(self.batches[0][0]) // devices
+        inputs = tuple(part[:rows] for part in self.batches[0]) if local else self.batches[0]
+        how = {"gradients_mean": True} if local else {"dataset_strategy": "full_batch"}
+        how |= {"device_num": devices, "parallel_mode": parallel_mode, "comm_fusion": dict(comm_fusion), **settings}
+        with default_settings():
+            return compile_network(self.net, *inputs, loss=self.loss, optimizer=self.optimizer, **how)
+
+    def positions(self, sent: tuple[str, ...], parallel_mode: str) -> tuple[str, ...]:
+        """The parameters in the order in which index counts: of the optimizer, or in the automatic modes of the
+        messages that are `sent`.
+        """
+        if parallel_mode != "data_parallel":
+            return sent
+        return tuple(p.name for p in self.optimizer.parameters if p.name in set(sent))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something whose gradients are sent.
+
+    label, note   for people
+    job           makes network, loss, optimizer and data anew; None: a puzzle on paper
+    """
+
+    name: str
+    label: str
+    note: str
+    job: Callable[[], Job] | None = None
+
+
+def _chain() -> Job:
+    draw = np.random.default_rng(7)
+    x = draw.normal(size=(CHAIN_ROWS, CHAIN_WIDTHS[0])).astype(np.float32)
+    y = draw.normal(size=(CHAIN_ROWS, CHAIN_WIDTHS[-1])).astype(np.float32)
+    with default_settings():
+        net = ChainNet(CHAIN_WIDTHS)
+        return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+
+
+def _network(network: str, data: str) -> Callable[[], Job]:
+    def job() -> Job:
+        problem = get_problem(data)
+        with default_settings():
+            net = NETWORKS[network].factory(problem)
+            return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
+
+    return job
+
+
+SUBJECTS: dict[str, Subject] = {
+    s.name: s
+    for s in (
+        Subject(
+            "golf",
+            "fusion golf (puzzle)",
+            "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MB",
+        ),
+        Subject(
+            "chain",
+            "a quarter of golf's sizes, as a network",
+            "ten Dense layers without bias; weights of 0.25 MB to 4 MB, a quarter of golf's",
+            _chain,
+        ),
+        Subject("dense", "Dense layers", "two Dense layers on handwritten digits", _network("dense", "digits")),
+        Subject(
+            "convnet",
+            "convolutions",
+            "two convolutions with batch norm on colour digits",
+            _network("convnet", "pictures"),
+        ),
+        Subject(
+            "transformer", "GPT, one block", "a GPT of one block that counts in words", _network("transformer", "text")
+        ),
+    )
+}
+
+
+def get_subject(name: str) -> Subject:
+    """The subject of that name. Raises ArgumentError for another one."""
+    if not isinstance(name, str) or name not in SUBJECTS:
+        raise ArgumentError(f"subject {shorten(name)}", where="FusionLab", allowed=f"One of {', '.join(SUBJECTS)}")
+    return SUBJECTS[name]

@@ -1,0 +1,21 @@
+"""Lesson 02: messages cost alpha + beta."""
+
+from ...processes.measure import fit_link, median_s
+from ...train.rank_steps import drive
+from ..collectives.algorithms.algorithm import algorithm, check_algorithm, run_algorithm
+from ..collectives.all_reduce_menu import AllReduceMenu
+from ..exercises import check, hint
+from ..shared.prediction import Comparison
+
+__all__ = [
+    "AllReduceMenu",
+    "Comparison",
+    "algorithm",
+    "check",
+    "check_algorithm",
+    "drive",
+    "fit_link",
+    "hint",
+    "median_s",
+    "run_algorithm",
+]

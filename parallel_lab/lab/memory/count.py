@@ -1,0 +1,184 @@
+"""Bytes held and bytes sent, of every rank over one step: predicted from a plan, and counted where it runs. What the
+Memory Lab draws.
+
+    predicted_ranks(plan)            what the formulas say, per rank: a `Count`
+    simulated_ranks(plan, ...)       counted on simulated ranks: the arrays each one holds after every instruction, the
+                                     messages it asks for
+    measured_ranks(plan, ...)        the same on worker processes, by the workers themselves
+
+The count looks at real arrays: two names of the same memory count once, plain numbers of the program not at all.
+Only the kind that an array is called by comes from the plan (`cost.memory.value_kinds`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...cost.memory import MEMORY_KINDS, MemoryPoint, predict_memory, value_kinds
+from ...cost.time import sent_bytes
+from ...graph.ir import Instr
+from ...graph.plan import Plan
+from ...ops.collectives.definitions import MESSAGES
+from ...run.interpreter import Env, computing, slice_value, step_inputs
+from ...run.simulator import Simulator
+from ...train.rank_steps import step_on
+
+MOMENTS = ("peak", "training", "resident")
+PURPOSES = ("gradients", "parameters", "network")
+_STAYS = ("params", "optimizer", "inputs")  # from the start of the step to its end
+
+Live = tuple[int, ...]
+Traffic = dict[tuple[str, str], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Count:
+    """One rank over one step.
+
+    timeline     what was there during each instruction, in the order they ran
+    traffic      {(purpose, kind of message): (messages it took part in, bytes it had to send)};  bytes in the
+                 bandwidth-optimal form
+    grown_bytes  measured only: how much more memory the process of the worker had after the step than before its arrays
+                 came, by the operating system's count (resident set: pages, allocator and interpreter included); None
+                 where it cannot be told
+    """
+
+    rank: int
+    timeline: tuple[MemoryPoint, ...]
+    traffic: Traffic
+    grown_bytes: int | None = None
+
+    def point(self, moment: str) -> MemoryPoint | None:
+        """The fullest instruction of the step ("peak"), or of the step without its update ("training"); None without
+        any.
+        """
+        points = self.timeline if moment == "peak" else [p for p in self.timeline if p.phase != "update"]
+        return max(points, key=lambda p: p.total_bytes, default=None)
+
+    def at(self, moment: str) -> dict[str, int]:
+        """Bytes by kind at one of MOMENTS; "resident": what stays from step to step."""
+        if moment == "resident":
+            first = self.timeline[0].by_kind if self.timeline else {}
+            return {kind: first.get(kind, 0) if kind in _STAYS else 0 for kind in MEMORY_KINDS}
+        point = self.point(moment)
+        return point.by_kind if point else dict.fromkeys(MEMORY_KINDS, 0)
+
+    def most(self, kind: str) -> int:
+        """Bytes of one kind at the instruction at which there were most of it."""
+        return max((point.by_kind[kind] for point in self.timeline), default=0)
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.at("peak").values())
+
+    @property
+    def messages(self) -> int:
+        return sum(count for count, _ in self.traffic.values())
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(size for _, size in self.traffic.values())
+
+
+def purpose_of(phase: str, instr: Instr) -> str:
+    """What a message is for: one of PURPOSES. "network": values of the network itself, such as the loss."""
+    if instr.attr("parameter") is not None or instr.attr("members") is not None:
+        return "parameters" if instr.message == "all_gather" else "gradients"
+    return "parameters" if phase == "update" and instr.message == "broadcast" else "network"
+
+
+def _added(traffic: Traffic, phase: str, instr: Instr, size_bytes: int) -> None:
+    key = (purpose_of(phase, instr), instr.message)
+    count, total = traffic.get(key, (0, 0))
+    traffic[key] = (count + 1, total + size_bytes)
+
+
+def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
+    """What the formulas say of every rank (`predict_memory`, `sent_bytes`). Without owners all ranks are alike."""
+    found: list[Count] = []
+    for rank in range(plan.device_num):
+        if found and not plan.owners:
+            found.append(replace(found[0], rank=rank))
+            continue
+        traffic: Traffic = {}
+        for phase, instr in plan.instructions():
+            if instr.runs_on(rank) and instr.is_communication:
+                _added(traffic, phase, instr, sent_bytes(plan, instr) if instr.attr("root", rank) == rank else 0)
+        found.append(Count(rank, predict_memory(plan, rank=rank).timeline, traffic))
+    return tuple(found)
+
+
+class _Counter:
+    """Counts what one rank holds after every instruction, and what it hands over to messages: an `observe` of the
+    interpreter.
+    """
+
+    def __init__(self, plan: Plan, rank: int, env: Env) -> None:
+        self.plan, self.rank, self.env = plan, rank, env
+        self.kinds, self.scalars = value_kinds(plan, rank=rank), set(plan.scalars)
+        self.timeline: list[MemoryPoint] = []
+        self.traffic: Traffic = {}
+
+    def observe(
+        self, phase: str, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
+    ) -> None:
+        live, seen = dict.fromkeys(MEMORY_KINDS, 0), set()
+        for name, array in self.env.items():
+            if name in self.scalars or not isinstance(array, np.ndarray) or (array.ctypes.data, array.nbytes) in seen:
+                continue
+            seen.add((array.ctypes.data, array.nbytes))
+            live[self.kinds.get(name, "workspace")] += array.nbytes
+        self.timeline.append(MemoryPoint(phase, len(self.timeline), instr.out, tuple(live.values())))
+        if instr.is_communication:
+            _added(
+                self.traffic,
+                phase,
+                instr,
+                MESSAGES[instr.message].payload_bytes(handed_over, instr.group_size, instr.attr("window")),
+            )
+
+    def count(self, grown_bytes: int | None = None) -> Count:
+        return Count(self.rank, tuple(self.timeline), dict(self.traffic), grown_bytes)
+
+
+def simulated_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequence[Any]) -> tuple[Count, ...]:
+    """The first step on simulated ranks.  values: full tensors by name (`initial_values`);  batch: global inputs."""
+    simulator = Simulator(plan, values)
+    counters = [_Counter(plan, rank, env) for rank, env in enumerate(simulator.envs)]
+    simulator.run_step(*batch, observe=lambda rank, *what: counters[rank].observe(*what))
+    return tuple(counter.count() for counter in counters)
+
+
+def measured_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequence[Any]) -> tuple[Count, ...]:
+    """The first step on worker processes, one per rank, each counting its own arrays."""
+    from ...processes.shm import get_pool  # looking at a plan needs no processes
+
+    ranks = range(plan.device_num)
+    envs = [{n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)} for r in ranks]
+    given = [(plan, env, step_inputs(plan, rank, batch)) for rank, env in zip(ranks, envs, strict=True)]
+    return tuple(get_pool(plan.device_num).run_each(_counted_step, given))
+
+
+def _counted_step(comm: Any, plan: Plan, env: Env, inputs: Env) -> Count:
+    """One step on a worker. The slices came as a message: copies of them are made while the process is watched."""
+    before = _resident_bytes()
+    env = {name: np.array(array) for name, array in (env | inputs).items()}
+    counter = _Counter(plan, comm.rank, env)
+    with computing(plan):
+        step_on(comm, plan, env, observe=counter.observe, show=comm.report)
+    after = _resident_bytes()
+    return counter.count(None if before is None or after is None else after - before)
+
+
+def _resident_bytes() -> int | None:
+    """Memory of this process that lies in RAM, by the operating system's count; None where there is no /proc."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None

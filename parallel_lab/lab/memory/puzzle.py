@@ -1,0 +1,120 @@
+"""The puzzle "largest model under the cap": how wide may the stack be, so that no rank ever holds more than the
+capacity?
+
+    find_par(Settings(devices=8, optimizer="Adam"), capacity_bytes=4 * 2**20)
+    # Par(width=..., settings=Settings(level="level3", ...), ...)
+
+The score is the number of parameters; it counts if the fullest rank stays under the line. Par is found by search: every
+level, shard size and way to accumulate, each with the widest stack that fits, by halving the interval (wider stacks
+never take less). Optimizer, devices and capacity are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ...base.errors import ParallelLabError
+from .count import Count, predicted_ranks
+from .subjects import LEVELS, WIDTHS, Job, Settings, get_subject
+
+ACCUMULATIONS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Par:
+    """The largest model under the cap.
+
+    width, settings   how it is made;  parameters: its score
+    peak_bytes        of the fullest rank, as predicted;  tried: how many plans the search has made
+    """
+
+    width: int
+    settings: Settings
+    parameters: int
+    peak_bytes: int
+    tried: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """The learner's model.
+
+    parameters    how many it has;  fits: no rank holds more than the capacity, at any moment
+    peak_bytes    of the fullest rank;  source: who says so
+    par           once it was searched for
+    """
+
+    parameters: int
+    fits: bool
+    peak_bytes: int
+    source: str
+    par: Par | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Score to par: 1 is par. None before par is known, and for a model that does not fit."""
+        return self.parameters / self.par.parameters if self.par is not None and self.fits else None
+
+
+def choices(given: Settings) -> Iterator[Settings]:
+    """Every way to compile for these devices with this optimizer: the search space. What changes nothing is left
+    out.
+    """
+    sizes = [s for s in (-1, 2, 4) if s < given.devices]
+    free = replace(given, threshold_kb=0)
+    for mode, levels in LEVELS.items():
+        for level, parts in product(levels, ACCUMULATIONS):
+            for size in sizes if level.startswith("level") else (-1,):
+                shards = (True, False) if level == "level1" and parts > 1 else (True,)
+                for shard in shards:
+                    yield replace(
+                        free,
+                        parallel_mode=mode,
+                        level=level,
+                        accumulation=parts,
+                        shard_size=size,
+                        accumulation_shard=shard,
+                    )
+
+
+def find_par(given: Settings, capacity_bytes: int, stopped: Callable[[], bool] = lambda: False) -> Par | None:
+    """The widest stack that fits, over all `choices`; None if the narrowest does not fit, or when `stopped()` says to
+    end.
+
+    given  devices and optimizer; its other fields do not matter
+    """
+    stack = get_subject("stack").job
+    jobs: dict[int, Job] = {}
+    best: Par | None = None
+    tried = 0
+    for settings in choices(given):
+
+        def peak(width: int, settings: Settings = settings) -> int:
+            nonlocal tried
+            if width not in jobs:
+                jobs[width] = stack(width)
+            tried += 1
+            return fullest(predicted_ranks(jobs[width].compile(settings))).peak_bytes
+
+        if stopped():
+            return None
+        low = -1 if best is None else WIDTHS.index(best.width)
+        try:
+            if low + 1 == len(WIDTHS) or peak(WIDTHS[low + 1]) > capacity_bytes:
+                continue  # no better than what was found
+        except ParallelLabError:
+            continue  # settings that do not go together
+        low, high = low + 1, len(WIDTHS)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if peak(WIDTHS[middle]) <= capacity_bytes else (low, middle)
+        width = WIDTHS[low]
+        best = Par(width, settings, jobs[width].parameter_count, peak(width), tried)
+    return None if best is None else replace(best, tried=tried)
+
+
+def fullest(counts: tuple[Count, ...]) -> Count:
+    """The rank that holds most at its peak; the first of several."""
+    return max(counts, key=lambda c: c.peak_bytes)

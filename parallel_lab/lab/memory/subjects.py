@@ -1,0 +1,212 @@
+"""What the Memory Lab looks at: networks that train, and the settings of the optimizer parallel they are compiled with.
+
+    job = get_subject("stack").job(256)
+    plan = job.compile(Settings(devices=8, optimizer="Adam", level="level1"))
+
+"stack" is eight Dense layers of one width, which can be chosen: every weight can be cut by 2, 4 and 8, so that the
+formulas of the ZeRO paper hold to the byte. The others are the networks of the other labs, whose small and odd
+parameters the rules leave whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...base.errors import ArgumentError, shorten
+from ...base.settings.config import ParallelConfig
+from ...base.settings.context import get_auto_parallel_context, set_auto_parallel_context
+from ...graph.compiler import compile_network
+from ...graph.plan import Plan
+from ...nn.tensor.tensor import Parameter
+from ..fusion.subjects import ChainNet
+from ..shared.networks import NETWORKS
+from ..shared.problems import get_problem
+
+LEVELS = {
+    "data_parallel": {
+        "off": "off: every rank holds everything",
+        "grouping": "weight grouping: whole parameters are distributed",
+    },
+    "semi_auto_parallel": {
+        "off": "off: every rank holds everything",
+        "level1": "level1: weights and optimizer states are sharded",
+        "level2": "level2: accumulated gradients too",
+        "level3": "level3: weights are gathered again for backward",
+    },
+}
+
+# Steps so small that no loss of these networks grows; AdamWeightDecay and Lamb are the ones that weight grouping takes
+OPTIMIZERS: dict[str, Callable[[list[Parameter]], nn.Optimizer]] = {
+    "SGD": lambda parameters: nn.SGD(parameters, 0.01),
+    "Momentum": lambda parameters: nn.Momentum(parameters, 0.01, 0.9),
+    "Adam": lambda parameters: nn.Adam(parameters, 0.001),
+    "AdamWeightDecay": lambda parameters: nn.AdamWeightDecay(parameters, 0.001),
+    "Lamb": lambda parameters: nn.Lamb(parameters, 0.001),
+}
+
+STACK_LAYERS = 8  # as many parameters as ranks: weight grouping deals out one each
+STACK_ROWS = 512  # 64 per rank of 8: activations that can be seen beside the weights
+WIDTHS = range(16, 1025, 16)  # of the stack: 2, 4 and 8 ranks can share the rows of a weight
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is compiled. All fields are as `ParallelConfig` names them, but
+
+    level         "off", "grouping" (optimizer parallel in data_parallel mode), or the optimizer level of the modes that
+                  cut operators
+    threshold_kb  parallel_optimizer_threshold;  shard_size: optimizer_weight_shard_size, -1 for all that hold the same
+                  slice
+    accumulation  grad_accumulation_step;  accumulation_shard: gradient_accumulation_shard
+    """
+
+    devices: int = 8
+    parallel_mode: str = "semi_auto_parallel"
+    optimizer: str = "Adam"
+    level: str = "level1"
+    threshold_kb: int = 64
+    shard_size: int = -1
+    accumulation: int = 1
+    accumulation_shard: bool = True
+
+    def config(self) -> dict[str, Any]:
+        """Every field of ParallelConfig: nothing is left to the context of the notebook."""
+        cuts = self.parallel_mode == "semi_auto_parallel"
+        return {f.name: f.default for f in fields(ParallelConfig)} | {
+            "device_num": self.devices,
+            "parallel_mode": self.parallel_mode,
+            "dataset_strategy": "data_parallel",
+            # the loss is the mean over the whole batch, no matter which ranks compute it: of one rank's rows in
+            # data_parallel, of all rows where operators are split
+            "gradients_mean": not cuts,
+            "comm_fusion": {},
+            "enable_parallel_optimizer": self.level != "off",
+            "optimizer_level": self.level if self.level.startswith("level") else "level1",
+            "parallel_optimizer_threshold": self.threshold_kb,
+            "optimizer_weight_shard_size": self.shard_size,
+            "grad_accumulation_step": self.accumulation,
+            "gradient_accumulation_shard": self.accumulation_shard,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A network ready to be compiled and trained; `batches` are global inputs of one step each."""
+
+    net: nn.Cell
+    loss: nn.Cell
+    batches: tuple[tuple[np.ndarray, ...], ...]
+    _optimizers: dict[str, nn.Optimizer] = field(default_factory=dict)
+
+    def optimizer(self, name: str) -> nn.Optimizer:
+        """The optimizer of that name, always the same one."""
+        if name not in self._optimizers:
+            self._optimizers[name] = _whatever_the_context(lambda: OPTIMIZERS[name](self.net.trainable_params()))
+        return self._optimizers[name]
+
+    def compile(self, settings: Settings) -> Plan:
+        """The plan, the batch cut among the ranks. Raises what `compile` raises for settings that do not go
+        together.
+        """
+        rows = len(self.batches[0][0]) // settings.devices
+        inputs = tuple(part[:rows] for part in self.batches[0])
+        return compile_network(
+            self.net, *inputs, loss=self.loss, optimizer=self.optimizer(settings.optimizer), **settings.config()
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements of all trainable parameters."""
+        return sum(int(np.prod(p.shape)) for p in self.net.trainable_params())
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network whose memory is looked at.
+
+    label, note   for people
+    job           makes it anew; of a width where `width` is one, else of 0
+    width         the width to begin with; 0: it cannot be chosen
+    capacity_bytes   memory of a device to begin with; 0: no line
+    """
+
+    name: str
+    label: str
+    note: str
+    job: Callable[[int], Job]
+    width: int = 0
+    capacity_bytes: int = 0
+
+
+def _whatever_the_context(make: Callable[[], nn.Optimizer]) -> nn.Optimizer:
+    """What `make` makes. Optimizers ask the context whether they go with it; a lab is looked at beside whatever the
+    notebook has set there.
+    """
+    key = "enable_parallel_optimizer"
+    if not get_auto_parallel_context(key):
+        return make()
+    set_auto_parallel_context(**{key: False})
+    try:
+        return make()
+    finally:
+        set_auto_parallel_context(**{key: True})
+
+
+def _stack(width: int) -> Job:
+    draw = np.random.default_rng(11)
+    x, y = (draw.normal(size=(STACK_ROWS, width)).astype(np.float32) for _ in range(2))
+    return Job(ChainNet((width,) * (STACK_LAYERS + 1)), nn.MSELoss(), ((x, y),))
+
+
+def _network(network: str, data: str) -> Callable[[int], Job]:
+    def job(_: int) -> Job:
+        problem = get_problem(data)
+        return Job(NETWORKS[network].factory(problem), problem.loss(), problem.batches)
+
+    return job
+
+
+SUBJECTS: dict[str, Subject] = {
+    s.name: s
+    for s in (
+        Subject(
+            "stack",
+            "eight equal layers",
+            "eight Dense layers without bias, tanh between them, 512 rows",
+            _stack,
+            256,
+            4 * 1024 * 1024,
+        ),
+        Subject(
+            "dense",
+            "Dense layers",
+            "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes",
+            _network("dense", "digits"),
+        ),
+        Subject(
+            "convnet",
+            "convolutions",
+            "two convolutions with batch norm on colour digits: small weights",
+            _network("convnet", "pictures"),
+        ),
+        Subject(
+            "transformer",
+            "GPT, one block",
+            "a GPT of one block that counts in words: many small parameters",
+            _network("transformer", "text"),
+        ),
+        Subject("embedding", "Wide & Deep", "tables of features and two dense layers", _network("embedding", "clicks")),
+    )
+}
+
+
+def get_subject(name: str) -> Subject:
+    """The subject of that name. Raises ArgumentError for another one."""
+    if not isinstance(name, str) or name not in SUBJECTS:
+        raise ArgumentError(f"subject {shorten(name)}", where="MemoryLab", allowed=f"One of {', '.join(SUBJECTS)}")
+    return SUBJECTS[name]

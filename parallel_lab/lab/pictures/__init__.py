@@ -1,0 +1,1 @@
+"""A plan as plain data for pictures: operators, slices, messages, halos."""

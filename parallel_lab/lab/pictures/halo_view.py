@@ -1,0 +1,82 @@
+"""What a rank reads beyond its own slice: the windows of an operator that slides along a cut dim, as the picture shows
+them.
+
+A convolution whose height is cut reads a row or two of its neighbours' slices (`layout/halo.py`). The value it reads
+lies on the ranks like the tensor it is made of, and overlaps: a card shows the rank's own slice and, in their own
+colours, the strips of the slices beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...graph.ir import Instr
+from ...graph.plan import Plan
+from ...layout.tensor_layout import slice_text
+
+
+def halo_chain(plan: Plan, name: str) -> tuple[Instr, ...]:
+    """The halo exchanges that end in the value `name`, last first; more than one where several dims are cut."""
+    made = {i.out: i for _, i in plan.instructions("forward") if i.kind == "halo_exchange"}
+    found = []
+    while name in made:
+        found.append(made[name])
+        name = made[name].ins[0]
+    return tuple(found)
+
+
+def halo_base(plan: Plan, name: str) -> str:
+    """The value with a layout that a halo exchange begins from; `name` itself for any other value."""
+    chain = halo_chain(plan, name)
+    return chain[-1].ins[0] if chain else name
+
+
+def _windows(plan: Plan, chain: tuple[Instr, ...], rank: int) -> list[tuple[int, int]]:
+    """Per dim, what `rank` reads of the whole tensor, as far as there is a tensor (outside are zeros)."""
+    value = plan.value(chain[-1].ins[0])
+    found = [(s.start, s.stop) for s in value.layout.slice_index(value.shape, rank)]
+    for instr in chain:
+        start, stop = instr.halo.window(instr.position(rank))
+        size = value.shape[instr.attr("dim")]
+        found[instr.attr("dim")] = (min(max(0, start), size), max(0, min(stop, size)))
+    return found
+
+
+def halo_strips(plan: Plan, chain: tuple[Instr, ...], cards: list[dict[str, Any]]) -> None:
+    """Add to every card of the base value: `window` (what the rank reads), `strips` (what of it comes from whom), and
+    the window as its text.
+    """
+    value = plan.value(chain[-1].ins[0])
+    for card in cards:
+        window = _windows(plan, chain, card["rank"])
+        strips, seen = [], {card["slice"]}
+        # Of several ranks with the same slice, the neighbour is the one that differs from this rank in the fewest
+        # coordinates.
+        for other in sorted(
+            cards, key=lambda o: sum(a != b for a, b in zip(o["coordinates"], card["coordinates"], strict=True))
+        ):
+            block = [[max(a, c), min(b, d)] for (a, b), (c, d) in zip(window, other["block"], strict=True)]
+            if other["slice"] in seen or any(a >= b for a, b in block):
+                continue
+            seen.add(other["slice"])
+            strips.append(
+                {"block": block, "slice": other["slice"], "rank": other["rank"], "text": _text(block, value.shape)}
+            )
+        card["window"] = [list(part) for part in window]
+        card["strips"] = sorted(strips, key=lambda strip: strip["rank"])
+        card["text"] = _text(window, value.shape)
+
+
+def halo_facts(plan: Plan, chain: tuple[Instr, ...]) -> list[dict[str, Any]]:
+    """Per dim with a halo: {"dim", "before", "after"}, the most elements that a rank reads of the slice before and
+    after its own.
+    """
+    found = []
+    for instr in sorted(chain, key=lambda i: i.attr("dim")):
+        before, after = instr.halo.reach()
+        found.append({"dim": instr.attr("dim"), "before": before, "after": after})
+    return found
+
+
+def _text(block: Any, shape: tuple[int, ...]) -> str:
+    return slice_text(tuple(slice(a, b) for a, b in block), shape)

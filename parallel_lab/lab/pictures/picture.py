@@ -1,0 +1,446 @@
+"""What a plan looks like: pure functions from a plan (and an event log) to the plain data that views draw.
+
+    entries = tensor_entries(plan)                      tensors one can look at
+    picture, cards = tensor_picture(plan, entry, "forward")
+    message_table(plan, rank, events)                   every message, with its reason
+    rank_detail(plan, rank)                             what a rank holds, its groups, its memory
+
+Colour is the slice, position is the rank: a card names the block its rank holds and the number of the slice; partial
+values say which addend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...base.cluster import get_cluster
+from ...base.events import Event, one_after_the_other
+from ...cost.memory import predict_memory
+from ...cost.time import instr_time_s, message_bytes
+from ...cost.timeline import predict_timeline
+from ...graph.ir import Instr, Node, Value
+from ...graph.kinds import class_name
+from ...graph.plan import Plan
+from ...layout.tensor_layout import TensorLayout, slice_text
+from ...ops.machine.sharding import sharding_rule, strategy_operands
+from .halo_view import halo_base, halo_chain, halo_facts, halo_strips
+
+LOSS = "loss_fn."
+COPIES = "copies"
+NAMED = 4  # operators that a group's purpose names; a transformer's gradients would fill a page
+THIN = 1 / 200  # of a lane: bars below that cannot be told apart
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor one can look at.
+
+    value   its name in the plan;  source: the graph value it is a form of ("matmul" for "matmul.for.relu")
+    owner   the operator it belongs to, whose strategy gave it its layout; "" for data as it is fed
+    base    the value whose layout says where it lies: itself, but for what is read with a halo;  placed_by: the
+            operator that gave that layout
+    """
+
+    value: str
+    label: str
+    source: str
+    owner: str
+    note: str
+    base: str
+    placed_by: str
+
+
+# ---- tensors ----
+
+
+def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
+    """Data, parameters and what the network's operators make and read, in the order in which the step meets them.
+
+    Left out: single numbers, the loss function's inner values, and stations of a tensor on its way to its consumer.
+    """
+    found: dict[str, TensorEntry] = {}
+    roles = {i.name: i.role for i in plan.graph.inputs}
+
+    def add(name: str, label: str, source: str, owner: str, note: str, base: str = "", placed_by: str = "") -> None:
+        value = plan.value_table.get(base or name)
+        if name not in found and value is not None and value.layout is not None and value.shape:
+            found[name] = TensorEntry(name, label, source, owner, note, base or name, placed_by or owner)
+
+    for given in plan.data_inputs:
+        add(given.name, given.name, given.name, "", "as every rank is fed it")
+    for _, instr in plan.instructions("forward"):
+        source = form_of(plan, instr.out)
+        consumer = instr.name if instr.name != source else ""
+        spoken = source if source in roles else f"out of {source.removesuffix('.0')}"
+        if instr.name.startswith(LOSS):
+            if consumer and not source.startswith(LOSS) and instr.out.startswith(f"{source}.for."):
+                add(instr.out, f"{spoken} for the loss", source, consumer, "as the loss function reads it")
+            continue
+        for name in instr.ins:
+            if roles.get(name) == "parameter":
+                add(name, name, name, instr.name, "as long as the training runs")
+        if instr.kind == "halo_exchange":
+            base = halo_base(plan, instr.out)
+            placed_by = consumer if ".for." in base else source if source not in roles else ""
+            note = f"as {consumer} reads it, with strips of the neighbours' slices; zeros beyond the edges"
+            add(instr.out, f"{spoken} for {consumer}, with halo", source, consumer, note, base, placed_by)
+            if halo_chain(plan, instr.ins[0]):  # halos along two dims: the second value has both
+                found.pop(instr.ins[0], None)
+        elif consumer == "":
+            partial = instr.out.endswith(".partial")
+            combined = f"{source}.partial" in plan.value_table
+            note = (
+                f"as it leaves {source}, before its all_reduce"
+                if partial
+                else "after its all_reduce"
+                if combined
+                else "as it leaves the operator"
+            )
+            add(instr.out, spoken + (", addends" if partial else ""), source, source, note)
+        elif instr.out.startswith(f"{source}.for."):
+            add(instr.out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
+    return tuple(found.values())
+
+
+def form_of(plan: Plan, name: str) -> str:
+    """The graph value that a forward value is a form of: "matmul" for "matmul.partial" and "matmul.for.relu"."""
+    known = {i.name for i in plan.graph.inputs} | {n.name for n in plan.graph.nodes}
+    parts = name.split(".")
+    candidates = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((c for c in candidates if c in known), name)
+
+
+def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
+    """Names of the device-matrix axes of an entry's layout, from the left: the labels of the operator that wanted
+    it.
+    """
+    layout = plan.value(entry.base).layout
+    node = plan.graph.node(entry.placed_by) if entry.placed_by else None
+    if node is None or node.strategy is None:
+        names = ["rows" if i == 0 else f"dim {i}" for i in range(layout.ndim)]
+        return [*names, COPIES][: len(layout.device_matrix)] if len(layout.device_matrix) > layout.ndim else names
+    shapes = plan.graph.shapes()
+    operand_shapes = tuple(shapes[i] for i in node.ins)
+    rule = sharding_rule(node.opdef, operand_shapes, dict(node.attrs), node.strategy, plan.device_num)
+    found = [label_name(node, operand_shapes, label) for label in rule.labels]
+    # a table's "dim 0" beside that of the numbers it is asked for
+    return [
+        label_name(node, operand_shapes, c, qualified=True) if found.count(name) > 1 else name
+        for c, name in zip(rule.labels, found, strict=True)
+    ]
+
+
+def label_name(node: Node, shapes: tuple[tuple[int, ...], ...], label: str, qualified: bool = False) -> str:
+    """A label in words: declared labels as they are, dealt-out ones by their dim (`qualified`: and operand), the spare
+    axis as "copies".
+    """
+    if label == "":
+        return COPIES
+    if isinstance(node.opdef.axes, str) or isinstance(node.opdef.signature, str) and label in node.opdef.signature:
+        return label
+    for name, labels in zip(
+        node.opdef.tensors,
+        strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs))),
+        strict=False,
+    ):
+        if label in labels:
+            return f"{name} dim {labels.index(label)}" if qualified else f"dim {labels.index(label)}"
+    return label
+
+
+def dim_names(layout: TensorLayout, names: list[str]) -> list[str]:
+    """A name for every dim of a tensor: the axis that cuts it, where one does and it has a letter; else its number."""
+    found = []
+    for dim, axes in enumerate(layout.tensor_map):
+        cutting = [
+            names[len(layout.device_matrix) - 1 - a]
+            for a in axes
+            if layout.axis_size(a) > 1 and len(names) == len(layout.device_matrix)
+        ]
+        named = cutting and "dim " not in cutting[0] and cutting[0] not in ("rows", COPIES)
+        found.append(f"dim {dim} ({cutting[0]})" if named else f"dim {dim}")
+    return found
+
+
+def drawn_dims(splits: tuple[int, ...], halo: Iterable[int] = ()) -> dict[str, int | None]:
+    """Which dims of a tensor a flat picture shows: those read with a halo first, then those that are cut, then the
+    others in order.
+
+    {"down", "across", "panels"}: a dim, or None; "panels" is a third dim that is cut, drawn as pictures side by side,
+    and "parts" how many. More than three cut dims would need 16 ranks. Of four dims the third runs down: the height of
+    a picture (n, c, h, w).
+
+    >>> drawn_dims((2, 1, 4, 1), [2]), drawn_dims((8,))
+    ({'down': 2, 'across': 0, 'panels': None, 'parts': 1}, {'down': None, 'across': 0, 'panels': None, 'parts': 1})
+    """
+    if len(splits) < 2:
+        return {"down": None, "across": 0 if splits else None, "panels": None, "parts": 1}
+    wanted = set(halo)
+    ranked = sorted(range(len(splits)), key=lambda d: -(2 * (d in wanted) + (splits[d] > 1)))
+    down, across = sorted(ranked[:2])
+    if len(splits) == 4 and across == 2:
+        down, across = across, down
+    panels = ranked[2] if len(splits) > 2 and splits[ranked[2]] > 1 else None
+    return {"down": down, "across": across, "panels": panels, "parts": 1 if panels is None else splits[panels]}
+
+
+def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The picture of one tensor (or, in phase "backward", of its gradient) and one card per rank."""
+    value, label, note = plan.value(entry.base), entry.label, entry.note
+    chain = halo_chain(plan, entry.value)
+    if phase == "backward":
+        gradient = dict(plan.value_gradients).get(entry.value)
+        if gradient is None:
+            note = "nothing is trained through it, so it has no gradient; shown as in forward"
+        elif chain:
+            label, note = (
+                f"gradient of {entry.label}",
+                "every rank has gradients for all it read; where strips overlap, a HaloReduce adds them up",
+            )
+        elif plan.value(gradient).layout is None:
+            label, note = f"gradient of {entry.label}", "every rank computes its own part"
+        else:
+            value, label, note = (
+                plan.value(gradient),
+                f"gradient of {entry.label}",
+                "its addends lie on the ranks that hold the same slice",
+            )
+            if not value.layout.is_partial:
+                note = "complete on every rank"
+    layout, names = value.layout, axis_names(plan, entry)
+    partial = None
+    if layout.is_partial:
+        axes = [a for a in layout.partial if layout.axis_size(a) > 1]
+        count = len(layout.partial_group(0))
+        named = [
+            names[len(layout.device_matrix) - 1 - a] if len(names) == len(layout.device_matrix) else f"axis {a}"
+            for a in axes
+        ]
+        partial = {"axes": named, "count": count, "reduce": layout.reduce}
+    order = {numbers: i for i, numbers in enumerate(layout.distinct_slices())}
+    cards = []
+    for rank in range(plan.device_num):
+        index, group = layout.slice_index(value.shape, rank), layout.partial_group(rank)
+        cards.append(
+            {
+                "rank": rank,
+                "coordinates": list(layout.coordinates(rank)),
+                "block": [[s.start, s.stop] for s in index],
+                "slice": order[layout.slice_numbers(rank)],
+                "addend": group.index(rank) + 1 if partial else None,
+                "addends": len(group) if partial else 1,
+                "text": slice_text(index, value.shape),
+                "replicas": list(layout.replicas(rank)),
+            }
+        )
+    if chain:
+        halo_strips(plan, chain, cards)
+    picture = {
+        "shape": list(value.shape),
+        "device_matrix": list(layout.device_matrix),
+        "axis_names": names,
+        "dim_names": dim_names(layout, names),
+        "drawn": drawn_dims(layout.splits, [i.attr("dim") for i in chain]),
+        "halo": halo_facts(plan, chain),
+        "partial": partial,
+        "slices": len(order),
+        "label": label,
+        "note": note,
+    }
+    return picture, cards
+
+
+# ---- messages ----
+
+
+def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: str = "laptop") -> list[dict[str, Any]]:
+    """Messages of one step as `rank` sees them, and the slices the compiler inserted, in the order in which they run.
+
+    events  what was measured: bytes and times of this rank's instructions are taken from it where it has them
+
+    `source` is the graph value that is moved. A bucket moves several: `carries` names the parameters whose gradients,
+    or slices, are in it.
+    """
+    profile = get_cluster(cluster)
+    measured = {
+        (e.phase, e.name): e for e in events if e.rank == rank and e.kind != "wait"
+    }  # waiting for a message bears its name
+    entries = {e.value for e in tensor_entries(plan)}
+    found = []
+    for phase, instr in plan.instructions():
+        if not (instr.is_communication or instr.kind == "slice"):
+            continue
+        event = measured.get((phase, instr.out))
+        carries = instr.attr("members") or ()
+        source = carries[0] if carries else _forward_source(plan, instr)
+        read = (
+            (instr.out.split(".grad")[0],) if instr.attr("window") is not None else ()
+        )  # of a halo: what the operator reads
+        tensor = next((n for n in (*read, instr.ins[0], source, f"{source}.partial") if n in entries), None)
+        found.append(
+            {
+                "number": len(found) + 1,
+                "phase": phase,
+                "operator": instr.name,
+                "kind": instr.message or instr.kind,
+                "collective": class_name(instr),
+                "group": list(instr.group(rank)) if instr.is_communication else [],
+                "bytes_predicted": message_bytes(plan, instr, rank),
+                "bytes_counted": event.bytes if event is not None else None,
+                "time_predicted_s": instr_time_s(plan, instr, profile, rank=rank),
+                "time_measured_s": event.duration_s if event is not None else None,
+                "reason": instr.reason,
+                "origin": instr.origin.place,
+                "tensor": tensor,
+                "source": source,
+                "carries": list(carries),
+            }
+        )
+    return found
+
+
+def totals(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums of the message table's numbers; None where a column has no numbers."""
+
+    def total(key: str) -> Any:
+        known = [m[key] for m in messages if m[key] is not None]
+        return sum(known) if known else None
+
+    return {key: total(key) for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s")}
+
+
+def _forward_source(plan: Plan, instr: Instr) -> str:
+    """The graph value that an instruction, forward or backward, moves (a form of)."""
+    return form_of(plan, instr.out.split(".grad")[0])
+
+
+# ---- a rank ----
+
+
+def rank_detail(plan: Plan, rank: int) -> dict[str, Any]:
+    """What a rank holds, the groups it communicates in, and its memory (predicted)."""
+    holds = []
+    for entry in tensor_entries(plan):
+        if ".for." in entry.value or entry.base != entry.value:
+            continue
+        value = plan.value(entry.value)
+        holds.append(
+            {
+                "tensor": entry.label,
+                "text": slice_text(value.layout.slice_index(value.shape, rank), value.shape),
+                "shape": list(value.slice_shape),
+                "bytes": value.slice_bytes,
+                "note": _holding(value),
+            }
+        )
+    report = predict_memory(plan)
+    return {
+        "holds": holds,
+        "groups": _groups(plan, rank),
+        "memory": [{"kind": kind, "bytes": size} for kind, size in report.parts.items()],
+        "memory_total": sum(report.parts.values()),
+    }
+
+
+def _holding(value: Value) -> str:
+    layout: TensorLayout = value.layout
+    if layout.is_partial:
+        return f"1 of {len(layout.partial_group(0))} addends"
+    return f"{layout.replica_count} copies" if layout.replica_count > 1 else ""
+
+
+def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
+    """Each group once, with what it is for: {kind of message: {"forward" | "backward" | "gradients": names}} in
+    words.
+    """
+    found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
+    for phase, instr in plan.instructions():
+        if instr.is_communication:
+            when = "gradients" if phase == "backward" and instr.carried else phase
+            names = found.setdefault(instr.group(rank), {}).setdefault(class_name(instr), {}).setdefault(when, [])
+            names += [name for name in instr.carried or (instr.name,) if name not in names]
+    return [
+        {
+            "label": "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks",
+            "ranks": list(ranks),
+            "use": "; ".join(
+                f"{kind}: {'; '.join(_use(*part) for part in parts.items())}" for kind, parts in kinds.items()
+            ),
+        }
+        for ranks, kinds in found.items()
+    ]
+
+
+def _use(when: str, names: list[str]) -> str:
+    listed = (
+        ", ".join(names) if len(names) <= NAMED + 1 else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    )
+    return f"gradient{'s' if len(names) > 1 else ''} of {listed}" if when == "gradients" else f"{when} {listed}"
+
+
+# ---- the timeline ----
+
+
+def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "laptop") -> dict[str, Any]:
+    """One lane of bars per rank, in microseconds: the last recorded step if there is one, else the predicted step.
+
+    A measured message begins, for a rank, when it arrives; until the last member of its group has arrived it waits.
+    That part is a bar of its own. Messages that travel while the rank computes are bars of the lane's `meanwhile`.
+    """
+    events = list(events)
+    if events:
+        last = max(e.step for e in events)
+        events = [part for e in _arrivals(one_after_the_other(e for e in events if e.step == last)) for part in e]
+    else:
+        events = list(predict_timeline(plan, get_cluster(cluster)).log)
+    start, end = min(e.start_s for e in events), max(e.end_s for e in events)  # all ranks' clocks are the machine's own
+    by_rank: dict[int, list[Event]] = {}
+    for e in sorted(events, key=lambda e: (e.rank, e.start_s)):
+        by_rank.setdefault(e.rank, []).append(e)
+    lanes = []
+    for rank, own in sorted(by_rank.items()):
+        rows = [
+            [
+                {
+                    "start": (part[0].start_s - start) * 1e6,
+                    "end": (part[-1].end_s - start) * 1e6,
+                    "kind": part[0].kind,
+                    "label": f"{part[0].op} ({part[0].name})" + (f" and {len(part) - 1} more" if len(part) > 1 else ""),
+                }
+                for part in _joined([e for e in own if e.overlapped is overlapped], THIN * (end - start))
+            ]
+            for overlapped in (False, True)
+        ]
+        lanes.append({"rank": rank, "bars": rows[0]} | ({"meanwhile": rows[1]} if rows[1] else {}))
+    return {"source": events[0].source, "unit": "us", "end": (end - start) * 1e6, "lanes": lanes}
+
+
+def _joined(events: list[Event], thin_s: float) -> Iterable[list[Event]]:
+    """Events of a lane in runs: neighbours of one kind that are too thin to see, with no gap to see between them, are
+    one bar.
+    """
+    run: list[Event] = []
+    for e in events:
+        thin = bool(run) and max(e.duration_s, run[-1].duration_s if len(run) == 1 else 0) < thin_s
+        if thin and e.kind == run[-1].kind == "compute" and e.start_s - run[-1].end_s < thin_s / 4:
+            run.append(e)
+            continue
+        if run:
+            yield run
+        run = [e]
+    if run:
+        yield run
+
+
+def _arrivals(events: Sequence[Event]) -> Iterable[tuple[Event, ...]]:
+    """Each event; one of a message split into (wait, communication) where this rank was not the last to arrive."""
+    complete: dict[tuple[Any, ...], float] = {}
+    for e in events:
+        if e.group and e.kind == "communication" and not e.overlapped:
+            key = (e.phase, e.name, e.group)
+            complete[key] = max(complete.get(key, e.start_s), e.start_s)
+    for e in events:
+        began = e.start_s if e.overlapped else min(complete.get((e.phase, e.name, e.group), e.start_s), e.end_s)
+        yield (e,) if began <= e.start_s else (replace(e, kind="wait", end_s=began, bytes=0), replace(e, start_s=began))

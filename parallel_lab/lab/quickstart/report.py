@@ -1,0 +1,474 @@
+"""A finished quickstart as one HTML page: no script, no network, light and dark, printable.
+
+    write_report(result, "report.html")
+
+The story from top to bottom: what ran and whether it was right; who held which slice of which tensor; what had to move
+and why; how the loss fell; where the time of one step went; what memory one rank needed; the proof of equality. Colour
+is the slice, position is the rank; hatched is an addend of a sum that is still pending. Everything drawn is also there
+as a number or a word.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ...base.errors import escape
+from ...base.files import write_whole
+from ...base.units import bytes_text, time_text
+from ...cost.memory import predict_memory
+from ...graph.plan import Plan
+from ..pictures.picture import tensor_entries, tensor_picture, timeline_lanes
+from .report_style import STYLE
+from .result import QuickstartResult, groups_text, ranks_text
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<svg width="0" height="0" aria-hidden="true" focusable="false" style="position:absolute"><defs>
+<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<rect class="stroke" width="2" height="6"/></pattern>
+<pattern id="dots" width="6" height="6" patternUnits="userSpaceOnUse">
+<circle class="stroke" cx="3" cy="3" r="1.1"/></pattern>
+</defs></svg>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def report_page(result: QuickstartResult, version: str = "") -> str:
+    """The page as text. version: of parallel_lab, for the list of what it ran on."""
+    title = f"{result.net} on {ranks_text(result.plan.device_num)}"
+    sections = [_headline(result), _pictures(result.plan), _messages(result)]
+    sections += [f'<div class="two">{_loss(result)}{_timeline(result)}</div>', _memory(result), _equality(result)]
+    sections.append(_ending(result, version))
+    return PAGE.format(title=escape(title), style=STYLE, body="\n".join(sections))
+
+
+def write_report(result: QuickstartResult, path: str | os.PathLike[str], version: str = "") -> Path:
+    """Write the page and return its path. A reader sees the old file or the new one, never a part.
+
+    A symbolic link is followed. Raises DataFileError if it cannot be written, or is there and no regular file.
+    """
+    return write_whole(path, report_page(result, version))
+
+
+# ---- what ran ----
+
+
+def _headline(result: QuickstartResult) -> str:
+    plan, problem = result.plan, result.problem
+    moved = [m for m in result.messages if m.groups]
+    sent = sum(m.bytes_counted if m.bytes_counted is not None else m.bytes_predicted for m in moved)
+    how = "processes" if result.executor != "simulator" else "simulated ranks"
+    facts = [
+        (str(plan.device_num), how if plan.device_num > 1 else how.removesuffix("es" if how == "processes" else "s")),
+        (
+            f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}",
+            f"loss, {len(result.losses)} step{'s' if len(result.losses) > 1 else ''}",
+        ),
+        (str(len(moved)), f"message{'s' if len(moved) != 1 else ''} a step, {bytes_text(sent)} per rank"),
+    ]
+    if result.steps_per_s is not None:
+        facts.append((f"{result.steps_per_s:.0f}", "steps per second, wall time"))
+    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for value, label in facts)
+    return (
+        f'<header><p class="over">{escape(result.net)} · {escape(problem.label)}</p>\n'
+        f'<h1 class="{"good" if result.equal else "bad"}">{"✓" if result.equal else "✗"} '
+        f"{escape(result.verdict)}</h1>\n"
+        f'<p class="muted">{escape(problem.note[:1].upper() + problem.note[1:])}.</p>\n<dl '
+        f'class="facts">{cells}</dl></header>'
+    )
+
+
+# ---- slices ----
+
+Box = tuple[float, float, float, float]
+
+_HALO = (
+    '<rect class="hue-0" y="3" width="22" height="8"/><rect class="hue-1" width="22" height="3"/><rect '
+    'class="hue-2" y="11" width="22" height="3"/>'
+)
+_COLUMN, _HEAD = 92, 20  # pixels of one rank's column, and of the line above it
+
+
+def _pictures(plan: Plan) -> str:
+    strategies = {n.name: str(n.strategy) for n in plan.graph.nodes if n.strategy is not None}
+    rows = []
+    for entry in tensor_entries(plan):
+        picture, cards = tensor_picture(plan, entry, "forward")
+        strategy = strategies.get(entry.owner, "") if entry.owner == entry.source else ""
+        chosen = f'<br><code class="long">{escape(entry.owner)} {escape(strategy)}</code>' if strategy else ""
+        count = f"{picture['slices']} slices" if picture["slices"] > 1 else "whole"
+        rows.append(
+            f'<div class="tensor"><div><b>{escape(entry.label)}</b> <span '
+            f'class="shape">{escape(tuple(picture["shape"]))}</span>{chosen}'
+            f'<br><span class="muted">{escape(count)}; '
+            f"{escape(entry.note)}</span></div>{_ranks_svg(entry.label, picture, cards)}</div>"
+        )
+    halos = any(entry.base != entry.value for entry in tensor_entries(plan))
+    names = "".join(f'<text x="{_COLUMN * (r + 0.5)}" y="14">rank {r}</text>' for r in range(plan.device_num))
+    head = (
+        f'<div class="tensor ranks" aria-hidden="true"><div></div>{_svg(_COLUMN * plan.device_num, _HEAD, names)}</div>'
+    )
+    two = '<rect class="hue-0" width="11" height="14"/><rect class="hue-1" x="11" width="11" height="14"/>'
+    keys = (
+        (two, "colour and number: which slice"),
+        (
+            '<rect class="hue-0" width="22" height="14"/><rect class="hatched" width="22" height="14"/>',
+            "hatched, Σ: an addend; the sum is still pending",
+        ),
+        ('<rect class="ground" width="22" height="14"/>', "lies on other ranks"),
+        *(((_HALO, "strips: read from the neighbours (halo)"),) if halos else ()),
+    )
+    return (
+        "<section><h2>Who holds what <small>the tensors of forward, in the order of the step</small></h2>"
+        "<p>Each frame is the whole tensor; what is coloured lies on that rank. Same colour, same data.</p>"
+        f'{_key(*keys)}<div class="scroll" tabindex="0" role="region" aria-label="Who holds '
+        f'what">{head}{"".join(rows)}</div></section>'
+    )
+
+
+def _svg(width: float, height: float, content: str, said: str = "", fluid: bool = False) -> str:
+    """An inline picture; `said` is its text for a screen reader, without it the picture is decoration."""
+    role = f'role="img" aria-label="{escape(said)}"' if said else 'aria-hidden="true"'
+    size = 'class="wide"' if fluid else f'width="{width:.0f}" height="{height:.0f}"'
+    return f'<svg {role} {size} viewBox="0 0 {width:.0f} {height:.0f}">{content}</svg>'
+
+
+def _key(*entries: tuple[str, str]) -> str:
+    """The legend of a picture: swatches (22 x 14) and what they mean."""
+    return (
+        '<p class="key">'
+        + " ".join(f"<span>{_svg(22, 14, swatch)} {escape(text)}</span>" for swatch, text in entries)
+        + "</p>"
+    )
+
+
+def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
+    """One tensor: a frame per rank, the block that the rank holds filled."""
+    shape, drawn = picture["shape"], picture["drawn"]
+    rows, columns = 1 if drawn["down"] is None else shape[drawn["down"]], shape[drawn["across"]] * drawn["parts"]
+    width = min(70.0, max(34.0, 44.0 * columns / rows))
+    height = 14.0 if rows == 1 else min(44.0, max(22.0, width * rows / columns))
+    parts = []
+    for card in cards:
+        left = card["rank"] * _COLUMN + (_COLUMN - width) / 2
+        x, y, w, h = box = _box(card["block"], shape, drawn, (left, 2, width, height))
+        block, frame = _place(box), _place((left, 2, width, height))
+        hue = f"hue-{card['slice'] % 8}"
+        parts += [f'<rect class="ground" {frame}/><rect class="{hue}" {block}/>']
+        if card["addend"]:
+            text = f"Σ {card['addend']} of {card['addends']}"
+            parts += [
+                f'<rect class="hatched" {block}/><text class="sum" x="{left + width / 2:.1f}" '
+                f'y="{height + 13:.1f}">{text}</text>'
+            ]
+        for strip in card.get("strips", ()):  # at least so thick that it can be seen
+            sx, sy, sw, sh = _box(strip["block"], shape, drawn, (left, 2, width, height))
+            thick_w, thick_h = max(2.0, sw), max(2.0, sh)
+            seen = (sx + sw - thick_w if sx < x else sx, sy + sh - thick_h if sy < y else sy, thick_w, thick_h)
+            parts.append(f'<rect class="hue-{strip["slice"] % 8}" {_place(seen)}/>')
+        parts += [
+            f'<rect class="frame" {frame}/>',
+            _number(card["slice"], (x, y, w, h), left + width + 3, bool(card["addend"])),
+        ]
+    said = "; ".join(
+        f"rank {c['rank']} {c['text']}" + (f" addend {c['addend']} of {c['addends']}" if c["addend"] else "")
+        for c in cards
+    )
+    return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {said}")
+
+
+def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, frame: Box) -> Box:
+    """Where a block lies in the frame (x, y, width, height) of its tensor; of a third cut dim, the pictures stand side
+    by side.
+    """
+    left, top, width, height = frame
+    (first, last), (start, stop) = (0, 1) if drawn["down"] is None else block[drawn["down"]], block[drawn["across"]]
+    rows, columns = 1 if drawn["down"] is None else shape[drawn["down"]], shape[drawn["across"]] * drawn["parts"]
+    if drawn["panels"] is not None:
+        before = block[drawn["panels"]][0] * drawn["parts"] // shape[drawn["panels"]] * shape[drawn["across"]]
+        start, stop = start + before, stop + before
+    return (
+        left + width * start / columns,
+        top + height * first / rows,
+        width * (stop - start) / columns,
+        height * (last - first) / rows,
+    )
+
+
+def _place(box: Box) -> str:
+    return 'x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"'.format(*box)
+
+
+def _number(number: int, block: tuple[float, float, float, float], beside: float, hatched: bool) -> str:
+    """The number of a slice: in its block, on a plate if the block is hatched, or beside the frame if the block is too
+    low.
+    """
+    x, y, w, h = block
+    if min(w, h) < 9:
+        return f'<text class="beside" x="{beside:.1f}" y="{y + h / 2:.1f}">{number}</text>'
+    at_x, at_y, size = x + w / 2, y + h / 2, min(12.0, h, w + 2)
+    plate = (
+        f'<circle class="hue-{number % 8}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{min(7.5, h / 2 - 0.5):.1f}"/>'
+        if hatched
+        else ""
+    )
+    return f'{plate}<text class="number" x="{at_x:.1f}" y="{at_y:.1f}" style="font-size:{size:.1f}px">{number}</text>'
+
+
+# ---- messages ----
+
+
+def _messages(result: QuickstartResult) -> str:
+    title = "<h2>What moves <small>messages and slices of one step; bytes and times per rank</small></h2>"
+    if not result.messages:
+        return f"<section>{title}<p>Nothing: every rank already holds what it needs.</p></section>"
+    rows = []
+    for m in result.messages:
+        groups = f"<code>{escape(groups_text(m.groups))}</code>" if m.groups else "none: local"
+        counted, predicted = (bytes_text(n) if m.groups else "–" for n in (m.bytes_counted, m.bytes_predicted))
+        where = f" <code>{escape(m.origin)}</code>" if m.origin else ""
+        local = "" if m.groups else ' class="local"'
+        rows.append(
+            f'<tr{local}><th scope="row">#{m.number}</th><td>{escape(m.phase)}</td><td>{escape(m.operator)}</td>'
+            f"<td><b>{escape(m.collective)}</b></td>"
+            f'<td>{groups}</td><td class="n">{predicted}</td><td class="n">{counted}</td><td '
+            f'class="n">{escape(_micro(m.time_predicted_s))}</td>'
+            f'<td class="n">{escape(_micro(m.time_measured_s))}</td><td>{escape(m.reason)}{where}</td></tr>'
+        )
+    two = "".join(
+        f'<th rowspan="2" scope="col">{word}</th>' for word in ("#", "phase", "operator", "collective", "groups")
+    )
+    pairs = "".join(f'<th colspan="2" scope="colgroup" class="c">{word}</th>' for word in ("bytes", "time"))
+    under = "".join(
+        f'<th scope="col" class="n">{word}</th>' for word in ("predicted", "counted", "predicted", result.source)
+    )
+    head = f'<tr>{two}{pairs}<th rowspan="2" scope="col">why it is here</th></tr><tr>{under}</tr>'
+    counts = f"<p>{escape(result.counts_text)}.</p>"
+    return (
+        f"<section>{title}{counts}{_table(head, rows, 'Messages and slices')}<p "
+        f'class="muted">{escape(result.times_text)}</p></section>'
+    )
+
+
+def _table(head: str, rows: Iterable[str], label: str, kind: str = "") -> str:
+    """A table that scrolls by itself where the page is narrow; `label` names it for a screen reader."""
+    body = f"<table{kind}><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{body}</div>'
+
+
+def _micro(time_s: float | None) -> str:
+    return time_text(time_s).replace("us", "µs").replace("-", "–")
+
+
+# ---- curves ----
+
+
+def _ticks(low: float, high: float, count: int) -> list[float]:
+    """Round numbers from low to high, at most `count` steps apart.
+
+    >>> _ticks(0.3311, 0.3319, 4)
+    [0.3312, 0.3314, 0.3316, 0.3318]
+    """
+    least = (high - low) / count or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+    return [float(f"{k * step:.12g}") for k in range(math.ceil(low / step), math.floor(high / step * (1 + 1e-9)) + 1)]
+
+
+def _labels(ticks: Sequence[float]) -> list[str]:
+    """The ticks as text, with as many digits as tell them apart and give them truly.
+
+    >>> _labels([1000.0001, 1000.0002])
+    ['1000.0001', '1000.0002']
+    """
+    gap = min((b - a for a, b in itertools.pairwise(ticks)), default=abs(ticks[0]) if ticks else 0.0)
+    for digits in range(4, 16):
+        texts = [f"{y:.{digits}g}" for y in ticks]
+        if all(abs(float(text) - y) <= gap / 100 for text, y in zip(texts, ticks, strict=True)):
+            break
+    return texts
+
+
+def _text_width(text: str) -> float:
+    """Units that a tick label takes at most: 12 units high (`.tick`), and digits of wide system fonts are 0.65 of
+    that.
+    """
+    return 7.8 * len(text)
+
+
+def _loss(result: QuickstartResult) -> str:
+    width, height, top, bottom = 520, 220, 8, 30  # top: half of a label that stands at the upper end
+    curves = {"single": result.single_losses, "parallel": result.losses}
+    finite = [y for c in curves.values() for y in c if math.isfinite(y)]
+    title = f"<h2>Loss <small>{len(result.losses)} steps</small></h2>"
+    if not finite:
+        return f"<section>{title}<p>No loss was a finite number.</p></section>"
+    low, high = min(finite), max(finite)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = min(0.0, low) if high > 2 * low else low - margin, high + margin
+    steps = max(1, len(result.losses) - 1)
+    ticks = _ticks(low, high, 8)
+    labels = _labels(ticks)
+    left = max(46.0, 10 + max(map(_text_width, labels), default=0))
+    right = width - max(8.0, _text_width(str(len(result.losses))) / 2)
+
+    def at(i: int, y: float) -> tuple[float, float]:
+        return left + (right - left) * i / steps, top + (height - top - bottom) * (1 - (y - low) / (high - low))
+
+    drawn = []
+    for y, label in zip(ticks, labels, strict=True):
+        row = at(0, y)[1]
+        drawn.append(f'<line class="rule" x1="{left:.1f}" x2="{right:.1f}" y1="{row:.1f}" y2="{row:.1f}"/>')
+        drawn.append(f'<text class="tick end" x="{left - 6:.1f}" y="{row:.1f}">{label}</text>')
+    for i in sorted({0, steps // 2, len(result.losses) - 1}):
+        if i < len(result.losses):
+            drawn.append(f'<text class="tick mid" x="{at(i, low)[0]:.1f}" y="{height - 15}">{i + 1}</text>')
+    drawn.append(f'<text class="tick mid" x="{(left + right) / 2:.0f}" y="{height - 2}">step</text>')
+    for name, curve in curves.items():
+        points = [f"{x:.1f},{y:.1f}" for x, y in (at(i, y) for i, y in enumerate(curve) if math.isfinite(y))]
+        points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
+        drawn.append(f'<polyline class="curve {name}" points="{" ".join(points)}"/>')
+    ranks, row = ranks_text(result.plan.device_num), result.equality.rows[0]
+    said = (
+        f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on "
+        f"{ranks} and on one device"
+    )
+    keys = [
+        ('<line class="curve single" x2="22" y1="7" y2="7"/>', "one device"),
+        ('<line class="curve parallel" x2="22" y1="7" y2="7"/>', ranks),
+    ]
+    gap = f'<p class="muted">Largest difference of the two: {row.largest_difference:.2g}.</p>'
+    return f"<section>{title}{_svg(width, height, ''.join(drawn), said, fluid=True)}{_key(*keys)}{gap}</section>"
+
+
+def _timeline(result: QuickstartResult) -> str:
+    data = timeline_lanes(result.plan, result.typical_step)
+    scale, unit = (1e-3, "ms") if data["end"] >= 2000 else (1.0, "µs")
+    width, left, lane, bottom = 520, 46, 23, 30
+    end, height = (data["end"] or 1.0) * scale, len(data["lanes"]) * lane + bottom
+    ticks = _ticks(0, end, 5)
+    labels = _labels(ticks)
+    per_unit = (width - left - max(8.0, _text_width(labels[-1]) / 2)) / end
+    drawn, shares = [], []
+    for t, label in zip(ticks, labels, strict=True):
+        x = left + t * per_unit
+        drawn.append(f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - bottom}"/>')
+        drawn.append(f'<text class="tick mid" x="{x:.1f}" y="{height - 15}">{label}</text>')
+    drawn.append(f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">{unit}</text>')
+    for i, row in enumerate(data["lanes"]):
+        y = i * lane + 3
+        drawn.append(f'<text class="tick end" x="{left - 6}" y="{y + 8}">rank {row["rank"]}</text>')
+        for bar in row["bars"]:
+            long = bar["end"] - bar["start"]
+            kind = "moving" if bar["kind"] == "communication" else "computing"
+            place = (
+                f'x="{left + bar["start"] * scale * per_unit:.2f}" y="{y}" '
+                f'width="{max(long * scale * per_unit, 0.5):.2f}" height="{lane - 7}"'
+            )
+            drawn.append(f'<rect class="{kind}" {place}><title>{escape(bar["label"])}, {long:.3g} µs</title></rect>')
+        shares.append(sum(b["end"] - b["start"] for b in row["bars"] if b["kind"] == "communication") * scale / end)
+    share = sum(shares) / len(shares)
+    said = f"Timeline of one step, {data['source']}: {end:.3g} {unit}, {share:.0%} of it in messages"
+    keys = (
+        ('<rect class="computing" width="22" height="14"/>', "computing"),
+        ('<rect class="moving" width="22" height="14"/>', f"in a message, waiting included: {share:.0%} of the time"),
+    )
+    title = f"<h2>One step <small>{data['source']}; the one of middle length of the last few</small></h2>"
+    return f"<section>{title}{_svg(width, height, ''.join(drawn), said, fluid=True)}{_key(*keys)}</section>"
+
+
+# ---- memory, equality, the rest ----
+
+
+def _memory_rect(kind: int, x: float, width: float, height: float) -> str:
+    """A piece of a memory bar: its fill, and its pattern over it."""
+    return "".join(
+        f'<rect class="memory-{kind}{over}" x="{x:.1f}" width="{width:.1f}" height="{height:.0f}"/>'
+        for over in ("", "-over")
+    )
+
+
+def _memory(result: QuickstartResult) -> str:
+    ranks = result.plan.device_num
+    plans = ((f"one rank of {ranks}", result.plan), ("one device alone", result.single_plan))
+    # inputs too: a rank keeps its slice of the batch as an activation, where one device reads the batch it was fed
+    reports = [
+        (name, {**report.parts, "inputs": report.inputs_bytes})
+        for name, report in ((name, predict_memory(plan)) for name, plan in plans)
+    ]
+    if ranks == 1:
+        reports = reports[1:]
+    largest, rows = max(sum(parts.values()) for _, parts in reports), []
+    for name, parts in reports:
+        x, bars = 0.0, []
+        for i, size in enumerate(parts.values()):
+            bars.append(_memory_rect(i, x, 480 * size / largest, 20))
+            x += 480 * size / largest
+        picture = _svg(
+            480,
+            20,
+            "".join(bars),
+            f"{name}: " + ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts.items()),
+        )
+        numbers = "".join(f'<td class="n">{bytes_text(size)}</td>' for size in parts.values())
+        rows.append(
+            f'<tr><th scope="row">{escape(name)}</th><td>{picture}</td>{numbers}<td '
+            f'class="n"><b>{bytes_text(sum(parts.values()))}</b></td></tr>'
+        )
+    kinds = "".join(
+        f'<th scope="col" class="n">{_svg(12, 12, _memory_rect(i, 0, 12, 12))} {escape(kind)}</th>'
+        for i, kind in enumerate(reports[0][1])
+    )
+    title = "<h2>Memory <small>predicted from the shapes; the same on every rank</small></h2>"
+    head = f"<tr><td></td><td></td>{kinds}<th scope=col class=n>total</th></tr>"
+    return f"<section>{title}{_table(head, rows, 'Memory')}</section>"
+
+
+def _equality(result: QuickstartResult) -> str:
+    rows = [
+        f'<tr{"" if r.equal else " class=failed"}><th scope="row">{escape(r.tensor)}</th><td '
+        f'class="n">{r.largest_difference:.2g}</td>'
+        f'<td class="n">{r.bound:.2g}</td><td class="{"good" if r.equal else "bad"}">{"✓" if r.equal else "✗"} '
+        f"{escape(r.verdict)}</td></tr>"
+        for r in result.equality.rows
+    ]
+    numbers = "".join(f'<th scope="col" class="n">{word}</th>' for word in ("largest difference", "rounding bound"))
+    head = f'<tr><th scope="col">tensor</th>{numbers}<th scope="col">verdict</th></tr>'
+    title = "<h2>Equal to one device? <small>same network, same data, same start</small></h2>"
+    bound = f'<p class="muted">{escape(result.bound_text)}</p>'
+    return f"<section>{title}{_table(head, rows, 'Equality', ' class=equality')}{bound}</section>"
+
+
+def _ending(result: QuickstartResult, version: str) -> str:
+    facts: Iterable[tuple[str, str]] = (
+        ((("parallel_lab", version),) if version else ()) + result.environment + (("plan", result.plan.digest),)
+    )
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
+    return (
+        "<section><details><summary>The program of rank "
+        f"0</summary><pre>{escape(result.plan.text(rank=0))}</pre></details>"
+        f"<details><summary>Every loss</summary><pre>{escape(_losses_text(result))}</pre></details><dl "
+        f'class="small">{cells}</dl></section>'
+    )
+
+
+def _losses_text(result: QuickstartResult) -> str:
+    n = result.problem.steps_per_epoch
+    return "\n".join(f"epoch: {i // n + 1} step: {i % n + 1}, loss is {y}" for i, y in enumerate(result.losses))

@@ -1,0 +1,227 @@
+"""The proof beside every claim: a split run equals one device, tensor by tensor, to rounding.
+
+    proof = prove_equal(net, batches, loss=nn.MSELoss(), optimizer=opt, device_num=8, steps=20, executor="processes")
+    print(proof)            a table: tensor, largest difference, rounding bound, verdict
+    proof.equal             True or False
+
+Compared are the loss of every step, the gradient of every parameter in the first step, and every parameter after the
+last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ArgumentError, escape, shorten
+from ...graph.compiler import compile_network
+from ...graph.plan import Plan
+from ...train.session import Session
+from .lab import Stopped
+
+
+@dataclass(frozen=True)
+class EqualityRow:
+    """One tensor: where the two runs differ most, by how much, and how much rounding allows."""
+
+    tensor: str
+    largest_difference: float
+    bound: float
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.largest_difference <= self.bound)
+
+    @property
+    def verdict(self) -> str:
+        """One of "identical", "equal to rounding" and "different"."""
+        return "identical" if self.largest_difference == 0 else "equal to rounding" if self.equal else "different"
+
+
+@dataclass(frozen=True)
+class Equality:
+    """The table. Prints as text, shows as a table in a notebook; `equal` is the verdict on all of it."""
+
+    title: str
+    rows: tuple[EqualityRow, ...]
+
+    @property
+    def equal(self) -> bool:
+        return all(row.equal for row in self.rows)
+
+    @property
+    def worst(self) -> EqualityRow:
+        """The row that uses up most of its bound."""
+        return max(
+            self.rows, key=lambda r: r.largest_difference / r.bound if r.bound else float(r.largest_difference > 0)
+        )
+
+    def _cells(self) -> list[tuple[str, str, str, str]]:
+        return [(r.tensor, f"{r.largest_difference:.2e}", f"{r.bound:.2e}", r.verdict) for r in self.rows]
+
+    def __str__(self) -> str:
+        lines = [("tensor", "largest difference", "rounding bound", "verdict"), *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(4)]
+        table = "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+        return (
+            f"{self.title}\n{table}\n{'EQUAL' if self.equal else 'DIFFERENT'}: {sum(r.equal for r in self.rows)} "
+            f"of {len(self.rows)} tensors"
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(
+            f"<th scope='col' style='text-align:left'>{h}</th>"
+            for h in ("tensor", "largest difference", "rounding bound", "verdict")
+        )
+        body = "".join(
+            "<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>"
+            for cells in self._cells()
+        )
+        verdict = (
+            f"{'Equal' if self.equal else 'Different'}: {sum(r.equal for r in self.rows)} of {len(self.rows)} tensors."
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p>{escape(self.title)}</p>{table}<p><strong>{verdict}</strong></p>"
+
+
+def additions_behind(plan: Plan) -> int:
+    """Additions behind one element of a gradient, counted once forward and once backward: the lengths of all sums the
+    step contains.
+    """
+    shapes = plan.graph.shapes()
+    total = 0
+    for node in plan.graph.nodes:
+        op, operands, attrs = node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs)
+        if op.view:
+            continue
+        signature = op.signature_for(operands, attrs)
+        sizes = op.label_sizes(signature, operands, attrs)
+        # "same": every rank has the whole result already, nothing is added along what goes
+        summed = signature.reduced if op.reduce != "same" else ()
+        gone = {*summed, *op.whole_labels(signature, operands, attrs)}
+        total += math.prod(sizes[c] for c in gone if any(c in labels for labels in signature.ins))
+    rows = max((i.shape[0] for i in plan.data_inputs if i.shape), default=1)
+    return 2 * total + rows
+
+
+def rounding_bound(plan: Plan, value: np.ndarray, steps: int = 1) -> float:
+    """How far two runs that add in different orders may differ in `value`: 4 sqrt(n) eps x steps x largest magnitude, n
+    additions behind one element.
+
+    Rounding errors of a sum of n terms behave like a random walk: with high probability they stay below lambda sqrt(n)
+    eps times the sum of magnitudes, lambda a small constant, here 4 (Higham and Mary 2019, theorem 2.4). The sums of
+    one step follow each other, so their lengths add up; each step starts from the last one's result, so steps add up
+    too. First order, the largest element standing for the terms.
+    """
+    magnitude = float(np.max(np.abs(value))) if value.size else 0.0
+    eps = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
+    return 4 * math.sqrt(additions_behind(plan)) * eps * steps * magnitude
+
+
+def compare_sessions(
+    session: Session,
+    reference: Session,
+    batches: Sequence[Any],
+    steps: int,
+    nudged: Session | None = None,
+    stopped: Callable[[], bool] | None = None,
+) -> Equality:
+    """Train both for `steps` steps (at least 1) and compare them. All must be at their first step.
+
+    nudged  a third session, as `reference`, whose parameters start off by as much as rounding moves numbers (`nudge`).
+            Twice what that does to a tensor is added to its bound: some rules (Adam divides by the root of a mean
+            square) make much of a small difference, on one device too.
+    stopped   asked again and again; once it is true, Stopped is raised
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ArgumentError(
+            f"steps={shorten(steps)}", where="equality with one device", allowed="A whole number, 1 or more"
+        )
+    plan = reference.plan
+    got, want = _trained(session, batches, steps, stopped), _trained(reference, batches, steps, stopped)
+    near = _trained(nudged, batches, steps, stopped) if nudged is not None else want
+    rows = []
+    for key, (value, taken) in want.items():
+        bound = rounding_bound(plan, value, taken) + 2 * _largest_difference(near[key][0], value)
+        rows.append(EqualityRow(key, _largest_difference(got[key][0], value), bound))
+    where = {"processes": "worker processes", "mpi": "ranks of MPI"}.get(session.executor, "simulated ranks")
+    return Equality(f"{session.plan.device_num} {where} against one device", tuple(rows))
+
+
+def _trained(
+    session: Session, batches: Sequence[Any], steps: int, stopped: Callable[[], bool] | None
+) -> dict[str, tuple[np.ndarray, int]]:
+    """What is compared, with the steps behind it, by the name of its row: losses, gradients of the first step,
+    parameters after the last.
+    """
+    losses = session.train(batches, 1)
+    gradients = session.gradients()
+    if steps > 1:
+        losses += session.train(batches, steps - 1, stopped=stopped)
+    if stopped is not None and stopped():
+        raise Stopped
+    parameters = session.parameters()
+    dtype = session.plan.value(session.plan.outputs[0]).dtype
+    found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
+    found |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
+    return found | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
+
+
+def _largest_difference(got: np.ndarray, want: np.ndarray) -> float:
+    difference = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    worst = float(difference.max()) if difference.size else 0.0
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def nudge(plan: Plan, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Parameters, each element moved up or down (drawn with a fixed seed) by the relative amount that `rounding_bound`
+    allows one step.
+    """
+    rng = np.random.default_rng(0)
+    moved = {}
+    for name, value in parameters.items():
+        eps = np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0
+        moved[name] = (
+            value * (1 + 4 * math.sqrt(additions_behind(plan)) * eps * rng.choice([-1.0, 1.0], value.shape))
+        ).astype(value.dtype)
+    return moved
+
+
+def prove_equal(
+    network: Any,
+    batches: Sequence[Any],
+    *,
+    loss: Any,
+    optimizer: Any,
+    device_num: int = 8,
+    steps: int = 20,
+    executor: str = "processes",
+) -> Equality:
+    """Compile `network` for `device_num` ranks and for one device, train both from the same parameters, and compare.
+
+    batches  list of tuples of global inputs, labels last
+    Raises what `compile` and the executor raise.
+    """
+    if not isinstance(batches, (list, tuple)) or not batches or not isinstance(batches[0], (list, tuple)):
+        raise ArgumentError(
+            f"batches is {shorten(batches)}",
+            where="prove_equal",
+            allowed="A list with one tuple of inputs per step: [(x, label)]",
+        )
+    plans = [
+        compile_network(network, *batches[0], loss=loss, optimizer=optimizer, dataset_strategy="full_batch", **how)
+        for how in ({"device_num": device_num}, {"parallel_mode": "stand_alone"})
+    ]
+    start = {name: p.asnumpy() for name, p in network.parameters_dict().items()}
+    with (
+        Session(plans[0], network, optimizer, executor=executor) as session,
+        Session(plans[1], network, optimizer) as reference,
+        Session(plans[1], nudge(plans[1], start), optimizer) as nudged,
+    ):
+        return compare_sessions(session, reference, batches, steps, nudged)

@@ -1,0 +1,243 @@
+"""What every lab is made of: a model that tells its views when it changes, runs one thing at a time in a helper thread,
+and declares how it is shown.
+
+    class FusionLab(RunsOneThing):
+        scripts, styles = ("fusion/fusion_lab.js",), ("fusion/fusion_lab.css",)
+        commands = {"set_mode": ((str,),), "stop": ()}
+        words = staticmethod(fusion_text)
+
+        def snapshot(self): ...
+
+From the declaration follow the text (`to_text`), the page that needs no kernel (`to_html`) and the widget
+(`lab_view.widget_of`). The model itself knows neither a notebook nor a browser.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+from .page import lab_page, read_front_end
+
+LISTEN_S = 0.1  # how long wait() may not hear an interrupt
+
+# What a page may ask of a model: per command, the types that each argument may have
+Commands = Mapping[str, tuple[tuple[type, ...], ...]]
+
+
+class Lab:
+    """A headless model. `__init__` must run before the first change.
+
+    scripts, styles   files of lab/ that draw it; those that all labs share come before them
+    commands          what a page may ask: names of methods, and the types of their arguments
+    often             parts of the snapshot that change at every step; a widget sends them apart from the others
+    frame_height_px   of the page, where widgets are not shown
+    words             a pure function: the text of a snapshot
+    """
+
+    scripts: ClassVar[tuple[str, ...]] = ()
+    styles: ClassVar[tuple[str, ...]] = ()
+    commands: ClassVar[Commands] = {}
+    often: ClassVar[tuple[str, ...]] = ()
+    frame_height_px: ClassVar[int] = 900
+    words: ClassVar[Callable[[Mapping[str, Any]], str]]
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[..., None]] = []
+        self._lock = threading.RLock()
+
+    # ---- listeners ----
+
+    def on_change(self, callback: Callable[..., None]) -> Callable[[], None]:
+        """Call `callback` after every change; returns a function that ends it. A model that tells kinds of changes
+        apart adds a word: "picture", "run", or "loss" at every step of a training.
+
+        Calls may come from a helper thread.
+        """
+        self._listeners.append(callback)
+
+        def unsubscribe() -> None:
+            with suppress(ValueError):  # called twice, or after the model has forgotten all
+                self._listeners.remove(callback)
+
+        return unsubscribe
+
+    def _changed(self, *what: str) -> None:
+        for callback in list(self._listeners):
+            callback(*what)
+
+    def close(self) -> None:
+        """Forget the listeners."""
+        self._listeners.clear()
+
+    # ---- what is shown ----
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the views show, as plain data with a "version" and a "title"."""
+        raise NotImplementedError
+
+    def progress(self) -> dict[str, Any]:
+        """The parts of the snapshot that change at every step (`often`)."""
+        shot = self.snapshot()
+        return {name: shot[name] for name in self.often}
+
+    def page_snapshot(self) -> dict[str, Any]:
+        """What a page of its own is made from: the snapshot, and what it needs to show more without a kernel."""
+        return self.snapshot()
+
+    def to_text(self) -> str:
+        """Everything shown, in words."""
+        return type(self).words(self.snapshot())
+
+    def to_html(self, title: str | None = None) -> str:
+        """Everything shown, as a page of its own that needs no kernel and no network; `title` replaces the
+        snapshot's own.
+        """
+        return self.page(self.page_snapshot(), title)
+
+    @classmethod
+    def page(cls, snapshot: Mapping[str, Any], title: str | None = None) -> str:
+        """The page of any snapshot of such a lab."""
+        shown = dict(snapshot) if title is None else {**snapshot, "title": title}
+        return lab_page(shown, cls.words(shown), *cls.front_end())
+
+    @classmethod
+    def front_end(cls) -> tuple[str, str]:
+        """Script and style sheet that draw it."""
+        return read_front_end(cls.scripts, cls.styles)
+
+    # ---- checking what is asked ----
+
+    @classmethod
+    def one_of(cls, value: Any, known: Any, what: str, where: str | None = None) -> Any:
+        """`value`, if it is one of `known` ints and texts. Raises ArgumentError for another one, and for True and
+        False.
+        """
+        if isinstance(value, bool) or not isinstance(value, (int, str)) or value not in known:
+            where = cls.__name__ if where is None else where
+            allowed = f"One of {', '.join(map(str, known))}"
+            raise ArgumentError(f"{what} {shorten(value)}", where=where, allowed=allowed)
+        return value
+
+
+class Stopped(Exception):
+    """Raised in a run, and never out of it: its result is no longer wanted."""
+
+
+@dataclass
+class LabRun:
+    """One run beside the notebook, and how it goes.
+
+    state   "idle", "starting", "running", "paused", "stopping", "done", "stopped" or "failed"
+    stop    set when the result is no longer wanted: the work then raises Stopped when it next looks
+    ended   set after the listeners were told of the end: who waits finds views that show it
+    """
+
+    state: str = "idle"
+    text: str = ""
+    error: str | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        return self.state in ("starting", "running", "paused", "stopping")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a snapshot: state, text, error."""
+        return {"state": self.state, "text": self.text, "error": self.error}
+
+
+class RunsOneThing(Lab):
+    """A model that runs one thing at a time beside the notebook, and says how it went.
+
+    _run   the present run, or the last one
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run = LabRun()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run goes on; whether that is so. For scripts and tests; a widget never waits, nor does a
+        listener in the run's own thread.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
+        # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
+        # waits without limit; the notebook's interrupt went unheard.
+        while (
+            (run := self._run).thread not in (None, threading.current_thread())
+            and not run.ended.is_set()
+            and (end is None or time.monotonic() < end)
+        ):
+            run.ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+        return not self._run.goes_on
+
+    def stop(self) -> None:
+        """Ask the run that goes on to end: a training does after its present step. Returns at once; `wait()` waits.
+        Nothing happens without a run.
+        """
+        self._run.stop.set()
+
+    def close(self) -> None:
+        """Forget the listeners, stop a run that goes on, and wait for its end: its workers are shared."""
+        super().close()
+        self.stop()
+        self.wait()
+
+    def _go_on(self) -> None:
+        """Raise Stopped if the result of the run is no longer wanted."""
+        if self._run.stop.is_set():
+            raise Stopped
+
+    def _start(
+        self, text: str, work: Callable[[], str | None], failed: str = "the run failed", run: LabRun | None = None
+    ) -> None:
+        """Do `work` in a helper thread; it returns what to say of it, `failed` is said of an error. Nothing happens
+        while a run goes on.
+
+        run   one that knows more than a LabRun does
+        """
+        with self._lock:
+            if self._run.goes_on:
+                return
+            run = self._run = LabRun("running") if run is None else run
+            run.text = text
+            run.thread = threading.Thread(
+                target=self._work, args=(run, work, failed), name=type(self).__name__, daemon=True
+            )
+            run.thread.start()
+        self._changed("run")
+
+    def _work(self, run: LabRun, work: Callable[[], str | None], failed: str) -> None:
+        end: tuple[str, str, str | None] = ("done", "", None)
+        try:
+            end = ("done", work() or "", None)
+        except Stopped:
+            end = ("stopped", "stopped; nothing was kept of it", None)
+        except ParallelLabError as error:
+            end = ("failed", failed, str(error))
+        except BaseException as error:
+            # a defect: the views must not say "running" for ever; whatever watches threads gets it too
+            end = ("failed", failed, f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            with self._lock:
+                run.state, run.text, run.error = end
+            try:
+                self._tell(run, "run")
+                self._tell(run, "picture")
+            finally:
+                run.ended.set()
+
+    def _tell(self, run: LabRun, what: str) -> None:
+        """What has changed, if the run is still the one that is shown."""
+        if run is self._run:
+            self._changed(what)

@@ -1,0 +1,267 @@
+"""The widget of any lab: it shows `lab.snapshot()` and turns what the learner does into commands of the model.
+
+    FusionLabWidget = widget_of(FusionLab)
+    widget = FusionLabWidget(lab)       # `lab` works without a widget, and several widgets may show one lab
+    widget                              # last line of a cell
+
+What goes to the page: `snapshot` (all but the parts that change often), `progress` (those parts), the loss curves of a
+training as float32 bytes, and, during a run, binary messages with the losses that are new, at most 30 a second. What
+comes back: messages {"command": "move_cut", "arguments": [4, 6], "number": 7}, each answered by {"kind": "answered",
+"number": 7, "refused": False}.
+
+Threads: the model may report changes from any thread. No lock is held while the model is called; one thread at a time
+publishes, and a change reported meanwhile makes it publish once more, so what is shown is never older than the last
+report.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...base.errors import ParallelLabError, escape
+from .lab import Commands, Lab
+from .page import CURVES
+
+try:
+    import anywidget
+    import traitlets
+except ImportError as error:  # pragma: no cover - the environment file lists it
+    from ...base.errors import MissingPackage
+
+    raise MissingPackage(
+        f"The labs' widgets need {error.name}, which is not installed. Install the packages of environment.yml."
+    ) from error
+
+INTERVAL_S = 1 / 30  # between two publications of progress and losses
+CURVE_INTERVAL_S = 1.0  # between two copies of the whole curves into the kept state; messages carry what is newer
+
+
+def check_command(commands: Commands, name: Any, arguments: tuple[Any, ...], where: str) -> None:
+    """Raise ParallelLabError for what is no command, and for arguments of other types. True and False are no
+    numbers.
+    """
+    if not isinstance(name, str) or name not in commands:
+        raise ParallelLabError(f"unknown command {name!r}", where=where, allowed=f"One of {', '.join(commands)}")
+    wanted = commands[name]
+    fits = len(arguments) == len(wanted) and all(
+        isinstance(given, types) and (bool in types or not isinstance(given, bool))
+        for given, types in zip(arguments, wanted, strict=True)
+    )
+    if not fits:
+        kinds = (
+            ", ".join(" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted)
+            or "no arguments"
+        )
+        raise ParallelLabError(f"arguments {arguments!r}", where=f"{where}, {name}", allowed=f"Expected {kinds}")
+
+
+class LabView(anywidget.AnyWidget):
+    """A view of a headless model; several may show one. `widget_of` makes a class of it for each lab.
+
+    snapshot     what is shown, without what changes often and without loss curves; the page's copy
+    progress     what changes often: always the newest
+    last_error   text of the last command that was refused, or None; cleared by the next command that succeeds
+
+    `close()` ends the subscription; the model lives on.
+    """
+
+    model_type: ClassVar[type[Lab]]
+
+    snapshot = traitlets.Dict().tag(sync=True)
+    progress = traitlets.Dict().tag(sync=True)
+    last_error = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    loss_parallel = traitlets.Bytes(b"").tag(sync=True)
+    loss_single = traitlets.Bytes(b"").tag(sync=True)
+
+    def __init__(self, lab: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._lab = lab = self.model_type() if lab is None else lab
+        self._has_losses = hasattr(lab, "loss_arrays")
+        self._command_lock = threading.Lock()  # commands of several views, one after another; never held by a publisher
+        self._state_lock = threading.Lock()  # guards the fields below, for a few instructions at a time
+        self._publishing = self._again = self._whole = self._closed = self._commanding = False
+        self._timer: threading.Timer | None = None
+        self._published_at = self._curves_at = -float("inf")
+        self._sent_steps = 0
+        self.on_msg(self._on_message)
+        self._unsubscribe: Callable[[], Any] | None = lab.on_change(self._on_change)
+        self._publish(whole=True)
+
+    @property
+    def lab(self) -> Any:
+        """The model behind this view."""
+        return self._lab
+
+    # ---- from the page to the model ----
+
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if not isinstance(content, Mapping):
+            return
+        if "want_loss_since" in content:  # a view that joined late or missed a message
+            self._send_losses(max(0, int(content["want_loss_since"])))
+            return
+        done = False
+        try:
+            done = self.command(content.get("command"), *content.get("arguments") or ())
+        finally:
+            if not self._closed:
+                self.send({"kind": "answered", "number": content.get("number"), "refused": not done})
+
+    def command(self, name: Any, *arguments: Any) -> bool:
+        """Apply one command to the model, as a control does; returns whether it succeeded. The text of a
+        ParallelLabError becomes `last_error`.
+
+        Any other exception is a defect: its text is shown too, and it is raised.
+        """
+        try:
+            check_command(self.model_type.commands, name, arguments, type(self).__name__)
+            with self._command_lock:
+                self._commanding = True
+                try:
+                    getattr(self._lab, name)(*arguments)
+                finally:
+                    self._commanding = False
+        except ParallelLabError as error:
+            self._refuse(str(error))
+            return False
+        except Exception as error:
+            self._refuse(f"{name}: {type(error).__name__}: {error}")
+            raise
+        self.last_error = None
+        self._publish(whole=True)
+        return True
+
+    def _refuse(self, text: str) -> None:
+        self.last_error = text
+        self._publish(whole=True)
+
+    # ---- from the model to the page ----
+
+    def _on_change(self, kind: str = "picture") -> None:
+        """Called by the model in any thread. A new picture is published at once; losses at most every INTERVAL_S, the
+        last ones always.
+        """
+        if self._commanding:  # the end of every command publishes everything, once
+            return
+        if kind != "loss":
+            self._publish(whole=True)
+            return
+        with self._state_lock:
+            if self._closed or self._timer is not None:
+                return
+            wait_s = self._published_at + INTERVAL_S - time.monotonic()
+            if wait_s > 0:
+                self._timer = threading.Timer(wait_s, self._on_timer)
+                self._timer.daemon = True
+                self._timer.start()
+                return
+        self._publish()
+
+    def _on_timer(self) -> None:
+        with self._state_lock:
+            self._timer = None
+        self._publish()
+
+    def _publish(self, *, whole: bool = False) -> None:
+        with self._state_lock:
+            self._whole = self._whole or whole
+            if self._closed or self._publishing:
+                self._again = True
+                return
+            self._publishing = True
+        try:
+            while True:
+                with self._state_lock:
+                    self._again, whole, self._whole = False, self._whole, False
+                    self._published_at = time.monotonic()
+                self._show(whole)
+                with self._state_lock:
+                    if not self._again or self._closed:
+                        self._publishing = False
+                        return
+        except BaseException:
+            with self._state_lock:
+                self._publishing = False
+            raise
+
+    def _show(self, whole: bool) -> None:
+        """Bring traits and views to the model's present state; `whole` says that more than `often` may have changed."""
+        often = self.model_type.often
+        shot = self._lab.snapshot() if whole else self._lab.progress()
+        now = {name: shot[name] for name in often}
+        if "loss" in now:
+            now["loss"] = {name: value for name, value in now["loss"].items() if name not in CURVES}
+        with self.hold_sync():
+            if whole:
+                self.snapshot = {name: value for name, value in shot.items() if name not in often}
+            self.progress = now
+        if self._has_losses:
+            self._show_losses(whole, now["loss"]["steps"])
+
+    def _show_losses(self, whole: bool, steps: int) -> None:
+        now = time.monotonic()
+        if whole or now - self._curves_at >= CURVE_INTERVAL_S:
+            self._curves_at = now
+            curves = self._losses(0)
+            with self.hold_sync():
+                self.loss_parallel, self.loss_single = (curves[name].tobytes() for name in CURVES)
+        # A new run may have as many steps as the old one: where more than losses has changed, all of them are sent.
+        self._send_losses(0 if whole or steps < self._sent_steps else self._sent_steps)
+
+    def _losses(self, since: int) -> dict[str, np.ndarray]:
+        found = self._lab.loss_arrays(since)
+        return {name: np.ascontiguousarray(found[name], "<f4") for name in CURVES}
+
+    def _send_losses(self, since: int) -> None:
+        parts = self._losses(since)
+        steps = since + min(len(part) for part in parts.values())
+        if steps > self._sent_steps or since < self._sent_steps or (since == 0 and steps == 0 and self._sent_steps):
+            self.send(
+                {"kind": "loss", "since": since, "names": list(CURVES)}, [part.tobytes() for part in parts.values()]
+            )
+        self._sent_steps = steps
+
+    # ---- other forms ----
+
+    def to_text(self) -> str:
+        """Everything shown, in words."""
+        return self._lab.to_text()
+
+    def to_html(self, title: str | None = None) -> str:
+        """Everything shown, as a page of its own that needs no kernel and no network."""
+        return self._lab.to_html(title)
+
+    def _repr_html_(self) -> str:
+        """The page of its own in a frame, for front-ends that show no widgets."""
+        title, page = escape(self.snapshot["title"]), escape(self.to_html())
+        return (
+            f'<iframe title="{title}" srcdoc="{page}" '
+            f'style="width:100%;height:{self.model_type.frame_height_px}px;border:0"></iframe>'
+        )
+
+    def close(self) -> None:
+        """End the subscription and the view; closing twice is fine."""
+        with self._state_lock:
+            self._closed = True
+            timer, self._timer = self._timer, None
+            unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if timer is not None:
+            timer.cancel()
+        if unsubscribe is not None:
+            unsubscribe()
+        super().close()
+        self.layout.close()  # ipywidgets makes one per widget and leaves it
+
+
+@cache
+def widget_of(model_type: type[Lab]) -> type[LabView]:
+    """The widget class of a lab, such as `FusionLabWidget` of `FusionLab`: it takes a lab, or makes one."""
+    script, style = model_type.front_end()
+    members = {"__doc__": f"A view of a `{model_type.__name__}`. {LabView.__doc__}", "model_type": model_type}
+    return type(f"{model_type.__name__}Widget", (LabView,), {**members, "_esm": script, "_css": style})

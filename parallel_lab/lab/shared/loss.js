@@ -1,0 +1,58 @@
+// The loss of a training: a section with both curves and their verdict, and the canvas that is drawn while they grow.
+
+function loss(s, ui) {
+  const l = s.loss, none = !l.steps;
+  const within = l.largest_difference != null && l.bound != null ? l.largest_difference <= l.bound : null;
+  const words = none ? "no step has run yet" : `largest difference ${smallText(l.largest_difference)}${l.at_step != null ? ` at step ${l.at_step}` : ""}`;
+  return html`<section class="pl-panel pl-loss" aria-label="loss"><h3>Loss <small>${plural(l.steps, "step")}</small></h3>
+    <div class="pl-canvas"><canvas data-key="loss" role="img" aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>${none ? html`<p class="pl-empty">${ui.live ? "Press Run: the ranks train for real, and their loss is drawn over that of one device." : "Nothing was trained when this page was made."}</p>` : ""}</div>
+    <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span><span><i class="pl-line-single"></i>${l.label_single}</span></p>
+    <p class="pl-verdict">${words}${within === null ? "" : html` <span class="${within ? "pl-good" : "pl-wrong"}">${within ? "✓ within" : "✗ beyond"} the rounding bound ${smallText(l.bound)}</span>`}</p></section>`;
+}
+
+
+// ---- the live curve ----
+
+function drawLoss(canvas, curves) {
+  const box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+  if (!box.width || !box.height) return;
+  const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+  const c = canvas.getContext("2d"), style = getComputedStyle(canvas), colour = (name) => style.getPropertyValue(name).trim();
+  c.setTransform(ratio, 0, 0, ratio, 0, 0);
+  c.clearRect(0, 0, box.width, box.height);
+  let low = Infinity, high = -Infinity;
+  for (const curve of Object.values(curves)) for (const y of curve) if (Number.isFinite(y)) { if (y < low) low = y; if (y > high) high = y; }
+  const n = Math.max(curves.parallel.length, curves.single.length);
+  if (!n || low > high) return;
+  low = Math.min(low, 0) === 0 && low < high / 3 ? 0 : low;
+  if (high === low) high = low + (Math.abs(low) || 1);
+  const left = 44, right = box.width - 8, top = 8, bottom = box.height - 18;
+  const x = (i) => left + (n === 1 ? 0 : (i / (n - 1)) * (right - left)), y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
+  c.font = `11px ${style.fontFamily}`;
+  c.lineWidth = 1;
+  c.textBaseline = "middle";
+  for (const q of [0, 0.5, 1]) {
+    const v = low + q * (high - low), at = Math.round(y(v)) + 0.5;
+    c.strokeStyle = colour("--pl-rule");
+    c.beginPath(); c.moveTo(left, at); c.lineTo(right, at); c.stroke();
+    c.fillStyle = colour("--pl-muted"); c.textAlign = "right"; c.fillText(smallText(v), left - 6, at);
+  }
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left"; c.fillText("step 1", left, box.height - 4);
+  c.textAlign = "right"; c.fillText(String(n), right, box.height - 4);
+  // One device: a broad pale band; the ranks: a thin line on it. Where they agree, the line runs inside the band.
+  for (const [name, width, ink] of [["single", 6, "--pl-single"], ["parallel", 1.75, "--pl-accent"]]) {
+    const curve = curves[name];
+    c.strokeStyle = colour(ink); c.lineWidth = width; c.lineJoin = "round"; c.lineCap = "round";
+    c.beginPath();
+    let pen = false;
+    for (let i = 0; i < curve.length; i += 1) {
+      if (!Number.isFinite(curve[i])) { pen = false; continue; }
+      if (pen) c.lineTo(x(i), y(curve[i])); else c.moveTo(x(i), y(curve[i]));
+      pen = true;
+    }
+    if (curve.length === 1) c.lineTo(x(0) + 0.01, y(curve[0]));
+    c.stroke();
+  }
+}

@@ -1,0 +1,373 @@
+// What every lab is made with: text as HTML, the page that follows it, controls, and `lab`, which binds them to a kernel or
+// to a page of its own. `read_front_end` (lab/shared/page.py) joins the shared scripts and a lab's own to one module.
+//
+//   anywidget     export default { render }           snapshot from synced traits, commands as custom messages
+//   static page   mountPage(element, snapshot)        the same picture with no kernel
+
+// ---- text ----
+
+class Raw { constructor(text) { this.text = text; } }
+const escape = (v) => String(v).replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+const put = (v) => (v instanceof Raw ? v.text : Array.isArray(v) ? v.map(put).join("") : v == null ? "" : escape(v));
+const html = (parts, ...values) => new Raw(parts.map((part, i) => part + (i < values.length ? put(values[i]) : "")).join(""));
+const flag = (name, on) => new Raw(on ? ` ${name}` : "");
+
+const round = (x) => Math.round(x * 100) / 100;
+const HUES = 8;
+const hue = (n) => `pl-hue-${n % HUES}`;
+const shapeText = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+function bytesText(n) {
+  if (n == null) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (n >= 1024 && i < units.length - 1) { n /= 1024; i += 1; }
+  return `${Number.isInteger(n) ? n : n.toFixed(1)} ${units[i]}`;
+}
+
+function timeText(s) {
+  if (s == null) return "–";
+  if (s === 0) return "0 s";
+  const [scale, unit] = s < 1e-3 ? [1e6, "µs"] : s < 1 ? [1e3, "ms"] : [1, "s"];
+  return `${Number((s * scale).toPrecision(3))} ${unit}`;
+}
+
+function smallText(x) {
+  if (x == null) return "–";
+  if (x === 0) return "0";
+  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1).replace(".0e", "e") : String(Number(x.toPrecision(3)));
+}
+
+// ---- the page follows the HTML: keep what can be kept ----
+
+const keyOf = (node) => (node.nodeType === 1 ? node.getAttribute("data-key") : null);
+const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+
+function patch(live, next) {
+  if (live.nodeType !== 1) {
+    if (live.nodeValue !== next.nodeValue) live.nodeValue = next.nodeValue;
+    return;
+  }
+  const sized = live.nodeName === "CANVAS" ? ["width", "height"] : []; // set by the painter; taking them away would wipe the picture
+  for (const { name } of [...live.attributes]) if (!next.hasAttribute(name) && !sized.includes(name)) live.removeAttribute(name);
+  for (const { name, value } of next.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
+  if (live.nodeName === "INPUT") {
+    if (live.value !== (next.getAttribute("value") ?? "")) live.value = next.getAttribute("value") ?? "";
+    live.checked = next.hasAttribute("checked");
+  }
+  if (live.nodeName === "CANVAS") return;
+  morph(live, next);
+  if (live.nodeName === "SELECT") {
+    const chosen = live.querySelector("option[selected]");
+    if (chosen && live.value !== chosen.value) live.value = chosen.value;
+  }
+}
+
+function morph(live, next) {
+  let at = live.firstChild;
+  for (const want of [...next.childNodes]) {
+    let found = at;
+    while (found && !alike(found, want)) found = keyOf(want) || want.nodeType !== 1 ? found.nextSibling : null;
+    if (!found) { live.insertBefore(want, at); continue; }
+    patch(found, want);
+    if (found === at) at = at.nextSibling;
+    else live.insertBefore(found, at);
+  }
+  while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
+}
+
+// ---- controls ----
+
+// A control is on where a kernel listens, and on a page of its own where the page can do the command by itself.
+const disabledUnless = (ui, command, value) => flag("disabled", !ui.can(command, value));
+const valueOf = (choice) => choice?.value ?? choice;
+
+// One of many, as a drop-down.  field: {value, choices}, a choice is a value or {value, label}
+function choice(key, label, field, command, ui, { text = (c) => c.label ?? c, first = "" } = {}) {
+  const option = (c) => {
+    const value = valueOf(c);
+    const on = flag("selected", String(value) === String(field.value));
+    return html`<option value="${value}" data-key="${value}"${on}>${text(c)}</option>`;
+  };
+  return html`<label class="pl-field"><span>${label}</span>
+    <select data-key="${key}" data-command="${command}"${disabledUnless(ui, command)}>${first}${field.choices.map(option)}</select></label>`;
+}
+
+// One of few, as a row of buttons.  name: for a screen reader
+function segments(key, label, field, command, ui, { text = (c) => c.label ?? c, name = () => "", title = () => "" } = {}) {
+  const button = (c) => {
+    const value = valueOf(c), on = value === field.value, said = name(c);
+    return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on ? 0 : -1}"
+      data-key="${key}${value}" data-command="${command}" data-value="${value}"${disabledUnless(ui, command, value)}
+      ${said ? html`aria-label="${said}"` : ""} title="${title(c)}">${text(c)}</button>`;
+  };
+  return html`<fieldset class="pl-field pl-segments" role="radiogroup" aria-label="${label}">
+    <span aria-hidden="true">${label}</span>
+    <span class="pl-track" data-roving="1">${field.choices.map(button)}</span></fieldset>`;
+}
+
+// Something typed; what is half typed survives every change of the page. `options`: further attributes.
+function typed(name, label, value, ui, { unit = "", options = "", type = "text" } = {}) {
+  return html`<label class="pl-field"><span>${label}</span><input data-key="${name}" data-field="${name}" type="${type}"
+    autocomplete="off" spellcheck="false" value="${ui.drafts.get(name) ?? value}" ${new Raw(options)}
+    ${flag("disabled", !ui.live)}>${unit ? html`<span>${unit}</span>` : ""}</label>`;
+}
+
+function button(command, text, ui, { on = true, title = "", kind = "", key = command } = {}) {
+  return html`<button type="button" class="pl-button${kind ? ` ${kind}` : ""}" data-key="${key}" data-command="${command}"
+    ${flag("disabled", !on || !ui.live)} title="${title}">${text}</button>`;
+}
+
+// What was refused and what failed.  found: {key: text or nothing}
+function notices(found) {
+  const one = ([key, text]) => html`<p class="pl-notice" data-key="${key}"><b aria-hidden="true">!</b> ${text}</p>`;
+  return html`<div class="pl-notices" role="alert">${Object.entries(found).filter(([, text]) => text).map(one)}</div>`;
+}
+
+// How the run beside the notebook goes, and the button that ends it.
+function runLine(run, name, ui) {
+  if (!run.text) return "";
+  const going = run.state === "running";
+  return html`<p class="${name}" role="status">${going ? "running – " : ""}${run.text}</p>
+    ${going ? button("stop", "Stop", ui, { title: "end it after the present step" }) : ""}`;
+}
+
+// The head of a lab with runs: name, controls, what the picture says, what was refused.
+function head(s, controls) {
+  return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}</header>
+    <p class="pl-status" aria-live="polite">${micro(s.status)}</p>${notices({ n0: s.last_error, n1: s.run.error })}`;
+}
+
+const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for terminals
+const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
+
+// ---- one view of a lab ----
+
+// Dark or light, as JupyterLab or the system has it; `changed` is called then, and at once. Returns what ends it.
+function followTheme(root, changed) {
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  const theme = () => {
+    const jupyter = document.body.dataset.jpThemeLight;
+    root.dataset.theme = (jupyter === undefined ? media.matches : jupyter === "false") ? "dark" : "light";
+    changed();
+  };
+  const watch = new MutationObserver(theme);
+  watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  media.addEventListener("change", theme);
+  theme();
+  return () => {
+    watch.disconnect();
+    media.removeEventListener("change", theme);
+  };
+}
+
+// A lab in parts, each drawn when its text has changed: a step of training costs the parts that show it.
+//   parts       {name: (snapshot, ui) => html};  skeleton: html with a slot for each, default one below the other
+//   measure     (ui, root): the room there is
+//   numbers     commands that take a number
+//   commit      (name, text, view): what was typed into the field `name`
+//   handlers    (view) => {event: handler}; one that returns true has dealt with the event
+//   waits, drawn, shown, answered, leave    hooks of a view, see where they are called
+function mount(root, spec, { live, send, can }) {
+  mounted += 1;
+  const ui = { live, can, id: `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`, width: 940, drafts: new Map() };
+  const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
+  const drawn = new Map();
+  let asked = 0, dirty = false, seen = root.clientWidth;
+  root.classList.add("pl-lab", ...(spec.classes ?? []));
+  root.setAttribute("role", "region");
+  root.innerHTML = (spec.skeleton ?? html`${Object.keys(spec.parts).map(slot)}`).text;
+  const slots = Object.fromEntries([...root.querySelectorAll("[data-slot]")].map((node) => [node.dataset.slot, node]));
+
+  const draw = () => {
+    asked = 0;
+    if (!view.snapshot) return;
+    if (dirty) {
+      dirty = false;
+      root.setAttribute("aria-label", view.snapshot.title);
+      spec.measure(ui, root);
+      for (const [name, part] of Object.entries(spec.parts)) {
+        if (spec.waits?.(view, name)) continue;
+        const { text } = part(view.snapshot, ui);
+        if (drawn.get(name) === text) continue;
+        drawn.set(name, text);
+        const next = document.createElement("template");
+        next.innerHTML = text;
+        morph(slots[name], next.content);
+      }
+      spec.drawn?.(view);
+    }
+    const canvas = root.querySelector("canvas");
+    if (canvas) drawLoss(canvas, curves);
+    root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
+  };
+
+  // Everything is delegated to the root, so redrawing never loses a listener.
+  const act = (node) => {
+    const { command, value } = node.dataset;
+    if (node.hasAttribute("disabled")) return;
+    send(command, value === undefined ? [] : [(spec.numbers ?? []).includes(command) ? Number(value) : value]);
+  };
+  const commit = (node) => {
+    const { field } = node.dataset;
+    if (!ui.drafts.has(field)) return;
+    ui.drafts.delete(field);
+    spec.commit(field, node.value, view);
+  };
+  const usual = {
+    click(event) {
+      const node = event.target.closest("[data-command]");
+      if (!node || ["SELECT", "INPUT"].includes(node.nodeName)) return;
+      if (node.nodeName === "g") node.focus();
+      act(node);
+    },
+    change({ target }) {
+      const { command } = target.dataset;
+      if (target.type === "checkbox") send(command, [target.checked]);
+      else if (command) send(command, [(spec.numbers ?? []).includes(command) ? Number(target.value) : target.value]);
+      else if (target.dataset.field) commit(target);
+    },
+    input({ target }) { if (target.dataset.field) ui.drafts.set(target.dataset.field, target.value); },
+    keydown(event) {
+      const { target, key } = event, group = target.closest?.("[data-roving]"), columns = Number(group?.dataset.roving);
+      const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -Infinity, End: Infinity };
+      if (target.dataset?.field && (key === "Enter" || key === "Escape")) {
+        if (key === "Enter") commit(target);
+        else { ui.drafts.clear(); view.forget(); }
+        return true;
+      }
+      if (target.nodeName === "INPUT" || target.nodeName === "SELECT") return false;
+      if (group && moves[key] !== undefined) {
+        const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')], at = items.indexOf(target.closest('[role="radio"]'));
+        const to = Math.abs(moves[key]) === Infinity ? (moves[key] < 0 ? 0 : items.length - 1) : at + moves[key];
+        if (items[to] && to !== at) { items[to].focus(); act(items[to]); }
+        return true;
+      }
+      if ((key === "Enter" || key === " ") && target.nodeName === "g" && target.dataset.command) { act(target); return true; }
+      return false;
+    },
+  };
+  const view = {
+    root, slots, ui, curves, send, act, draw() { dirty = true; draw(); }, snapshot: null,
+    ask(all = true) { dirty = dirty || all; if (!asked) asked = requestAnimationFrame(draw); },
+    // Drawn again, also where the text is the same: a refused choice goes back to what is in force.
+    forget(...names) { for (const name of names.length ? names : [...drawn.keys()]) drawn.delete(name); view.ask(); },
+    show(next) { const before = view.snapshot; view.snapshot = next; spec.shown?.(view, before); view.ask(); },
+    answered() { spec.answered?.(view); view.forget(); },
+    // Losses from step `since` on; returns false if some before them are missing.
+    addLoss(since, found) {
+      for (const [name, part] of Object.entries(found)) {
+        if (!(name in curves)) continue;
+        if (since > curves[name].length) return false;
+        const joined = new Float32Array(since + part.length);
+        joined.set(curves[name].subarray(0, since));
+        joined.set(part, since);
+        curves[name] = joined;
+      }
+      view.ask(false);
+      return true;
+    },
+    dispose() {
+      spec.leave?.(view);
+      if (asked) cancelAnimationFrame(asked);
+      view.snapshot = null;
+      watchSize.disconnect();
+      endTheme();
+      for (const [name, handler] of heard) root.removeEventListener(name, handler);
+    },
+  };
+  const own = spec.handlers?.(view) ?? {}, heard = [];
+  for (const name of new Set([...Object.keys(usual), ...Object.keys(own)])) {
+    const handler = (event) => {
+      if (name === "keydown" && (event.ctrlKey || event.metaKey || event.altKey)) return;
+      const used = own[name]?.(event) || usual[name]?.(event);
+      if (name !== "keydown") return;
+      // Keys that are used here must not reach the notebook (its command mode knows arrows, Enter and single letters).
+      if (used) event.preventDefault();
+      if (used || ["INPUT", "SELECT", "BUTTON"].includes(event.target.nodeName)) event.stopPropagation();
+    };
+    root.addEventListener(name, handler);
+    heard.push([name, handler]);
+  }
+  const endTheme = followTheme(root, () => view.ask(false));
+  const watchSize = new ResizeObserver(() => {
+    const width = root.clientWidth;
+    if (width === seen) return; // the height changes whenever something unfolds
+    seen = width;
+    spec.resized?.(view);
+    view.ask();
+  });
+  watchSize.observe(root);
+  return view;
+}
+
+let mounted = 0;
+
+// ---- in a notebook, and on a page of its own ----
+
+const UNANSWERED = "Nobody answers: the kernel was restarted or has ended. Run the cell again.";
+
+// A buffer from the kernel may start at any byte: copy it before reading floats.
+function floats(view) {
+  if (!view?.byteLength) return new Float32Array(0);
+  return new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+}
+
+// `render` and `mountPage` of a lab. Beside what `mount` takes:
+//   alone       {command: (snapshot, arguments, base) => what then differs, or null}: what a page of its own can do
+//   possible    (snapshot, command, value, base): whether it can;  ahead: what is shown before the kernel answers
+function lab(spec) {
+  const render = ({ model, el }) => {
+    let number = 0, lost = null, ahead = {};
+    const root = document.createElement("div");
+    el.append(root);
+    const now = () => ({ ...model.get("snapshot"), ...model.get("progress"), last_error: lost ?? model.get("last_error") });
+    const refresh = () => { if (model.get("snapshot")?.version) view.show({ ...now(), ...ahead }); };
+    const send = (command, args) => {
+      number += 1;
+      try { model.send({ command, arguments: args, number }); }
+      catch { lost = UNANSWERED; refresh(); view.answered(); return; }
+      const next = spec.ahead?.(command, args);
+      if (next) { ahead = next; refresh(); }
+    };
+    const view = mount(root, spec, { live: true, send, can: () => true });
+    const heard = (message, buffers) => {
+      if (message.kind === "answered") {
+        if (message.number === number) ahead = {};
+        refresh();
+        if (!spec.ahead || message.refused) view.answered();
+      } else if (message.kind === "loss") {
+        const found = Object.fromEntries(message.names.map((name, i) => [name, floats(buffers[i])]));
+        const known = Math.min(view.curves.parallel.length, view.curves.single.length);
+        if (!view.addLoss(message.since, found)) model.send({ want_loss_since: known });
+      }
+    };
+    const other = () => { ahead = {}; refresh(); };
+    const heardOf = { "change:snapshot": other, "change:progress": refresh, "change:last_error": refresh, "msg:custom": heard };
+    for (const [name, handler] of Object.entries(heardOf)) model.on(name, handler);
+    view.addLoss(0, { parallel: floats(model.get("loss_parallel")), single: floats(model.get("loss_single")) });
+    refresh();
+    const { length } = view.curves.parallel;
+    if (length < (model.get("progress")?.loss?.steps ?? 0)) model.send({ want_loss_since: length });
+    return () => {
+      for (const [name, handler] of Object.entries(heardOf)) model.off(name, handler);
+      view.dispose();
+    };
+  };
+  const mountPage = (root, base) => {
+    const alone = spec.alone ?? {};
+    let now = base;
+    const can = (command, value) => command in alone && (spec.possible?.(now, command, value, base) ?? true);
+    const send = (command, args) => {
+      const next = alone[command]?.(now, args, base);
+      if (next) { now = { ...now, ...next }; view.show(now); }
+    };
+    const view = mount(root, spec, { live: false, send, can });
+    const gaps = (curve) => Float32Array.from(curve ?? [], (y) => y ?? NaN); // JSON has no NaN
+    if (base.loss) view.addLoss(0, { parallel: gaps(base.loss.parallel), single: gaps(base.loss.single) });
+    view.show(now);
+    return view;
+  };
+  return { render, mountPage };
+}

@@ -1,0 +1,200 @@
+"""Predict first: what a learner expects of a plan, kept before the reveal, then laid beside what the plan says and what
+was counted.
+
+    guess = Prediction(slice_of_w=(8, 16), group_of_rank_5=(4, 5, 6, 7), messages=7, bytes=2820)
+    guess.compare(lab.plan, lab.events)
+
+A wrong answer that is a known misconception is answered with the reason, not only with the right number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.errors import ArgumentError, escape, shorten
+from ...base.events import Event
+from ...graph.plan import Plan
+from ..pictures.picture import message_table
+
+RANK = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Answers before the run; None = not answered.
+
+    slice_of_w        shape of the slice of `w` that rank 5 holds
+    group_of_rank_5   ranks whose addends of the first MatMul's result rank 5 needs, itself included
+    messages          messages that rank 5 takes part in during one training step (an inserted slice is none)
+    bytes             bytes of all arrays that rank 5 hands to these messages
+    """
+
+    slice_of_w: tuple[int, ...] | None = None
+    group_of_rank_5: tuple[int, ...] | None = None
+    messages: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name), field.name))
+
+    def compare(self, plan: Plan, events: Iterable[Event] = ()) -> Comparison:
+        """The answers beside the plan (predicted) and, where there is a recorded run, the count (measured).
+
+        Raises ArgumentError for a plan without rank 5, `w` or a message after the first operator.
+        """
+        if plan.device_num <= RANK or "w" not in plan.value_table:
+            raise ArgumentError(
+                f"plan {plan.graph.name!r} on {plan.device_num} devices",
+                where="Prediction",
+                allowed="The quickstart network on 8 devices",
+            )
+        table = [m for m in message_table(plan, RANK, events) if m["group"]]
+        first = plan.graph.nodes[0].name
+        adding = next((tuple(m["group"]) for m in table if m["operator"] == first and m["phase"] == "forward"), (RANK,))
+        counted = [m["bytes_counted"] for m in table if m["bytes_counted"] is not None]
+        slice_of_w = plan.value("w").slice_shape
+        size = sum(m["bytes_predicted"] for m in table)
+        rows = (
+            ("slice of w on rank 5", self.slice_of_w, slice_of_w, None, self._about_slice(plan, slice_of_w)),
+            ("ranks that add up with rank 5", self.group_of_rank_5, adding, None, self._about_group(adding)),
+            (
+                "messages of rank 5 in one step",
+                self.messages,
+                len(table),
+                len(counted) or None,
+                self._about_messages(table),
+            ),
+            (
+                "bytes rank 5 hands over in one step",
+                self.bytes,
+                size,
+                sum(counted) if counted else None,
+                self._about_bytes(table),
+            ),
+        )
+        return Comparison(rows)
+
+    # ---- known misconceptions ----
+
+    def _about_slice(self, plan: Plan, right: tuple[int, ...]) -> str:
+        whole = plan.value("w").shape
+        given = self.slice_of_w
+        if given == whole:
+            return "That is the whole of w: the second tuple of the strategy splits it."
+        if given == tuple(reversed(right)):
+            return (
+                "The counts are per dim, in order: (4, 1) splits the rows (height) 4 ways and leaves the columns whole."
+            )
+        return f"w is {whole}; each dim is divided by its count."
+
+    def _about_group(self, right: tuple[int, ...]) -> str:
+        if self.group_of_rank_5 is not None and set(self.group_of_rank_5) == {1, 5}:
+            return (
+                "1 and 5 hold the same slice of w: they meet in backward. In forward those add up that hold the "
+                "same rows of x."
+            )
+        return (
+            "The last axis of the device matrix runs fastest: 4 neighbours share the rows of x and split the "
+            "sum over k."
+        )
+
+    def _about_messages(self, table: list[dict[str, Any]]) -> str:
+        forward = sum(m["phase"] == "forward" for m in table)
+        if self.messages == forward:
+            return (
+                f"{forward} is forward alone: every all_reduce forward has one backward, and gradients of "
+                "replicated parameters are added up."
+            )
+        return f"{forward} forward, {len(table) - forward} backward; the loss itself takes one."
+
+    def _about_bytes(self, table: list[dict[str, Any]]) -> str:
+        if self.bytes is not None and self.bytes * 4 == sum(m["bytes_predicted"] for m in table):
+            return "Those are elements: a float32 has 4 bytes."
+        return " + ".join(str(m["bytes_predicted"]) for m in table) + " bytes, in the order of the messages."
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of (question, your answer, what the plan says, what was counted, hint). Prints as a table, in a notebook
+    too.
+    """
+
+    rows: tuple[tuple[str, Any, Any, Any, str], ...]
+
+    @classmethod
+    def of(cls, answers: Mapping[str, Any], **rows: tuple[str, Any, Any, str]) -> Comparison:
+        """Rows of (question, what the formula says, what was counted, hint), each with the answer of the same key.
+
+            Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
+
+        An answer of None was left open. Raises ArgumentError for a key without an answer.
+        """
+        missing = [key for key in rows if key not in answers]
+        if missing:
+            raise ArgumentError(
+                f"no answer {missing[0]!r}", where="Comparison.of", allowed=f"The answers: {', '.join(answers)}"
+            )
+        return cls(tuple((question, answers[key], *facts) for key, (question, *facts) in rows.items()))
+
+    @staticmethod
+    def verdict(yours: Any, right: Any) -> str:
+        """ "no answer", "right" or "not yet"."""
+        return "no answer" if yours is None else "right" if yours == right else "not yet"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        found = []
+        for question, yours, plan_says, counted, hint in self.rows:
+            verdict = self.verdict(yours, plan_says)
+            found.append(
+                (question, _text(yours), _text(plan_says), _text(counted), verdict, "" if verdict == "right" else hint)
+            )
+        return found
+
+    def __str__(self) -> str:
+        head = ("", "you", "plan (predicted)", "run (counted)", "verdict", "")
+        lines = [head, *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(5)]
+        return "\n".join(
+            "  ".join(cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in lines
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "hint")
+        styles = [
+            "text-align:left",
+            *["text-align:left;white-space:nowrap"] * 4,
+            "text-align:left",
+        ]  # an answer such as (8, 16) stays in one line
+        head = "".join(f"<th scope='col' style='text-align:left'>{escape(t)}</th>" for t in titles)
+        rows = (
+            "".join(f"<td style='{style}'>{escape(c)}</td>" for style, c in zip(styles, cells, strict=True))
+            for cells in self._cells()
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _plain(value: Any, question: str) -> Any:
+    """An answer as an int or a tuple of ints: [8, 16] is as good as (8, 16), and 7.0 as 7."""
+    if value is None or isinstance(value, int):
+        return value
+    try:
+        numbers = tuple(value) if not isinstance(value, float) else (value,)
+        if isinstance(value, str) or any(n != int(n) for n in numbers):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{question}={shorten(value)}", where="Prediction", allowed="A whole number, or several in a tuple"
+        ) from None
+    whole = tuple(int(n) for n in numbers)
+    return whole[0] if isinstance(value, float) else whole
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)

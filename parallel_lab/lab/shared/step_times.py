@@ -1,0 +1,126 @@
+"""The time of a training step three times: predicted from a formula, simulated by the engine, measured on workers; and
+how far they are apart.
+
+with WorkerPool(2) as pool:
+    cluster = measured_cluster(fit_link(pool, "all_reduce"), device=measure_device(pool))
+    print(step_times(plan, net, optimizer, [(x, label)], cluster).text())
+
+predicted   the plan on the cost model: shapes only, nothing runs (`cost.predict_timeline`)
+simulated   the ranks' numpy work as timed here one after the other, on a clock where each has a core of its own;
+            messages from the cost model
+measured    one worker process per rank; ranks share the cores that there are
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.cluster import Cluster
+from ...base.errors import ArgumentError
+from ...base.events import EventLog
+from ...base.units import time_text
+from ...cost import predict_timeline
+from ...graph.plan import Plan
+from ...train.session import Session
+
+WARM_UPS = 2  # steps before the first that counts: the first touches memory for the first time
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step of one plan, by source.
+
+    predicted_s, simulated_s, measured_s   simulated, measured: median of `steps` steps
+    simulated_range_s, measured_range_s    quickest and slowest of them
+    device_num, cores                      ranks of the plan; processors they shared when they were measured
+    cluster                                the profile behind predicted and simulated times
+    """
+
+    predicted_s: float
+    simulated_s: float
+    measured_s: float
+    simulated_range_s: tuple[float, float]
+    measured_range_s: tuple[float, float]
+    steps: int
+    device_num: int
+    cores: int
+    cluster: Cluster
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, tuple[float, float] | None, float], ...]:
+        """(source, seconds, range or None, ratio to the measured time) of each."""
+        found = (("predicted", self.predicted_s, None), ("simulated", self.simulated_s, self.simulated_range_s))
+        found = (*found, ("measured", self.measured_s, self.measured_range_s))
+        return tuple((source, time_s, spread, time_s / self.measured_s) for source, time_s, spread in found)
+
+    def text(self) -> str:
+        """The three as a table, each labelled with its source, and the numbers that the first two rest on."""
+        lines = [f"{'source':<10}  {'step':>9}  {'quickest to slowest':>21}  {'to measured':>11}"]
+        for source, time_s, spread, ratio in self.rows:
+            shown = "" if spread is None else f"{time_text(spread[0])} to {time_text(spread[1])}"
+            lines.append(f"{source:<10}  {time_text(time_s):>9}  {shown:>21}  {ratio:>10.2f}x")
+        link, device = self.cluster.link, self.cluster.device
+        lines += [
+            "",
+            f"{self.device_num} ranks; medians of {self.steps} steps; measured on {self.cores} cores",
+            f"profile {self.cluster.name!r}: alpha {link.alpha_s * 1e6:.3g} us per message, beta "
+            f"{link.beta_s_per_byte * 1e9:.3g} ns per byte, "
+            f"gamma {device.gamma_s_per_byte * 1e9:.3g} ns per byte added, {device.flops_per_s / 1e9:.3g} Gflop/s and "
+            f"{device.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s per rank, {device.overhead_s * 1e6:.3g} us per "
+            "instruction",
+        ]
+        if self.device_num > self.cores:
+            lines.append(
+                f"{self.device_num} ranks share {self.cores} cores: simulated ranks have one each, so measured steps "
+                "take longer"
+            )
+        return "\n".join(lines)
+
+
+def step_times(
+    plan: Plan,
+    net: Any,
+    optimizer: Any,
+    batches: Sequence[Sequence[Any]],
+    cluster: Cluster,
+    *,
+    steps: int = 10,
+    pool: Any = None,
+) -> StepTimes:
+    """Predict, simulate and measure one training step of `plan`.
+
+    net, optimizer  as for `Session`; nothing of them changes
+    batches         global inputs of one step each, gone round
+    cluster         for the first two: a named profile, or a measured one (`cost.measured_cluster`)
+    steps           that count, after two that do not
+    pool            workers to measure on; default: this process's shared pool of that size
+
+    Raises ArgumentError for fewer than one step or a cluster that is too small, and what `Session` raises.
+    """
+    from ...processes.measure.measure import cores
+
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ArgumentError(f"steps={steps!r}", where="step_times", allowed="An int of at least 1")
+    predicted_s = predict_timeline(plan, cluster).end_s
+    times: dict[str, list[float]] = {}
+    for executor in ("simulator", "processes"):
+        options = {"pool": pool} if executor == "processes" else {"cluster": cluster}
+        with Session(plan, net, optimizer, executor=executor, **options) as session:
+            session.train(batches, WARM_UPS)
+            session.train(batches, steps, record=steps)
+            times[executor] = list(EventLog(session.events).step_times_s().values())
+    simulated, measured = times["simulator"], times["processes"]
+    return StepTimes(
+        predicted_s=predicted_s,
+        simulated_s=statistics.median(simulated),
+        measured_s=statistics.median(measured),
+        simulated_range_s=(min(simulated), max(simulated)),
+        measured_range_s=(min(measured), max(measured)),
+        steps=steps,
+        device_num=plan.device_num,
+        cores=cores(),
+        cluster=cluster,
+    )

@@ -1,0 +1,1 @@
+"""The Strategy Lab: operators, strategies, slices and messages of one network."""

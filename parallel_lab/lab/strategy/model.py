@@ -1,0 +1,577 @@
+"""`StrategyLab`: the headless model behind the Strategy Lab widget.
+
+    lab = StrategyLab(devices=8)
+    lab.set_strategy("matmul", "((2, 4), (4, 1))")
+    lab.select_rank(5)
+    lab.run(); lab.wait()
+    print(lab.to_text())
+
+State, commands, `snapshot()`. Every control of the widget is one of these method calls. A command that is refused
+raises a ParallelLabError and changes nothing, except `set_strategy`: a refused strategy is kept beside its operator
+with the reason, and the picture stays at the last good one. Training runs in worker processes under a helper thread; no
+command waits for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.events import Event
+from ...base.settings.context import default_settings
+from ...graph.compiler import compile_network
+from ...graph.plan import Plan
+from ...ops.machine.opdef import OpDef
+from ...ops.machine.sharding import default_strategy, legal_strategies
+from ..pictures.graph_strip import graph_strip
+from ..pictures.layers import flow_graph, operator_of, parameter_layers, plan_layers
+from ..pictures.picture import (
+    TensorEntry,
+    message_table,
+    rank_detail,
+    tensor_entries,
+    tensor_picture,
+    timeline_lanes,
+    totals,
+)
+from ..pictures.words import to_text
+from ..shared.lab import Commands, RunsOneThing
+from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
+from ..shared.problems import PROBLEMS, get_problem, problems_of
+from .training import Training
+
+DEVICES = (1, 2, 4, 8)
+PHASES = ("forward", "backward")
+LARGEST_TEXT = 200  # characters of a typed strategy
+SHORT = 8  # operators up to which a network is shown operator by operator, above it layer by layer
+
+
+class StrategyLab(RunsOneThing):
+    """A small network, its strategies, and a training run to watch.
+
+    net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"
+    devices  1, 2, 4 or 8
+    data     one of PROBLEMS that the network takes, such as "seed" (the fixed batch of the quickstart) or "digits";
+             default: its first
+    steps    training steps of one run
+
+    Listeners (`on_change`) are told "picture", "run" or "loss". `close()` ends a running training and forgets all
+    listeners.
+    """
+
+    scripts = ("strategy/graph.js", "strategy/strategy_lab.js")
+    commands: ClassVar[Commands] = {
+        "set_net": ((str,),),
+        "set_devices": ((int,),),
+        "set_data": ((str,),),
+        "set_preset": ((str,),),
+        "set_strategy": ((str,), (str, type(None))),
+        "select_tensor": ((str,),),
+        "select_phase": ((str,),),
+        "select_rank": ((int,),),
+        "run": (),
+        "pause": (),
+        "resume": (),
+        "stop": (),
+        "reset": (),
+    }
+    often = ("run", "loss")
+    frame_height_px = 1180
+    words = staticmethod(to_text)
+
+    def __init__(self, net: str = "quickstart", devices: int = 8, data: str | None = None, steps: int = 100) -> None:
+        super().__init__()
+        self._net, self._devices, self._steps = self._checked_net(net), self._checked_devices(devices), steps
+        self._data = self._checked_data(self._usual_data(net) if data is None else data, net)
+        self._run: Training = Training(steps=steps)
+        self._typed: dict[str, tuple[str, str]] = {}
+        self._phase = "forward"
+        self._lanes: tuple[Plan, tuple[Event, ...], dict[str, Any]] | None = None
+        self._rank = min(5, devices - 1)
+        self._take_preset(self._first_preset())
+        self._tensor = self._first_tensor()
+
+    # ---- choosing ----
+
+    def set_net(self, name: str) -> None:
+        """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run."""
+        self._checked_net(name)
+        data = self._data if self._data in problems_of(NETWORKS[name].kind) else self._usual_data(name)
+        self._choose(net=name, data=data)
+
+    def set_devices(self, n: int) -> None:
+        """Another number of ranks, with the strategies of the chosen preset for it."""
+        self._choose(devices=self._checked_devices(n))
+
+    def set_data(self, name: str) -> None:
+        """Other data: one of PROBLEMS that the network takes."""
+        with self._lock:
+            self._choose(data=self._checked_data(name, self._net))
+
+    def set_preset(self, name: str) -> None:
+        """One of the network's sets of strategies, "data parallel" for instance, in place of what is set. Raises
+        ArgumentError; ends a run.
+        """
+        with self._lock:
+            known = NETWORKS[self._net].presets
+            if name not in known:
+                raise ArgumentError(
+                    f"preset {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(known)}"
+                )
+            self._choose(preset=name)
+
+    def _choose(self, **changes: Any) -> None:
+        with self._lock:
+            self._end_training()
+            before = (self._net, self._devices, self._data)
+            self._net, self._devices, self._data = (
+                changes.get(k, v) for k, v in zip(("net", "devices", "data"), before, strict=True)
+            )
+            self._typed = {}
+            other_net, other_preset = self._net != before[0], "preset" in changes
+            self._take_preset(changes.get("preset") or (self._first_preset() if other_net else self._preset))
+            self._rank = min(self._rank, self._devices - 1)
+            if other_net or other_preset or self._tensor not in {e.value for e in tensor_entries(self._plan)}:
+                self._tensor = self._first_tensor()
+        self._changed("picture")
+
+    def set_strategy(self, operator: str, text: str | tuple | None) -> None:
+        """Give an operator a strategy: as text such as "((2, 4), (4, 1))", as a tuple, or None for the default.
+
+        A refused one does not raise: the operator shows the text and the reason, and the picture stays. An unknown
+        operator raises ArgumentError.
+        """
+        with self._lock:
+            if operator not in self._strategies:
+                raise ArgumentError(
+                    f"operator {shorten(operator)}",
+                    where="set_strategy",
+                    allowed=f"One of {', '.join(self._strategies)}",
+                )
+            before = self._tensor
+            try:
+                wanted = {**self._strategies, operator: _parse(text)}
+                plan = self._compile(wanted)[0]
+            except ParallelLabError as error:
+                self._typed[operator] = (str(text), str(error))
+            else:
+                self._typed.pop(operator, None)
+                changed = wanted != self._strategies
+                self._strategies, self._plan = wanted, plan
+                if changed:
+                    self._end_training()
+                known = {e.value: e for e in tensor_entries(plan)}
+                if before not in known:
+                    self._tensor = self._same_source(before, known)
+        self._changed("picture")
+
+    def select_tensor(self, tensor: str) -> None:
+        """The tensor to look at, by its id in the snapshot."""
+        with self._lock:
+            known = [e.value for e in tensor_entries(self._plan)]
+            if tensor not in known:
+                raise ArgumentError(
+                    f"tensor {shorten(tensor)}", where="select_tensor", allowed=f"One of {', '.join(known)}"
+                )
+            self._tensor = tensor
+        self._changed("picture")
+
+    def select_phase(self, phase: str) -> None:
+        """Look at the tensor ("forward") or at its gradient ("backward")."""
+        if phase not in PHASES:
+            raise ArgumentError(f"phase {shorten(phase)}", where="select_phase", allowed=f"One of {PHASES}")
+        with self._lock:
+            self._phase = phase
+        self._changed("picture")
+
+    def select_rank(self, rank: int) -> None:
+        """The rank whose holdings, groups and messages are shown."""
+        with self._lock:
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self._devices:
+                raise ArgumentError(
+                    f"rank {shorten(rank)}", where="select_rank", allowed=f"Ranks run from 0 to {self._devices - 1}"
+                )
+            self._rank = rank
+        self._changed("picture")
+
+    # ---- training ----
+
+    def run(self) -> None:
+        """Train from the initial parameters, on one worker process per rank. Returns at once; does nothing while a run
+        goes on.
+        """
+        with self._lock:
+            if self._run.goes_on:
+                return
+            training = Training("starting", steps=self._steps)
+            one_device = self._compile(dict.fromkeys(self._strategies), devices=1)[0]
+            # everything the thread needs is taken here: the lab may be set to another network while it works
+            given, sensitive = (self._plan, one_device, *self._job()), get_problem(self._data).sensitive
+
+        def work() -> None:
+            training.work(*given, sensitive=sensitive, lock=self._lock, tell=lambda what: self._tell(training, what))
+
+        self._start("", work, "", training)
+
+    def pause(self) -> None:
+        """Halt after the present step."""
+        self._steer("running", "paused", "pause")
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._steer("paused", "running", "resume")
+
+    def _steer(self, state: str, then: str, what: str) -> None:
+        with self._lock:
+            if self._run.state != state or self._run.session_run is None:
+                return
+            self._run.steer(what, then)
+        self._changed("run")
+
+    def stop(self) -> None:
+        """End the run after the present step; what was measured stays."""
+        with self._lock:
+            if not self._run.goes_on:
+                return
+            self._run.ask_to_end()
+            self._run.state = "stopping"
+        self._changed("run")
+
+    def reset(self) -> None:
+        """Forget the run: curves, counts and times."""
+        with self._lock:
+            self._end_training()
+        self._changed("run")
+        self._changed("picture")
+
+    def _end_training(self) -> None:
+        """Detach the present run, so that its thread changes nothing any more, and ask it to end."""
+        training, self._run = self._run, Training(steps=self._steps)
+        training.ask_to_end()
+
+    # ---- compiling ----
+
+    @property
+    def plan(self) -> Plan:
+        """The plan behind the picture."""
+        return self._plan
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was measured in the last step of the last run; empty before a run has ended."""
+        return self._run.events
+
+    def _job(self, strategies: dict[str, Any] | None = None) -> tuple[Any, Any, list]:
+        problem = get_problem(self._data)
+        with default_settings():
+            net = NETWORKS[self._net].factory(problem)
+            apply_strategies(net, self._strategies if strategies is None else strategies)
+            return net, problem.optimizer(net.trainable_params()), list(problem.batches)
+
+    def _compile(self, strategies: dict[str, Any], devices: int | None = None) -> tuple[Plan, Any]:
+        """The plan, and the network it was made of."""
+        problem = get_problem(self._data)
+        net, optimizer, batches = self._job(strategies)
+        how = {"device_num": devices or self._devices, "dataset_strategy": "full_batch"}
+        with default_settings():
+            return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
+
+    def _first_preset(self) -> str:
+        return next(iter(NETWORKS[self._net].presets))
+
+    def _take_preset(self, name: str) -> None:
+        """Set strategies, plan and what is known of the operators from a preset for the present network, devices and
+        data.
+        """
+        self._preset = name
+        plain, net = self._compile({})
+        primitives = operator_primitives(net)
+        names = dict.fromkeys(operator_of(n.name, primitives) for n in plain.graph.nodes)
+        names.pop("", None)
+        # operators made of others are no node of the plan; what they are called with does not depend on strategies
+        self._composed = {
+            n: (primitives[n].op, *primitives[n].called_with) for n in names if primitives[n].op.expand is not None
+        }
+        self._layers = operator_layers(net) if len(names) > SHORT else {}
+        self._given = self._strategies = self._fitting(
+            dict.fromkeys(names), NETWORKS[self._net].presets[name](self._devices)
+        )
+        self._plan = self._compile(self._strategies)[0]
+
+    def _fitting(self, chosen: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+        """`given` as far as it fits the data; None (default) elsewhere. In order of the network."""
+        with suppress(ParallelLabError):
+            self._compile({**chosen, **given})
+            return {**chosen, **given}
+        for operator, strategy in given.items():
+            with suppress(ParallelLabError):
+                self._compile({**chosen, operator: strategy})
+                chosen[operator] = strategy
+        return chosen
+
+    def _first_tensor(self) -> str:
+        """What tells most about the network: what it is made to show, a value with a halo, the largest addends, else
+        its first operator's result.
+        """
+        entries = tensor_entries(self._plan)
+        known = [e.value for e in entries]
+        halos = [e.value for e in entries if e.base != e.value]
+        partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in self._strategies]
+        partial.sort(key=lambda v: -math.prod(self._plan.value(v).shape))
+        made = [n.name for n in self._plan.graph.nodes if n.name in known]
+        look = [NETWORKS[self._net].look] if NETWORKS[self._net].look in known else []
+        return next(iter((*look, *halos, *partial, *made, *known)))
+
+    @staticmethod
+    def _same_source(before: str, known: dict[str, Any]) -> str:
+        base, _, reader = before.partition(".halo.")
+        halos = [v for v in known if reader and v.startswith(f"{base.partition('.for.')[0]}.") and ".halo." in v]
+        source = base.removesuffix(".partial").partition(".for.")[0]
+        return next((v for v in (*halos, f"{source}.partial", source) if v in known), next(iter(known)))
+
+    def _checked_net(self, name: str) -> str:
+        if name not in NETWORKS:
+            raise ArgumentError(f"net {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(NETWORKS)}")
+        return name
+
+    def _checked_devices(self, n: int) -> int:
+        if isinstance(n, bool) or n not in DEVICES:
+            raise ArgumentError(
+                f"devices {shorten(n)}", where="StrategyLab", allowed=f"One of {', '.join(map(str, DEVICES))}"
+            )
+        return n
+
+    @staticmethod
+    def _checked_data(name: str, net: str) -> str:
+        known = problems_of(NETWORKS[net].kind)
+        if name not in known:
+            what = f"data {shorten(name)}" + (f" for the network {net!r}" if name in PROBLEMS else "")
+            raise ArgumentError(what, where="StrategyLab", allowed=f"One of {', '.join(known)}")
+        return name
+
+    @staticmethod
+    def _usual_data(net: str) -> str:
+        return problems_of(NETWORKS[net].kind)[0]
+
+    # ---- looking ----
+
+    def snapshot(self, *, frames: bool = False) -> dict[str, Any]:
+        """Everything the views show, as plain data.
+
+        frames  add the pictures of every tensor, phase and rank, for a page without a kernel
+        """
+        with self._lock:
+            plan, training = self._plan, self._run
+            entries = tensor_entries(plan)
+            entry = next(e for e in entries if e.value == self._tensor)
+            picture, cards = tensor_picture(plan, entry, self._phase)
+            messages = message_table(plan, self._rank, training.events)
+            layers, layer_of = plan_layers(plan, self._layers) if self._layers else {}, self._layer_of(plan)
+            shot = {
+                "version": 1,
+                "title": "Strategy Lab",
+                "net": {"value": self._net, "choices": [{"value": n, "label": NETWORKS[n].label} for n in NETWORKS]},
+                "devices": {"value": self._devices, "choices": list(DEVICES)},
+                "data": {
+                    "value": self._data,
+                    "choices": [
+                        {"value": n, "label": get_problem(n).label} for n in problems_of(NETWORKS[self._net].kind)
+                    ],
+                },
+                "preset": {
+                    "value": self._preset if self._strategies == self._given else "",
+                    "choices": [{"value": n, "label": n} for n in NETWORKS[self._net].presets],
+                },
+                "operators": self._operators({e.value for e in entries}),
+                "graph": flow_graph(plan, messages, layers) if layers else graph_strip(plan, messages),
+                "tensors": [
+                    {
+                        "id": e.value,
+                        "label": e.label,
+                        "shape": list(plan.value(e.base).shape),
+                        "dtype": plan.value(e.base).dtype,
+                        "layer": layer_of(e),
+                    }
+                    for e in entries
+                ],
+                "tensor": self._tensor,
+                "phase": self._phase,
+                "phases": list(PHASES),
+                "picture": picture,
+                "cards": cards,
+                "rank": self._rank,
+                "rank_detail": rank_detail(plan, self._rank),
+                "messages": messages,
+                "message_totals": totals(messages),
+                "run": training.run_state(self._devices),
+                "loss": training.loss(plan, self._devices),
+                "timeline": self._timeline(plan, training.events),
+                "status": self._status(picture, messages),
+            }
+            if frames:
+                shot["frames"] = self._frames(entries, training.events)
+        return shot
+
+    def _layer_of(self, plan: Plan) -> Callable[[TensorEntry], str]:
+        """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
+        if not self._layers:
+            return lambda entry: ""
+        layers = plan_layers(plan, self._layers)
+        known = {**layers, **parameter_layers(plan, layers)}
+        # what is read in another form than it was made belongs to its reader
+        return lambda entry: known.get(entry.owner) or known.get(entry.source, "")
+
+    def _timeline(self, plan: Plan, events: tuple[Event, ...]) -> dict[str, Any]:
+        """The lanes; kept until plan or events are others, since to predict them takes as long as all the rest of a
+        snapshot.
+        """
+        if self._lanes is None or self._lanes[0] is not plan or self._lanes[1] is not events:
+            self._lanes = (plan, events, timeline_lanes(plan, events))
+        kept = self._lanes[2]
+        return {**kept, "lanes": [{**lane, "bars": [dict(bar) for bar in lane["bars"]]} for lane in kept["lanes"]]}
+
+    def _operators(self, tensors: set[str]) -> list[dict[str, Any]]:
+        """Every operator. tensors: ids of those one can look at."""
+        nodes: dict[str, list[Any]] = {name: [] for name in self._strategies}
+        for node in self._plan.graph.nodes:
+            nodes.get(operator_of(node.name, nodes), []).append(node)
+        return [self._operator(name, nodes[name], tensors) for name in nodes]
+
+    def _operator(self, name: str, nodes: list[Any], outs: set[str]) -> dict[str, Any]:
+        """One operator, its strategy and those it may have. Of an operator made of others, the strategy gives each of
+        them its cuts.
+        """
+        op, operands, attrs, out, source = self._facts(name, nodes)
+        strategy = nodes[0].strategy if name not in self._composed else self._strategies[name]
+        if strategy is None:
+            strategy = default_strategy(op, operands, attrs, self._devices)
+        typed, error = self._typed.get(name, (None, None))
+        made = nodes[-1].name
+        return {
+            "name": name,
+            "op": op.class_name,
+            "strategy": str(strategy),
+            "source": "preset" if source == "user" and self._strategies[name] == self._given[name] else source,
+            "choices": [str(c) for c in legal_strategies(op, operands, attrs, self._devices)],
+            "error": error,
+            "typed": typed,
+            "formula": f"{_shapes_text(op, operands)} -> {out}",
+            "tensor": f"{made}.partial" if f"{made}.partial" in outs else made,
+            "layer": self._layers.get(name, ""),
+        }
+
+    def _facts(self, name: str, nodes: list[Any]) -> tuple[OpDef, tuple, dict[str, Any], tuple[int, ...], str]:
+        """(declaration, shapes of the operands, attributes, shape of the result, who set the strategy) of an
+        operator.
+        """
+        node = nodes[-1]
+        if name in self._composed:
+            return *self._composed[name], node.shape, "default" if self._strategies[name] is None else "user"
+        shapes = self._plan.graph.shapes()
+        return (
+            nodes[0].opdef,
+            tuple(shapes[i] for i in nodes[0].ins),
+            dict(nodes[0].attrs),
+            nodes[0].shape,
+            nodes[0].strategy_source,
+        )
+
+    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
+        """Losses from step `since` on, as float32: "parallel" and "single"."""
+        return self._run.loss_arrays(since)
+
+    def progress(self) -> dict[str, Any]:
+        """The parts of the snapshot that change with every step: "run" and "loss"."""
+        with self._lock:
+            return {"run": self._run.run_state(self._devices), "loss": self._run.loss(self._plan, self._devices)}
+
+    def _status(self, picture: dict[str, Any], messages: list[dict[str, Any]]) -> str:
+        return f"{self._status_tensor(picture)} {self._status_rank(self._rank, messages)}"
+
+    def _status_tensor(self, picture: dict[str, Any]) -> str:
+        shape, slices, partial = tuple(picture["shape"]), picture["slices"], picture["partial"]
+        if self._devices == 1:
+            return f"{picture['label']}: {shape}, whole on the only rank."
+        cut = "whole on every rank" if slices == 1 else f"split into {slices} slices on {self._devices} ranks"
+        copies = self._devices // slices // (partial["count"] if partial else 1)
+        if partial:
+            what = "each slice is" if slices > 1 else "it is"
+            held = f"; {what} a sum of {partial['count']} addends that lie on different ranks"
+            cut = f"not split on {self._devices} ranks" if slices == 1 else cut
+        elif slices > 1:
+            held = f", each held by {copies} rank{'s' if copies > 1 else ''}"
+        else:
+            held = ""
+        beyond = "".join(f"; for dim {h['dim']} a rank reads {_reach(h)} its own" for h in picture["halo"])
+        return f"{picture['label']}: {shape} {cut}{held}{beyond}."
+
+    def _status_rank(self, rank: int, messages: list[dict[str, Any]]) -> str:
+        if self._devices == 1:
+            return "One device sends no messages."
+        sent = [m for m in messages if m["group"]]
+        if not sent:
+            return "One step sends no messages."
+        count = sum(m["bytes_predicted"] for m in sent)
+        return (
+            f"One step sends {len(sent)} message{'s' if len(sent) > 1 else ''}; rank {rank} hands over {count:,} bytes."
+        )
+
+    def _frames(self, entries: tuple, events: tuple[Event, ...]) -> dict[str, Any]:
+        """What a page without a kernel shows for every choice: "tensor|phase" has what depends on the tensor,
+        "*|*|rank" what on the rank.
+        """
+        found: dict[str, Any] = {}
+        for e in entries:
+            for phase in PHASES:
+                picture, cards = tensor_picture(self._plan, e, phase)
+                found[f"{e.value}|{phase}"] = {
+                    "picture": picture,
+                    "cards": cards,
+                    "status_tensor": self._status_tensor(picture),
+                }
+        for rank in range(self._devices):
+            messages = message_table(self._plan, rank, events)
+            found[f"*|*|{rank}"] = {
+                "rank_detail": rank_detail(self._plan, rank),
+                "messages": messages,
+                "message_totals": totals(messages),
+                "status_rank": self._status_rank(rank, messages),
+            }
+        return found
+
+
+def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """ "(2, 3) x (3, 4)"; of many operands each shape once: "x (32, 8, 4, 4), scale, bias, mean, variance (8,)"."""
+    if len(shapes) < 4 or len(op.tensors) != len(shapes):
+        return " x ".join(map(str, shapes))
+    names: dict[tuple[int, ...], list[str]] = {}
+    for name, shape in zip(op.tensors, shapes, strict=True):
+        names.setdefault(shape, []).append(name)
+    return ", ".join(f"{', '.join(those)} {shape}" for shape, those in names.items())
+
+
+def _reach(halo: dict[str, Any]) -> str:
+    parts = [f"{halo[side]} {side}" for side in ("before", "after") if halo[side]]
+    return " and ".join(parts) or "no element beside"
+
+
+def _parse(text: Any) -> tuple | None:
+    """A typed strategy as a value; anything that is not a Python literal is refused with an example."""
+    if text is None or isinstance(text, tuple):
+        return text
+    text = str(text).strip()
+    example = "Type counts per dim for each input, such as ((2, 4), (4, 1))"
+    if len(text) > LARGEST_TEXT:
+        raise ArgumentError(
+            f"{len(text)} characters", where="strategy", allowed=f"At most {LARGEST_TEXT}", hint=example
+        )
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ArgumentError(f"{shorten(text)} cannot be read", where="strategy", hint=example) from None

@@ -1,0 +1,3 @@
+"""Where slices lie: tensor layouts, named layouts, refinement, and the steps that bring a tensor from one layout to
+another.
+"""

@@ -1,0 +1,275 @@
+"""`Layout`: a placement written with names for the axes of the device matrix, MindSpore's `Layout`; and strategies made
+of such layouts.
+
+    >>> layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+    >>> x = layout("mp", ("sp", "dp"))
+    >>> x.tensor_map, x.splits
+    ((0, (1, 2)), (2, 4))
+    >>> print(x)
+    layout(mp, (sp, dp))
+
+Eight ranks stand in a 2 x 2 x 2 matrix: rank = 4 dp + 2 sp + mp. The rows of x are cut by mp, its columns by sp and dp,
+sp being the outer (slower) cut: column block 2 sp + dp. "None" leaves a dim whole. Anywhere a strategy is a tuple of
+counts per input, it can be a tuple of such layouts:
+
+    ops.MatMul().shard((layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")))
+
+Counts make a device matrix of their own for every operator; layouts say which ranks hold which slice, and one dim can
+be cut by several axes. Calling a Layout makes a new one and changes nothing (MindSpore's changes itself too). Rules:
+MindSpore, Layout (parallel/shard.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..base.errors import LayoutError, LayoutTypeError, shorten
+from .tensor_layout import TensorLayout
+
+__all__ = ["INTERLEAVED", "WHOLE", "Layout", "LayoutStrategy", "as_strategy", "strategy_counts"]
+
+WHOLE = "None"  # the name that cuts nothing
+INTERLEAVED = "interleaved_parallel"  # no ranks: parts of one rank's slice that are computed one after the other
+
+Dim = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Layout:
+    """A device matrix with a name for every axis; called with one name per tensor dim, the placement of that tensor.
+
+    device_matrix  ranks as a row-major matrix; its product is the number of ranks
+    alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only
+    dims           per tensor dim an axis, a tuple of axes (outer cut first) or "None"; None until the layout is called
+
+    Raises LayoutTypeError (a TypeError) for wrong types, LayoutError (a ValueError) for wrong values.
+    """
+
+    device_matrix: tuple[int, ...]
+    alias_name: tuple[str, ...]
+    dims: tuple[Dim, ...] | None = None
+
+    def __post_init__(self) -> None:
+        given = f"Layout({shorten(self.device_matrix)}, {shorten(self.alias_name)})"
+        _check_matrix(self.device_matrix, given)
+        _check_names(self.alias_name, given)
+        if len(self.device_matrix) != len(self.alias_name):
+            what = f"device_matrix has {len(self.device_matrix)} axes and alias_name {len(self.alias_name)} names"
+            raise LayoutError(what, where=given, allowed="One name per axis")
+        if self.dims is not None:
+            self._check_dims(f"{given}({', '.join(map(shorten, self.dims))})")
+
+    def _check_dims(self, given: str) -> None:
+        used: dict[str, int] = {}
+        for position, entry in enumerate(self.dims):
+            for name in entry if isinstance(entry, tuple) else (entry,):
+                if not isinstance(name, str):
+                    what = (
+                        f"dim {position} is given {shorten(entry)}, with {shorten(name)} of type {type(name).__name__}"
+                    )
+                    hint = "Write 'None' for a dim that stays whole" if name is None else ""
+                    allowed = f"Per dim one of {(*self.alias_name, WHOLE)}, or a tuple of them"
+                    raise LayoutTypeError(what, where=given, allowed=allowed, hint=hint)
+                if name == WHOLE:
+                    continue
+                if name not in self.alias_name:
+                    raise LayoutError(
+                        f"there is no axis {shorten(name)}", where=given, allowed=f"One of {(*self.alias_name, WHOLE)}"
+                    )
+                if name in used:
+                    twice = f"dims {used[name]} and {position}" if used[name] != position else f"dim {position} twice"
+                    raise LayoutError(
+                        f"the axis {name!r} splits {twice}", where=given, allowed="An axis splits one dim, once"
+                    )
+                used[name] = position
+
+    def __call__(self, *dims: Dim) -> Layout:
+        """The layout of a tensor, one entry per dim; `layout()`: of a number, or in a strategy of an input whose cuts
+        follow from the others.
+
+        >>> Layout((2, 4), ("dp", "mp"))("dp", "None").to_dict()
+        {'device_matrix': (2, 4), 'tensor_map': (1, -1), 'interleaved_parallel': False}
+        """
+        return replace(self, dims=dims)
+
+    def named(self, axes: Iterable[Iterable[int]]) -> Layout:
+        """The layout of a tensor whose dims are cut by these axes, counted from the right: the inverse of `axes`.
+
+        >>> Layout((2, 4), ("dp", "mp")).named(((1, 0), ()))
+        Layout((2, 4), ('dp', 'mp'))(('dp', 'mp'), 'None')
+        """
+        entries = (tuple(self.alias_name[-1 - a] for a in entry) for entry in axes)
+        return self(*(WHOLE if not names else names[0] if len(names) == 1 else names for names in entries))
+
+    # ---- what it says ----
+
+    def _called(self) -> tuple[Dim, ...]:
+        if self.dims is None:
+            hint = (
+                f"Call it with one entry per dim, e.g. layout({self.alias_name[0]!r}, 'None'), and use what it returns"
+            )
+            raise LayoutError(
+                "it places no tensor yet", where=repr(self), allowed="A layout that was called", hint=hint
+            )
+        return self.dims
+
+    def _axis(self, name: str) -> int:
+        return -1 if name == WHOLE else len(self.alias_name) - 1 - self.alias_name.index(name)
+
+    @property
+    def tensor_map(self) -> tuple[int | tuple[int, ...], ...]:
+        """Per dim the axis, counted from the right, or -1; a tuple where a tuple was given (MindSpore's form). Raises
+        LayoutError before the call.
+        """
+        return tuple(
+            tuple(map(self._axis, entry)) if isinstance(entry, tuple) else self._axis(entry) for entry in self._called()
+        )
+
+    @property
+    def axes(self) -> tuple[tuple[int, ...], ...]:
+        """Per dim the axes that cut it, counted from the right, outer cut first: the tensor_map of a `TensorLayout`."""
+        entries = (entry if isinstance(entry, tuple) else (entry,) for entry in self.tensor_map)
+        return tuple(tuple(a for a in entry if a != -1) for entry in entries)
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """Number of slices per dim."""
+        return tuple(math.prod(self.device_matrix[-1 - a] for a in entry) for entry in self.axes)
+
+    @property
+    def device_num(self) -> int:
+        return math.prod(self.device_matrix)
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether the last axis is "interleaved_parallel"."""
+        return INTERLEAVED in self.alias_name
+
+    def tensor_layout(self) -> TensorLayout:
+        """The same placement without names."""
+        return TensorLayout(self.device_matrix, self.axes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """MindSpore's form: device_matrix, tensor_map, interleaved_parallel. Raises LayoutError before the call."""
+        return {
+            "device_matrix": self.device_matrix,
+            "tensor_map": self.tensor_map,
+            "interleaved_parallel": self.interleaved,
+        }
+
+    def __repr__(self) -> str:
+        made = f"Layout({self.device_matrix}, {self.alias_name})"
+        return made if self.dims is None else f"{made}({', '.join(map(repr, self.dims))})"
+
+    def __str__(self) -> str:
+        if self.dims is None:
+            return repr(self)
+        entries = (f"({', '.join(entry)})" if isinstance(entry, tuple) else entry for entry in self.dims)
+        return f"layout({', '.join(entries)})"
+
+
+def _check_matrix(device_matrix: Any, given: str) -> None:
+    if not isinstance(device_matrix, tuple):
+        what = f"device_matrix is a {type(device_matrix).__name__}"
+        raise LayoutTypeError(what, where=given, allowed="A tuple of ints, such as (2, 4)")
+    for size in device_matrix:
+        if isinstance(size, bool) or not isinstance(size, int):
+            what = f"device_matrix holds {shorten(size)} of type {type(size).__name__}"
+            raise LayoutTypeError(what, where=given, allowed="A tuple of ints, such as (2, 4)")
+    if not device_matrix or min(device_matrix) < 1:
+        what = f"device_matrix holds {min(device_matrix)}" if device_matrix else "device_matrix is empty"
+        raise LayoutError(what, where=given, allowed="At least one axis, and every axis has at least one rank")
+
+
+def _check_names(names: Any, given: str) -> None:
+    if not isinstance(names, tuple):
+        what = f"alias_name is a {type(names).__name__}"
+        raise LayoutTypeError(
+            what, where=given, allowed="A tuple of names, such as ('dp', 'mp')", hint="Mind the comma in ('tp',)"
+        )
+    for name in names:
+        if not isinstance(name, str):
+            what = f"alias_name holds {shorten(name)} of type {type(name).__name__}"
+            raise LayoutTypeError(what, where=given, allowed="A tuple of names, such as ('dp', 'mp')")
+        if name in ("", WHOLE):
+            why = "an empty name" if not name else f"the name {WHOLE!r}, which stands for a dim that stays whole"
+            raise LayoutError(f"alias_name holds {why}", where=given, allowed="Any other text")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise LayoutError(
+            f"alias_name holds {twice!r} {names.count(twice)} times",
+            where=given,
+            allowed="Every axis has a name of its own",
+        )
+    if INTERLEAVED in names[:-1]:
+        where = f"{INTERLEAVED!r} is the name of axis {names.index(INTERLEAVED)}"
+        raise LayoutError(where, where=given, allowed="It stands last: it splits what one rank holds")
+
+
+@dataclass(frozen=True)
+class LayoutStrategy:
+    """A strategy made of layouts, one per input of an operator: what a Node carries where others carry a tuple of
+    counts per input.
+
+    layouts  called layouts over one device matrix
+    nd_tp    2D and 3D tensor parallelism: the operator gathers what its inputs cut in addition, and scatters its sums
+             (matrix products only)
+    """
+
+    layouts: tuple[Layout, ...]
+    nd_tp: bool = False
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+    def __iter__(self) -> Iterator[Layout]:
+        return iter(self.layouts)
+
+    def __getitem__(self, position: int) -> Layout:
+        return self.layouts[position]
+
+    @property
+    def counts(self) -> tuple[tuple[int, ...], ...]:
+        """Slices per dim of every input: as a strategy of counts says it."""
+        return tuple(layout.splits for layout in self.layouts)
+
+    @property
+    def code(self) -> str:
+        """How a learner writes it: `(layout('dp', 'mp'),) with layout = Layout((2, 4), ('dp', 'mp'))`."""
+        entries = ", ".join(f"layout({', '.join(map(repr, layout.dims))})" for layout in self.layouts)
+        made = Layout(self.layouts[0].device_matrix, self.layouts[0].alias_name)
+        return f"({entries}{',' if len(self.layouts) == 1 else ''}) with layout = {made!r}"
+
+    def __str__(self) -> str:
+        named = ", ".join(dict.fromkeys(_matrix_text(layout) for layout in self.layouts))
+        listed = ", ".join(map(str, self.layouts))
+        comma = "," if len(self.layouts) == 1 else ""
+        return f"({listed}{comma}) on {named}{', enable_nd_tp' if self.nd_tp else ''}"
+
+
+def _matrix_text(layout: Layout) -> str:
+    """The device matrix with its names: `device_matrix (dp=2, mp=4)`."""
+    sizes = zip(layout.alias_name, layout.device_matrix, strict=True)
+    return f"device_matrix ({', '.join(f'{name}={size}' for name, size in sizes)})"
+
+
+def as_strategy(given: Any, nd_tp: bool = False) -> Any:
+    """What `shard` was given as a Node carries it: layouts as a LayoutStrategy, counts and None as they are."""
+    return (
+        LayoutStrategy(given, nd_tp) if isinstance(given, tuple) and given and isinstance(given[0], Layout) else given
+    )
+
+
+def strategy_counts(strategy: Any) -> tuple[tuple[int, ...], ...]:
+    """Slices per dim of every input, of a strategy of counts or of layouts.
+
+    >>> strategy_counts(((2, 4), (4, 1)))
+    ((2, 4), (4, 1))
+    >>> layout = Layout((2, 4), ("dp", "mp"))
+    >>> strategy_counts((layout("dp", "mp"), layout("mp", "None")))
+    ((2, 4), (4, 1))
+    """
+    return tuple(entry.splits if isinstance(entry, Layout) else entry for entry in strategy)

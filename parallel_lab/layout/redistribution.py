@@ -1,0 +1,443 @@
+"""Redistribution: the steps that bring a tensor from one layout to another.
+
+A producer leaves its output in one layout, a consumer wants another; the planner finds what every rank must do in
+between. Four ranks, a (16, 16) tensor cut in rows, wanted in columns:
+
+    >>> rows, columns = TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, 0))
+    >>> for step in plan_redistribution(rows, columns, (16, 16)):
+    ...     print(step)
+    all_gather dim 0 over axes (0,) of (4,): (4, 16) -> (16, 16)
+    slice dim 1 over axes (0,) of (4,): (16, 16) -> (16, 4)
+    >>> print(*plan_redistribution(rows, columns, (16, 16), alltoall=True))
+    all_to_all split_dim 1 concat_dim 0 over axes (0,) of (4,): (4, 16) -> (16, 4)
+
+`apply(step, layout)` is the specification of a step: folded over a plan it leads from the source to the target
+placement. `move` does the same with arrays. `operators` shows the plan as MindSpore's operators; order and merging
+follow MindSpore 2.10, whose lists are recorded in tests/recorded/redistribution.json.
+
+A pending reduction is finished first, by all_reduce, while the slices are small. With `alltoall=True` an axis that is
+pending in the source and splits a still whole (part of a) dim in the target is finished by a reduce_scatter, in place
+of all_reduce and slice. What is pending in both layouts stays so: addends (or candidates of max/min) are moved like any
+other elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from ..base.errors import LayoutError
+from .redistribution_steps import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    ReduceScatter,
+    Reshape,
+    Slice,
+    Step,
+    gathered,
+    reduced,
+    sliced,
+)
+from .refinement import Refinement, common_factors, common_refinement, flat_placement, join_axes, on_device_matrix
+from .tensor_layout import TensorLayout
+
+# ---- planning ----
+
+
+def plan_redistribution(
+    src: TensorLayout,
+    dst: TensorLayout,
+    shape: Iterable[int],
+    *,
+    dst_shape: Iterable[int] | None = None,
+    alltoall: bool = False,
+) -> tuple[Step, ...]:
+    """Steps from layout `src` to layout `dst`; () if both place the tensor equally.
+
+    src, dst   layouts over the same ranks; their device matrices may differ
+    shape      global shape under `src`
+    dst_shape  global shape under `dst`, if a Reshape operator lies between producer and consumer
+    alltoall   False: gather what is in the way, then slice (MindSpore's default)
+               True: all_to_all and reduce_scatter where they fit, which sends less
+
+    Raises LayoutError if the ranks or the elements differ in number, if a layout does not divide its shape, or if `dst`
+    has a reduction pending that is not pending in `src`: addends cannot be made from values that are complete.
+    """
+    shape = tuple(shape)
+    return _plan(src, dst, shape, shape if dst_shape is None else tuple(dst_shape), alltoall)
+
+
+@lru_cache(maxsize=16384)
+def _plan(
+    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...], alltoall: bool
+) -> tuple[Step, ...]:
+    _check(src, dst, shape, dst_shape)
+    if shape == dst_shape and src.same_placement(dst):
+        return ()
+    form = common_factors(src.canonical().device_matrix, dst.canonical().device_matrix)
+    common = common_refinement(src, dst, shape, dst_shape)
+    device_matrix = form if common is None else common.device_matrix
+    if device_matrix is not None:
+        src, dst = on_device_matrix(src, device_matrix), on_device_matrix(dst, device_matrix)
+    else:
+        src, dst = src.canonical(), dst.canonical()
+    pending = _pending(src, dst)
+    steps = _Steps(src, shape)
+    if 0 not in shape and flat_placement(src, shape) == flat_placement(dst, dst_shape):
+        steps.reshape(dst, dst_shape)
+    elif common is None:
+        steps.all_reduce(pending)
+        _gather_and_slice(steps, dst, dst_shape)
+    else:
+        _refined(steps, dst, dst_shape, common, pending, alltoall)
+    return tuple(steps.done)
+
+
+def _check(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]) -> None:
+    if src.device_num != dst.device_num:
+        raise LayoutError(
+            f"source layout has {src.device_num} ranks, target layout has {dst.device_num}", where="redistribution"
+        )
+    if math.prod(shape) != math.prod(dst_shape):
+        raise LayoutError(
+            f"shape {shape} cannot become {dst_shape}",
+            where="redistribution",
+            allowed="Both must have equally many elements",
+        )
+    src.check_shape(shape, where="redistribution, source layout")
+    dst.check_shape(dst_shape, where="redistribution, target layout")
+
+
+def _pending(src: TensorLayout, dst: TensorLayout) -> tuple[int, ...]:
+    """Axes (of `src`) whose reduction must be finished on the way."""
+    if not dst.is_partial:
+        return tuple(a for a in src.partial if src.axis_size(a) > 1)
+    if src.device_matrix == dst.device_matrix:
+        kept = set(dst.partial) <= set(src.partial)
+    else:
+        kept = TensorLayout(src.device_matrix, (), src.partial).same_placement(
+            TensorLayout(dst.device_matrix, (), dst.partial)
+        )
+    if not kept or src.reduce != dst.reduce:
+        raise LayoutError(
+            f"target layout ({dst}) has a {dst.reduce} pending that the source layout ({src}) has not",
+            where="redistribution",
+            allowed="A reduction can stay pending, over the same ranks and of the same kind, or be finished; it "
+            "cannot be undone",
+            hint="Give the target layout without partial axes: TensorLayout.whole()",
+        )
+    return tuple(a for a in src.partial if a not in dst.partial) if src.device_matrix == dst.device_matrix else ()
+
+
+class _Steps:
+    """A plan while it grows: the steps so far, and the layout and global shape they lead to."""
+
+    def __init__(self, layout: TensorLayout, shape: tuple[int, ...]) -> None:
+        self.done: list[Step] = []
+        self.layout, self.shape = layout, shape
+        self._before_reshape = (layout, shape)
+
+    def _add(self, kind: type[Step], layout: TensorLayout, **arguments: object) -> None:
+        before = self.layout.slice_shape(self.shape)
+        self.done.append(kind(self.layout.device_matrix, before, layout.slice_shape(self.shape), **arguments))
+        self.layout = layout
+
+    def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> None:
+        """Describe the same slices on another global shape. Neighbouring Reshapes merge, one that changes nothing
+        disappears.
+        """
+        if self.done and self.done[-1].kind == "reshape":
+            self.done.pop()
+            self.layout, self.shape = self._before_reshape
+        self._before_reshape = (self.layout, self.shape)
+        if (self.layout.canonical(), self.shape) != (layout.canonical(), shape):
+            here = self.layout.device_matrix
+            self.done.append(
+                Reshape(here, self.layout.slice_shape(self.shape), layout.slice_shape(shape), layout=layout)
+            )
+        self.layout, self.shape = layout, shape
+
+    def all_gather(self, dim: int, axes: tuple[int, ...]) -> None:
+        """Gather `axes`, the innermost ones of `dim`. Ranks of a group are joined ascending, so axes out of order go
+        one after the other.
+        """
+        while axes:
+            first = len(axes) - 1
+            while first and axes[first - 1] > axes[first]:
+                first -= 1
+            self._add(AllGather, gathered(self.layout, dim, axes[first:]), axes=axes[first:], dim=dim)
+            axes = axes[:first]
+
+    def slice(self, dim: int, axes: tuple[int, ...]) -> None:
+        if axes:
+            self._add(Slice, sliced(self.layout, dim, axes), axes=axes, dim=dim)
+
+    def all_to_all(self, split_dim: int, concat_dim: int, axis: int) -> None:
+        layout = sliced(gathered(self.layout, concat_dim, (axis,)), split_dim, (axis,))
+        self._add(AllToAll, layout, axes=(axis,), split_dim=split_dim, concat_dim=concat_dim)
+
+    def all_reduce(self, axes: Iterable[int]) -> None:
+        axes = tuple(sorted(axes, reverse=True))
+        if axes:
+            self._add(AllReduce, reduced(self.layout, axes), axes=axes, reduce=self.layout.reduce)
+
+    def reduce_scatter(self, dim: int, axis: int) -> None:
+        layout = sliced(reduced(self.layout, (axis,)), dim, (axis,))
+        self._add(ReduceScatter, layout, axes=(axis,), dim=dim, reduce=self.layout.reduce)
+
+
+def _gather_and_slice(steps: _Steps, dst: TensorLayout, dst_shape: tuple[int, ...]) -> None:
+    """Without common ground: every rank gets everything, then keeps its part."""
+    for dim in reversed(range(steps.layout.ndim)):
+        steps.all_gather(dim, steps.layout.tensor_map[dim])
+    whole = TensorLayout(dst.device_matrix, ((),) * dst.ndim, dst.partial, dst.reduce)
+    if steps.shape != dst_shape:
+        steps.reshape(whole, dst_shape)
+    steps.layout = whole  # the same placement over the target's device matrix
+    for dim, axes in enumerate(dst.tensor_map):
+        steps.slice(dim, axes)
+
+
+def _refined(
+    steps: _Steps,
+    dst: TensorLayout,
+    dst_shape: tuple[int, ...],
+    common: Refinement,
+    pending: tuple[int, ...],
+    alltoall: bool,
+) -> None:
+    """Plan on common ground: `steps` holds the source over the common device matrix, `dst` is written over it too."""
+    start, shape = list(common.src_map), common.shape
+
+    def refined() -> None:
+        steps.reshape(TensorLayout(common.device_matrix, start, steps.layout.partial, steps.layout.reduce), shape)
+
+    if alltoall:
+        for dim, (here, there) in enumerate(zip(start, common.dst_map, strict=True)):
+            if here == -1 and there in pending:
+                refined()
+                steps.reduce_scatter(_to_front(steps, dim, scatter=True), there)
+                start[dim] = there
+                pending = tuple(a for a in pending if a != there)
+    steps.all_reduce(pending)
+    moves = moves_alltoall(start, common.dst_map) if alltoall else _moves_gather(start, common.dst_map)
+    last = len(moves)
+    while last and moves[last - 1][0] == "split":
+        last -= 1
+    position = 0
+    while position < last:
+        kind, dim, axis, other = moves[position]
+        position += 1
+        refined()
+        if kind == "split":
+            steps.slice(dim, (axis,))
+            start[dim] = axis
+        elif kind == "permute":
+            steps.all_to_all(dim, other, axis)
+            start[other], start[dim] = -1, axis
+        else:
+            axes, lowest = (axis,), dim
+            # Gathers of neighbouring dims behind dims of length 1 are one gather of a contiguous block (MindSpore 2.10:
+            # one AllGather over both).
+            while _leads(steps, dim) and position < last:
+                kind, following, axis, _ = moves[position]
+                if kind != "concat" or following != lowest - 1 or not following:
+                    break
+                axes, lowest = (axis, *axes), following
+                position += 1
+            steps.all_gather(_to_front(steps, dim), axes)
+            start[lowest : dim + 1] = [-1] * (dim + 1 - lowest)
+    cuts = moves[last:]
+    target = _one_slice(cuts, start, dst, dst_shape, common)
+    if target is not None:
+        before, dim = target
+        steps.reshape(replace(before, partial=steps.layout.partial, reduce=steps.layout.reduce), dst_shape)
+        steps.slice(dim, tuple(axis for _, _, axis, _ in sorted(cuts, key=lambda move: move[1])))
+    elif cuts:
+        refined()
+        for _, dim, axis, _ in cuts:
+            steps.slice(dim, (axis,))
+    steps.reshape(dst, dst_shape)
+
+
+Move = tuple[str, int, int, int]  # kind, dim, axis, and for a permute the dim that loses the axis (else -1)
+
+
+def _moves_gather(start: Iterable[int], target: Iterable[int]) -> list[Move]:
+    """First gather all that is not in place, highest dim first, then split, lowest first (MindSpore 2.10 without
+    alltoall).
+    """
+    changed = [(dim, here, there) for dim, (here, there) in enumerate(zip(start, target, strict=True)) if here != there]
+    gathers: list[Move] = [("concat", dim, here, -1) for dim, here, _ in reversed(changed) if here != -1]
+    return gathers + [("split", dim, there, -1) for dim, _, there in changed if there != -1]
+
+
+def moves_alltoall(start: Iterable[int], target: Iterable[int]) -> list[Move]:
+    """Split what can be split, permute axes that another dim wants, gather those that none wants; break a cycle by a
+    gather.
+
+    MindSpore, redistribution_operator_infer; dims are visited from the last to the first, as 2.10 does.
+    """
+    here, there, moves = list(start), tuple(target), []
+    still = [dim for dim in range(len(there)) if here[dim] != there[dim]]
+    while still:
+        count = len(moves)
+        changed = True
+        while changed:
+            before = len(moves)
+            for dim in list(still):
+                if here[dim] == -1 and not any(here[j] == there[dim] for j in still):
+                    moves.append(("split", dim, there[dim], -1))
+                    here[dim] = there[dim]
+                    still.remove(dim)
+            for dim in list(still):
+                if dim not in still:  # closed as a holder a moment ago
+                    continue
+                holder = next((j for j in still if here[j] == there[dim]), None) if here[dim] == -1 else None
+                if holder is not None:
+                    moves.append(("permute", dim, there[dim], holder))
+                    here[holder], here[dim] = -1, there[dim]
+                    still.remove(dim)
+                    if there[holder] == -1:
+                        still.remove(holder)
+            changed = len(moves) > before
+        unwanted = [dim for dim in still if here[dim] != -1 and not any(there[j] == here[dim] for j in still)]
+        if not unwanted and len(moves) == count:
+            unwanted = [dim for dim in still if here[dim] != -1][:1]
+        for dim in sorted(unwanted, reverse=True):
+            moves.append(("concat", dim, here[dim], -1))
+            here[dim] = -1
+            if there[dim] == -1:
+                still.remove(dim)
+    return moves
+
+
+def _leads(steps: _Steps, dim: int) -> bool:
+    return dim > 0 and all(n == 1 for n in steps.layout.slice_shape(steps.shape)[:dim])
+
+
+def _to_front(steps: _Steps, dim: int, *, scatter: bool = False) -> int:
+    """The dim on which to gather or scatter `dim`: if only dims of local length 1 stand before it, the tensor is
+    described anew so that it is dim 0, where the message needs no Split and Concat around it.
+    """
+    if not _leads(steps, dim):
+        return dim
+    layout, shape = steps.layout, steps.shape
+    cuts, part = layout.splits, layout.slice_shape(shape)
+    joined = tuple(a for axes in layout.tensor_map[: dim + 1] for a in axes)
+    behind = layout.tensor_map[dim + 1 :]
+    if scatter or (steps.done and steps.done[-1].kind == "reshape" and steps.done[-1].in_shape == part[dim:]):
+        # without the leading 1s; a Reshape that only added them disappears
+        steps.reshape(replace(layout, tensor_map=(joined, *behind)), (math.prod(shape[: dim + 1]), *shape[dim + 1 :]))
+    else:
+        # the same slice, its leading 1 read as cut by all these axes: no operator
+        view = (math.prod(cuts[: dim + 1]), *(1,) * (dim - 1), *part[dim : dim + 1], *shape[dim + 1 :])
+        steps.reshape(replace(layout, tensor_map=(joined, *((),) * dim, *behind)), view)
+    return 0
+
+
+def _one_slice(
+    cuts: list[Move], start: list[int], dst: TensorLayout, dst_shape: tuple[int, ...], common: Refinement
+) -> tuple[TensorLayout, int] | None:
+    """If the final cuts of a plan leave one contiguous block, within one dim of the target: (layout on `dst_shape`
+    before that slice, dim).
+
+    MindSpore 2.10 then reshapes first and slices once; otherwise it slices dim by dim.
+    """
+    if not cuts:
+        return None
+    last = max(dim for _, dim, _, _ in cuts)
+    sizes = [dst.device_matrix[-1 - axis] if axis != -1 else 1 for axis in common.dst_map]
+    if any(common.shape[dim] != sizes[dim] for dim in range(last)):
+        return None
+    entries: list[tuple[int, ...]] = []
+    position, wanted = 0, {dim for _, dim, _, _ in cuts}
+    found = -1
+    for dim, size in enumerate(dst_shape):
+        parts, first = [], position
+        while size > 1:
+            axis = start[position]
+            parts.append(
+                (
+                    common.shape[position],
+                    (axis,) if axis != -1 else (),
+                    dst.device_matrix[-1 - axis] if axis != -1 else 1,
+                )
+            )
+            size //= common.shape[position]
+            position += 1
+        if wanted & set(range(first, position)):
+            if not wanted <= set(range(first, position)):
+                return None
+            found = dim
+        axes = join_axes(parts)
+        if axes is None:
+            return None
+        entries.append(axes)
+    return TensorLayout(dst.device_matrix, tuple(entries)), found
+
+
+# ---- the bound ----
+
+
+@lru_cache(maxsize=4096)
+def _lower_bound(
+    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
+) -> int | float:
+    _check(src, dst, shape, dst_shape)
+    one, two = src.canonical(), dst.canonical()
+    device_matrix = common_factors(one.device_matrix, two.device_matrix)
+    if device_matrix is not None:
+        one, two = on_device_matrix(one, device_matrix), on_device_matrix(two, device_matrix)
+    pending = _pending(one, two)
+    if pending:
+        addends = math.prod(one.axis_size(a) for a in pending)
+        tensors = math.prod(two.axis_size(a) for a in two.partial)
+        total = tensors * math.prod(shape) * (addends - 1 + two.replica_count - 1)
+        bound = max(Fraction(total, two.device_num), Fraction(math.prod(two.slice_shape(dst_shape))))
+        return int(bound) if bound.denominator == 1 else float(bound)
+    block = math.prod(dst.slice_shape(dst_shape))
+    common = None if shape == dst_shape else common_refinement(src, dst, shape, dst_shape)
+    if common is not None:
+        src, dst = (
+            TensorLayout(common.device_matrix, common.src_map),
+            TensorLayout(common.device_matrix, common.dst_map),
+        )
+        shape = dst_shape = common.shape
+    return block - min(_held(src, dst, shape, dst_shape, rank) for rank in range(src.device_num))
+
+
+def _held(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...], rank: int) -> int:
+    """Elements of its target block that `rank` holds already."""
+    before, after = src.slice_index(shape, rank), dst.slice_index(dst_shape, rank)
+    if shape == dst_shape:
+        return math.prod(
+            max(0, min(a.stop, b.stop) - max(a.start, b.start)) for a, b in zip(before, after, strict=True)
+        )
+    flat = np.arange(math.prod(shape))
+    return len(np.intersect1d(flat.reshape(shape)[before], flat.reshape(dst_shape)[after], assume_unique=True))
+
+
+def lower_bound_elements(
+    src: TensorLayout, dst: TensorLayout, shape: Iterable[int], *, dst_shape: Iterable[int] | None = None
+) -> int | float:
+    """Elements that some rank must receive whatever the steps are: the largest difference of target block and block
+    held, over all ranks.
+
+    With p addends pending and t ranks that want each element, each element costs p - 1 messages until it is complete
+    somewhere and then t - 1 more; the bound is the average over the ranks, but at least the target block, no element of
+    which is complete anywhere. Raises LayoutError as `plan_redistribution` does.
+
+    >>> from parallel_lab.layout.redistribution_steps import received_elements
+    >>> columns, grid = TensorLayout((8,), (-1, 0)), TensorLayout((2, 4), (1, 0))
+    >>> lower_bound_elements(columns, grid, (16, 16)), received_elements(plan_redistribution(columns, grid, (16, 16)))
+    (32, 224)
+    """
+    shape = tuple(shape)
+    return _lower_bound(src, dst, shape, shape if dst_shape is None else tuple(dst_shape))

@@ -1,0 +1,147 @@
+"""What a redistribution costs, in elements: the numbers by which strategies are compared before anything is compiled.
+
+Eight ranks; a (16, 16) tensor cut in 2 row blocks, each on 4 ranks, is wanted in 2 x 4 blocks: every rank cuts its part
+out of what it has. The other way round the columns must be gathered:
+
+    >>> rows, blocks = TensorLayout((2, 4), (1, -1)), TensorLayout((2, 4), (1, 0))
+    >>> redistribution_cost(rows, blocks, (16, 16))
+    RedistributionCost(forward=0.0, backward=0.0, computation=128.0)
+    >>> redistribution_cost(blocks, rows, (16, 16))
+    RedistributionCost(forward=64.0, backward=16.0, computation=320.0)
+
+The rules are MindSpore's (tensor_redistribution: ComputeCost), which prices the moves between two layouts written over
+common ground, before the peephole clean-ups of `plan_redistribution`; a move from one dim to another is priced as an
+all_to_all whether or not that is switched on. They say which of two strategies MindSpore prefers. Seconds and bytes of
+a compiled plan are counted elsewhere, from its instructions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .redistribution import moves_alltoall
+from .refinement import common_refinement
+from .tensor_layout import TensorLayout
+
+GATHER_SCALE = 0.5  # MindSpore: ALLGATHER_REDUCESCATTER_SCALE_FACTOR
+ALL_TO_ALL_SCALE = 2.0  # MindSpore: ALLTOALL_SCALE_FACTOR
+RESHAPE_PASSES = 2  # a Reshape reads and writes its slice
+THRESHOLD_BYTES, SMALL_BYTES, BIAS_BYTES = 2048, 3072, 1024  # MindSpore: costmodel_communi_threshold, _const, _bias
+
+
+@dataclass(frozen=True)
+class RedistributionCost:
+    """Elements that one rank sends and touches on the way from one layout to another.
+
+    forward, backward  communication of the redistribution, and of its gradient
+    computation        elements read and written beside
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    computation: float = 0.0
+
+    @property
+    def communication(self) -> float:
+        return self.forward + self.backward
+
+
+def practical(size_bytes: float) -> float:
+    """Bytes of communication with the time a message takes to start added: small messages cost alike, large ones a
+    little more, none nothing.
+
+    >>> practical(0), practical(16), practical(4096)
+    (0.0, 3072.0, 5120.0)
+
+    MindSpore, RefineForPracticalCost.
+    """
+    if size_bytes <= 0:
+        return 0.0
+    return float(SMALL_BYTES if size_bytes <= THRESHOLD_BYTES else size_bytes + BIAS_BYTES)
+
+
+def redistribution_cost(
+    src: TensorLayout, dst: TensorLayout, shape: Iterable[int], dst_shape: Iterable[int] | None = None
+) -> RedistributionCost:
+    """Cost of bringing a tensor of `shape` from layout `src` to layout `dst`.
+
+    src, dst   layouts over the same ranks, nothing pending
+    dst_shape  global shape under `dst`, if a Reshape operator lies between
+    """
+    shape = tuple(shape)
+    return _cost(src, dst, shape, shape if dst_shape is None else tuple(dst_shape))
+
+
+@lru_cache(maxsize=65536)
+def _cost(
+    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
+) -> RedistributionCost:
+    if shape == dst_shape and src.same_placement(dst):
+        return RedistributionCost()
+    counter = _Counter(float(math.prod(src.slice_shape(shape))))
+    common = common_refinement(src, dst, shape, dst_shape)
+    if common is None:  # no common ground: every rank gets everything, then keeps its part
+        for dim in reversed(range(src.ndim)):
+            for axis in reversed(src.tensor_map[dim]):
+                counter.gather(dim, src.axis_size(axis))
+        if shape != dst_shape:
+            counter.reshape()
+        for axes in dst.tensor_map:
+            for axis in axes:
+                counter.cut(dst.axis_size(axis))
+        return counter.total()
+    before = TensorLayout(common.device_matrix, common.src_map).slice_shape(common.shape)
+    after = TensorLayout(common.device_matrix, common.dst_map).slice_shape(common.shape)
+    if before != _written(src, shape):
+        counter.reshape()
+    for kind, dim, axis, other in moves_alltoall(common.src_map, common.dst_map):
+        count = common.device_matrix[-1 - axis]
+        if kind == "split":
+            counter.cut(count)
+        elif kind == "permute":
+            counter.exchange(other, count)
+        else:
+            counter.gather(dim, count)
+    if after != _written(dst, dst_shape):
+        counter.reshape()
+    return counter.total()
+
+
+def _written(layout: TensorLayout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a slice, dims of a tensor that have size 1 left out as the common ground leaves them out."""
+    return tuple(part for part, size in zip(layout.slice_shape(shape), shape, strict=True) if size != 1)
+
+
+class _Counter:
+    """Adds up moves. `held` is the number of elements a rank has at this point."""
+
+    def __init__(self, held: float) -> None:
+        self.held, self.forward, self.backward, self.computation = held, 0.0, 0.0, 0.0
+
+    def total(self) -> RedistributionCost:
+        return RedistributionCost(self.forward, self.backward, self.computation)
+
+    def reshape(self) -> None:
+        self.computation += RESHAPE_PASSES * self.held
+
+    def cut(self, count: int) -> None:
+        self.computation += self.held
+        self.held /= count
+
+    def gather(self, dim: int, count: int) -> None:
+        """all_gather; along another dim than the first, Split and Concat follow. The lone `held` at the end is counted
+        for every kind of move.
+        """
+        self.forward += self.held * count * GATHER_SCALE
+        self.backward += self.held * GATHER_SCALE
+        self.computation += (self.held if dim == 0 else self.held + 2 * self.held * count) + self.held
+        self.held *= count
+
+    def exchange(self, concat_dim: int, count: int) -> None:
+        """all_to_all: what is gathered along `concat_dim` is cut along another."""
+        self.forward += self.held * ALL_TO_ALL_SCALE
+        self.backward += self.held * ALL_TO_ALL_SCALE
+        self.computation += (self.held if concat_dim == 0 else self.held + 2 * self.held * count) + self.held

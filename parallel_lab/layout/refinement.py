@@ -1,0 +1,335 @@
+"""Refinement: two layouts written over one device matrix and one tensor shape.
+
+Redistribution compares layouts entry by entry, which needs both on common ground. Splitting an axis of 8 ranks into 2 x
+4, or a tensor dim of 16 into 2 x 8, moves no rank and no element; it only gives the parts names. Eight ranks, a (16,
+16) tensor, rows cut 2 ways and columns 4 ways against rows cut 8 ways:
+
+    >>> both = common_refinement(TensorLayout((2, 4), (1, 0)), TensorLayout((8,), (0, -1)), (16, 16), (16, 16))
+    >>> both.device_matrix, both.shape, both.src_map, both.dst_map
+    ((2, 4), (2, 8, 16), (1, -1, 0), (1, 0, -1))
+
+Read: columns (last entry, axis 0) must move to the inner part of the rows. An axis is known here by its `span` (lo,
+hi), the running products of the device matrix left and right of it: spans of different device matrices of the same
+ranks can be compared. Rules: MindSpore, tensor_layout and shape_util (reference behaviour recorded in
+tests/recorded/redistribution.json).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..base.errors import LayoutError, message
+from .tensor_layout import TensorLayout
+
+Span = tuple[int, int]
+Piece = tuple[int, Span | None]  # one dim of a refined tensor: size, and the axis that splits it (None = whole)
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Two layouts of one tensor on common ground.
+
+    device_matrix     common device matrix, without axes of size 1
+    shape             common global shape, without dims of size 1
+    src_map, dst_map  per dim of `shape` the one axis that splits it, counted from the right, or -1
+    """
+
+    device_matrix: tuple[int, ...]
+    shape: tuple[int, ...]
+    src_map: tuple[int, ...]
+    dst_map: tuple[int, ...]
+
+
+# ---- factorisations of a number ----
+
+
+def _products(factors: Iterable[int]) -> list[int]:
+    found, product = [], 1
+    for factor in factors:
+        product *= factor
+        if factor != 1:
+            found.append(product)
+    return found
+
+
+def expand_factors(factors: Iterable[int], other: Iterable[int]) -> tuple[int, ...] | None:
+    """Cut `factors` also where `other` is cut; None if the cuts do not nest.
+
+    The running products of both, united and sorted, give the result as successive ratios.
+
+    >>> expand_factors((2, 8, 32), (16, 4, 8)), expand_factors((2, 3), (3, 2))
+    ((2, 8, 4, 8), None)
+    """
+    result, last = [], 1
+    for product in sorted({*_products(factors), *_products(other)}):
+        if product % last:
+            return None
+        result.append(product // last)
+        last = product
+    return tuple(result)
+
+
+def common_factors(one: Iterable[int], two: Iterable[int]) -> tuple[int, ...] | None:
+    """Coarsest factorisation that refines both; None if there is none. Raises LayoutError if the totals differ.
+
+    >>> common_factors((8, 4), (2, 16))
+    (2, 4, 4)
+    """
+    one, two = tuple(one), tuple(two)
+    if math.prod(one) != math.prod(two):
+        raise LayoutError(
+            f"{one} has {math.prod(one)} elements and {two} has {math.prod(two)}", allowed="Both must have equally many"
+        )
+    return expand_factors(one, two)
+
+
+# ---- spans ----
+
+
+def _spans(device_matrix: tuple[int, ...]) -> tuple[Span, ...]:
+    """Span of every axis, axis 0 (the rightmost) first."""
+    spans, low = [], 1
+    for size in device_matrix:
+        spans.append((low, low * size))
+        low *= size
+    return tuple(reversed(spans))
+
+
+def _axes_in(span: Span, spans: tuple[Span, ...]) -> tuple[int, ...]:
+    """Axes (outer first) that lie in `span`."""
+    return tuple(a for a in range(len(spans) - 1, -1, -1) if span[0] <= spans[a][0] and spans[a][1] <= span[1])
+
+
+def without_ones(layout: TensorLayout) -> TensorLayout:
+    """The same layout without device-matrix axes of size 1.
+
+    >>> without_ones(TensorLayout((16, 1, 1), (2, 0)))
+    TensorLayout(device_matrix=(16,), tensor_map=((0,), ()), partial=(), reduce='sum')
+    """
+    keep = [a for a in range(len(layout.device_matrix)) if layout.axis_size(a) > 1]
+    number = {a: i for i, a in enumerate(keep)}
+    return TensorLayout(
+        tuple(n for n in layout.device_matrix if n > 1),
+        tuple(tuple(number[a] for a in axes if a in number) for axes in layout.tensor_map),
+        tuple(number[a] for a in layout.partial if a in number),
+        layout.reduce,
+    )
+
+
+def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> TensorLayout:
+    """The same placement written over another device matrix. Raises LayoutError if that one cuts the ranks too coarsely
+    or elsewhere.
+
+    >>> on_device_matrix(TensorLayout((8,), (0, -1)), (2, 4))
+    TensorLayout(device_matrix=(2, 4), tensor_map=((1, 0), ()), partial=(), reduce='sum')
+    """
+    device_matrix = tuple(device_matrix)
+    if layout.device_matrix == device_matrix:
+        return layout
+    form = layout.canonical()
+    spans = _spans(device_matrix)
+    axes_of = {a: _axes_in(span, spans) for a, span in enumerate(_spans(form.device_matrix))}
+    for a, axes in axes_of.items():
+        if math.prod(device_matrix[-1 - x] for x in axes) != form.axis_size(a):
+            what = f"{layout} cannot be written over device_matrix {device_matrix}"
+            raise LayoutError(what, allowed=f"A refinement of {form.device_matrix}")
+    if form.device_num != math.prod(device_matrix):
+        raise LayoutError(message(f"device_matrix {device_matrix} has not the {form.device_num} ranks of {layout}"))
+    return TensorLayout(
+        device_matrix,
+        tuple(tuple(x for a in axes for x in axes_of[a]) for axes in form.tensor_map),
+        tuple(x for a in form.partial for x in axes_of[a]),
+        layout.reduce,
+    )
+
+
+# ---- refining a tensor together with its layout ----
+
+
+def _pieces(layout: TensorLayout, shape: tuple[int, ...], device_matrix: tuple[int, ...]) -> list[Piece]:
+    """Dims of the tensor, cut so that each has at most one axis of the (refined) device matrix; dims of size 1 are left
+    out.
+
+    Every axis but the last takes a piece of exactly its size, the last one the rest.
+    """
+    fine, pieces = _spans(device_matrix), []
+    coarse = _spans(layout.device_matrix)
+    for size, axes in zip(shape, layout.tensor_map, strict=True):
+        if size == 1:
+            continue
+        cuts = [fine[x] for a in axes for x in _axes_in(coarse[a], fine) if fine[x][0] != fine[x][1]]
+        for low, high in cuts[:-1]:
+            pieces.append((high // low, (low, high)))
+            size //= high // low
+        pieces.append((size, cuts[-1] if cuts else None))
+    return pieces
+
+
+def _cut(pieces: list[Piece], shape: tuple[int, ...]) -> tuple[list[Piece] | None, int]:
+    """Cut `pieces` to `shape` (a refinement of theirs): a sub-dim takes as many of the remaining slices as it has room
+    for.
+
+    Returns (pieces, 0), or (None, p) if an axis must first be cut at the running product p, or (None, 0) if it cannot
+    be done.
+    """
+    result: list[Piece] = []
+    sizes = iter(shape)
+    for size, span in pieces:
+        part, left = 1, span
+        while part < size:
+            sub = next(sizes)
+            part *= sub
+            if left is None:
+                result.append((sub, None))
+                continue
+            low, high = left
+            count = high // low
+            if sub >= count:
+                if sub % count:
+                    return None, 0
+                result.append((sub, left))
+                left = None
+            else:
+                return None, (0 if count % sub else low * sub)
+    return result, 0
+
+
+def _map(pieces: list[Piece], device_matrix: tuple[int, ...]) -> tuple[int, ...]:
+    number = {span: a for a, span in enumerate(_spans(device_matrix))}
+    return tuple(-1 if span is None else number[span] for _, span in pieces)
+
+
+def refine_device_matrix(
+    layout: TensorLayout, shape: Iterable[int], device_matrix: Iterable[int]
+) -> tuple[TensorLayout, tuple[int, ...]]:
+    """Layout and shape over a finer device matrix, every dim split by one axis at most; dims of size 1 are left out.
+
+    >>> refine_device_matrix(TensorLayout((8, 4), (0, 1)), (512, 1024), (4, 2, 4))[1]
+    (512, 4, 256)
+    """
+    device_matrix = tuple(device_matrix)
+    if common_factors(layout.device_matrix, device_matrix) != tuple(n for n in device_matrix if n > 1):
+        raise LayoutError(message(f"device_matrix {device_matrix} is not a refinement of {layout.device_matrix}"))
+    layout.check_shape(tuple(shape))
+    pieces = _pieces(layout, tuple(shape), device_matrix)
+    partial = tuple(x for a in layout.partial for x in _axes_in(_spans(layout.device_matrix)[a], _spans(device_matrix)))
+    return TensorLayout(device_matrix, _map(pieces, device_matrix), partial, layout.reduce), tuple(
+        size for size, _ in pieces
+    )
+
+
+def refine_shape(layout: TensorLayout, shape: Iterable[int], new_shape: Iterable[int]) -> TensorLayout | None:
+    """Layout of the same slices on `new_shape`, a refinement of `shape`; the device matrix is refined as needed. None
+    if a piece has no equal cut.
+
+    >>> refine_shape(TensorLayout((8, 4), (1, 0)), (512, 1024), (4, 128, 1024))
+    TensorLayout(device_matrix=(4, 2, 4), tensor_map=((2,), (1,), (0,)), partial=(), reduce='sum')
+    """
+    shape, new_shape = tuple(shape), tuple(new_shape)
+    layout.check_shape(shape)
+    if common_factors(shape, new_shape) != tuple(n for n in new_shape if n > 1):
+        raise LayoutError(message(f"shape {new_shape} is not a refinement of {shape}"))
+    layout, device_matrix = without_ones(layout), without_ones(layout).device_matrix
+    while True:
+        pieces, cut = _cut(_pieces(layout, shape, device_matrix), tuple(n for n in new_shape if n > 1))
+        if pieces is not None:
+            entries = iter(_map(pieces, device_matrix))
+            partial = tuple(
+                x for a in layout.partial for x in _axes_in(_spans(layout.device_matrix)[a], _spans(device_matrix))
+            )
+            return TensorLayout(
+                device_matrix, tuple(-1 if n == 1 else next(entries) for n in new_shape), partial, layout.reduce
+            )
+        finer = _with_cut(device_matrix, cut)
+        if finer is None:
+            return None
+        device_matrix = finer
+
+
+def _with_cut(device_matrix: tuple[int, ...], product: int) -> tuple[int, ...] | None:
+    """`device_matrix` cut also at the running product `product`; None if that does not nest (or there is no such cut:
+    0).
+    """
+    if not product:
+        return None
+    total = math.prod(device_matrix)
+    return None if total % product else expand_factors(device_matrix, (product, total // product))
+
+
+def common_refinement(
+    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
+) -> Refinement | None:
+    """Both layouts over the coarsest common device matrix and tensor shape, or None if there is none.
+
+    src, dst          layouts of `shape` and of `dst_shape`; pending reductions are ignored, but their axes are kept
+                      apart
+    shape, dst_shape  global shapes with equally many elements; they differ if a Reshape lies between
+
+    Axes that always travel together are one axis first (canonical form), so that no message is sent in pieces without
+    need.
+    """
+    src, dst = src.canonical(), dst.canonical()
+    device_matrix = common_factors(src.device_matrix, dst.device_matrix)
+    while device_matrix is not None and math.prod(shape):
+        one, two = _pieces(src, shape, device_matrix), _pieces(dst, dst_shape, device_matrix)
+        common = common_factors((n for n, _ in one), (n for n, _ in two))
+        if common is None:
+            return None
+        one, cut_one = _cut(one, common)
+        two, cut_two = _cut(two, common)
+        if one is not None and two is not None:
+            return Refinement(device_matrix, common, _map(one, device_matrix), _map(two, device_matrix))
+        device_matrix = _with_cut(device_matrix, cut_one or cut_two)
+    return None
+
+
+def join_axes(pieces: Iterable[tuple[int, tuple[int, ...], int]]) -> tuple[int, ...] | None:
+    """Axes of the dim that results when neighbouring dims are joined, or None if no tensor_map entry says the same.
+
+    pieces  per dim (size, axes, cut): all dims before the last split one must be cut completely, to length 1
+
+    >>> join_axes([(2, (1,), 2), (8, (0,), 4)]), join_axes([(2, (), 1), (8, (0,), 4)])
+    ((1, 0), None)
+    """
+    joined: tuple[int, ...] = ()
+    closed = False
+    for size, axes, cut in pieces:
+        if axes and closed:
+            return None
+        joined += axes
+        closed = closed or cut < size
+    return joined
+
+
+def flat_placement(layout: TensorLayout, shape: Iterable[int]) -> tuple:
+    """What each rank holds, independent of how the tensor is shaped: equal for two (layout, shape) pairs exactly if a
+    Reshape of every slice, and no message, leads from one to the other.
+
+    The flat index of an element is written in digits. Listed are the digits that the rank decides, as (stride, count,
+    span of ranks), then what is pending.
+    """
+    shape = tuple(shape)
+    spans = _spans(layout.device_matrix)
+    digits: list[tuple[int, int, int, int]] = []
+    stride = math.prod(shape)
+    for size, axes in zip(shape, layout.tensor_map, strict=True):
+        block = stride
+        for a in axes:
+            low, high = spans[a]
+            if low == high:
+                continue
+            count = high // low
+            block //= count
+            if digits and digits[-1][0] == block * count and digits[-1][3] == low:
+                _, more, low, _ = digits.pop()
+                count *= more
+            digits.append((block, count, low, high))
+        stride = stride // size if size else 0
+    pending: list[Span] = []
+    for low, high in sorted(spans[a] for a in layout.partial if spans[a][0] != spans[a][1]):
+        if pending and pending[-1][1] == low:
+            low = pending.pop()[0]
+        pending.append((low, high))
+    return tuple(digits), tuple(pending), layout.reduce if pending else "sum"

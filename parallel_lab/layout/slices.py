@@ -1,0 +1,80 @@
+"""Full arrays from the ranks' slices, and slices from full arrays, where all ranks are there.
+
+    cut(full, layout, rank=3)                     what rank 3 holds
+    assemble(slices, shape, layout)               the full array, from every rank's slice
+    gather_full(mine, shape, layout)              the same on a running rank: every rank of the world calls it
+
+What can be done with the slices of some ranks, and from one layout to another, is in `train/checkpoint/reslice.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..base.errors import WorldError
+from ..base.hooks import current_world
+from .tensor_layout import TensorLayout
+
+REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def is_cut(layout: TensorLayout | None) -> bool:
+    """Whether a rank's slice under `layout` is less than the tensor, or an addend of it."""
+    return layout is not None and (layout.is_partial or any(n > 1 for n in layout.splits))
+
+
+def same_slices(one: TensorLayout | None, other: TensorLayout | None) -> bool:
+    """Whether every rank holds the same part under both. None, and a layout that cuts nothing: the whole."""
+    if not is_cut(one) or not is_cut(other):
+        return is_cut(one) == is_cut(other)
+    return one.same_placement(other)
+
+
+def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
+    """Rank `rank`'s slice of a full array: a C-contiguous copy. Raises LayoutError if the shape does not divide."""
+    if layout is None:
+        return np.array(full, order="C")
+    return np.array(full[layout.slice_index(full.shape, rank)], order="C")
+
+
+def assemble(slices: Sequence[np.ndarray], shape: tuple[int, ...], layout: TensorLayout | None) -> np.ndarray:
+    """The full array of `shape` from every rank's slice, in rank order; pending partial results are combined in rank
+    order.
+
+    Without a layout each rank has a value of its own: rank 0's.
+    """
+    if layout is None:
+        return np.array(slices[0])
+    reduce = REDUCERS[layout.reduce]
+    full = np.empty(shape, slices[0].dtype)
+    done: set[tuple] = set()
+    for rank, part in enumerate(slices):
+        numbers = layout.slice_numbers(rank)
+        if numbers in done:
+            continue
+        done.add(numbers)
+        total = np.array(part, copy=True)
+        for other in layout.partial_group(rank)[1:] if layout.is_partial else ():
+            reduce(total, slices[other], out=total)
+        full[layout.slice_index(shape, rank)] = total
+    return full
+
+
+def gather_full(
+    mine: np.ndarray, shape: tuple[int, ...], layout: TensorLayout | None, *, tag: str = "full()"
+) -> np.ndarray:
+    """The full array, from this rank's slice and its peers': an all_gather, to be called by every rank of the world.
+
+    Raises WorldError if this process is no rank of a world of the layout's size.
+    """
+    if not is_cut(layout):
+        return np.array(mine)
+    world = current_world()
+    if world is None or world.world_size != layout.device_num:
+        given = "this process is not a rank" if world is None else f"this world has {world.world_size} ranks"
+        hint = "Call it in the run that holds the slices, before its world is closed"
+        raise WorldError(f"{given}, and the tensor is split over {layout.device_num}", where=tag, hint=hint)
+    slices = world.comm.all_gather(np.ascontiguousarray(mine)[None], dim=0, tag=tag)
+    return assemble(list(slices), shape, layout)

@@ -1,0 +1,125 @@
+"""Which page has a name, and hints for names that no page has: what the facade and its notes look up."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from ._tables import PAGES
+
+OURS = "parallel_lab.mindspore"
+
+
+THEIRS = "mindspore"
+
+
+def path_of(module: ModuleType) -> str:
+    """ "" for the package itself, "nn.optim" for parallel_lab.mindspore.nn.optim."""
+    return module.__name__[len(OURS) + 1 :]
+
+
+def joined(path: str, name: str) -> str:
+    """The path of a name on a page: "nn" and "Cell" give "nn.Cell"."""
+    return f"{path}.{name}" if path else name
+
+
+def further(module: ModuleType) -> set[str]:
+    """Names that a star import leaves out because they are Python's own (sum, max, abs), and that a module has all the
+    same.
+    """
+    own = (n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, ModuleType))
+    return {
+        n
+        for n in own
+        if str(getattr(vars(module)[n], "__module__", "")).startswith("parallel_lab") and hasattr(_BUILTINS, n)
+    }
+
+
+_BUILTINS = importlib.import_module("builtins")
+
+
+def names_of(path: str) -> list[str]:
+    """Every name of a page: its own, its modules', and those of what it re-exports."""
+    page = PAGES[path]
+    start = f"{path}." if path else ""
+    below = [p[len(start) :] for p in PAGES if p and p.startswith(start) and "." not in p[len(start) :]]
+    taken = [n for source in page.sources for n in getattr(importlib.import_module(source), "__all__", ())]
+    return sorted(dict.fromkeys([*page.names, *below, *taken]))
+
+
+def homes(name: str) -> list[str]:
+    """MindSpore's paths under which `name` is: ["mindspore.parallel.auto_parallel"]. The longest, most exact path comes
+    last.
+    """
+    found = []
+    for path, page in PAGES.items():
+        if name in page.names or any(name in getattr(importlib.import_module(s), "__all__", ()) for s in page.sources):
+            found.append(f"{THEIRS}.{path}" if path else THEIRS)
+    return sorted(found, key=len)
+
+
+def home_of(name: str) -> str:
+    """The path under which documents import `name`; "" if it is nowhere."""
+    found = homes(name)
+    return (found[-1] if name in _EXACT else found[0]) if found else ""
+
+
+# names that documents import by their full path
+_EXACT = ("AutoParallel", "no_init_parameters", "GradAccumulation", "MicroBatchInterleaved")
+
+
+# What MindSpore has and this package has not: module paths, and names where several pages would have them
+HINTS: dict[str, str] = {
+    "numpy": "Use numpy for data, and mindspore.ops for what a network computes",
+    "scipy": "Use numpy for data, and mindspore.ops for what a network computes",
+    "profiler": "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, "
+    "shown by chrome://tracing",
+    "Profiler": "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, "
+    "shown by chrome://tracing",
+    "mindrecord": "Read the data with dataset.GeneratorDataset or dataset.NumpySlicesDataset",
+    "hal": "Every rank computes on this machine's processors; `parallel-lab doctor` shows what they are",
+    "rewrite": "parallel_lab.compile(net, x) gives the plan, and plan.text() shows it",
+    "boost": "Model(..., amp_level='O2') computes in float16",
+    "export": "save_checkpoint(net, 'net.ckpt') keeps a network's values",
+    "load": "load_checkpoint('net.ckpt') reads what save_checkpoint wrote",
+    "data_sink": "Call the step in a loop over the dataset, or use Model.train",
+    "DatasetHelper": "Iterate the dataset itself: for data, label in dataset",
+    "connect_network_with_dataset": "Iterate the dataset itself: for data, label in dataset",
+    "auto_mixed_precision": "net.to_float(ms.float16), or Model(..., amp_level='O2')",
+    "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
+    "bfloat16": "numpy has float16 and float32",
+    "complex64": "Tensors hold bools, ints and floats",
+    "complex128": "Tensors hold bools, ints and floats",
+    "dataset.vision.py_transforms": "mindspore.dataset.vision has the same operations, and Dataset.map takes "
+    "functions of your own",
+    "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
+    "functions of your own",
+    "communication.comm_func": "Use the operators: ops.AllReduce()(x), ops.AllGather()(x), ops.Broadcast(0)(x)",
+    "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
+    "mint.optim": "Use mindspore.nn: nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay",
+    "mint.nn.Linear": "Use nn.Dense(in_channels, out_channels, has_bias=True)",
+    "nn.Transformer": "Use nn.TransformerEncoder",
+    "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
+    "parallel.nn.Transformer": "Use nn.TransformerEncoder",
+    "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",
+    "sync_pipeline_shared_parameters": "Pipeline stages are not available yet",
+    "merge_pipeline_strategys": "Pipeline stages are not available yet",
+    "recompute": "cell.recompute() keeps the wish; recomputing is not available yet",
+    "set_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
+    "get_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
+    "reset_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
+    "set_dump": "Print tensors with ops.Print()",
+    "jit_config": "@ms.jit compiles; there are no levels",
+    "JitConfig": "@ms.jit compiles; there are no levels",
+    "Symbol": "Shapes are known when a network is compiled; another shape compiles again",
+    "RowTensor": "Gradients are dense tensors",
+    "COOTensor": "Tensors are dense",
+    "CSRTensor": "Tensors are dense",
+}
+
+# modules that a tutorial misprints, or that lie beside its script
+CORRECTIONS: dict[str, str] = {
+    "context": "Write `from mindspore.context import ...`",
+    "resnet": "The tutorial's resnet.py lies beside its script: put it there (parallel_lab.nn.models has a resnet50 "
+    "of its own)",
+}

@@ -1,0 +1,168 @@
+"""Settings that are accepted, kept and returned, and that nothing in this package reads.
+
+A script written for MindSpore sets them and reads them back. `set_context`, `set_auto_parallel_context` and
+`set_cost_model_context` ask for these tables when they meet a key that is not their own. `KEPT` has the form of
+`base/settings/tables.py`: key -> (default, check); a default that is a function is called. Keys, values and defaults:
+MindSpore's documentation of the three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..base.checks import Check, choice, text
+from ..base.settings.checks import boolean, integer, mapping, number, path
+from ..base.settings.context import get_context
+
+
+def _read_gigabytes(value: Any) -> str:
+    plain = text.read(value)
+    digits = plain.removesuffix("GB")
+    amount = digits.replace(".", "", 1)
+    if digits == plain or not (amount.isascii() and amount.isdigit()) or not float(digits) > 0 or len(digits) > 20:
+        raise ValueError
+    return plain
+
+
+def _read_texts(value: Any) -> dict[str, str]:
+    if not issubclass(type(value), dict):
+        raise TypeError
+    return {text.read(name): text.read(part) for name, part in dict.items(value)}
+
+
+def _beta() -> float:
+    return 50.0 if get_context("device_target") == "GPU" else 400.0
+
+
+_gigabytes = Check("A positive number of gigabytes such as '3.5GB'", _read_gigabytes)
+_texts = Check("A dict of texts, each a text (str)", _read_texts)
+_ON_OFF = choice("ON", "OFF")
+_LEVEL = choice("O0", "O1", "O2")
+
+_ASCEND = mapping(
+    precision_mode=choice(
+        "force_fp16",
+        "allow_fp32_to_fp16",
+        "allow_mix_precision",
+        "must_keep_origin_dtype",
+        "force_fp32",
+        "allow_fp32_to_bf16",
+        "allow_mix_precision_fp16",
+        "allow_mix_precision_bf16",
+    ),
+    jit_compile=boolean,
+    atomic_clean_policy=integer(0, 1),
+    matmul_allow_hf32=boolean,
+    conv_allow_hf32=boolean,
+    op_precision_mode=path,
+    op_debug_option=choice("oom"),
+    ge_options=mapping(**{"global": _texts, "session": _texts}),
+    parallel_speed_up_json_path=path,
+    host_scheduling_max_threshold=integer(0),
+    hccl_watchdog=boolean,
+)
+_GPU = mapping(
+    conv_fprop_algo=choice(
+        "normal",
+        "performance",
+        "implicit_gemm",
+        "precomp_gemm",
+        "gemm",
+        "direct",
+        "fft",
+        "fft_tiling",
+        "winograd",
+        "winograd_nonfused",
+    ),
+    conv_dgrad_algo=choice(
+        "normal", "performance", "algo_0", "algo_1", "fft", "fft_tiling", "winograd", "winograd_nonfused"
+    ),
+    conv_wgrad_algo=choice(
+        "normal", "performance", "algo_0", "algo_1", "fft", "algo_3", "fft_tiling", "winograd_nonfused"
+    ),
+    conv_allow_tf32=boolean,
+    matmul_allow_tf32=boolean,
+)
+_JIT = mapping(
+    jit_level=_LEVEL,
+    infer_boost=choice("on", "off"),
+    exc_mode=choice("auto", "sink", "no_sink"),
+    jit_syntax_level=choice("STRICT", "LAX"),
+)
+
+KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
+    "context": {
+        "deterministic": ("OFF", _ON_OFF),
+        "max_call_depth": (1000, integer(1)),
+        "max_device_memory": ("1024GB", _gigabytes),
+        "variable_memory_max_size": ("30GB", _gigabytes),
+        "mempool_block_size": ("1GB", _gigabytes),
+        "memory_optimize_level": ("O0", choice("O0", "O1")),
+        "memory_offload": ("OFF", _ON_OFF),
+        "pynative_synchronize": (False, boolean),
+        "enable_graph_kernel": (False, boolean),
+        "graph_kernel_flags": ("", text),
+        "enable_reduce_precision": (True, boolean),
+        "enable_auto_mixed_precision": (False, boolean),
+        "enable_compile_cache": (False, boolean),
+        "compile_cache_path": (".", path),
+        "save_compile_cache": (False, boolean),
+        "load_compile_cache": (False, boolean),
+        "precompile_only": (False, boolean),
+        "jit_syntax_level": (2, integer(0, 2)),  # STRICT 0, COMPATIBLE 1, LAX 2
+        "jit_level": ("O0", _LEVEL),
+        "jit_config": ({}, _JIT),
+        "jit_enable_inplace_ops": (True, boolean),
+        "debug_level": (0, integer(0, 1)),  # RELEASE 0, DEBUG 1
+        "exec_order": ("bfs", choice("bfs", "dfs")),
+        "runtime_num_threads": (30, integer(0)),
+        "inter_op_parallel_num": (0, integer(0)),
+        "op_timeout": (900, integer(0)),  # seconds
+        "disable_format_transform": (False, boolean),
+        "support_binary": (False, boolean),
+        "check_bprop": (False, boolean),
+        "grad_for_scalar": (False, boolean),
+        "reserve_class_name_in_scope": (True, boolean),
+        "print_file_path": ("", path),
+        "env_config_path": ("", path),
+        "enable_dump": (False, boolean),
+        "save_dump_path": (".", path),
+        "enable_sparse": (False, boolean),
+        "enable_mem_reuse": (True, boolean),
+        "enable_loop_sink": (True, boolean),
+        "enable_task_sink": (True, boolean),
+        "auto_tune_mode": ("NO_TUNE", choice("NO_TUNE", "RL", "GA", "RL,GA", "GA,RL")),
+        "aoe_tune_mode": ("", choice("online", "offline")),
+        "aoe_config": ({}, mapping(job_type=choice("1", "2"))),
+        "ascend_config": ({}, _ASCEND),
+        "gpu_config": ({}, _GPU),
+    },
+    "auto_parallel_context": {
+        "optimizer_weight_shard_aggregated_save": (False, boolean),
+        "pipeline_result_broadcast": (False, boolean),
+        "auto_pipeline": (False, boolean),
+        "communi_parallel_mode": (
+            "all_group_parallel",
+            choice("all_group_parallel", "same_server_group_parallel", "no_group_parallel"),
+        ),
+        "force_fp32_communication": (False, boolean),
+        "group_ckpt_save_file": ("", path),
+        "dump_local_norm": (False, boolean),
+        "dump_local_norm_path": ("", path),
+        "dump_device_local_norm": (False, boolean),
+    },
+    "cost_model_context": {
+        "device_memory_capacity": (16.0 * 2**30, number(0.0, above=True)),  # bytes
+        "costmodel_alpha": (1.0, number(0.0)),
+        "costmodel_beta": (_beta, number(0.0)),
+        "costmodel_gamma": (0.001, number(0.0)),
+        "costmodel_communi_threshold": (2048.0, number(0.0)),
+        "costmodel_communi_const": (3072.0, number(0.0)),
+        "costmodel_communi_bias": (1024.0, number(0.0)),
+        "costmodel_simplify_cal": (True, boolean),
+        "is_multi_subgraphs": (False, boolean),
+        "run_phase": (0, integer(0, 1)),  # 0 training, 1 inference
+        "dp_algo_triangle_star_strategy_overwrite": (True, boolean),
+        "dp_algo_single_loop": (True, boolean),
+    },
+}

@@ -1,0 +1,269 @@
+"""`CellTree`: what a Cell holds, by the attributes it was assigned to, and the names that follow from that.
+
+Names follow MindSpore (nn.Cell, update_parameters_name): a Parameter of the outermost Cell keeps its own name, or takes
+its attribute's if it has none; one in a Cell that was assigned to another Cell is named by its path of attributes,
+"blocks.0.w".
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
+from ..ops.machine.primitive import Primitive
+from .tensor.tensor import Parameter, ParameterTuple
+
+UNNAMED = "Parameter"  # the name of a Parameter that was given none
+
+
+class CellTree:
+    """The Parameters, Cells and Primitives that were assigned to a Cell: the half of `Cell` that is not about
+    running.
+    """
+
+    # A Cell that is never called itself (CellList) is entered by its children, so that their scope names it.
+    _is_called = True
+
+    def __init__(self, auto_prefix: bool = True) -> None:
+        self.__dict__.update(
+            _cells={},
+            _params={},
+            _primitives={},
+            _auto_prefix=bool(auto_prefix),
+            _prefix="",
+            _holder=None,
+            cell_name="",
+            training=False,
+        )
+
+    # ---- attributes ----
+
+    def _where(self) -> str:
+        path = (self.__dict__.get("_prefix") or "").rstrip(".")
+        return f"{type(self).__name__} {path!r}" if path else type(self).__name__
+
+    def _registry(self, name: str) -> dict[str, Any]:
+        """One of the three dicts of what was assigned; CellError if `Cell.__init__` has not run."""
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise CellError(
+                "the Cell is used before super().__init__()",
+                where=type(self).__name__,
+                hint="Make super().__init__() the first line of __init__",
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, (CellTree, Parameter, ParameterTuple, Primitive)):
+            self._registry("_cells")
+            self._release(name, value)
+            if isinstance(value, CellTree):
+                self._add_cell(name, value)
+            elif isinstance(value, Parameter):
+                self._add_parameter(name, value)
+            elif isinstance(value, ParameterTuple):
+                self._add_parameter_tuple(name, value)
+            else:
+                self._primitives[name] = value
+                value.instance_name = value.instance_name or name
+        elif "_cells" in self.__dict__:
+            self._release(name, value)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._release(name, None)
+        object.__delattr__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached when the attribute is missing.
+        if "_cells" not in self.__dict__ and not name.startswith("__"):
+            self._registry("_cells")
+        near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
+        raise CellError(
+            f"there is no attribute {name!r}",
+            where=self._where(),
+            hint=f"Did you mean {near[0]!r}?" if near else "Assign it in __init__, after super().__init__()",
+            name=name,
+            obj=self,
+        )
+
+    def _release(self, name: str, value: Any) -> None:
+        """Forget what was registered under `name`, so that `value` can take its place."""
+        old = self.__dict__.get(name)
+        for kind, registry in ((Parameter, self._params), (CellTree, self._cells), (Primitive, self._primitives)):
+            if name not in registry or isinstance(value, kind):
+                continue  # one of the same kind takes the place of the old one, at its position
+            fits = value is None or kind is Primitive or (kind is CellTree and callable(value))
+            if not fits:
+                allowed = (
+                    f"{name!r} is a {'Cell' if kind is CellTree else kind.__name__}; it can be replaced by "
+                    "another one, or by None"
+                )
+                hint = f"Change its values with {name}.set_data(...)" if kind is Parameter else ""
+                raise ArgumentTypeError(
+                    f"{shorten(value)} assigned to {name!r}", where=self._where(), allowed=allowed, hint=hint
+                )
+            del registry[name]
+        if isinstance(old, ParameterTuple):
+            gone = {id(p) for p in old}
+            for key in [k for k, p in self._params.items() if id(p) in gone]:
+                del self._params[key]
+
+    def _add_cell(self, name: str, cell: CellTree) -> None:
+        cell._registry("_cells")
+        if any(c is self for _, c in cell.cells_and_names()):
+            raise ArgumentError(
+                f"the Cell assigned to {name!r} contains this Cell",
+                where=self._where(),
+                hint="A Cell cannot be inside itself",
+            )
+        others = [c for n, c in self._cells.items() if n != name]
+        if not any(c is cell for c in others):
+            cell.__dict__["cell_name"] = name
+            cell.__dict__["_holder"] = None if self._is_called else self
+        if self._auto_prefix:
+            owned = {id(p) for p in self._params.values()} | {id(p) for c in others for _, p in c._paths()}
+            prefix = f"{self._prefix}{name}."
+            for path, part in list(cell.cells_and_names()):
+                part.__dict__["_prefix"] = f"{prefix}{path}." if path else prefix
+            for path, parameter in cell._paths():
+                if id(parameter) not in owned:
+                    parameter.name = prefix + path
+        self._cells[name] = cell
+
+    def _add_parameter(self, name: str, parameter: Parameter) -> None:
+        if self.__dict__.get(name) is not self._params.get(name):  # the name was given by a ParameterTuple
+            self._refuse_collision(name, parameter)
+        # A Cell that already has its place gives new Parameters their path; a dot means that another Cell has named
+        # this one.
+        if parameter.name == UNNAMED or (self._prefix and "." not in parameter.name):
+            parameter.name = self._prefix + name
+        self._params[name] = parameter
+
+    def _add_parameter_tuple(self, name: str, parameters: ParameterTuple) -> None:
+        for i, parameter in enumerate(parameters):
+            if parameter.name == UNNAMED:
+                parameter.name = f"{self._prefix}{name}.{i}"
+                self._params[f"{name}.{i}"] = parameter
+                continue
+            key = parameter.name
+            if any(p is parameter for p in self._params.values()):
+                continue
+            self._refuse_collision(key, parameter)
+            if "." not in key:
+                parameter.name = self._prefix + key
+            self._params[key] = parameter
+
+    def _refuse_collision(self, key: str, parameter: Parameter) -> None:
+        if self._params.get(key, parameter) is not parameter:
+            raise ArgumentError(
+                f"two Parameters are registered as {key!r}",
+                where=self._where(),
+                hint="Give each its own name: Parameter(..., name='...')",
+            )
+
+    def insert_child_to_cell(self, child_name: str, child_cell: CellTree) -> None:
+        """Register a child Cell under a name, as assigning the attribute does. The name must be free and without
+        dots.
+        """
+        self._check_name(child_name, "insert_child_to_cell")
+        if not isinstance(child_cell, CellTree):
+            raise ArgumentTypeError(f"child {shorten(child_cell)}", where="insert_child_to_cell", allowed="A Cell")
+        setattr(self, child_name, child_cell)
+
+    def insert_param_to_cell(self, param_name: str, param: Parameter) -> None:
+        """Register a Parameter under a name, as assigning the attribute does. The name must be free and without
+        dots.
+        """
+        self._check_name(param_name, "insert_param_to_cell")
+        if not isinstance(param, Parameter):
+            raise ArgumentTypeError(f"parameter {shorten(param)}", where="insert_param_to_cell", allowed="A Parameter")
+        setattr(self, param_name, param)
+
+    def _check_name(self, name: Any, where: str) -> None:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"name {shorten(name)}", where=where, allowed="A str")
+        if not name or "." in name or hasattr(self, name):
+            raise ArgumentError(f"name {name!r}", where=where, allowed="A free, non-empty name without dots")
+
+    # ---- what it holds ----
+
+    def cells(self) -> Iterable[CellTree]:
+        """The child Cells, each once, in order of assignment."""
+        return self.name_cells().values()
+
+    def name_cells(self) -> dict[str, CellTree]:
+        """{attribute: child Cell}, each Cell once."""
+        found: dict[int, tuple[str, CellTree]] = {}
+        for name, cell in self._registry("_cells").items():
+            found.setdefault(id(cell), (name, cell))
+        return dict(found.values())
+
+    def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, CellTree]]:
+        """(path, Cell) for this Cell (path: `name_prefix`) and all below, each once, parents first."""
+        seen: set[int] = set()
+        stack: list[tuple[str, CellTree]] = [(name_prefix, self)]
+        while stack:
+            path, cell = stack.pop()
+            if id(cell) in seen:
+                continue
+            seen.add(id(cell))
+            yield path, cell
+            children = cell._registry("_cells").items()
+            stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(children))
+
+    def _paths(self, expand: bool = True) -> list[tuple[str, Parameter]]:
+        """(path, Parameter), each Parameter once, names unchecked."""
+        found: dict[int, tuple[str, Parameter]] = {}
+        for path, cell in self.cells_and_names() if expand else [("", self)]:
+            for name, parameter in cell._registry("_params").items():
+                found.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
+        return list(found.values())
+
+    def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """(path of attributes, Parameter), each Parameter once; expand=False: those of this Cell alone.
+
+        Raises ArgumentError (a ValueError) if two different Parameters have the same name.
+        """
+        paths = self._paths(expand)
+        first: dict[str, str] = {}
+        for path, parameter in paths:
+            if parameter.name in first:
+                raise ArgumentError(
+                    f"two Parameters are named {parameter.name!r}: {first[parameter.name]!r} and {path!r}",
+                    where=self._where(),
+                    hint="Give each its own name: Parameter(..., name='...')",
+                )
+            first[parameter.name] = path
+        return iter([(f"{name_prefix}.{path}" if name_prefix else path, parameter) for path, parameter in paths])
+
+    def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
+        """Every Parameter once; expand=False: those of this Cell alone."""
+        return iter([parameter for _, parameter in self.parameters_and_names(expand=expand)])
+
+    def trainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The Parameters with requires_grad."""
+        return [p for p in self.get_parameters(expand=recurse) if p.requires_grad]
+
+    def untrainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The Parameters without requires_grad."""
+        return [p for p in self.get_parameters(expand=recurse) if not p.requires_grad]
+
+    def parameters_dict(self, recurse: bool = True) -> dict[str, Parameter]:
+        """{Parameter name: Parameter}."""
+        return {p.name: p for p in self.get_parameters(expand=recurse)}
+
+    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
+        """Name every Parameter `prefix` + its path of attributes (MindSpore's rule: the own name of a Parameter is
+        replaced).
+        """
+        if not isinstance(prefix, str):
+            raise ArgumentTypeError(
+                f"prefix {shorten(prefix)}", where="update_parameters_name", allowed="A str such as 'backbone.'"
+            )
+        for path, parameter in self._paths(recurse):
+            parameter.name = prefix + path
+        for path, cell in self.cells_and_names() if recurse else [("", self)]:
+            cell.__dict__["_prefix"] = f"{prefix}{path}." if path else prefix

@@ -1,0 +1,1 @@
+"""Layers: Cells with parameters, activations, normalisation, losses."""

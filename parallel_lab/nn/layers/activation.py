@@ -1,0 +1,199 @@
+"""Activations as Cells. Each holds its operator under the operator's own name: `nn.ReLU().relu.shard(((2, 4),))`.
+
+nn.Dense(784, 512, activation="relu")      # by name: see ACTIVATIONS
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, flag, integer, number
+from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...ops.machine.primitive import Primitive
+from ..cell import Cell
+from ..initializer import initializer
+from ..tensor.tensor import Parameter
+
+
+class OneOperator(Cell):
+    """A layer that is one operator, held under the operator's own name.
+
+    operator  the operator's class
+    """
+
+    operator: type[Primitive]
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self, **attributes: Any) -> None:
+        super().__init__()
+        setattr(self, self.operator.op.name, self.operator(**attributes))
+
+    def construct(self, x: Any) -> Any:
+        return getattr(self, self.operator.op.name)(x)
+
+
+class ReLU(OneOperator):
+    """max(x, 0).  x: (...) -> (...)."""
+
+    operator = ops.ReLU
+
+
+class ReLU6(OneOperator):
+    """min(max(x, 0), 6).  x: (...) -> (...)."""
+
+    operator = ops.ReLU6
+
+
+class LeakyReLU(OneOperator):
+    """x where x > 0, alpha * x elsewhere.  x: (...) -> (...). Default alpha: MindSpore's."""
+
+    operator = ops.LeakyReLU
+
+    @checked(alpha=number())
+    def __init__(self, alpha: float = 0.2) -> None:
+        self._begin(negative_slope=alpha)
+
+
+class PReLU(Cell):
+    """x where x > 0, weight * x elsewhere, with a trained weight.  x: (n, c, ...) -> (n, c, ...).
+
+    channel  1 for one weight, or the number of channels for one each;  w  initial weight
+    """
+
+    @checked(channel=integer(1))
+    def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
+        super().__init__()
+        self.w = Parameter(initializer(w, (channel,), np.float32), name="a")
+        self.prelu = ops.PReLU()
+
+    def construct(self, x: Any) -> Any:
+        return self.prelu(x, self.w)
+
+
+class ELU(OneOperator):
+    """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
+
+    operator = ops.Elu
+
+    @checked(alpha=number())
+    def __init__(self, alpha: float = 1.0) -> None:
+        self._begin(alpha=alpha)
+
+
+class GELU(OneOperator):
+    """Gaussian error linear unit.  x: (...) -> (...).
+
+    approximate  True: the form with tanh; False: x times the normal distribution function
+    """
+
+    operator = ops.GeLU
+
+    @checked(approximate=flag)
+    def __init__(self, approximate: bool = True) -> None:
+        self._begin(approximate="tanh" if approximate else "none")
+
+
+class SiLU(OneOperator):
+    """x * sigmoid(x).  x: (...) -> (...)."""
+
+    operator = ops.SiLU
+
+
+class Sigmoid(OneOperator):
+    """1 / (1 + exp(-x)).  x: (...) -> (...)."""
+
+    operator = ops.Sigmoid
+
+
+class LogSigmoid(Cell):
+    """log(1 / (1 + exp(-x))), without overflow: minus the softplus of -x.  x: (...) -> (...)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.neg1, self.softplus, self.neg2 = ops.Neg(), ops.Softplus(), ops.Neg()
+
+    def construct(self, x: Any) -> Any:
+        return self.neg2(self.softplus(self.neg1(x)))
+
+
+class Softplus(OneOperator):
+    """log(1 + exp(x)), without overflow.  x: (...) -> (...)."""
+
+    operator = ops.Softplus
+
+
+class HSigmoid(OneOperator):
+    """The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.  x: (...) -> (...)."""
+
+    operator = ops.HSigmoid
+
+
+class HSwish(OneOperator):
+    """x times HSigmoid of x.  x: (...) -> (...)."""
+
+    operator = ops.HSwish
+
+
+class Tanh(OneOperator):
+    """Hyperbolic tangent.  x: (...) -> (...)."""
+
+    operator = ops.Tanh
+
+
+class Softmax(OneOperator):
+    """exp(x) / sum of exp(x) along `axis`.  x: (...) -> (...)."""
+
+    operator = ops.Softmax
+
+    @checked(axis=integer())
+    def __init__(self, axis: int = -1) -> None:
+        self._begin(axis=axis)
+
+
+class LogSoftmax(OneOperator):
+    """Logarithm of the softmax along `axis`.  x: (...) -> (...)."""
+
+    operator = ops.LogSoftmax
+
+    @checked(axis=integer())
+    def __init__(self, axis: int = -1) -> None:
+        self._begin(axis=axis)
+
+
+# MindSpore's names (nn.get_activation)
+ACTIVATIONS: dict[str, type[Cell]] = {
+    "relu": ReLU,
+    "gelu": GELU,
+    "sigmoid": Sigmoid,
+    "tanh": Tanh,
+    "softmax": Softmax,
+    "logsoftmax": LogSoftmax,
+    "relu6": ReLU6,
+    "leakyrelu": LeakyReLU,
+    "prelu": PReLU,
+    "elu": ELU,
+    "silu": SiLU,
+    "hswish": HSwish,
+    "hsigmoid": HSigmoid,
+    "logsigmoid": LogSigmoid,
+}
+
+
+def get_activation(activation: str | Cell | Primitive | None, where: str = "get_activation") -> Cell | Primitive | None:
+    """The activation of this name as a new Cell; Cells, Primitives and None are returned as they are."""
+    if activation is None or isinstance(activation, (Cell, Primitive)):
+        return activation
+    if not isinstance(activation, str):
+        raise ArgumentTypeError(
+            f"activation={shorten(activation)}", where=where, allowed="A name, a Cell, a Primitive or None"
+        )
+    if activation not in ACTIVATIONS:
+        raise ArgumentError(
+            f"activation={activation!r} is not known", where=where, allowed=f"Names: {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[activation]()

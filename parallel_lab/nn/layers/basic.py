@@ -1,0 +1,234 @@
+"""Layers: Dense, Flatten, and the Cells that hold others in order.
+
+net = nn.SequentialCell(nn.Flatten(), nn.Dense(784, 512, activation="relu"), nn.Dense(512, 10))
+net[1].matmul.shard(((2, 4), (1, 4)))     # the weight is stored (out, in): cuts are in storage order
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, integer
+from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, message, shorten
+from ...ops.machine.primitive import Primitive
+from ..cell import Cell
+from ..initializer import HeUniform, Uniform, initializer
+from ..tensor.tensor import Parameter
+from .activation import OneOperator, get_activation
+
+# ---- layers ----
+
+
+class Flatten(OneOperator):
+    """All dims but the first joined.  x: (a, ...) -> (a, product of the rest)."""
+
+    operator = ops.Flatten
+
+
+class Identity(Cell):
+    """Its input as it is: for the place of a layer that is omitted.  x: (...) -> (...)."""
+
+    def construct(self, x: Any) -> Any:
+        return x
+
+
+class Dense(Cell):
+    """x @ weight.T + bias, then the activation.  x: (..., in_channels) -> (..., out_channels).
+
+    weight_init  what `initializer` takes; default HeUniform(sqrt(5)), that is uniform within 1 / sqrt(in_channels)
+    bias_init    default uniform within 1 / sqrt(in_channels)
+    has_bias     add a bias
+    activation   name, Cell, Primitive or None
+
+    The weight is stored (out_channels, in_channels). Inputs of another rank than 2 are reshaped to (rows, in_channels)
+    and back. The operators are `matmul` (MatMul(transpose_b=True)) and `bias_add`; give them strategies with
+    `dense.matmul.shard(...)`. Defaults: MindSpore 2.x, nn.Dense.
+    """
+
+    @checked(in_channels=integer(1), out_channels=integer(1))
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        has_bias: bool = True,
+        activation: str | Cell | Primitive | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        if not isinstance(has_bias, bool):
+            raise ArgumentTypeError(f"has_bias={shorten(has_bias)}", where="Dense", allowed="True or False")
+        self.has_bias = has_bias
+        rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
+        self.weight = Parameter(initializer(rule, (out_channels, in_channels), dtype), name="weight")
+        self.reshape = ops.Reshape()
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.bias = None
+        if has_bias:
+            rule = Uniform(1 / math.sqrt(in_channels)) if bias_init is None else bias_init
+            self.bias = Parameter(initializer(rule, (out_channels,), dtype), name="bias")
+            self.bias_add = ops.BiasAdd()
+        self.activation = get_activation(activation, "Dense")
+
+    def construct(self, x: Any) -> Any:
+        shape = ops.shape(x)
+        if not shape or shape[-1] != self.in_channels:
+            raise ShapeError(
+                f"an input of shape {shape}",
+                where=self._where(),
+                allowed=f"The last dim has {self.in_channels} elements (in_channels)",
+            )
+        if len(shape) != 2:
+            x = self.reshape(x, (math.prod(shape[:-1]), shape[-1]))
+        x = self.matmul(x, self.weight)
+        if self.has_bias:
+            x = self.bias_add(x, self.bias)
+        if self.activation is not None:
+            x = self.activation(x)
+        if len(shape) != 2:
+            x = self.reshape(x, (*shape[:-1], self.out_channels))
+        return x
+
+    def extend_repr(self) -> str:
+        return f"in_channels={self.in_channels}, out_channels={self.out_channels}, has_bias={self.has_bias}"
+
+
+# ---- Cells in order ----
+
+
+class _Ordered(Cell):
+    """Cells under the names "0", "1", ...; index, slice, change and iterate it like a list."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__()
+        if len(args) == 1 and isinstance(args[0], dict):
+            for name, cell in args[0].items():
+                self.insert_child_to_cell(name, cell)
+        else:
+            given = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+            self._renumber(list(given))
+
+    def _renumber(self, cells: list[Any]) -> None:
+        """Hold exactly `cells`, in this order and under their numbers."""
+        for cell in cells:
+            if not isinstance(cell, Cell):
+                raise ArgumentTypeError(f"element {shorten(cell)}", where=self._where(), allowed="Cells only")
+        for name in list(self._cells):
+            delattr(self, name)
+        for i, cell in enumerate(cells):
+            setattr(self, str(i), cell)
+
+    def _list(self) -> list[Cell]:
+        return list(self._cells.values())
+
+    def _position(self, index: Any, *, end: int = 0) -> int:
+        count = len(self._cells) + end
+        if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+            raise ArgumentTypeError(f"index {shorten(index)}", where=self._where(), allowed="An int or a slice")
+        if not -count <= index < count:
+            raise _IndexError(
+                message(f"index {index}", where=self._where(), allowed=f"There are {len(self._cells)} cells")
+            )
+        return int(index) % count
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._list())
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """The Cell at `index`, or a list or sequence of the same kind for a slice (its Cells are shared and keep their
+        names).
+        """
+        if isinstance(index, slice):
+            part = type(self)()
+            names = list(self._cells)[index]
+            # Registered without `setattr`: a view must not rename what the whole still holds.
+            for name in names:
+                part._cells[name] = part.__dict__[name] = self._cells[name]
+            return part
+        return self._list()[self._position(index)]
+
+    def __setitem__(self, index: int, cell: Cell) -> None:
+        name = list(self._cells)[self._position(index)]
+        if not isinstance(cell, Cell):
+            raise ArgumentTypeError(f"element {shorten(cell)}", where=self._where(), allowed="Cells only")
+        setattr(self, name, cell)
+
+    def __delitem__(self, index: int | slice) -> None:
+        cells = self._list()
+        del cells[index if isinstance(index, slice) else self._position(index)]
+        self._renumber(cells)
+
+    def append(self, cell: Cell) -> _Ordered:
+        """Add a Cell at the end. Returns self."""
+        return self.insert(len(self), cell)
+
+    def extend(self, cells: Iterable[Cell]) -> _Ordered:
+        """Add Cells at the end. Returns self."""
+        for cell in list(cells):
+            self.append(cell)
+        return self
+
+    def insert(self, index: int, cell: Cell) -> _Ordered:
+        """Put a Cell before the one at `index`; the later ones move up. Returns self."""
+        cells = self._list()
+        position = self._position(index, end=1) if index >= 0 else self._position(index)
+        if position == len(cells) and isinstance(cell, Cell):
+            while str(position) in self._cells:  # a slice keeps the numbers of the whole
+                position += 1
+            self.insert_child_to_cell(str(position), cell)
+        else:
+            self._renumber([*cells[:position], cell, *cells[position:]])
+        return self
+
+
+class SequentialCell(_Ordered):
+    """Cells that run one after the other: `SequentialCell(a, b)`, `SequentialCell([a, b])` or
+    `SequentialCell(OrderedDict(first=a, second=b))`.
+
+    Parameters are named "0.weight", "1.weight", ... or by the keys of the dict.
+    """
+
+    def __init__(self, *args: Cell | list[Cell] | tuple[Cell, ...] | OrderedDict[str, Cell]) -> None:
+        super().__init__(*args)
+
+    def construct(self, x: Any) -> Any:
+        for cell in self._list():
+            x = cell(x)
+        return x
+
+
+class CellList(_Ordered):
+    """A list of Cells whose Parameters are those of the network: `for block in self.blocks: x = block(x)`. It is not
+    called itself.
+    """
+
+    _is_called = False
+
+    def __init__(self, *args: Cell | list[Cell] | tuple[Cell, ...]) -> None:
+        super().__init__(*args)
+
+    def construct(self, *args: Any) -> Any:
+        raise CellError(
+            "a CellList is not called",
+            where=self._where(),
+            hint="Loop over it: `for cell in self.blocks: x = cell(x)`, or use SequentialCell",
+        )
+
+
+class _IndexError(ArgumentError, IndexError):
+    """An index outside a SequentialCell or CellList; also an IndexError."""

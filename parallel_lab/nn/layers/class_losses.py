@@ -1,0 +1,181 @@
+"""Cross-entropy losses: fused, weighted, from log-probabilities, and expanded into small operators.
+
+    loss = nn.CrossEntropyLoss(weight=[1.0, 2.0, 1.0], ignore_index=-100)
+
+A weighted mean is sum(weight * loss) / sum(weight), with both sums over the whole batch: two all_reduces when the batch
+is cut, where a mean of the ranks' means would be wrong where their weights differ. The formulas are those of the
+functions, in `ops/class_losses.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, flag, integer, number
+from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...ops.class_losses import cross_entropy_of, nll_of
+from ..cell import Cell
+from ..tensor.tensor import Tensor
+from .losses import LossBase
+
+__all__ = ["CrossEntropyLoss", "NLLLoss", "SoftmaxCrossEntropyExpand", "SoftmaxCrossEntropyWithLogits"]
+
+
+def _class_weights(weight: Any, where: str) -> Tensor | None:
+    """Weights of classes as a Tensor (c,), or None."""
+    if weight is None:
+        return None
+    try:
+        values = np.asarray(weight.asnumpy() if isinstance(weight, Tensor) else weight)
+    except ValueError:
+        values = np.empty(0, object)
+    if values.ndim != 1 or values.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"weight={shorten(weight)}", where=where, allowed="One number per class: (c,), or None")
+    if not np.all(np.isfinite(values)) or np.any(values < 0) or not np.any(values > 0):
+        raise ArgumentError(
+            f"weight={shorten(weight)}", where=where, allowed="Finite numbers, at least 0, not all of them 0"
+        )
+    return Tensor(values if values.dtype.kind == "f" else values.astype(np.float32))
+
+
+class _ClassLoss(LossBase):
+    """What losses with class weights and ignored samples share."""
+
+    @checked(ignore_index=integer() | None)
+    def __init__(self, weight: Any, ignore_index: int | None, reduction: str) -> None:
+        super().__init__(reduction)
+        where = type(self).__name__
+        self.weight = _class_weights(weight, where)
+        self.ignore_index = ignore_index
+        self.label_weight = ops.LabelWeight(ignore_index=self.ignore_index)
+        self.sum_weights = ops.ReduceSum()
+        self.div = ops.Div()
+
+    def extend_repr(self) -> str:
+        return f"{super().extend_repr()}, ignore_index={self.ignore_index}"
+
+
+class CrossEntropyLoss(_ClassLoss):
+    """Cross-entropy of a softmax.  logits: (n, c), labels: (n,) int class numbers, or (n, c) float class weights -> ()
+                                    or (n,).
+
+    With further dims every position is a sample: logits (n, c, d1, ...), labels (n, d1, ...) or (n, c, d1, ...) -> ()
+    or (n, d1, ...).
+
+    weight           (c,), one number per class that multiplies its samples' losses
+    ignore_index     class numbers to leave out; a mean does not count them. Default None: every label is a class.
+                     (MindSpore's default is -100; here leaving out is asked for, because the mean then needs a second
+                     sum over all ranks)
+    reduction        "mean": with class numbers, the sum of weighted losses divided by the sum of the weights; "sum";
+                     "none"
+    label_smoothing  share of the target that is spread over all classes equally (Szegedy et al. 2016)
+
+    The class dim stays whole in a parallel program; `SoftmaxCrossEntropyExpand` may cut it. Operators:
+    `sparse_softmax_cross_entropy` or `softmax_cross_entropy`; for class numbers with any of the options
+    `class_cross_entropy`, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
+    """
+
+    @checked(label_smoothing=number(0, 1))
+    def __init__(
+        self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0
+    ) -> None:
+        super().__init__(weight, ignore_index, reduction)
+        self.label_smoothing = label_smoothing
+        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
+        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
+        self.class_cross_entropy = ops.ClassCrossEntropy(
+            ignore_index=self.ignore_index, label_smoothing=self.label_smoothing
+        )
+        self.smooth_mul, self.smooth_add, self.weight_mul = ops.Mul(), ops.Add(), ops.Mul()
+        self.classes_last, self.labels_last = ops.Transpose(), ops.Transpose()
+        self.rows, self.label_rows, self.positions = ops.Reshape(), ops.Reshape(), ops.Reshape()
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return cross_entropy_of(self, logits, labels, self._where())
+
+    def extend_repr(self) -> str:
+        return f"{super().extend_repr()}, label_smoothing={self.label_smoothing}"
+
+
+class NLLLoss(_ClassLoss):
+    """Minus the log-probability of each sample's class.  logits: (n, c, ...) log-probabilities, labels: (n, ...) int ->
+    () or (n, ...).
+
+    weight        (c,), one number per class that multiplies its samples' losses
+    ignore_index  class number of samples to leave out; a mean does not count them. Default None: every label is a class
+    reduction     "mean": the sum of weighted losses divided by the sum of the weights; "sum"; "none"
+
+    Operators: `nll` (NLLLoss) and, for a mean, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
+    """
+
+    def __init__(self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean") -> None:
+        super().__init__(weight, ignore_index, reduction)
+        self.nll = ops.NLLLoss(ignore_index=self.ignore_index)
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return nll_of(self, logits, labels)
+
+
+class SoftmaxCrossEntropyWithLogits(LossBase):
+    """Cross-entropy of a softmax.  logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse ->
+                                    () or (a,).
+
+    As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program.
+    """
+
+    @checked(sparse=flag)
+    def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
+        super().__init__(reduction)
+        self.sparse = sparse
+        self.softmax_cross_entropy = (
+            ops.SparseSoftmaxCrossEntropyWithLogits() if sparse else ops.SoftmaxCrossEntropyWithLogits()
+        )
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.get_loss(self.softmax_cross_entropy(logits, labels))
+
+    def extend_repr(self) -> str:
+        return f"sparse={self.sparse}, {super().extend_repr()}"
+
+
+class SoftmaxCrossEntropyExpand(Cell):
+    """Mean cross-entropy written with small operators, so that every one can take its own strategy, also along the
+    class dim.
+
+    logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse -> ().
+
+    The logarithm is taken of the softmax itself, as the formula says: a probability that underflows to 0 gives an
+    infinite loss, where the fused operators stay finite.
+    """
+
+    @checked(sparse=flag)
+    def __init__(self, sparse: bool = False) -> None:
+        super().__init__()
+        self.sparse = sparse
+        self.max = ops.ReduceMax(keep_dims=True)
+        self.sub = ops.Sub()
+        self.exp = ops.Exp()
+        self.sum = ops.ReduceSum(keep_dims=True)
+        self.div = ops.Div()
+        self.log = ops.Log()
+        self.onehot = ops.OneHot()
+        self.on_value = Tensor(1.0, np.float32)
+        self.off_value = Tensor(0.0, np.float32)
+        self.mul = ops.Mul()
+        self.sum_cross_entropy = ops.ReduceSum(keep_dims=False)
+        self.mul2 = ops.Mul()
+        self.mean = ops.ReduceMean(keep_dims=False)
+
+    def construct(self, logit: Any, label: Any) -> Any:
+        exp = self.exp(self.sub(logit, self.max(logit, -1)))
+        softmax = self.div(exp, self.sum(exp, -1))
+        if self.sparse:
+            label = self.onehot(label, ops.shape(logit)[1], self.on_value, self.off_value)
+        loss = self.sum_cross_entropy(self.mul(self.log(softmax), label), -1)
+        return self.mean(self.mul2(ops.scalar_to_array(-1.0), loss), -1)
+
+    def extend_repr(self) -> str:
+        return f"sparse={self.sparse}"

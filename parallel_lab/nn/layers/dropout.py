@@ -1,0 +1,98 @@
+"""Dropout layers. The mask is a function of (global seed, the layer's name, step, place of the element): see
+`ops/dropout.py`.
+
+The same network therefore drops the same elements eagerly, in the simulator, in processes, and under every strategy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import number, probability
+from ...base.errors import ArgumentError, ShapeError
+from ...base.seeds import get_seed
+from ..cell import Cell
+
+
+class Dropout(Cell):
+    """A share p of the elements set to 0, the others divided by 1 - p; in training only.  x: (...) -> (...).
+
+    keep_prob  1 - p, as MindSpore up to 1.10 has it, from above 0 to 1; one of the two may be given
+    p          from 0 on, below 1; default 0.5
+
+    Run directly, every call in training counts as a step, from 0 on (`calls`); in `Model` and compiled, training steps
+    count. Two dropouts of one network differ by their names, two calls of one in a compiled step by their order.
+    Operator: `dropout` (Dropout); its strategy has one tuple.
+    """
+
+    dims: int | None = None  # leading dims that have elements of their own; None: all
+
+    def __init__(self, keep_prob: float | None = None, p: float | None = None, dtype: Any = np.float32) -> None:
+        super().__init__()
+        where = type(self).__name__
+        if keep_prob is not None and p is not None:
+            raise ArgumentError(f"keep_prob={keep_prob} and p={p}", where=where, allowed="One of the two")
+        if keep_prob is not None:
+            p = 1 - number(0, 1, above=True)(where, "keep_prob", keep_prob)
+        self.p = 0.5 if p is None else probability(where, "p", p)
+        self._calls = ops.StepCalls()
+        # `key` is set when it is called: the name is complete only then
+        self.dropout = ops.Dropout(p=self.p, key=0, dims=self.dims)
+
+    def construct(self, x: Any) -> Any:
+        if not self.training or self.p == 0:
+            return x
+        if self.dims is not None and len(ops.shape(x)) != self._rank():
+            raise ShapeError(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self._rank()} dims")
+        step, again = self._calls.next()
+        self.dropout.attrs["key"] = ops.dropout_key(get_seed(), self.__dict__["_prefix"], again)
+        return self.dropout(x, step)
+
+    def _rank(self) -> int:
+        return 2
+
+    @property
+    def calls(self) -> int:
+        """How often it was called in training, outside of training steps."""
+        return self._calls.calls
+
+    def extend_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class _ChannelDropout(Dropout):
+    dims = 2
+    rank = 0
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p=p)
+
+    def _rank(self) -> int:
+        return self.rank
+
+
+class Dropout1d(_ChannelDropout):
+    """Whole channels set to 0 with probability p, the others divided by 1 - p; in training only.  x: (n, c, l) -> (n,
+    c, l).
+    """
+
+    rank = 3
+
+
+class Dropout2d(_ChannelDropout):
+    """Whole channels set to 0 with probability p, the others divided by 1 - p; in training only.  x: (n, c, h, w) ->
+    (n, c, h, w).
+    """
+
+    rank = 4
+
+
+class Dropout3d(_ChannelDropout):
+    """Whole channels set to 0 with probability p, the others divided by 1 - p; in training only.  x: (n, c, d, h, w) ->
+    (n, c, d, h, w).
+    """
+
+    rank = 5

@@ -1,0 +1,171 @@
+"""Tables that are looked up by number.
+
+embedding = nn.Embedding(1000, 64)
+embedding.gather.shard(((8, 1), (1, 1)))      # rows cut: each rank looks up what it has, the sum over ranks is the
+                                              result
+embedding.gather.shard(((1, 8), (1, 1)))      # columns cut: no message
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, choice, flag, integer
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ...base.settings.context import get_auto_parallel_context
+from ...ops.machine.primitive import Strategy
+from ..cell import Cell
+from ..initializer import initializer
+from ..tensor.tensor import Initial, Parameter, Tensor
+
+
+def _table(rule: Any, shape: tuple[int, int], dtype: Any, zero_row: int | None = None) -> Initial:
+    """Initial values of a table, with zeros in one row."""
+    made = initializer(rule, shape, dtype)
+    if zero_row is None:
+        return made
+
+    def draw(generator: np.random.Generator, dims: tuple[int, ...]) -> np.ndarray:
+        values = np.array(made.draw(generator, dims))
+        values[zero_row] = 0
+        return values
+
+    return Initial(draw, shape, dtype)
+
+
+def _check_ids(ids: Any, where: str) -> None:
+    if np.dtype(str(ids.dtype)).kind not in "iu":
+        hint = "Convert them: ids.astype('int32')"
+        raise ShapeError(f"the ids are {ids.dtype}", where=where, allowed="Ids must be ints: row numbers", hint=hint)
+
+
+class Embedding(Cell):
+    """Rows of a trained table.  ids: (...) int from 0 to vocab_size - 1 -> (..., embedding_size).
+
+    use_one_hot      multiply one-hot rows with the table instead of picking rows (operators `one_hot` and `matmul`)
+    embedding_table  initial values: what `initializer` takes
+    padding_idx      number of a row that begins as zeros (it is trained like any other, as in MindSpore)
+
+    Operator: `gather` (Gather), strategy ((rows, columns), (one count per dim of ids)). Defaults: MindSpore,
+    nn.Embedding.
+    """
+
+    @checked(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        use_one_hot: bool = False,
+        embedding_table: Any = "normal",
+        dtype: Any = np.float32,
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__()
+        where = "Embedding"
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.use_one_hot = use_one_hot
+        if padding_idx is not None and padding_idx >= vocab_size:
+            raise ArgumentError(
+                f"padding_idx={padding_idx}", where=where, allowed=f"A row number from 0 to {vocab_size - 1}"
+            )
+        self.padding_idx = padding_idx
+        table = _table(embedding_table, (self.vocab_size, self.embedding_size), dtype, padding_idx)
+        self.embedding_table = Parameter(table, name="embedding_table")
+        if use_one_hot:
+            self.reshape_ids, self.one_hot, self.matmul, self.reshape = (
+                ops.Reshape(),
+                ops.OneHot(),
+                ops.MatMul(),
+                ops.Reshape(),
+            )
+            self.on_value, self.off_value = Tensor(1.0, dtype), Tensor(0.0, dtype)
+        else:
+            self.gather = ops.Gather()
+
+    def construct(self, ids: Any) -> Any:
+        _check_ids(ids, self._where())
+        if not self.use_one_hot:
+            return self.gather(self.embedding_table, ids, 0)
+        rows = self.one_hot(self.reshape_ids(ids, (-1,)), self.vocab_size, self.on_value, self.off_value)
+        return self.reshape(self.matmul(rows, self.embedding_table), (*ops.shape(ids), self.embedding_size))
+
+    def extend_repr(self) -> str:
+        return (
+            f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}, use_one_hot={self.use_one_hot}, "
+            f"padding_idx={self.padding_idx}"
+        )
+
+
+SLICE_MODES = ("batch_slice", "table_row_slice", "table_column_slice")
+
+
+class EmbeddingLookup(Cell):
+    """Rows of a trained table that is cut by rule when the network is compiled.  ids: (...) int -> (...,
+    embedding_size).
+
+    param_init  initial values: what `initializer` takes
+    target      "CPU": operator EmbeddingLookup; "DEVICE": Gather. Both compute the same
+    slice_mode  "batch_slice": the ids are cut in dim 0; "table_row_slice": the rows (a sum over the ranks follows);
+                "table_column_slice": the columns
+    slices      how many parts; default: the parallel context's device_num. A strategy given with `lookup.shard(...)`
+                goes before
+
+    Operator: `lookup`. Names: MindSpore, nn.EmbeddingLookup.
+    """
+
+    @checked(
+        vocab_size=integer(1),
+        embedding_size=integer(1),
+        target=choice("CPU", "DEVICE"),
+        slice_mode=choice(*SLICE_MODES),
+        slices=integer(1) | None,
+    )
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        param_init: Any = "normal",
+        target: str = "CPU",
+        slice_mode: str = "batch_slice",
+        dtype: Any = np.float32,
+        *,
+        slices: int | None = None,
+    ) -> None:
+        super().__init__()
+        where = "EmbeddingLookup"
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.target = target
+        self.slice_mode = slice_mode
+        if slices is not None and not isinstance(slices, int):
+            raise ArgumentTypeError(f"slices={shorten(slices)}", where=where, allowed="An int, or None")
+        self.slices = get_auto_parallel_context("device_num") if slices is None else slices
+        self.embedding_table = Parameter(
+            initializer(param_init, (self.vocab_size, self.embedding_size), dtype), name="embedding_table"
+        )
+        self.lookup = ops.EmbeddingLookup() if target == "CPU" else ops.Gather()
+
+    def strategy(self, dims: int) -> Strategy:
+        """The strategy of `slice_mode` for ids of so many dims."""
+        rows, columns, first = {
+            "batch_slice": (1, 1, self.slices),
+            "table_row_slice": (self.slices, 1, 1),
+            "table_column_slice": (1, self.slices, 1),
+        }[self.slice_mode]
+        return (rows, columns), (first,) + (1,) * (dims - 1) if dims else ()
+
+    def construct(self, ids: Any) -> Any:
+        _check_ids(ids, self._where())
+        if self.lookup.in_strategy is None and self.slices > 1:
+            self.lookup.shard(self.strategy(len(ops.shape(ids))))
+        return self.lookup(self.embedding_table, ids, 0)
+
+    def extend_repr(self) -> str:
+        return (
+            f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}, target={self.target!r}, "
+            f"slice_mode={self.slice_mode!r}"
+        )

@@ -1,0 +1,258 @@
+"""Layers that normalise: batch norm with its running statistics, layer norm, RMS norm, group norm.
+
+bn = nn.BatchNorm2d(32)
+bn.batch_norm.shard(((2, 4, 1, 1), (4,), (4,), (4,), (4,)))      # samples and channels: the statistics are those of the
+whole batch
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, choice, flag, integer, integers, number
+from ...base.errors import ArgumentError, ShapeError
+from ..cell import Cell
+from ..initializer import initializer
+from ..tensor.tensor import Parameter
+
+_BATCH_NORM = """
+
+    Every channel is normalised over the batch in training, with running statistics otherwise.
+
+    num_features  channels, c
+    eps           added to the variance
+    momentum      running = momentum * running + (1 - momentum) * batch, after every training step
+    affine        False: gamma and beta stay as they are
+    gamma_init, beta_init, moving_mean_init, moving_var_init  what `initializer` takes
+    use_batch_statistics  None: in training only; True: always; False: never. Running statistics change whenever those
+                  of the batch are used
+    sync          in data_parallel mode, where each rank normalises with its own samples: use the statistics of all
+                  ranks. In semi_auto_parallel mode they are always those of the whole batch
+    unbiased      running variance takes n / (n - 1) times the batch's (PyTorch, cuDNN); default: the batch's as it is
+                  (MindSpore on CPU)
+
+    Parameters: gamma, beta, and without gradient moving_mean, moving_variance, each (num_features,). Operator in both
+    forms: `batch_norm` (BatchNorm) takes (x, gamma, beta, mean, variance). Names and defaults: MindSpore.
+    """
+
+
+def _with_arguments(cell: type[Cell]) -> type[Cell]:
+    """The class with the arguments that all batch norms share in its docstring: help() of each is complete."""
+    cell.__doc__ = (cell.__doc__ or "") + _BATCH_NORM
+    return cell
+
+
+class _BatchNorm(Cell):
+    """What the batch norms share."""
+
+    dims: tuple[int, ...] = ()  # how many dims x may have
+    form = ""
+
+    @checked(
+        num_features=integer(1),
+        eps=number(0, above=True),
+        momentum=number(0, 1),
+        use_batch_statistics=choice(None, True, False),
+        data_format=choice("NCHW"),
+        affine=flag,
+        sync=flag,
+        unbiased=flag,
+    )
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        moving_mean_init: Any = "zeros",
+        moving_var_init: Any = "ones",
+        use_batch_statistics: bool | None = None,
+        data_format: str = "NCHW",
+        dtype: Any = np.float32,
+        *,
+        sync: bool = False,
+        unbiased: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.use_batch_statistics = use_batch_statistics
+        self.affine, self.sync, self.unbiased = affine, sync, unbiased
+        shape = (self.num_features,)
+        self.gamma = Parameter(initializer(gamma_init, shape, dtype), name="gamma", requires_grad=affine)
+        self.beta = Parameter(initializer(beta_init, shape, dtype), name="beta", requires_grad=affine)
+        self.moving_mean = Parameter(
+            initializer(moving_mean_init, shape, dtype), name="moving_mean", requires_grad=False
+        )
+        self.moving_variance = Parameter(
+            initializer(moving_var_init, shape, dtype), name="moving_variance", requires_grad=False
+        )
+        # One operator for both forms, so that one strategy serves both; `is_training` is set when it is called.
+        self.batch_norm = ops.BatchNorm(
+            is_training=True, epsilon=self.eps, momentum=1 - self.momentum, unbiased=self.unbiased
+        )
+        self.batch_norm.add_prim_attr("sync", self.sync)
+
+    def construct(self, x: Any) -> Any:
+        shape = ops.shape(x)
+        if len(shape) not in self.dims or shape[1] != self.num_features:
+            raise ShapeError(
+                f"an input of shape {shape}", where=self._where(), allowed=f"{self.form} with c = {self.num_features}"
+            )
+        training = self.training if self.use_batch_statistics is None else self.use_batch_statistics
+        self.batch_norm.attrs["is_training"] = training
+        return self.batch_norm.result(0, x, self.gamma, self.beta, self.moving_mean, self.moving_variance)
+
+    def extend_repr(self) -> str:
+        return (
+            f"num_features={self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"sync={self.sync}"
+        )
+
+
+@_with_arguments
+class BatchNorm1d(_BatchNorm):
+    """Batch norm of vectors.  x: (n, c) or (n, c, l) -> the same."""
+
+    dims, form = (2, 3), "(n, c) or (n, c, l)"
+
+
+@_with_arguments
+class BatchNorm2d(_BatchNorm):
+    """Batch norm of pictures.  x: (n, c, h, w) -> the same."""
+
+    dims, form = (4,), "(n, c, h, w)"
+
+
+@_with_arguments
+class BatchNorm3d(_BatchNorm):
+    """Batch norm of volumes.  x: (n, c, d, h, w) -> the same."""
+
+    dims, form = (5,), "(n, c, d, h, w)"
+
+
+class LayerNorm(Cell):
+    """Every sample normalised over its last dims.  x: (..., *normalized_shape) -> the same.
+
+    normalized_shape   int or tuple: the dims that gamma and beta have
+    begin_norm_axis    first of the dims that are normalised;  begin_params_axis  first of the dims that gamma and beta
+                       have
+    epsilon            added to the variance
+
+    Operator: `layer_norm` (LayerNorm), whose strategy has three tuples. The normalised dims stay whole. Defaults:
+    MindSpore.
+    """
+
+    @checked(
+        normalized_shape=integers(1),
+        begin_norm_axis=integer(),
+        begin_params_axis=integer(),
+        epsilon=number(0, above=True),
+    )
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | list[int],
+        begin_norm_axis: int = -1,
+        begin_params_axis: int = -1,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        epsilon: float = 1e-7,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        where = "LayerNorm"
+        self.normalized_shape = normalized_shape
+        self.begin_norm_axis = begin_norm_axis
+        self.begin_params_axis = begin_params_axis
+        if self.begin_params_axis < 0 and -self.begin_params_axis != len(self.normalized_shape):
+            given = f"normalized_shape={self.normalized_shape} with begin_params_axis={begin_params_axis}"
+            allowed = "gamma and beta have the dims from begin_params_axis on"
+            raise ArgumentError(
+                given, where=where, allowed=allowed, hint=f"Give begin_params_axis={-len(self.normalized_shape)}"
+            )
+        self.epsilon = epsilon
+        self.gamma = Parameter(initializer(gamma_init, self.normalized_shape, dtype), name="gamma")
+        self.beta = Parameter(initializer(beta_init, self.normalized_shape, dtype), name="beta")
+        self.layer_norm = ops.LayerNorm(
+            begin_norm_axis=self.begin_norm_axis, begin_params_axis=self.begin_params_axis, epsilon=self.epsilon
+        )
+
+    def construct(self, x: Any) -> Any:
+        return self.layer_norm.result(0, x, self.gamma, self.beta)
+
+    def extend_repr(self) -> str:
+        return (
+            f"normalized_shape={self.normalized_shape}, begin_norm_axis={self.begin_norm_axis}, epsilon={self.epsilon}"
+        )
+
+
+class RMSNorm(Cell):
+    """Every sample divided by the root of its mean square over the last dims.  x: (..., *normalized_shape) -> the same.
+
+    Parameter: gamma. Operator: `rms_norm` (RmsNorm).
+    """
+
+    @checked(normalized_shape=integers(1), epsilon=number(0, above=True))
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | list[int],
+        epsilon: float = 1e-6,
+        gamma_init: Any = "ones",
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = normalized_shape
+        self.epsilon = epsilon
+        self.gamma = Parameter(initializer(gamma_init, self.normalized_shape, dtype), name="gamma")
+        self.rms_norm = ops.RmsNorm(epsilon=self.epsilon)
+
+    def construct(self, x: Any) -> Any:
+        return self.rms_norm.result(0, x, self.gamma)
+
+    def extend_repr(self) -> str:
+        return f"normalized_shape={self.normalized_shape}, epsilon={self.epsilon}"
+
+
+class GroupNorm(Cell):
+    """Channels normalised in groups, every sample on its own.  x: (n, num_channels, ...) -> the same.
+
+    num_groups  divides num_channels; affine=False: gamma and beta stay as they are
+
+    Operator: `group_norm` (GroupNorm). Channels are cut at the borders of groups only. Defaults: MindSpore,
+    nn.GroupNorm.
+    """
+
+    @checked(num_groups=integer(1), num_channels=integer(1), eps=number(0, above=True), affine=flag)
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        where = "GroupNorm"
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        if num_channels % num_groups:
+            given = f"num_groups={num_groups} with num_channels={num_channels}"
+            raise ArgumentError(given, where=where, allowed="A count that divides the channels")
+        self.eps, self.affine = eps, affine
+        self.gamma = Parameter(initializer(gamma_init, (num_channels,), dtype), name="gamma", requires_grad=affine)
+        self.beta = Parameter(initializer(beta_init, (num_channels,), dtype), name="beta", requires_grad=affine)
+        self.group_norm = ops.GroupNorm(num_groups=self.num_groups, epsilon=self.eps)
+
+    def construct(self, x: Any) -> Any:
+        return self.group_norm(x, self.gamma, self.beta)
+
+    def extend_repr(self) -> str:
+        return f"num_groups={self.num_groups}, num_channels={self.num_channels}, eps={self.eps}, affine={self.affine}"

@@ -1,0 +1,330 @@
+"""Attention and the transformer encoder (Vaswani et al. 2017), from layers whose operators can be cut one by one.
+
+Tensor parallel as in Megatron-LM (Shoeybi et al. 2019, section 3), with `dp` parts of the batch and `mp` of the width.
+The projections of q, k and v are separate, so a cut of their columns is a cut by heads:
+
+    attention.q_proj.matmul.shard(((dp, 1), (mp, 1)))        column-parallel: no message
+    attention.attention.shard(((dp, 1, mp, 1),) * 3)         every rank has its heads
+    attention.out_proj.matmul.shard(((dp, mp), (1, mp)))     row-parallel: one all_reduce forward, one backward
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, flag, integer, number, probability
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ...ops.machine.primitive import Primitive
+from ..cell import Cell
+from ..initializer import HeUniform, Uniform, XavierUniform
+from .activation import get_activation
+from .basic import CellList, Dense
+from .dropout import Dropout
+from .normalization import LayerNorm
+
+# What a masked score becomes less by: its exponential is 0, and a row where all are masked is still numbers. float16
+# reaches to 65504.
+MASKED = {"float16": -3e4}
+MASKED_OTHERWISE = -1e30
+
+
+class _Mask(Cell):
+    """A mask as numbers to add, in a shape that broadcasts to (n, heads, l, s)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cast, self.mul, self.reshape = ops.Cast(), ops.Mul(), ops.Reshape()
+
+    def construct(self, mask: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        if np.dtype(str(mask.dtype)).kind == "b":
+            mask = self.mul(self.cast(mask, dtype), MASKED.get(dtype, MASKED_OTHERWISE))
+        elif str(mask.dtype) != dtype:
+            mask = self.cast(mask, dtype)
+        return mask if tuple(mask.shape) == shape else self.reshape(mask, shape)
+
+
+class MultiheadAttention(Cell):
+    """Attention of `num_heads` heads, each of embed_dim / num_heads columns.
+
+    query: (l, n, embed_dim), key: (s, n, kdim), value: (s, n, vdim) -> (l, n, embed_dim), and weights (n, l, s), or
+    None. With batch_first n is the first dim; without n: (l, embed_dim) and so on.
+
+    dropout      of the attention weights, in training
+    has_bias     biases of the projections
+    kdim, vdim   columns of key and value; default embed_dim
+
+    Called with (query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,
+    average_attn_weights=True), and is_causal=True by name:
+        key_padding_mask      (n, s): True, or a number that is added, for keys to leave out
+        attn_mask             (l, s) or (n * num_heads, l, s): the same per query
+        need_weights          also return the attention weights; average_attn_weights=False: of every head, (n,
+                              num_heads, l, s)
+        is_causal             row i looks at the keys 0 to i only
+
+    Projections: the Dense layers `q_proj`, `k_proj`, `v_proj`, `out_proj`. Without weights or dropout, one fused
+    operator `attention`, or `masked_attention`, (n, l, heads, d) each; otherwise `transpose_q`, `transpose_k`,
+    `transpose_v`, `scale`, `scores`, `causal`, `add_mask`, `softmax`, `dropout`, `weighted`, `transpose_out`. Names and
+    initial values: MindSpore, nn.MultiheadAttention, with its in_proj in three parts.
+    """
+
+    @checked(
+        embed_dim=integer(1),
+        num_heads=integer(1),
+        batch_first=flag,
+        has_bias=flag,
+        kdim=integer(1) | None,
+        vdim=integer(1) | None,
+        dropout=probability,
+    )
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        has_bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        where = "MultiheadAttention"
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        if embed_dim % num_heads:
+            raise ArgumentError(
+                f"embed_dim={embed_dim} with num_heads={num_heads}", where=where, allowed="num_heads divides embed_dim"
+            )
+        self.head_dim = embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.batch_first = batch_first
+        # MindSpore draws the three weights as one of (3 embed_dim, embed_dim), whose bound is smaller by sqrt(2), where
+        # their sizes allow
+        gain = math.sqrt(0.5) if self.kdim == self.vdim == embed_dim else 1.0
+        sizes = {"q_proj": self.embed_dim, "k_proj": self.kdim, "v_proj": self.vdim}
+        for name, columns in sizes.items():
+            setattr(self, name, Dense(columns, embed_dim, XavierUniform(gain), "zeros", has_bias=has_bias, dtype=dtype))
+        bound = Uniform(1 / math.sqrt(embed_dim))
+        self.out_proj = Dense(embed_dim, embed_dim, HeUniform(math.sqrt(5)), bound, has_bias=has_bias, dtype=dtype)
+        self.batch_q, self.batch_k, self.batch_v, self.batch_out = (ops.Transpose() for _ in range(4))
+        self.split_heads, self.join_heads = ops.Reshape(), ops.Reshape()
+        self.add_batch, self.drop_batch = ops.Reshape(), ops.Reshape()
+        self.mask, self.padding_mask, self.add_masks = _Mask(), _Mask(), ops.Add()
+        self.attention = ops.ScaledDotProductAttention(input_layout="BSND")
+        self.masked_attention = ops.ScaledDotProductAttentionWithMask(input_layout="BSND")
+        # taken apart
+        self.transpose_q, self.transpose_k, self.transpose_v, self.transpose_out = (ops.Transpose() for _ in range(4))
+        self.scale, self.scores, self.causal, self.add_mask = (
+            ops.Mul(),
+            ops.BatchMatMul(transpose_b=True),
+            ops.CausalMask(),
+            ops.Add(),
+        )
+        self.softmax, self.weighted, self.mean_weights = ops.Softmax(), ops.BatchMatMul(), ops.ReduceMean()
+        self.dropout = Dropout(p=dropout)
+
+    def construct(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        *,
+        is_causal: bool = False,
+    ) -> tuple[Any, Any]:
+        self._check(query, key, value)
+        batched = len(ops.shape(query)) == 3
+        if not batched:
+            query, key, value = (self.add_batch(x, (1, *ops.shape(x))) for x in (query, key, value))
+        elif not self.batch_first:
+            same_key, same_value = key is query, value is key
+            query = self.batch_q(query, (1, 0, 2))
+            key = query if same_key else self.batch_k(key, (1, 0, 2))
+            value = key if same_value else self.batch_v(value, (1, 0, 2))
+        n, length, _ = ops.shape(query)
+        q, k, v = (
+            self.split_heads(project(x), (*ops.shape(x)[:2], self.num_heads, self.head_dim))
+            for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        mask = self._joined_mask(attn_mask, key_padding_mask, n, length, ops.shape(key)[1], str(q.dtype))
+        weights = None
+        if need_weights or (self.training and self.dropout.p):
+            out, weights = self._apart(q, k, v, mask, is_causal)
+        else:
+            out = self._fused(q, k, v, mask, is_causal)
+        out = self.out_proj(self.join_heads(out, (n, length, self.embed_dim)))
+        if not need_weights:
+            weights = None
+        elif average_attn_weights:
+            weights = self.mean_weights(weights, 1)
+        if not batched:
+            out = self.drop_batch(out, (length, self.embed_dim))
+            weights = None if weights is None else self.drop_batch(weights, tuple(ops.shape(weights)[1:]))
+        elif not self.batch_first:
+            out = self.batch_out(out, (1, 0, 2))
+        return out, weights
+
+    def _fused(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> Any:
+        operator = self.attention if mask is None else self.masked_attention
+        operator.attrs["is_causal"] = is_causal
+        return operator(q, k, v) if mask is None else operator(q, k, v, mask)
+
+    def _apart(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> tuple[Any, Any]:
+        """The result, (n, l, heads, d), and the weights before dropout, (n, heads, l, s)."""
+        q, k, v = (
+            self.transpose_q(q, (0, 2, 1, 3)),
+            self.transpose_k(k, (0, 2, 1, 3)),
+            self.transpose_v(v, (0, 2, 1, 3)),
+        )
+        scores = self.scores(self.scale(q, 1 / math.sqrt(self.head_dim)), k)
+        if is_causal:
+            scores = self.causal(scores)
+        if mask is not None:
+            scores = self.add_mask(scores, mask)
+        weights = self.softmax(scores)
+        return self.transpose_out(self.weighted(self.dropout(weights), v), (0, 2, 1, 3)), weights
+
+    def _joined_mask(self, attn_mask: Any, key_padding_mask: Any, n: int, length: int, keys: int, dtype: str) -> Any:
+        """Both masks as one to add to the scores; None if there is none."""
+        shapes = {
+            "attn_mask": ((length, keys), (n * self.num_heads, length, keys)),
+            "key_padding_mask": ((n, keys), (keys,)),
+        }
+        for name, given in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
+            if given is not None and (
+                tuple(ops.shape(given)) not in shapes[name] or np.dtype(str(given.dtype)).kind not in "bf"
+            ):
+                what = f"{name} is {given.dtype} of shape {ops.shape(given)}"
+                raise ShapeError(
+                    what, where=self._where(), allowed=f"Bools or floats, {shapes[name][0]} or {shapes[name][1]}"
+                )
+        mask = None
+        if attn_mask is not None:
+            shape = (length, keys) if len(ops.shape(attn_mask)) == 2 else (n, self.num_heads, length, keys)
+            mask = self.mask(attn_mask, shape, dtype)
+        if key_padding_mask is not None:
+            padding = self.padding_mask(key_padding_mask, (n, 1, 1, keys), dtype)
+            mask = padding if mask is None else self.add_masks(mask, padding)
+        return mask
+
+    def _check(self, query: Any, key: Any, value: Any) -> None:
+        shapes = [ops.shape(x) for x in (query, key, value)]
+        columns = (self.embed_dim, self.kdim, self.vdim)
+        fits = len(shapes[0]) in (2, 3) and all(
+            len(s) == len(shapes[0]) and s[-1] == c for s, c in zip(shapes, columns, strict=True)
+        )
+        batch = 0 if self.batch_first else 1
+        if (
+            not fits
+            or shapes[1][:-1] != shapes[2][:-1]
+            or (len(shapes[0]) == 3 and shapes[0][batch] != shapes[1][batch])
+        ):
+            form = "(n, l, {}), (n, s, {}), (n, s, {})" if self.batch_first else "(l, n, {}), (s, n, {}), (s, n, {})"
+            given = f"query, key and value of shapes {shapes[0]}, {shapes[1]}, {shapes[2]}"
+            raise ShapeError(given, where=self._where(), allowed=f"{form.format(*columns)}, or all without n")
+
+    def extend_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
+
+
+class TransformerEncoderLayer(Cell):
+    """Self-attention and two dense layers, each added to what it was given, with layer norm.  src: (s, n, d_model) ->
+    (s, n, d_model).
+
+    nhead            attention heads
+    dim_feedforward  width between the dense layers;  activation  after the first: a name, a Cell or a Primitive
+    dropout          of the attention weights, between the dense layers, and of what is added; in training
+    batch_first      src: (n, s, d_model)
+    norm_first       layer norm before attention and dense layers instead of after the additions
+
+    Called with (src, src_mask=None, src_key_padding_mask=None), masks as in MultiheadAttention, and is_causal=True by
+    name. Names and defaults:
+    MindSpore, nn.TransformerEncoderLayer. Parts: `self_attn`, `linear1`, `linear2`, `norm1`, `norm2`, `dropout`,
+    `dropout1`, `dropout2`, `add1`, `add2`.
+    """
+
+    @checked(dropout=probability, norm_first=flag, layer_norm_eps=number(0, above=True), dim_feedforward=integer(1))
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Cell | Primitive = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        where = "TransformerEncoderLayer"
+        self.norm_first = norm_first
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
+        self.linear1 = Dense(d_model, dim_feedforward, dtype=dtype)
+        if activation is None:
+            raise ArgumentTypeError("activation=None", where=where, allowed="A name, a Cell or a Primitive")
+        self.activation = get_activation(activation, where)
+        self.dropout = Dropout(p=dropout)
+        self.linear2 = Dense(dim_feedforward, d_model, dtype=dtype)
+        eps = layer_norm_eps
+        self.norm1, self.norm2 = (
+            LayerNorm((d_model,), epsilon=eps, dtype=dtype),
+            LayerNorm((d_model,), epsilon=eps, dtype=dtype),
+        )
+        self.dropout1, self.dropout2 = Dropout(p=dropout), Dropout(p=dropout)
+        self.add1, self.add2 = ops.Add(), ops.Add()
+
+    def construct(
+        self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, *, is_causal: bool = False
+    ) -> Any:
+        def attend(x: Any) -> Any:
+            found, _ = self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)
+            return self.dropout1(found)
+
+        def feed(x: Any) -> Any:
+            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+        if self.norm_first:
+            src = self.add1(src, attend(self.norm1(src)))
+            return self.add2(src, feed(self.norm2(src)))
+        src = self.norm1(self.add1(src, attend(src)))
+        return self.norm2(self.add2(src, feed(src)))
+
+    def extend_repr(self) -> str:
+        return f"norm_first={self.norm_first}"
+
+
+class TransformerEncoder(Cell):
+    """`num_layers` copies of a layer, one after the other, then `norm` if there is one.  src: (s, n, d_model) -> (s, n,
+    d_model).
+
+    The copies are made before their weights are drawn, so each layer begins with weights of its own. Called as the
+    layer is. Layers: `layers`.
+    """
+
+    @checked(num_layers=integer(1))
+    def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
+        super().__init__()
+        if not isinstance(encoder_layer, Cell):
+            raise ArgumentTypeError(
+                f"encoder_layer={shorten(encoder_layer)}", where="TransformerEncoder", allowed="A Cell"
+            )
+        count = num_layers
+        self.layers = CellList([copy.deepcopy(encoder_layer) for _ in range(count)])
+        self.num_layers, self.norm = count, norm
+
+    def construct(
+        self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, *, is_causal: bool = False
+    ) -> Any:
+        for layer in self.layers:
+            src = layer(src, src_mask, src_key_padding_mask, is_causal=is_causal)
+        return src if self.norm is None else self.norm(src)

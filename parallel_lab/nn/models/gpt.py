@@ -1,0 +1,163 @@
+"""A small GPT (Radford et al. 2019): causal transformer blocks with layer norm before each part, learned positions,
+next-token scores.
+
+    net = GPT(vocab_size=256, hidden=256, layers=4, heads=4, seq_length=64)
+    loss = LanguageModelLoss()
+    loss(net(ids), next_ids)
+
+Every matrix product, norm and sum is an operator of its own with a name, so that `models.tensor_parallel(net, dp, mp)`
+can cut it as Megatron-LM does (Shoeybi et al. 2019, section 3): per block one all_reduce after the attention and one
+after the MLP forward, and as many backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import nn, ops
+from ...base.checks import checked, flag, integer, probability
+from ...base.errors import ArgumentError, ShapeError
+from .. import initializer
+from ..tensor.tensor import Parameter
+
+INITIAL = 0.02  # standard deviation of initial weights (Radford et al. 2019)
+
+
+def _dense(inputs: int, outputs: int, **options: Any) -> nn.Dense:
+    return nn.Dense(inputs, outputs, weight_init=initializer.Normal(INITIAL), bias_init="zeros", **options)
+
+
+class CausalSelfAttention(nn.Cell):
+    """Each position looks at itself and at those before it.  x: (n, s, hidden) -> (n, s, hidden).
+
+    Heads are independent: cut by heads, the projections of q, k and v are cut by columns, the output projection by
+    rows.
+    """
+
+    @checked(heads=integer(1))
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        if hidden % heads:
+            raise ArgumentError(
+                f"hidden={hidden} with heads={heads}", where="CausalSelfAttention", allowed="heads divides hidden"
+            )
+        self.hidden, self.heads = hidden, heads
+        self.query, self.key, self.value = _dense(hidden, hidden), _dense(hidden, hidden), _dense(hidden, hidden)
+        self.split_heads, self.join_heads = ops.Reshape(), ops.Reshape()
+        self.attention = ops.ScaledDotProductAttention(is_causal=True, input_layout="BSND")
+        self.out = _dense(hidden, hidden)
+
+    def construct(self, x: Any) -> Any:
+        n, s, _ = ops.shape(x)
+        q, k, v = (
+            self.split_heads(p(x), (n, s, self.heads, self.hidden // self.heads))
+            for p in (self.query, self.key, self.value)
+        )
+        return self.out(self.join_heads(self.attention(q, k, v), (n, s, self.hidden)))
+
+
+class MLP(nn.Cell):
+    """Two dense layers with GELU between them.  x: (n, s, hidden) -> (n, s, hidden)."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.fc1 = _dense(hidden, inner, activation="gelu")
+        self.fc2 = _dense(inner, hidden)
+
+    def construct(self, x: Any) -> Any:
+        return self.fc2(self.fc1(x))
+
+
+class GPTBlock(nn.Cell):
+    """Attention and MLP, each added to what it was given.  x: (n, s, hidden) -> (n, s, hidden)."""
+
+    def __init__(self, hidden: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm((hidden,), epsilon=1e-5), CausalSelfAttention(hidden, heads)
+        self.norm2, self.mlp = nn.LayerNorm((hidden,), epsilon=1e-5), MLP(hidden, inner)
+        self.add1, self.add2 = ops.Add(), ops.Add()
+        self.dropout1 = nn.Dropout(p=dropout) if dropout else None
+        self.dropout2 = nn.Dropout(p=dropout) if dropout else None
+
+    def construct(self, x: Any) -> Any:
+        y = self.attention(self.norm1(x))
+        x = self.add1(x, y if self.dropout1 is None else self.dropout1(y))
+        y = self.mlp(self.norm2(x))
+        return self.add2(x, y if self.dropout2 is None else self.dropout2(y))
+
+
+class GPT(nn.Cell):
+    """Scores for the next token at every position.  ids: (n, s) int, s at most seq_length -> (n * s, vocab_size).
+
+    vocab_size, seq_length   tokens; longest sequence
+    hidden, layers, heads    width, blocks, attention heads per block
+    inner                    width inside the MLPs (default 4 * hidden)
+    tied                     the scores use the token table itself, transposed (Press and Wolf 2017), instead of a
+                             matrix of their own
+    dropout                  after attention and MLP, while training
+    """
+
+    @checked(layers=integer(0), hidden=integer(1), tied=flag, dropout=probability, inner=integer(1) | None)
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden: int = 64,
+        layers: int = 2,
+        heads: int = 4,
+        seq_length: int = 32,
+        inner: int | None = None,
+        tied: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        inner = 4 * hidden if inner is None else inner
+        self.vocab_size, self.hidden, self.heads, self.seq_length, self.tied = (
+            vocab_size,
+            hidden,
+            heads,
+            seq_length,
+            tied,
+        )
+        self.token_table = Parameter(
+            initializer.initializer(initializer.Normal(INITIAL), (vocab_size, hidden)), name="token_table"
+        )
+        self.position_table = Parameter(
+            initializer.initializer(initializer.Normal(INITIAL), (seq_length, hidden)), name="position_table"
+        )
+        self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
+        self.blocks = nn.CellList([GPTBlock(hidden, heads, inner, dropout) for _ in range(layers)])
+        self.norm = nn.LayerNorm((hidden,), epsilon=1e-5)
+        self.rows = ops.Reshape()
+        self.scores = ops.MatMul(transpose_b=True)
+        self.head = (
+            None
+            if tied
+            else Parameter(initializer.initializer(initializer.Normal(INITIAL), (vocab_size, hidden)), name="head")
+        )
+
+    def construct(self, ids: Any) -> Any:
+        shape = ops.shape(ids)
+        if len(shape) != 2 or shape[1] > self.seq_length:
+            raise ShapeError(
+                f"ids of shape {shape}", where="GPT", allowed=f"(n, s) with s at most {self.seq_length} (seq_length)"
+            )
+        positions = self.position_table
+        if shape[1] < self.seq_length:
+            positions = self.position(positions, (0, 0), (shape[1], self.hidden), (1, 1))
+        x = self.add(self.embed(self.token_table, ids, 0), positions)
+        for block in self.blocks:
+            x = block(x)
+        x = self.rows(self.norm(x), (shape[0] * shape[1], self.hidden))
+        return self.scores(x, self.token_table if self.tied else self.head)
+
+
+class LanguageModelLoss(nn.Cell):
+    """Mean cross-entropy over all positions.  scores: (n * s, vocab_size), next_ids: (n, s) int -> ()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = ops.Reshape()
+        self.cross_entropy = nn.CrossEntropyLoss()
+
+    def construct(self, scores: Any, next_ids: Any) -> Any:
+        return self.cross_entropy(scores, self.rows(next_ids, (-1,)))

@@ -1,0 +1,230 @@
+"""Strategies for the networks of this package, as their papers cut them.
+
+    net = GPT(256)
+    tensor_parallel(net, dp=2, mp=4)          # 8 devices: batch cut 2 ways, heads and MLP columns 4 ways
+
+Each function sets the strategies of a network's operators with `shard` and returns the network; nothing else changes.
+An operator without a strategy is cut by rows among all devices (data parallel).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ... import nn
+from ...base.errors import ArgumentError, ArgumentTypeError, StrategyError, shorten
+from .gpt import GPT, GPTBlock
+from .resnet import BasicBlock, Bottleneck, ResNet
+from .small import LeNet5, TransformerClassifier, WideDeep
+
+Network = TypeVar("Network", bound=nn.Cell)
+
+
+def data_parallel(net: Network) -> Network:
+    """Take all strategies away: every operator is cut along its batch dim among all devices, parameters are whole on
+    each.
+
+    Raises ArgumentTypeError for anything but a Cell.
+    """
+    if not isinstance(net, nn.Cell):
+        raise ArgumentTypeError(f"net is {shorten(net)}", where="data_parallel", allowed="A Cell")
+    for _, cell in net.cells_and_names():
+        for primitive in cell._primitives.values():
+            primitive.shard(None)
+    return net
+
+
+def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
+    """Cut samples `dp` ways and the network `mp` ways, for dp * mp devices.
+
+    GPT, TransformerClassifier   by heads and by columns of the MLP, then by rows (Shoeybi et al. 2019, section 3): one
+                                 all_reduce forward and one backward in each attention and each MLP. Token table and
+                                 score matrix are whole on every rank; the rows of the scores are cut among all devices
+    ResNet                       convolutions by input or output channels, batch norm by channels; the classifier by its
+                                 input features
+    LeNet5                       the dense layers by columns, then by rows
+
+    Raises ArgumentError for counts that are no powers of two or another network, StrategyError where mp does not divide
+    heads or channels.
+    """
+    for name, count in (("dp", dp), ("mp", mp)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1 or count & (count - 1):
+            raise ArgumentError(
+                f"{name}={shorten(count)}", where="tensor_parallel", allowed="A power of two: 1, 2, 4, ..."
+            )
+    rules = {GPT: _gpt, TransformerClassifier: _classifier, ResNet: _resnet, LeNet5: _lenet}
+    rule = next((r for kind, r in rules.items() if isinstance(net, kind)), None)
+    if rule is None:
+        allowed = f"One of {', '.join(k.__name__ for k in rules)}"
+        raise ArgumentError(
+            f"net is {shorten(net)}", where="tensor_parallel", allowed=allowed, hint="Set strategies with shard()"
+        )
+    data_parallel(net)
+    rule(net, dp, mp)
+    return net
+
+
+def split_embeddings(net: Network, how: str, parts: int) -> Network:
+    """Cut the embedding tables of a WideDeep network `parts` ways; the rest stays data parallel.
+
+    how  "row": each rank holds some of the features and looks up those; the others' rows arrive by an all_reduce. Both
+         tables are cut. "column": each rank holds some columns of all features; the dense layers get them by an
+         all_gather. The wide table has one column and stays whole.
+    """
+    if not isinstance(net, WideDeep) or how not in ("row", "column"):
+        allowed = "A WideDeep network, and 'row' or 'column'"
+        raise ArgumentError(f"{shorten(net)} with how={shorten(how)}", where="split_embeddings", allowed=allowed)
+    data_parallel(net)
+    if how == "row":
+        for gather in (net.wide_gather, net.deep_gather):
+            gather.shard(((parts, 1), (1, 1)))
+    else:
+        net.deep_gather.shard(((1, parts), (1, 1)))
+        net.deep_mul.shard(((1, 1, parts), (1, 1, 1)))
+    return net
+
+
+# ---- transformers ----
+
+
+def _columns(dense: nn.Dense, dp: int, mp: int) -> None:
+    """Output features cut: every rank makes some columns of the result, and no message is needed."""
+    dense.matmul.shard(((dp, 1), (mp, 1)))
+    dense.bias_add.shard(((dp, mp), (mp,)))
+    if dense.activation is not None:
+        for primitive in _primitives(dense.activation):
+            primitive.shard(((dp, mp),))
+
+
+def _rows(dense: nn.Dense, dp: int, mp: int) -> None:
+    """Input features cut: every rank has an addend of the whole result, and an all_reduce adds them."""
+    dense.matmul.shard(((dp, mp), (1, mp)))
+    dense.bias_add.shard(((dp, 1), (1,)))
+
+
+def _primitives(cell: nn.Cell) -> list:
+    return [p for _, c in cell.cells_and_names() for p in c._primitives.values()]
+
+
+def _check_heads(heads: int, mp: int) -> None:
+    if heads % mp:
+        raise StrategyError(
+            f"mp={mp} with {heads} heads", where="tensor_parallel", allowed="mp divides the number of heads"
+        )
+
+
+def _block(block: GPTBlock, dp: int, mp: int, heads: int) -> None:
+    _check_heads(heads, mp)
+    for norm in (block.norm1, block.norm2):
+        norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+    attention = block.attention
+    for projection in (attention.query, attention.key, attention.value):
+        _columns(projection, dp, mp)
+    attention.attention.shard(((dp, 1, mp, 1),) * 3)
+    _rows(attention.out, dp, mp)
+    _columns(block.mlp.fc1, dp, mp)
+    _rows(block.mlp.fc2, dp, mp)
+    for add in (block.add1, block.add2):
+        add.shard(((dp, 1, 1), (dp, 1, 1)))
+    for dropout in (block.dropout1, block.dropout2):
+        if dropout is not None:
+            dropout.dropout.shard(((dp, 1, 1),))
+
+
+def _gpt(net: GPT, dp: int, mp: int) -> None:
+    net.embed.shard(((1, 1), (dp, 1)))
+    net.add.shard(((dp, 1, 1), (1, 1)))
+    for block in net.blocks:
+        _block(block, dp, mp, net.heads)
+    net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+    # the score matrix is whole on every rank (it may be the token table); rows are cut further, among all devices,
+    # which costs no message forward
+    net.scores.shard(((dp * mp, 1), (1, 1)))
+
+
+def _encoder_layer(layer: nn.TransformerEncoderLayer, dp: int, mp: int) -> None:
+    attention = layer.self_attn
+    _check_heads(attention.num_heads, mp)
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        _columns(projection, dp, mp)
+    attention.attention.shard(((dp, 1, mp, 1),) * 3)
+    _rows(attention.out_proj, dp, mp)
+    _columns(layer.linear1, dp, mp)
+    for primitive in _primitives(layer.activation):
+        primitive.shard(((dp, 1, mp),))
+    _rows(layer.linear2, dp, mp)
+    for dropout, cuts in ((layer.dropout, (dp, 1, mp)), (layer.dropout1, (dp, 1, 1)), (layer.dropout2, (dp, 1, 1))):
+        dropout.dropout.shard((cuts,))
+    for norm in (layer.norm1, layer.norm2):
+        norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+    for add in (layer.add1, layer.add2):
+        add.shard(((dp, 1, 1), (dp, 1, 1)))
+
+
+def _classifier(net: TransformerClassifier, dp: int, mp: int) -> None:
+    net.embed.shard(((1, 1), (dp, 1)))
+    net.add.shard(((dp, 1, 1), (1, 1)))
+    for layer in net.encoder.layers:
+        _encoder_layer(layer, dp, mp)
+    net.mean.shard(((dp, 1, 1),))
+    _rows(net.head, dp, mp)
+
+
+# ---- convolutions ----
+
+
+def _out_channels(conv: nn.Conv2d, dp: int, mp: int) -> None:
+    """Output channels cut: the input is whole on every rank, the result is cut."""
+    conv.conv2d.shard(((dp, 1, 1, 1), (mp, 1, 1, 1)))
+
+
+def _in_channels(conv: nn.Conv2d, dp: int, mp: int) -> None:
+    """Input channels cut: every rank has an addend of the whole result, and an all_reduce adds them."""
+    conv.conv2d.shard(((dp, mp, 1, 1), (1, mp, 1, 1)))
+
+
+def _normalized(norm: nn.BatchNorm2d, relu: nn.ReLU | None, dp: int, channels: int) -> None:
+    """Batch norm, and what follows it, on a result whose channels are cut `channels` ways."""
+    norm.batch_norm.shard(((dp, channels, 1, 1), *((channels,),) * 4))
+    if relu is not None:
+        relu.relu.shard(((dp, channels, 1, 1),))
+
+
+def _residual(block: BasicBlock | Bottleneck, dp: int, mp: int) -> None:
+    """Channels are cut between blocks. Inside: the first convolution by input channels, the others by output
+    channels.
+    """
+    _in_channels(block.conv1, dp, mp)
+    _normalized(block.bn1, block.relu1, dp, 1)
+    _out_channels(block.conv2, dp, mp)
+    if isinstance(block, Bottleneck):
+        _normalized(block.bn2, block.relu2, dp, mp)
+        _out_channels(block.conv3, dp, mp)
+        _normalized(block.bn3, block.relu, dp, mp)
+    else:
+        _normalized(block.bn2, block.relu, dp, mp)
+    if block.down is not None:
+        _out_channels(block.down, dp, mp)
+        _normalized(block.down_bn, None, dp, mp)
+    block.add.shard(((dp, mp, 1, 1),) * 2)
+
+
+def _resnet(net: ResNet, dp: int, mp: int) -> None:
+    _out_channels(net.conv1, dp, mp)
+    _normalized(net.bn1, net.relu, dp, mp)
+    if net.pool is not None:
+        net.pool.max_pool.shard(((dp, mp, 1, 1),))
+    for block in net.blocks:
+        _residual(block, dp, mp)
+    net.mean.shard(((dp, mp, 1, 1),))
+    _rows(net.fc, dp, mp)
+
+
+def _lenet(net: LeNet5, dp: int, mp: int) -> None:
+    """Its convolutions have few channels and stay data parallel among all devices; the dense layers are cut by columns,
+    then by rows.
+    """
+    _columns(net.fc1, dp, mp)
+    net.relu3.relu.shard(((dp, mp),))
+    _rows(net.fc2, dp, mp)
+    net.relu4.relu.shard(((dp, 1),))

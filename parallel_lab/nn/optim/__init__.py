@@ -1,0 +1,1 @@
+"""Optimizers, learning-rate schedules, loss scaling, clipping: what happens to gradients after backward."""

@@ -1,0 +1,265 @@
+"""Loss scaling: what keeps small gradients alive where a network computes in float16.
+
+float16 has no number below 6e-8. The loss is multiplied by a scale before it is differentiated, so that gradients stay
+above that, and the gradients are divided by it in float32. Too large a scale overflows: then the step is skipped, and a
+dynamic scale is lowered.
+
+    net = Net().to_float(np.float16)
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scaler=nn.DynamicLossScaler(2**16, 2, 1000))
+    plan = parallel_lab.compile(net, x, label, loss=nn.MSELoss(), optimizer=optimizer)
+
+The network's results are float16 then; a loss of many large ones may itself overflow, so cast them to float32 before
+it: `ops.cast(x, "float32")` at the end of construct.
+
+Given to an optimizer, the scaler is part of the plan: the scale is a value of the program, and all ranks skip a step if
+one gradient on one rank is not finite. By hand, as in MindSpore's amp:
+
+    loss, grads = value_and_grad(lambda x, y: scaler.scale(loss_fn(net(x), y)), None, optimizer.parameters)(x, y)
+    finite = all_finite(grads)
+    if finite:
+        optimizer(scaler.unscale(grads))
+    scaler.adjust(finite)
+
+Rules and names: MindSpore, amp.StaticLossScaler, amp.DynamicLossScaler, amp.FixedLossScaleManager,
+amp.DynamicLossScaleManager.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import checked, flag, integer, number
+from ...base.hooks import current_tracer
+from ...ops.elementwise import choose, count_nonfinite
+from ...ops.machine.state import LOSS_SCALE
+from ..tensor.tensor import Tensor
+from .global_norm import Totals, in_dtype_of
+
+GOOD_STEPS = "good_steps"  # steps without overflow since the scale last changed
+
+State = dict[str, Any]
+
+
+def nonfinite(gradients: dict[str, Any], totals: Totals) -> Any:
+    """Number of elements that are not finite in all gradients, over all their slices.  {parameter: (...)} -> ()."""
+    found = {}
+    for name, gradient in gradients.items():
+        totals.at(name)
+        found[name] = count_nonfinite(gradient)
+    totals.at("")
+    return totals.totals(found, "all ranks skip the step if a gradient is not finite on one of them")
+
+
+def unscaled(gradient: Any, scale: Any) -> Any:
+    """gradient / scale, computed in float32 at least.  gradient: (...), scale: () -> (...) of the gradient's dtype."""
+    own = np.dtype(str(gradient.dtype))
+    wide = ops.cast(gradient, "float32") if own.itemsize < 4 else gradient
+    quotient = ops.div(wide, in_dtype_of(wide, scale))
+    return quotient if wide is gradient else ops.cast(quotient, str(own))
+
+
+class LossScaler:
+    """Base of loss scalers.
+
+    scale_value           the scale now: what the next loss is multiplied by (a plan keeps its own, starting from this
+                          one)
+    drop_overflow_update  skip the step if a gradient is not finite
+    """
+
+    drop_overflow_update = True
+
+    def __init__(self, scale_value: float) -> None:
+        self.scale_value = self._scale("scale_value", scale_value)
+
+    # ---- by hand ----
+
+    def scale(self, inputs: Any) -> Any:
+        """The loss (or several tensors) times the scale. In a function that is compiled: times the scale of the step
+        that runs.
+        """
+        if isinstance(inputs, (list, tuple)):
+            return tuple(self.scale(x) for x in inputs)
+        tracer = current_tracer.get()
+        if tracer is None:
+            return ops.mul(inputs, self.scale_value)
+        scale = tracer.loss_scale(self)
+        return ops.mul(inputs, scale if inputs.dtype == scale.dtype else ops.cast(scale, str(inputs.dtype)))
+
+    def unscale(self, inputs: Any) -> Any:
+        """Gradients (a tensor, or several as a tuple) divided by the scale."""
+        if isinstance(inputs, (list, tuple)):
+            return tuple(self.unscale(x) for x in inputs)
+        tracer = current_tracer.get()
+        return unscaled(inputs, np.float32(self.scale_value) if tracer is None else tracer.loss_scale(self))
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """Tell the scaler whether a step's gradients were finite. Returns whether such news can change the scale."""
+        states = {name: np.float32(value) for name, value in self.scalar_state().items()}
+        flag = grads_finite.asnumpy() if isinstance(grads_finite, Tensor) else grads_finite
+        self.take(self.update_scalars(states, np.asarray(flag, bool)))
+        return len(states) > 1
+
+    def take(self, states: State) -> None:
+        self.scale_value = float(states[LOSS_SCALE])
+
+    # ---- the rule ----
+
+    def scalar_state(self) -> dict[str, float]:
+        """The values the rule keeps from step to step, as they are now."""
+        return {LOSS_SCALE: self.scale_value}
+
+    def update_scalars(self, states: State, finite: Any) -> State:
+        """Those values after a step.  states: () float32 each, finite: () bool."""
+        return dict(states)
+
+    @property
+    def rule(self) -> str:
+        """The rule in words, without the scale itself, which is a value of the program."""
+        return f"{type(self).__name__}()"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(scale_value={self.scale_value:g})"
+
+    def _scale(self, name: str, value: Any) -> float:
+        return number(1, float(np.finfo(np.float32).max))(type(self).__name__, name, value)
+
+
+class StaticLossScaler(LossScaler):
+    """A scale that stays as it is; a step whose gradients are not finite is skipped."""
+
+
+class DynamicLossScaler(LossScaler):
+    """A scale as large as overflow allows.
+
+    scale_value   the first scale
+    scale_factor  int: after an overflow the scale is divided by it, but not below 1
+    scale_window  after so many steps without overflow in a row the scale is multiplied by scale_factor, unless that is
+                  infinite in float32
+    """
+
+    @checked(scale_factor=integer(1), scale_window=integer(1))
+    def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
+        super().__init__(scale_value)
+        self.scale_factor = scale_factor
+        self.scale_window = scale_window
+        self.counter = 0
+
+    def scalar_state(self) -> dict[str, float]:
+        return {LOSS_SCALE: self.scale_value, GOOD_STEPS: float(self.counter)}
+
+    def update_scalars(self, states: State, finite: Any) -> State:
+        scale, steps = states[LOSS_SCALE], ops.add(states[GOOD_STEPS], 1.0)
+        grown = ops.mul(scale, float(self.scale_factor))
+        grown = choose(ops.equal(count_nonfinite(grown), 0.0), grown, scale)
+        shrunk = ops.maximum(ops.div(scale, float(self.scale_factor)), 1.0)
+        is_due = ops.greater_equal(steps, float(self.scale_window))
+        none = ops.mul(states[GOOD_STEPS], 0.0)
+        return {
+            LOSS_SCALE: choose(finite, choose(is_due, grown, scale), shrunk),
+            GOOD_STEPS: choose(finite, choose(is_due, none, steps), none),
+        }
+
+    def adjust(self, grads_finite: Any) -> bool:
+        with np.errstate(over="ignore"):  # a scale that has reached the end of float32 is kept
+            return super().adjust(grads_finite)
+
+    def take(self, states: State) -> None:
+        super().take(states)
+        self.counter = int(states[GOOD_STEPS])
+
+    @property
+    def rule(self) -> str:
+        return f"{type(self).__name__}(scale_factor={self.scale_factor}, scale_window={self.scale_window})"
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(scale_value={self.scale_value:g}, scale_factor={self.scale_factor}, "
+            f"scale_window={self.scale_window})"
+        )
+
+
+# ---- the older names ----
+
+
+class FixedLossScaleManager(StaticLossScaler):
+    """A scale that stays as it is.
+
+    drop_overflow_update  False: update also with gradients that are not finite
+    """
+
+    @checked(drop_overflow_update=flag)
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
+        super().__init__(self._scale("loss_scale", loss_scale))
+        self.drop_overflow_update = drop_overflow_update
+
+    def get_loss_scale(self) -> float:
+        return self.scale_value
+
+    def get_drop_overflow_update(self) -> bool:
+        return self.drop_overflow_update
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        self.adjust(not overflow)
+
+    def get_update_cell(self) -> FixedLossScaleUpdateCell | None:
+        """What a training loop calls with (loss_scale, overflow); None if steps are never skipped."""
+        return FixedLossScaleUpdateCell(self.scale_value) if self.drop_overflow_update else None
+
+    @property
+    def rule(self) -> str:
+        return f"{type(self).__name__}(drop_overflow_update={self.drop_overflow_update})"
+
+
+class DynamicLossScaleManager(DynamicLossScaler):
+    """`DynamicLossScaler` with the defaults and methods of MindSpore's manager."""
+
+    def __init__(self, init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> None:
+        super().__init__(self._scale("init_loss_scale", init_loss_scale), scale_factor, scale_window)
+
+    def get_loss_scale(self) -> float:
+        return self.scale_value
+
+    def get_drop_overflow_update(self) -> bool:
+        return True
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        self.adjust(not overflow)
+
+    def get_update_cell(self) -> DynamicLossScaleUpdateCell:
+        """What a training loop calls with (loss_scale, overflow)."""
+        return DynamicLossScaleUpdateCell(self.scale_value, self.scale_factor, self.scale_window)
+
+
+class FixedLossScaleUpdateCell(StaticLossScaler):
+    """Called with (loss_scale, overflow) after a step: returns overflow; the scale stays."""
+
+    def __init__(self, loss_scale_value: float) -> None:
+        super().__init__(self._scale("loss_scale_value", loss_scale_value))
+
+    def get_loss_scale(self) -> float:
+        return self.scale_value
+
+    def __call__(self, loss_scale: Any, overflow: bool) -> bool:
+        return overflow
+
+
+class DynamicLossScaleUpdateCell(DynamicLossScaler):
+    """Called with (loss_scale, overflow) after a step: returns overflow and adjusts `scale_value`. loss_scale: the
+    scale the step was taken with.
+    """
+
+    def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
+        super().__init__(self._scale("loss_scale_value", loss_scale_value), scale_factor, scale_window)
+
+    def get_loss_scale(self) -> float:
+        return self.scale_value
+
+    def __call__(self, loss_scale: Any, overflow: bool) -> bool:
+        self.scale_value = self._scale(
+            "loss_scale", float(loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale)
+        )
+        self.adjust(not overflow)
+        return overflow

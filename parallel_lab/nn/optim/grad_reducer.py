@@ -1,0 +1,315 @@
+"""Gradients of all ranks together, by hand: what a training loop calls between `value_and_grad` and the optimizer.
+
+    reducer = nn.DistributedGradReducer(optimizer.parameters)
+    loss, grads = grad_fn(x, label)
+    optimizer(reducer(grads))
+
+Gradients travel in buckets: laid side by side in memory that all ranks can read, summed there, and handed on as views
+of it. All buckets are started before the first is waited for. Sums are made element by element in rank order, so no
+result depends on the buckets, to the bit.
+
+Rules: MindSpore, nn.DistributedGradReducer, nn.PipelineGradReducer; which gradients share a bucket: its grad_reducer.py
+and CommunicationOpFusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTypeError, shorten
+from ...base.hooks import current_tracer, current_world
+from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
+from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_parallel_context
+from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_by_bytes
+from ...ops.collectives.base import members_of, origin_of
+from ..cell import Cell
+from ..tensor.arithmetic import Arithmetic
+from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
+
+
+def _parameters(where: str, parameters: Any) -> ParameterTuple:
+    if isinstance(parameters, Arithmetic) or not isinstance(parameters, Iterable):
+        raise ArgumentTypeError(
+            f"parameters={shorten(parameters)}", where=where, allowed="A list of Parameters: optimizer.parameters"
+        )
+    found = list(parameters)
+    for i, p in enumerate(found):
+        if not isinstance(p, Parameter):
+            raise ArgumentTypeError(
+                f"parameters[{i}] is {shorten(p)}", where=where, allowed="Parameters: optimizer.parameters"
+            )
+    return ParameterTuple(found)
+
+
+def _one_each(where: str, grads: Any, parameters: Sequence[Parameter]) -> Sequence[Any]:
+    if isinstance(grads, (Arithmetic, np.ndarray)) or not isinstance(grads, (tuple, list)):
+        raise ArgumentTypeError(
+            f"gradients {shorten(grads)}", where=where, allowed="A tuple with one gradient per parameter"
+        )
+    if len(grads) != len(parameters):
+        raise ShapeError(f"{len(grads)} gradients", where=where, allowed=f"{len(parameters)}, one per parameter")
+    for p, g in zip(parameters, grads, strict=True):
+        if g is None:
+            hint = "A parameter that the loss does not depend on has a gradient of zeros: ops.zeros_like(parameter)"
+            raise ArgumentTypeError(
+                f"the gradient of {p.name!r} is None", where=where, allowed="A Tensor or an array each", hint=hint
+            )
+    return grads
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A gradient that is to be sent.
+
+    place       of its parameter among all that the reducer has, from 0
+    fusion      `comm_fusion` of the parameter; given: somebody has chosen it
+    dtype       in which it travels;  size_bytes: in that dtype
+    """
+
+    place: int
+    fusion: int
+    given: bool
+    dtype: str
+    size_bytes: int
+
+
+def shared_messages(
+    gradients: Sequence[Outgoing],
+    ids: Sequence[int],
+    *,
+    fusion_type: int = 1,
+    setting: tuple[str, Any] | None = None,
+    wording: str = "inclusive",
+) -> tuple[tuple[int, ...], ...]:
+    """Which gradients travel together: numbers in `gradients`, message by message, in the order of their first.
+
+    ids          `comm_fusion` of the reducer's parameters, those that send nothing included
+    fusion_type  the number of all gradients where nothing else gives them one
+    setting      (mode, config) of comm_fusion for allreduce; None: not configured
+    wording      how positions of mode "index" are read, see `fusion.index_groups`
+
+    Parameters with different `comm_fusion` have chosen: equal numbers go together, 0 alone. Else positions of mode
+    "index" cut the list of parameters; else all have the number `fusion_type`, and 0 is again alone. One message has
+    one dtype. Modes "size" and "auto" cut what is left together where its bytes exceed the threshold (in MB).
+
+    >>> three = [Outgoing(place, 1, False, "float32", size_bytes=600_000) for place in range(3)]
+    >>> shared_messages(three, [1, 1, 1])
+    ((0, 1, 2),)
+    >>> shared_messages(three, [1, 1, 1], setting=("size", 1))
+    ((0, 1), (2,))
+    >>> shared_messages(three, [1, 1, 1], setting=("index", (0,)))
+    ((0,), (1, 2))
+    """
+    mode, config = setting or ("", None)
+    chosen = len(set(ids)) > 1 or (bool(gradients) and all(g.given for g in gradients) and gradients[0].fusion == 0)
+    if chosen:
+        numbers = [g.fusion for g in gradients]
+    elif mode == "index" and fusion_type:
+        groups = index_groups(len(ids), config, wording)
+        numbers = [
+            1 + groups[g.place] for g in gradients
+        ]  # MindSpore counts them from 1024; what matters is that none is 0
+    else:
+        numbers = [fusion_type] * len(gradients)
+    together: dict[tuple[Any, ...], list[int]] = {}
+    for n, (gradient, number) in enumerate(zip(gradients, numbers, strict=True)):
+        together.setdefault((number, gradient.dtype) if number else (0, n), []).append(n)
+    found = []
+    for mine in together.values():
+        parts = (
+            size_groups_by_bytes([gradients[n].size_bytes for n in mine], config)
+            if mode in ("auto", "size")
+            else (0,) * len(mine)
+        )
+        found += [tuple(mine[n] for n in part) for part in buckets_of(parts)]
+    return tuple(sorted(found))
+
+
+class DistributedGradReducer(Cell):
+    """Every rank's gradients, added up over the ranks: a tuple -> a tuple.
+
+    parameters   those the gradients are of, in their order
+    mean         multiply the sums by 1 / degree; None: as the context's gradients_mean says now
+    degree       an int above 0; None: the number of ranks in the group
+    fusion_type  the number of the message that carries all of them, where neither their parameters nor the context say
+                 otherwise: an int, at least 0; 0: each gradient is a message of its own
+    group        name of a group (`create_group`); None: all ranks
+
+    Which gradients share a message: `shared_messages`, with the context's comm_fusion (all_reduce_fusion_config) for
+    allreduce and fusion_index as they are when the reducer is made; openstate False makes fusion_type 0. Gradients of
+    parameters with layerwise_parallel stay as they are. Gradients in float16 are added in float32, unless the context
+    says gradient_fp32_sync=False. Without a world, or with one rank in it, everything stays as it is.
+
+    Inside a network that the semi-automatic and automatic modes compile, it returns its gradients unchanged: there the
+    compiler adds them up, over the ranks that hold the same slice. So does it with gradients that such a program has
+    returned. A data_parallel network that calls it runs operator by operator on each rank.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        mean: bool | None = None,
+        degree: int | None = None,
+        fusion_type: int = 1,
+        group: str | None = None,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        where = "DistributedGradReducer"
+        if mean is not None and not isinstance(mean, bool):
+            raise ArgumentTypeError(
+                f"mean={shorten(mean)}", where=where, allowed="True, False, or None: as gradients_mean says"
+            )
+        if degree is not None and (isinstance(degree, bool) or not isinstance(degree, int) or degree < 1):
+            raise ArgumentError(
+                f"degree={shorten(degree)}",
+                where=where,
+                allowed="An int above 0, or None: the number of ranks in the group",
+            )
+        if group is not None and not isinstance(group, str):
+            raise WorldTypeError(
+                f"group={shorten(group)}", where=where, allowed="The name of a group, or None: all ranks"
+            )
+        self.__dict__["parameters"] = _parameters(where, parameters)
+        self.mean = get_auto_parallel_context("gradients_mean") if mean is None else mean
+        self.degree, self.group = degree, group
+        self.fusion_type = fusion_type
+        self.all_reduce = ops.AllReduce(group=group)
+        self.all_reduce.add_prim_attr("fusion", fusion_type)
+        config = frozen()
+        self._setting = next(((mode, value) for kind, mode, value in config.comm_fusion if kind == "allreduce"), None)
+        self._wording = config.fusion_index
+        self._closed = self._setting is None and fusion_is_switched_off()
+        self._messages: tuple[Any, Any] = (None, ())
+
+    def construct(self, grads: Any) -> tuple[Any, ...]:
+        grads = _one_each("DistributedGradReducer", grads, self.parameters)
+        world, tracer = current_world(), current_tracer.get()
+        mode = getattr(tracer, "parallel_mode", None) or get_auto_parallel_context("parallel_mode")
+        if world is None or (tracer is not None and mode not in LOCAL_MODES):
+            return tuple(grads)
+        size = len(world.group(self.group))
+        factor = 1 / (self.degree or size) if self.mean else 1.0
+        wide = get_auto_parallel_context("gradient_fp32_sync")
+        found = list(grads)
+        sent = [
+            i
+            for i, (p, g) in enumerate(zip(self.parameters, grads, strict=True))
+            if not p.layerwise_parallel
+            and not (mode in SHARDED_MODES and isinstance(g, RankTensor) and g.layout is not None)
+        ]
+        if size == 1:
+            for i in sent:
+                found[i] = found[i] if factor == 1 else ops.mul(found[i], factor)
+        elif tracer is not None or any(getattr(grads[i], "requires_grad", False) for i in sent):
+            # operators, so that gradients go through; and in a trace, where they say that they cannot be there
+            sums = [_summed(self.all_reduce, grads[i], wide) for i in sent]
+            for i, total in zip(sent, sums, strict=True):
+                total = total if factor == 1 else ops.mul(total, factor)
+                # the mean can be had in float16 where the sum cannot
+                found[i] = total if str(total.dtype) == str(grads[i].dtype) else ops.cast(total, str(grads[i].dtype))
+        elif sent:
+            self._send(found, sent, factor, wide)
+        return tuple(found)
+
+    def _send(self, grads: list[Any], places: list[int], factor: float, wide: bool) -> None:
+        """Replace the gradients by the sums at `places`, message by message."""
+        world, members = members_of("DistributedGradReducer", self.group)
+        comm, line = world.comm, origin_of("DistributedGradReducer")
+        arrays = [grads[i].asnumpy() if isinstance(grads[i], Tensor) else np.asarray(grads[i]) for i in places]
+        dtypes = [np.dtype(np.float32) if wide and a.dtype == np.float16 else a.dtype for a in arrays]
+        under_way = []
+        messages = self._shared(places, arrays, dtypes)
+        for number, numbers in enumerate(messages):
+            ends = np.cumsum([arrays[n].size for n in numbers]).tolist()
+            bucket = comm.empty(ends[-1], dtypes[numbers[0]])
+            spans = [slice(start, stop) for start, stop in zip((0, *ends), ends, strict=False)]
+            for n, span in zip(numbers, spans, strict=True):
+                bucket[span] = arrays[n].reshape(-1)
+            tag = f"{line}: message {number + 1} of {len(messages)}, {self._names([places[n] for n in numbers])}"
+            under_way.append(
+                (numbers, spans, bucket, comm.start("all_reduce", bucket, members, reduce="sum", out=bucket, tag=tag))
+            )
+        for numbers, spans, bucket, handle in under_way:
+            handle.wait()
+            if factor != 1:
+                np.multiply(bucket, bucket.dtype.type(factor), out=bucket)
+            for n, span in zip(numbers, spans, strict=True):
+                total = bucket[span].reshape(arrays[n].shape).astype(arrays[n].dtype, copy=False)
+                grads[places[n]] = Tensor(total) if isinstance(grads[places[n]], Tensor) else total
+
+    def _shared(
+        self, places: list[int], arrays: list[np.ndarray], dtypes: list[np.dtype]
+    ) -> tuple[tuple[int, ...], ...]:
+        """`shared_messages` of these gradients, counted once for what does not change from step to step."""
+        key = [(i, self.parameters[i]._comm_fusion, d, a.size) for i, a, d in zip(places, arrays, dtypes, strict=True)]
+        if self._messages[0] != key:
+            outgoing = [
+                Outgoing(i, (p := self.parameters[i]).comm_fusion, p.comm_fusion_given, str(d), a.size * d.itemsize)
+                for i, a, d in zip(places, arrays, dtypes, strict=True)
+            ]
+            fusion_type = 0 if self._closed else self.fusion_type
+            ids = [p.comm_fusion for p in self.parameters]
+            found = shared_messages(
+                outgoing, ids, fusion_type=fusion_type, setting=self._setting, wording=self._wording
+            )
+            self._messages = key, found
+        return self._messages[1]
+
+    def _names(self, places: list[int]) -> str:
+        """The parameters of a message, for what ranks compare and errors show."""
+        first = self.parameters[places[0]].name
+        return (
+            f"gradient of {first}"
+            if len(places) == 1
+            else f"gradients of {first} to {self.parameters[places[-1]].name} ({len(places)})"
+        )
+
+
+def _summed(all_reduce: Any, gradient: Any, wide: bool) -> Any:
+    """The sum over the ranks, in the dtype in which it travels."""
+    return all_reduce(ops.cast(gradient, "float32") if wide and str(gradient.dtype) == "float16" else gradient)
+
+
+class PipelineGradReducer(Cell):
+    """Gradients that a pipeline has accumulated, ready for the optimizer: a tuple -> a tuple.
+
+    parameters   those the gradients are of, in their order
+    scale_sense  gradients are divided by it
+    opt_shard    whether the optimizer is cut among the ranks; None: as the context says
+
+    With one stage the sum over the micro-batches is what `value_and_grad` gives, so gradients pass through. A run with
+    pipeline_stages above 1 raises NotBuiltYet.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Parameter], scale_sense: float = 1.0, opt_shard: bool | None = None
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        where = "PipelineGradReducer"
+        if isinstance(scale_sense, bool) or not isinstance(scale_sense, (int, float, Arithmetic)):
+            raise ArgumentTypeError(f"scale_sense={shorten(scale_sense)}", where=where, allowed="A number above 0")
+        if opt_shard is not None and not isinstance(opt_shard, bool):
+            raise ArgumentTypeError(f"opt_shard={shorten(opt_shard)}", where=where, allowed="True, False, or None")
+        self.__dict__["accu_grads"] = _parameters(where, parameters)
+        self.scale_sense, self.opt_shard = scale_sense, opt_shard
+
+    def construct(self, grads: Any) -> tuple[Any, ...]:
+        where = "PipelineGradReducer"
+        grads = _one_each(where, grads, self.accu_grads)
+        stages = get_auto_parallel_context("pipeline_stages")
+        if stages > 1:
+            raise no_stages_yet(where, stages)
+        if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
+            return tuple(grads)
+        return tuple(ops.div(g, self.scale_sense) for g in grads)
+
+
+def no_stages_yet(where: str, stages: int) -> NotBuiltYet:
+    """The error to raise for a run in several pipeline stages."""
+    hint = "With pipeline_stages=1 the same script runs, and gives the same sum over the micro-batches"
+    return NotBuiltYet(f"a run in pipeline_stages={stages} stages is not available yet", where=where, hint=hint)

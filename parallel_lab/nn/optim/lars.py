@@ -1,0 +1,123 @@
+"""`LARS`: a rate per parameter, from norms of the whole parameter, around another optimizer.
+
+On a rank that holds a slice the norms are sums over the ranks with the other slices (`place.total`), so a cut parameter
+moves as on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import flag, number
+from ...base.errors import ArgumentTypeError, shorten
+from ...layout.tensor_layout import TensorLayout
+from .global_norm import Place, in_dtype_of, norm
+from .optimizer import Optimizer, State, plain_number
+from .weight_groups import check_grouping_in_context
+
+
+class LARS(Optimizer):
+    """Another optimizer whose gradients are brought to the size of their parameters (You, Gitman and Ginsburg 2017).
+
+    rate     = coefficient * |p| / (|gradient| + weight_decay * |p| + epsilon)
+    gradient = rate * (gradient + weight_decay * p)     with use_clip: min(rate / learning_rate, 1) instead of rate
+
+    optimizer    the optimizer that then takes the step; its weight decay, groups, clipping and loss scale are used
+                 here, and its own rule runs without weight decay. It is not changed
+    lars_filter  function of a Parameter: whether this is done to it (default: not if its name contains "LayerNorm" or
+                 "bias"). The others keep their gradient and have no weight decay
+
+    A parameter that is all zeros stays so: omit such parameters with the filter. Formula: MindSpore, nn.LARS, with
+    epsilon in the denominator.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        epsilon: float = 1e-5,
+        coefficient: float = 1e-3,
+        use_clip: bool = False,
+        lars_filter: Callable[[Any], bool] = lambda x: "LayerNorm" not in x.name and "bias" not in x.name,
+    ) -> None:
+        # not the base's __init__, which takes parameters: this one shares the optimizer's, and its rates
+        if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LARS):
+            raise ArgumentTypeError(
+                f"optimizer={shorten(optimizer)}", where="LARS", allowed="Another optimizer, such as nn.Momentum(...)"
+            )
+        if not callable(lars_filter):
+            raise ArgumentTypeError(
+                f"lars_filter={shorten(lars_filter)}", where="LARS", allowed="A function of a Parameter"
+            )
+        self.optimizer = optimizer
+        self.epsilon = number(0)("LARS", "epsilon", plain_number(epsilon))
+        self.coefficient = number(0, above=True)("LARS", "coefficient", plain_number(coefficient))
+        self.use_clip = flag("LARS", "use_clip", use_clip)
+        for name in (
+            "parameters",
+            "weight_decay",
+            "loss_scale",
+            "clip",
+            "loss_scaler",
+            "state_names",
+            "_rates",
+            "_settings_by_name",
+            "_groups",
+        ):
+            setattr(self, name, getattr(optimizer, name))
+        self.adapted = frozenset(p.name for p in self.parameters if lars_filter(p))
+        self.global_step = 0
+        self._states: list[State] | None = None
+        self._scalars: dict[np.dtype, State] = {}
+        self.state_layouts: dict[str, TensorLayout] = {}
+        self.state_owners: dict[str, int] = {}
+        check_grouping_in_context(self)
+
+    def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
+        return self.optimizer.initial_state(parameter)
+
+    def scalar_state(self) -> dict[str, float]:
+        return self.optimizer.scalar_state()
+
+    def update_scalars(self, scalars: State) -> State:
+        return self.optimizer.update_scalars(scalars)
+
+    def update(
+        self,
+        parameter: Any,
+        gradient: Any,
+        state: State,
+        scalars: State,
+        learning_rate: Any,
+        place: Place | None = None,
+    ) -> tuple[Any, State]:
+        place = Place("", self.weight_decay) if place is None else place
+        if not place.name or place.name in self.adapted:
+            size = norm(parameter, place, f"{place.name!r} for LARS")
+            slope = norm(gradient, place, f"the gradient of {place.name!r} for LARS")
+            below = ops.add(ops.add(slope, ops.mul(size, place.weight_decay)), self.epsilon)
+            rate = ops.div(ops.mul(size, self.coefficient), below)
+            if self.use_clip:
+                rate = ops.minimum(ops.div(rate, learning_rate), 1.0)
+            gradient = ops.mul(self._decayed(parameter, gradient, place), in_dtype_of(gradient, rate))
+        return self.optimizer.update(
+            parameter, gradient, state, scalars, learning_rate, replace(place, weight_decay=0.0)
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        left_out = [p.name for p in self.parameters if p.name not in self.adapted]
+        own = {"epsilon": self.epsilon, "coefficient": self.coefficient, "use_clip": self.use_clip}
+        return {**own, "left_out": f"({', '.join(left_out)})", "optimizer": self.optimizer.rule}
+
+    @property
+    def rule(self) -> str:
+        """The rule in words; that of the optimizer inside names clipping, loss scaler and groups."""
+        return f"LARS({', '.join(f'{k}={v}' for k, v in self._settings().items())})"
+
+    def __repr__(self) -> str:
+        shown = {**self._settings(), "optimizer": self.optimizer}
+        return f"LARS({', '.join(f'{k}={v}' for k, v in shown.items())})"

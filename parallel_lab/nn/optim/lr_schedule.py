@@ -1,0 +1,410 @@
+"""Learning rates that change: schedules, and lists with one rate per step.
+
+    optimizer = nn.Momentum(net.trainable_params(), nn.CosineDecayLR(0.01, 0.1, decay_steps=100), 0.9)
+    rates = nn.cosine_decay_lr(0.01, 0.1, total_step=100, step_per_epoch=10, decay_epoch=10)
+    optimizer = nn.Momentum(net.trainable_params(), rates, 0.9)
+
+A schedule is called with the number of the step, from 0, and returns the rate. It runs on the host: a compiled program
+receives each step's rate as a value, so another schedule needs no other plan. Formulas: MindSpore's documentation,
+nn.ExponentialDecayLR and following, nn.exponential_decay_lr and following.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import checked, flag, integer, number
+from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...base.hooks import cells_at_once
+from ..cell import Cell
+from ..tensor.tensor import Tensor
+
+MOST_RATES = 10_000_000  # a longer list of rates is taken for an endless iterator
+
+
+class LearningRateSchedule(Cell):
+    """Base of schedules: override `construct(global_step)`, which gets the number of the step, from 0, and returns the
+    learning rate.
+    """
+
+    def construct(self, global_step: Any) -> Any:
+        return super().construct(global_step)
+
+    def __call__(self, global_step: Any) -> Any:
+        with cells_at_once():  # a rate is a number of this process, whatever the network is cut into
+            return super().__call__(global_step)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extend_repr()})"
+
+
+# ---- formulas, shared by the schedules and the lists; p counts steps or epochs ----
+
+
+def _exponential(rate: float, decay_rate: float, p: float) -> float:
+    return rate * decay_rate**p
+
+
+def _natural(rate: float, decay_rate: float, p: float) -> float:
+    return rate * math.exp(-decay_rate * p)
+
+
+def _inverse(rate: float, decay_rate: float, p: float) -> float:
+    return rate / (1 + decay_rate * p)
+
+
+def _cosine(min_lr: float, max_lr: float, p: float) -> float:
+    return min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(math.pi * min(p, 1)))
+
+
+def _polynomial(rate: float, end: float, power: float, now: int, decay: int, update: bool) -> float:
+    span = decay * max(math.ceil(now / decay), 1) if update else decay
+    return (rate - end) * (1 - min(now, span) / span) ** power + end
+
+
+# ---- schedules ----
+
+
+class _Decay(LearningRateSchedule):
+    """What the three decays share. `formula` is a function of (learning_rate, decay_rate, p)."""
+
+    formula: Callable[[float, float, float], float]
+
+    @checked(
+        learning_rate=number(0, above=True), decay_rate=number(0, above=True), decay_steps=integer(1), is_stair=flag
+    )
+    def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.decay_rate = decay_rate
+        self.decay_steps = decay_steps
+        self.is_stair = is_stair
+
+    def construct(self, global_step: Any) -> float:
+        step = _step(global_step)
+        p = step // self.decay_steps if self.is_stair else step / self.decay_steps
+        return type(self).formula(self.learning_rate, self.decay_rate, p)
+
+    def extend_repr(self) -> str:
+        return f"{self.learning_rate}, {self.decay_rate}, {self.decay_steps}, is_stair={self.is_stair}"
+
+
+class ExponentialDecayLR(_Decay):
+    """learning_rate * decay_rate ** p with p = step / decay_steps, rounded down if is_stair."""
+
+    formula = staticmethod(_exponential)
+
+
+class NaturalExpDecayLR(_Decay):
+    """learning_rate * exp(-decay_rate * p) with p = step / decay_steps, rounded down if is_stair.
+
+    So MindSpore's documentation; its code takes p = step (if is_stair, the last multiple of decay_steps up to it), as
+    `natural_exp_decay_lr` does.
+    """
+
+    formula = staticmethod(_natural)
+
+
+class InverseDecayLR(_Decay):
+    """learning_rate / (1 + decay_rate * p) with p = step / decay_steps, rounded down if is_stair."""
+
+    formula = staticmethod(_inverse)
+
+
+class CosineDecayLR(LearningRateSchedule):
+    """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * step / decay_steps)); from decay_steps on min_lr."""
+
+    @checked(min_lr=number(0), max_lr=number(0, above=True), decay_steps=integer(1))
+    def __init__(self, min_lr: float, max_lr: float, decay_steps: int) -> None:
+        super().__init__()
+        _check_bounds("CosineDecayLR", min_lr, max_lr)
+        self.min_lr, self.max_lr = min_lr, max_lr
+        self.decay_steps = decay_steps
+
+    def construct(self, global_step: Any) -> float:
+        return _cosine(self.min_lr, self.max_lr, _step(global_step) / self.decay_steps)
+
+    def extend_repr(self) -> str:
+        return f"{self.min_lr}, {self.max_lr}, {self.decay_steps}"
+
+
+class PolynomialDecayLR(LearningRateSchedule):
+    """(learning_rate - end_learning_rate) * (1 - step / decay_steps) ** power + end_learning_rate; from decay_steps on
+    end_learning_rate.
+
+    update_decay_steps  instead of ending, go on with the next multiple of decay_steps
+    """
+
+    @checked(
+        learning_rate=number(0, above=True),
+        end_learning_rate=number(0),
+        decay_steps=integer(1),
+        power=number(0, above=True),
+        update_decay_steps=flag,
+    )
+    def __init__(
+        self,
+        learning_rate: float,
+        end_learning_rate: float,
+        decay_steps: int,
+        power: float,
+        update_decay_steps: bool = False,
+    ) -> None:
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.end_learning_rate = end_learning_rate
+        self.decay_steps = decay_steps
+        self.power = power
+        self.update_decay_steps = update_decay_steps
+
+    def construct(self, global_step: Any) -> float:
+        return _polynomial(
+            self.learning_rate,
+            self.end_learning_rate,
+            self.power,
+            _step(global_step),
+            self.decay_steps,
+            self.update_decay_steps,
+        )
+
+    def extend_repr(self) -> str:
+        return (
+            f"{self.learning_rate}, {self.end_learning_rate}, {self.decay_steps}, {self.power}, "
+            f"update_decay_steps={self.update_decay_steps}"
+        )
+
+
+class WarmUpLR(LearningRateSchedule):
+    """learning_rate * step / warmup_steps; from warmup_steps on learning_rate. The first step has rate 0."""
+
+    @checked(learning_rate=number(0), warmup_steps=integer(1))
+    def __init__(self, learning_rate: float, warmup_steps: int) -> None:
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+
+    def construct(self, global_step: Any) -> float:
+        return self.learning_rate * min(_step(global_step) / self.warmup_steps, 1)
+
+    def extend_repr(self) -> str:
+        return f"{self.learning_rate}, {self.warmup_steps}"
+
+
+class _Listed(LearningRateSchedule):
+    """The i-th step takes the i-th of a list of rates."""
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        super().__init__()
+        self.rates = tuple(rates)
+
+    def construct(self, global_step: Any) -> float:
+        step = _step(global_step)
+        if step >= len(self.rates):
+            given = f"step {step} of a list with {len(self.rates)} rates"
+            raise ArgumentError(
+                given,
+                where="learning_rate",
+                allowed="One rate per step",
+                hint="Give a longer list, or train fewer steps",
+            )
+        return self.rates[step]
+
+    def extend_repr(self) -> str:
+        return f"{len(self.rates)} rates: {shorten(list(self.rates[:4]))}"
+
+
+# ---- lists: one rate per step, the same in all steps of an epoch ----
+
+
+def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
+    """learning_rates[t] for the steps from milestone[t - 1] to milestone[t] - 1; milestone[-1] rates.
+
+    >>> piecewise_constant_lr([2, 5], [0.1, 0.05])
+    [0.1, 0.1, 0.05, 0.05, 0.05]
+    """
+    where = "piecewise_constant_lr"
+    for name, value in (("milestone", milestone), ("learning_rates", learning_rates)):
+        if not isinstance(value, (list, tuple)):
+            raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A list or tuple")
+    if len(milestone) != len(learning_rates):
+        given = f"{len(milestone)} milestones and {len(learning_rates)} learning rates"
+        raise ArgumentError(given, where=where, allowed="As many rates as milestones")
+    rates: list[float] = []
+    for i, (end, rate) in enumerate(zip(milestone, learning_rates, strict=True)):
+        if integer(1)(where, f"milestone[{i}]", end) < len(rates):
+            raise ArgumentError(
+                f"milestone[{i}]={end} after {milestone[i - 1]}", where=where, allowed="Milestones that grow"
+            )
+        rates += [number(0)(where, f"learning_rates[{i}]", rate)] * (end - len(rates))
+    return rates
+
+
+RATE = number(0, above=True)
+STEPS = {"total_step": integer(1), "step_per_epoch": integer(1)}
+
+
+def _epochs(total_step: int, step_per_epoch: int) -> list[int]:
+    """The epoch that each step belongs to."""
+    return [step // step_per_epoch for step in range(total_step)]
+
+
+def _decays(decay_epoch: int, is_stair: bool) -> Callable[[int], float]:
+    """epoch -> epoch / decay_epoch, rounded down if is_stair."""
+    return (lambda epoch: epoch // decay_epoch) if is_stair else (lambda epoch: epoch / decay_epoch)
+
+
+@checked(learning_rate=RATE, decay_rate=RATE, **STEPS, decay_epoch=integer(1), is_stair=flag)
+def exponential_decay_lr(
+    learning_rate: float,
+    decay_rate: float,
+    total_step: int,
+    step_per_epoch: int,
+    decay_epoch: int,
+    is_stair: bool = False,
+) -> list[float]:
+    """learning_rate * decay_rate ** (epoch / decay_epoch) per step, the quotient rounded down if is_stair; epoch = step
+    // step_per_epoch.
+    """
+    p = _decays(decay_epoch, is_stair)
+    return [_exponential(learning_rate, decay_rate, p(epoch)) for epoch in _epochs(total_step, step_per_epoch)]
+
+
+@checked(learning_rate=RATE, decay_rate=RATE, **STEPS, decay_epoch=integer(1), is_stair=flag)
+def natural_exp_decay_lr(
+    learning_rate: float,
+    decay_rate: float,
+    total_step: int,
+    step_per_epoch: int,
+    decay_epoch: int,
+    is_stair: bool = False,
+) -> list[float]:
+    """learning_rate * exp(-decay_rate * epoch) per step; epoch = step // step_per_epoch, if is_stair the last multiple
+    of decay_epoch up to it.
+    """
+    unit = decay_epoch if is_stair else 1
+    return [_natural(learning_rate, decay_rate, epoch // unit * unit) for epoch in _epochs(total_step, step_per_epoch)]
+
+
+@checked(learning_rate=RATE, decay_rate=RATE, **STEPS, decay_epoch=integer(1), is_stair=flag)
+def inverse_decay_lr(
+    learning_rate: float,
+    decay_rate: float,
+    total_step: int,
+    step_per_epoch: int,
+    decay_epoch: int,
+    is_stair: bool = False,
+) -> list[float]:
+    """learning_rate / (1 + decay_rate * epoch / decay_epoch) per step, the quotient rounded down if is_stair; epoch =
+    step // step_per_epoch.
+    """
+    p = _decays(decay_epoch, is_stair)
+    return [_inverse(learning_rate, decay_rate, p(epoch)) for epoch in _epochs(total_step, step_per_epoch)]
+
+
+@checked(min_lr=number(0), max_lr=RATE, **STEPS, decay_epoch=integer(1))
+def cosine_decay_lr(
+    min_lr: float, max_lr: float, total_step: int, step_per_epoch: int, decay_epoch: int
+) -> list[float]:
+    """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * epoch / decay_epoch)) per step, from decay_epoch on min_lr; epoch
+    = step // step_per_epoch.
+    """
+    _check_bounds("cosine_decay_lr", min_lr, max_lr)
+    return [_cosine(min_lr, max_lr, epoch / decay_epoch) for epoch in _epochs(total_step, step_per_epoch)]
+
+
+@checked(
+    learning_rate=RATE,
+    end_learning_rate=number(0),
+    **STEPS,
+    decay_epoch=integer(1),
+    power=RATE,
+    update_decay_epoch=flag,
+)
+def polynomial_decay_lr(
+    learning_rate: float,
+    end_learning_rate: float,
+    total_step: int,
+    step_per_epoch: int,
+    decay_epoch: int,
+    power: float,
+    update_decay_epoch: bool = False,
+) -> list[float]:
+    """(learning_rate - end_learning_rate) * (1 - epoch / decay_epoch) ** power + end_learning_rate per step; epoch =
+    step // step_per_epoch.
+
+    update_decay_epoch  instead of ending at decay_epoch, go on with its next multiple
+    """
+    return [
+        _polynomial(learning_rate, end_learning_rate, power, epoch, decay_epoch, update_decay_epoch)
+        for epoch in _epochs(total_step, step_per_epoch)
+    ]
+
+
+@checked(learning_rate=number(0), **STEPS, warmup_epoch=integer(1))
+def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup_epoch: int) -> list[float]:
+    """learning_rate * epoch / warmup_epoch per step, from warmup_epoch on learning_rate; epoch = step //
+    step_per_epoch.
+    """
+    return [learning_rate * min(epoch / warmup_epoch, 1) for epoch in _epochs(total_step, step_per_epoch)]
+
+
+# ---- what an optimizer is given ----
+
+
+def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | Callable[[int], Any]:
+    """A learning rate as an optimizer keeps it: a number, or something that gives the rate of a step.
+
+    value  number, Tensor of one number, schedule or function of the step; or a 1-D Tensor, array, list or other
+           iterable with one rate per step
+    Raises ArgumentTypeError, ArgumentError.
+    """
+    allowed = "A number, at least 0, a LearningRateSchedule, or one number per step"
+    if isinstance(value, Tensor):
+        value = value.asnumpy()
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, np.ndarray) and value.ndim > 1:
+        raise ArgumentError(f"{name} of shape {value.shape}", where=where, allowed=allowed)
+    if isinstance(value, Cell) or (callable(value) and not isinstance(value, type)):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, dict)):
+        rates = list(itertools.islice(value, MOST_RATES + 1))
+        if len(rates) > MOST_RATES or not rates:
+            given = "no rates" if not rates else f"more than {MOST_RATES} rates"
+            raise ArgumentError(
+                f"{name} with {given}",
+                where=where,
+                allowed="One rate per step",
+                hint="For endless rates use a schedule",
+            )
+        return _Listed([number(0)(where, f"{name}[{i}]", rate) for i, rate in enumerate(rates)])
+    return number(0)(where, name, value)
+
+
+def rate_at(rate: float | Callable[[int], Any], step: int, where: str) -> float:
+    """The learning rate of one step, checked. Raises ArgumentTypeError, ArgumentError for an invalid rate."""
+    if isinstance(rate, float):
+        return rate
+    found = rate(step)
+    found = found.asnumpy() if isinstance(found, Tensor) else found
+    if isinstance(found, np.ndarray) and found.size == 1:
+        found = found.item()
+    return number(0)(where, f"the learning rate of step {step}", found)
+
+
+# ---- checks ----
+
+
+def _step(global_step: Any) -> int:
+    value = global_step.asnumpy() if isinstance(global_step, Tensor) else global_step
+    return int(np.asarray(value).reshape(()))
+
+
+def _check_bounds(where: str, min_lr: float, max_lr: float) -> None:
+    if min_lr >= max_lr:
+        raise ArgumentError(f"min_lr={min_lr} and max_lr={max_lr}", where=where, allowed="max_lr above min_lr")

@@ -1,0 +1,561 @@
+"""`Optimizer`, the base of optimizers: one update rule each, for arrays, Tensors and traced values alike.
+
+    optimizer = nn.Momentum(net.trainable_params(), learning_rate=0.2, momentum=0.1)
+    loss, grads = value_and_grad(forward, None, optimizer.parameters)(x, y)
+    optimizer(grads)
+
+`update(parameter, gradient, state, scalars, learning_rate, place)` is pure and made of operators: called with arrays it
+computes, called in a trace it is recorded. Every state has the shape of its parameter, so a slice of a state belongs to
+the same slice of its parameter, and a rank can update what it holds. A rule that needs a norm of the whole asks
+`place.total` for it. What all gradients go through before the rule (loss scale, clipping) is `prepared`. The rules are
+in `rules.py` and `lars.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.checks import instance, number
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldError, shorten
+from ...base.hooks import current_tracer, current_world
+from ...layout.slices import cut, gather_full, is_cut, same_slices
+from ...layout.tensor_layout import TensorLayout
+from ...ops.kernels.threads import keep_freed_memory
+from ...ops.machine.primitive import check_target, refuse_placement
+from ..tensor.arithmetic import Arithmetic
+from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
+from .amp import LossScaler, nonfinite, unscaled
+from .clip import GradientClip
+from .global_norm import Place, RankTotals, Totals
+from .lr_schedule import as_schedule, rate_at
+from .parameter_groups import groups_of, in_order, trained_parameters
+from .weight_groups import check_grouping_in_context, owners_in_context
+
+# the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
+LEARNING_RATE = "learning_rate"
+
+State = dict[str, Any]
+Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+Rate = float | Sequence[float] | Tensor | Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class _Like:
+    """A shape and a dtype, for `initial_state`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What holds for one parameter: its factor of weight decay, and the scalar state with its learning rate."""
+
+    weight_decay: float
+    rate: str
+
+
+def plain_number(value: Any) -> Any:
+    """The number of a 0-d Tensor; anything else as it is."""
+    return value.item() if isinstance(value, Tensor) and not value.shape else value
+
+
+class Optimizer:
+    """Base of optimizers.
+
+    params         Parameters with different names; those without requires_grad are ignored. Or groups, as in
+                   MindSpore: a list of dicts {"params": [...], "lr": rate, "weight_decay": factor}, the last two where
+                   they differ from the optimizer's, and perhaps one {"order_params": [...]}, which says in which order
+                   the gradients come
+    learning_rate  number, at least 0; a schedule or function of the step (from 0); or a list or 1-D Tensor with one
+                   rate per step
+    weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). Without
+                   groups, parameters whose names contain "beta" or "gamma" have none, as in MindSpore: those of
+                   normalisation layers
+    loss_scale     the loss was multiplied by this; gradients are divided by it
+    clip           a `GradientClip`: clip gradients before weight decay
+    loss_scaler    a `LossScaler` (amp.py): gradients are divided by its scale, and a step whose gradients are not
+                   finite changes nothing. In a plan it also multiplies the loss; with eager steps the loss is
+                   multiplied by hand, with loss_scaler.scale(loss)
+
+    Attributes: `parameters` (a ParameterTuple), `learning_rate` (may be changed between steps), `global_step` (steps
+    taken, skipped ones too), `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a
+    compiled step: which slices the states of a parameter are). With optimizer parallel in data_parallel mode a rank
+    keeps the states of the parameters that it updates; `state_owners` names the ranks that hold the others. Subclasses
+    define `update` and, if they keep states, `state_names`; `can_be_grouped` says whether they work in that form.
+    Raises OptimizerParallelError (a RuntimeError) where enable_parallel_optimizer is set and cannot work.
+    """
+
+    state_names: tuple[str, ...] = ()
+    can_be_grouped = False
+
+    def __init__(
+        self,
+        params: Params,
+        learning_rate: Rate,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        *,
+        clip: GradientClip | None = None,
+        loss_scaler: LossScaler | None = None,
+    ) -> None:
+        where = type(self).__name__
+        self.weight_decay = number(0)(where, "weight_decay", plain_number(weight_decay))
+        self.loss_scale = number(0, above=True)(where, "loss_scale", plain_number(loss_scale))
+        self.clip = (instance(GradientClip, "A GradientClip") | None)(where, "clip", clip)
+        self.loss_scaler = (instance(LossScaler, "A LossScaler") | None)(where, "loss_scaler", loss_scaler)
+        self._rates: dict[str, Any] = {}
+        self.learning_rate = learning_rate
+        self._settings_by_name: dict[str, _Setting] = {}
+        self._groups: list[tuple[str, ...]] = []
+        self.parameters = ParameterTuple(self._grouped(params))
+        self.global_step = 0
+        self._states: list[State] | None = None
+        self._scalars: dict[np.dtype, State] = {}
+        self.state_layouts: dict[str, TensorLayout] = {}
+        self.state_owners: dict[str, int] = {}
+        check_grouping_in_context(self)
+
+    # ---- where it runs ----
+
+    _target: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """ "CPU", "GPU" or "Ascend": where the update was asked to run; None: wherever the parameters are.
+
+        Setting it is kept; all ranks compute on this machine's processors, and a step raises NotBuiltYet.
+        """
+        return self._target
+
+    @target.setter
+    def target(self, value: str) -> None:
+        self._target = check_target(f"{type(self).__name__}.target", value)
+
+    # ---- learning rates ----
+
+    @property
+    def learning_rate(self) -> Any:
+        """The number or schedule for the parameters without a rate of their own."""
+        return self._rates[LEARNING_RATE]
+
+    @learning_rate.setter
+    def learning_rate(self, value: Rate) -> None:
+        self._rates[LEARNING_RATE] = as_schedule(value, type(self).__name__)
+
+    def set_rate(self, kind: str, value: Rate) -> None:
+        """Change one of the rates that `rates` names: that of a group too. Raises ArgumentError."""
+        if kind not in self._rates:
+            raise ArgumentError(
+                f"unknown rate {kind!r}", where=type(self).__name__, allowed=f"One of {', '.join(self._rates)}"
+            )
+        self._rates[kind] = as_schedule(value, type(self).__name__)
+
+    def rates(self, step: int) -> dict[str, float]:
+        """The learning rates of step `step` (from 0): {scalar state: rate}; "learning_rate" is the optimizer's own.
+        Raises ArgumentError.
+        """
+        return {kind: rate_at(rate, step, type(self).__name__) for kind, rate in self._rates.items()}
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether a learning rate depends on the step."""
+        return any(not isinstance(rate, float) for rate in self._rates.values())
+
+    def rate_name(self, name: str) -> str:
+        """The scalar state with the learning rate of parameter `name`."""
+        return self._settings_by_name[name].rate
+
+    def get_lr(self) -> float | tuple[float, ...]:
+        """The learning rate of the next eager step; with groups that have rates of their own, one per parameter."""
+        rates = self.rates(self.global_step)
+        if len(rates) == 1:
+            return rates[LEARNING_RATE]
+        return tuple(rates[self.rate_name(p.name)] for p in self.parameters)
+
+    # ---- the rule ----
+
+    def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
+        """The states of a parameter before the first step: zeros of its shape. parameter: anything with `shape` and
+        `dtype`.
+        """
+        return {name: np.zeros(tuple(parameter.shape), np.dtype(str(parameter.dtype))) for name in self.state_names}
+
+    def scalar_state(self) -> dict[str, float]:
+        """The values that all parameters share, before the first step."""
+        return {}
+
+    def initial_scalars(self) -> dict[str, float]:
+        """Every scalar state of a plan before its first step: rates, what `scalar_state` names, and the loss
+        scaler's.
+        """
+        return {**self.rates(0), **self.scalar_state(), **(self.loss_scaler.scalar_state() if self.loss_scaler else {})}
+
+    def update_scalars(self, scalars: State) -> State:
+        """The shared values of this step from those of the last one. Called once per step, before the parameters."""
+        return dict(scalars)
+
+    def prepared(self, gradients: dict[str, Any], totals: Totals, scale: Any = None) -> dict[str, Any]:
+        """What the rules are given: gradients without loss scale, clipped.
+
+        gradients  {parameter: its gradient, or one rank's slice of it}
+        totals     sums over the slices of a parameter
+        scale      the loss scaler's scale in this step: () or None
+        """
+        if self._target is not None:
+            refuse_placement(f"{type(self).__name__}.target", self._target)
+        done = {}
+        for name, gradient in gradients.items():
+            totals.at(name)
+            gradient = gradient if scale is None else unscaled(gradient, scale)
+            done[name] = gradient if self.loss_scale == 1 else ops.mul(gradient, 1 / self.loss_scale)
+        return done if self.clip is None else self.clip.clipped(done, totals)
+
+    def update(
+        self,
+        parameter: Any,
+        gradient: Any,
+        state: State,
+        scalars: State,
+        learning_rate: Any,
+        place: Place | None = None,
+    ) -> tuple[Any, State]:
+        """One step of one parameter: (new values, new states).
+
+        parameter, gradient, states  arrays, Tensors or traced values of one shape and dtype; the gradient as `prepared`
+                                     gave it
+        scalars, learning_rate       0-d values of that dtype
+        place                        which parameter it is; default: a whole one with the optimizer's weight decay
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no update rule")
+
+    def place(self, name: str, totals: Totals) -> Place:
+        """What `update` is told about parameter `name`."""
+        return Place(name, self._settings_by_name[name].weight_decay, lambda local, why: totals.total(name, local, why))
+
+    def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
+        """The gradient with weight decay."""
+        decay = self.weight_decay if place is None else place.weight_decay
+        return gradient if decay == 0 else ops.add(gradient, ops.mul(parameter, decay))
+
+    # ---- a step, at once ----
+
+    def __call__(self, grads: Sequence[Any]) -> None:
+        """Update every parameter in place with its gradient. grads: one Tensor or array per parameter, in the order of
+        `parameters`.
+
+        In a function that is compiled, with the gradients that were made there: the update is written down and belongs
+        to the plan. On a rank whose Parameters hold slices, with the slices of the gradients that a compiled
+        `value_and_grad` returned: it updates what it holds.
+        """
+        tracer = current_tracer.get()
+        if tracer is not None:
+            tracer.update(self, self._one_each(grads))
+            return
+        gradients = self._gradients(grads)
+        if not gradients:
+            return
+        keep_freed_memory()  # the next step will need as much again
+        cuts = {p.name: p.layout for p in self.parameters if p.layout is not None}
+        scaler, totals = self.loss_scaler, RankTotals(cuts) if cuts else Totals()
+        rates = self.rates(self.global_step)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore") if scaler else nullcontext():
+            finite = not (scaler and scaler.drop_overflow_update) or bool(nonfinite(gradients, totals) == 0)
+            if finite:
+                self._step(
+                    self.prepared(gradients, totals, np.float32(scaler.scale_value) if scaler else None), rates, totals
+                )
+        if scaler:
+            scaler.adjust(finite)
+        self.global_step += 1
+
+    def _gradients(self, grads: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The gradients of the parameters that are still trained, checked."""
+        where, arrays = type(self).__name__, {}
+        for parameter, gradient in zip(self.parameters, self._one_each(grads), strict=True):
+            if (
+                isinstance(gradient, RankTensor)
+                and is_cut(gradient.layout)
+                and not same_slices(gradient.layout, parameter.layout)
+            ):
+                gradient = gradient.full()
+                if parameter.layout is not None:
+                    gradient = cut(gradient.asnumpy(), parameter.layout, current_world().rank)
+            array = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient, parameter.dtype)
+            if array.shape != parameter.shape:
+                raise ShapeError(
+                    f"the gradient of {parameter.name!r} has shape {array.shape}",
+                    where=where,
+                    allowed=f"Shape {parameter.shape}",
+                )
+            if parameter.requires_grad:
+                arrays[parameter.name] = array
+        return arrays
+
+    def _one_each(self, grads: Any) -> Sequence[Any]:
+        """`grads`, checked to be one per parameter."""
+        where = type(self).__name__
+        if isinstance(grads, (Arithmetic, np.ndarray)) or not isinstance(grads, Sequence):
+            raise ArgumentTypeError(
+                f"gradients {shorten(grads)}", where=where, allowed="A list or tuple with one gradient per parameter"
+            )
+        if len(grads) != len(self.parameters):
+            raise ShapeError(
+                f"got {len(grads)} gradients", where=where, allowed=f"{len(self.parameters)}, one per parameter"
+            )
+        return grads
+
+    def _step(self, gradients: dict[str, Any], rates: dict[str, float], totals: Totals) -> None:
+        owners = owners_in_context(self.parameters)
+        rank = current_world().rank if owners else 0
+        states = self._states_as_parameters(owners)
+        for dtype in dict.fromkeys(p.dtype for p in self.parameters):
+            self._scalars[dtype] = self.update_scalars(self.shared_state(dtype))
+        for i, parameter in enumerate(self.parameters):
+            name = parameter.name
+            if name in gradients and owners.get(name, rank) == rank:
+                rate = np.asarray(rates[self.rate_name(name)], parameter.dtype)
+                given = (parameter.asnumpy(), gradients[name], states[i], self._scalars[parameter.dtype], rate)
+                new, states[i] = self.update(*given, self.place(name, totals))
+                parameter.adopt(np.asarray(new))
+        for name, owner in sorted(owners.items(), key=lambda item: item[1]):  # in the order of the owners
+            parameter = next(p for p in self.parameters if p.name == name)
+            if name in gradients:
+                parameter.adopt(
+                    current_world().comm.broadcast(parameter.asnumpy(), root=owner, tag=f"new value of {name}")
+                )
+
+    def _eager_states(self) -> list[State]:
+        """The states; those that are not there yet begin as what the parameters hold."""
+        if self._states is None:
+            self._states = [{} for _ in self.parameters]
+        for i, p in enumerate(self.parameters):
+            if not self._states[i] and not self._held_elsewhere(p.name):
+                self._states[i] = self.initial_state(p)
+                self._note_layout(p)
+        return self._states
+
+    def _states_as_parameters(self, owners: dict[str, int]) -> list[State]:
+        """The states of the slices that the parameters hold. Where a state is held in another layout or by another
+        rank, every rank has to call this.
+
+        owners  {parameter: the only rank that needs its states}
+        """
+        for i, p in enumerate(self.parameters):
+            had, wanted = self.state_owners.get(p.name), owners.get(p.name)
+            if had != wanted:
+                if had is not None:
+                    self._states[i] = self._shared_by(had, i)
+                elif p.name in self.state_layouts:  # while every rank still has its slice
+                    self._states[i] = self._gathered(i)
+                    del self.state_layouts[p.name]
+                self._note_owner(p.name, wanted)
+        states = self._eager_states()
+        for i, p in enumerate(self.parameters):
+            if not same_slices(self.state_layouts.get(p.name), p.layout):
+                whole = self._gathered(i)
+                states[i] = (
+                    whole if p.layout is None else {k: cut(v, p.layout, current_world().rank) for k, v in whole.items()}
+                )
+                self._note_layout(p)
+        return states
+
+    def _gathered(self, i: int) -> State:
+        """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
+        p = self.parameters[i]
+        have = self.state_layouts.get(p.name)
+        return {
+            kind: gather_full(v, p.full_shape, have, tag=f"{kind} of {p.name}") for kind, v in self._states[i].items()
+        }
+
+    def _note_layout(self, p: Parameter) -> None:
+        self.state_layouts.pop(p.name, None)
+        if p.layout is not None:
+            self.state_layouts[p.name] = p.layout
+
+    # ---- states that one rank alone holds ----
+
+    def _note_owner(self, name: str, owner: int | None) -> None:
+        """From now on `owner` alone holds the states of a parameter; None: every rank does."""
+        self.state_owners.pop(name, None)
+        if owner is not None:
+            self.state_owners[name] = owner
+            if self._states is not None and current_world() is not None and self._held_elsewhere(name):
+                self._states[[p.name for p in self.parameters].index(name)] = {}
+
+    def _held_elsewhere(self, name: str) -> bool:
+        owner, world = self.state_owners.get(name), current_world()
+        return owner is not None and (world is None or world.rank != owner)
+
+    def _shared_by(self, owner: int, i: int) -> State:
+        """The states of parameter number i, from the rank that holds them: every rank has to call this. Raises
+        WorldError outside of their world.
+        """
+        parameter, world = self.parameters[i], current_world()
+        mine = {} if self._states is None else self._states[i]
+        if world is None or owner >= world.world_size:
+            if mine:
+                return mine
+            what = f"the states of {parameter.name!r} are held by rank {owner} alone"
+            raise WorldError(what, where=type(self).__name__, hint="Call it in the run that trained, on every rank")
+        like = self.initial_state(_Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
+        return {
+            kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}")
+            for kind, start in like.items()
+        }
+
+    # ---- what a compiled step keeps here ----
+
+    def take_states(
+        self, slices: dict[str, tuple[tuple[int, ...], TensorLayout]], rank: int, owners: dict[str, int] | None = None
+    ) -> dict[str, State]:
+        """The states of parameters as `rank` holds them: {name: {state: slice}}.
+
+        slices  {parameter: (its whole shape, the layout wanted)}
+        owners  {parameter: the only rank that needs its states}: the others get none
+
+        States that are held in another layout are gathered first, those that another rank alone holds are sent: every
+        rank of the world has to call this.
+        """
+        found: dict[str, State] = {}
+        owners = owners or {}
+        for i, parameter in enumerate(self.parameters):
+            if parameter.name not in slices:
+                continue
+            shape, want = slices[parameter.name]
+            have = self.state_layouts.get(parameter.name)
+            had, needs = self.state_owners.get(parameter.name), owners.get(parameter.name)
+            mine = {} if self._states is None else self._states[i]
+            if had is not None and had != needs:
+                mine, have = self._shared_by(had, i), None
+            elif mine and have is not None and not have.same_placement(want):
+                mine, have = self._gathered(i), None
+            if needs is not None and needs != rank:
+                continue
+            if not mine:
+                # what a state starts as does not depend on where it lies
+                mine = self.initial_state(_Like(want.slice_shape(shape), parameter.dtype))
+            elif have is None and is_cut(want):
+                mine = {k: cut(v, want, rank) for k, v in mine.items()}
+            found[parameter.name] = dict(mine)
+        return found
+
+    def keep_states(
+        self,
+        found: dict[str, State],
+        layouts: dict[str, TensorLayout],
+        scalars: dict[str, State],
+        owners: dict[str, int] | None = None,
+    ) -> None:
+        """The states after a step: of each parameter, and by dtype those that all share.
+
+        owners  {parameter: the only rank that holds its states}
+        """
+        if self._states is None:
+            self._states = [{} for _ in self.parameters]
+        for name, owner in (owners or {}).items():
+            self._note_owner(name, owner)
+        for i, parameter in enumerate(self.parameters):
+            if parameter.name in found:
+                if parameter.name not in (owners or {}):
+                    self._note_owner(parameter.name, None)
+                self._states[i] = found[parameter.name]
+                self.state_layouts.pop(parameter.name, None)
+                if is_cut(layouts[parameter.name]):
+                    self.state_layouts[parameter.name] = layouts[parameter.name]
+        for dtype, state in scalars.items():
+            self._scalars[np.dtype(dtype)] = state
+
+    def shared_state(self, dtype: Any) -> State:
+        """The values that all parameters share, as the last step left them, for parameters of this dtype."""
+        dtype = np.dtype(dtype)
+        return self._scalars.get(dtype) or {
+            name: np.asarray(value, dtype) for name, value in self.scalar_state().items()
+        }
+
+    @property
+    def states(self) -> dict[str, dict[str, np.ndarray]]:
+        """{parameter name: {state name: array}} as the eager steps left them; without those that another rank alone
+        holds.
+        """
+        states = zip(self.parameters, self._eager_states(), strict=True)
+        return {p.name: dict(state) for p, state in states if state or not self._held_elsewhere(p.name)}
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """{name: value} of the shared values as the eager steps left them, in the first parameter's dtype."""
+        return {name: float(value) for name, value in self.shared_state(self.parameters[0].dtype).items()}
+
+    # ---- parameters and groups ----
+
+    def _grouped(self, params: Any) -> list[Parameter]:
+        """The parameters in order; notes the settings of each."""
+        where = type(self).__name__
+        if isinstance(params, (Tensor, str, dict)) or not isinstance(params, Iterable):
+            raise ArgumentTypeError(
+                f"params={shorten(params)}",
+                where=where,
+                allowed="A list of Parameters, for instance net.trainable_params()",
+            )
+        params = list(params)
+        if not any(isinstance(one, dict) for one in params):
+            found = trained_parameters(where, params)
+            for p in found:
+                spared = "beta" in p.name or "gamma" in p.name
+                self._settings_by_name[p.name] = _Setting(0.0 if spared else self.weight_decay, LEARNING_RATE)
+            return found
+        groups, order = groups_of(where, params)
+        found = trained_parameters(where, [p for group in groups for p in group["params"]])
+        trained = {p.name for p in found}
+        for group in groups:
+            rate = LEARNING_RATE
+            if "lr" in group:
+                rate = f"{LEARNING_RATE}.{len(self._rates)}"
+                self._rates[rate] = as_schedule(group["lr"], where, "lr")
+            decay = number(0)(where, "weight_decay", plain_number(group.get("weight_decay", self.weight_decay)))
+            names = tuple(p.name for p in group["params"] if p.name in trained)
+            self._groups.append(names)
+            self._settings_by_name.update(dict.fromkeys(names, _Setting(decay, rate)))
+        return found if order is None else in_order(where, found, order)
+
+    # ---- text ----
+
+    def _settings(self) -> dict[str, Any]:
+        """What `repr` shows after the learning rate."""
+        return {"weight_decay": self.weight_decay, "loss_scale": self.loss_scale}
+
+    @property
+    def rule(self) -> str:
+        """The update rule in words, without learning rates and loss scale, which are values of the program. Equal rules
+        make equal plans.
+        """
+        shown = {k: str(v) for k, v in self._settings().items()}
+        if self.clip is not None:
+            shown["clip"] = str(self.clip)
+        if self.loss_scaler is not None:
+            shown["loss_scaler"] = self.loss_scaler.rule
+        if self._groups:
+            firsts = [(", ".join(names), self._settings_by_name[names[0]]) for names in self._groups if names]
+            shown["groups"] = (
+                "[" + "; ".join(f"{names}: weight_decay={one.weight_decay}, {one.rate}" for names, one in firsts) + "]"
+            )
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in shown.items())})"
+
+    def __repr__(self) -> str:
+        shown = {LEARNING_RATE: self.learning_rate, **self._settings()}
+        shown.update(
+            (name, value)
+            for name, value in (("clip", self.clip), ("loss_scaler", self.loss_scaler))
+            if value is not None
+        )
+        groups = f" in {len(self._groups)} groups" if self._groups else ""
+        return (
+            f"{type(self).__name__}({len(self.parameters)} parameters{groups}, "
+            f"{', '.join(f'{k}={v}' for k, v in shown.items())})"
+        )

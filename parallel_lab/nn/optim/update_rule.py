@@ -1,0 +1,174 @@
+"""`@update_rule`: an optimizer, declared by its formula.
+
+    @update_rule(rate(0.1), real("momentum", AT_LEAST_0), WEIGHT_DECAY, LOSS_SCALE, states={"moments": 0.0})
+    def Momentum(h, p, g, moments):
+        \"\"\"Gradient descent with momentum. ...\"\"\"
+        velocity = moments * h.momentum + g
+        return descend(p, velocity, h.rate), velocity
+
+The function becomes the public class, an `Optimizer`: the declared arguments are those of its constructor, in order,
+after `params`, and attributes of its instances; the function's text is the class's.
+
+The rule is pure: from the parameter `p`, its gradient `g` and its states, in the order of their declaration, it gives
+the new parameter and the new states. `h` (`Given`) has the hyperparameters and what holds for this step. Called with
+arrays it computes, called with the values of a trace it is recorded, so it is written with operators.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import Check
+from .global_norm import Place, norm
+from .optimizer import Optimizer, State, plain_number
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an optimizer's constructor.
+
+    check  what it may be; None: the base checks and keeps it
+    kept   False: accepted for MindSpore's sake, without effect
+    """
+
+    name: str
+    kind: str
+    default: Any = inspect.Parameter.empty
+    check: Check | None = None
+    kept: bool = True
+
+
+WEIGHT_DECAY = Argument("weight_decay", "float", 0.0)
+LOSS_SCALE = Argument("loss_scale", "float", 1.0)
+
+
+class Given:
+    """What a rule is given beside parameter, gradient and states.
+
+    rate       the learning rate, () in the parameter's dtype
+    scalars    the shared values of this step by name, () each
+    Hyperparameters are attributes: `h.momentum`.
+    """
+
+    def __init__(self, optimizer: Optimizer, rate: Any, scalars: State, place: Place) -> None:
+        self.optimizer, self.rate, self.scalars, self.place = optimizer, rate, scalars, place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optimizer, name)
+
+    def decayed(self, parameter: Any, x: Any) -> Any:
+        """x + weight_decay * parameter."""
+        return self.optimizer._decayed(parameter, x, self.place)
+
+    def norm(self, x: Any, what: str) -> Any:
+        """L2 norm of the whole parameter, of which `x` may be a rank's slice.  what: with "{}" for its name."""
+        return norm(x, self.place, what.format(repr(self.place.name)))
+
+
+def _told(
+    called: str, error: TypeError, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """What is wrong with a call, as Python says it: with all the arguments that are missing, not only the first."""
+    required = [p.name for p in signature.parameters.values() if p.default is p.empty and p.name != "self"]
+    missing = [repr(name) for name in required[len(args) :] if name not in kwargs]
+    if not missing or not str(error).startswith("missing"):
+        return f"{called} {error}"
+    last = f"{', ' if len(missing) > 2 else ' '}and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+    return f"{called} missing {len(missing)} required positional argument{'s' * (len(missing) > 1)}: {last}"
+
+
+def update_rule(
+    *arguments: Argument,
+    states: dict[str, Any] | Callable[[Any], dict[str, Any]],
+    shared: Callable[[Any], dict[str, tuple[float, Callable]]] = lambda h: {},
+    decoupled: bool = False,
+    can_be_grouped: bool = False,
+    check: Callable[[Optimizer], None] = lambda optimizer: None,
+) -> Callable[[Callable], type[Optimizer]]:
+    """Declare an optimizer by its rule: see the text of this file.
+
+    states          {state: number that every element starts with}, or a function of the optimizer that gives them
+    shared          function of the optimizer -> {value that all parameters share: (its start, function from one step's
+                    to the next's)}
+    decoupled       the rule adds weight decay where it wants it (`h.decayed`), not to the gradient
+    can_be_grouped  it works in weight groups, MindSpore's optimizer parallel in data_parallel mode
+    check           what hyperparameters must fulfil together
+    """
+    of_base = ("clip", "loss_scaler", *(a.name for a in arguments if a in (WEIGHT_DECAY, LOSS_SCALE)))
+    own = [a for a in arguments if a.check is not None]
+    positional, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.Signature(
+        [
+            inspect.Parameter("self", positional),
+            inspect.Parameter("params", positional, annotation="Params"),
+            *[inspect.Parameter(a.name, positional, default=a.default, annotation=a.kind) for a in arguments],
+            inspect.Parameter("clip", named, default=None, annotation="GradientClip | None"),
+            inspect.Parameter("loss_scaler", named, default=None, annotation="LossScaler | None"),
+        ],
+        return_annotation=None,
+    )
+
+    def declare(rule: Callable) -> type[Optimizer]:
+        class Declared(Optimizer):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                try:
+                    bound = signature.bind(self, *args, **kwargs)
+                except TypeError as error:
+                    raise TypeError(_told(f"{rule.__name__}.__init__()", error, signature, args, kwargs)) from None
+                bound.apply_defaults()
+                given = bound.arguments
+                super().__init__(given["params"], given["learning_rate"], **{name: given[name] for name in of_base})
+                for a in own:
+                    value = a.check(rule.__name__, a.name, plain_number(given[a.name]))
+                    if a.kept:
+                        setattr(self, a.name, value)
+                check(self)
+                self._starts = states(self) if callable(states) else states
+                self.state_names = tuple(self._starts)
+
+            def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
+                shape, dtype = tuple(parameter.shape), np.dtype(str(parameter.dtype))
+                return {name: np.full(shape, start, dtype) for name, start in self._starts.items()}
+
+            def scalar_state(self) -> dict[str, float]:
+                return {name: start for name, (start, _) in shared(self).items()}
+
+            def update_scalars(self, scalars: State) -> State:
+                return {name: step(scalars[name]) for name, (_, step) in shared(self).items()}
+
+            def update(
+                self,
+                parameter: Any,
+                gradient: Any,
+                state: State,
+                scalars: State,
+                learning_rate: Any,
+                place: Place | None = None,
+            ) -> tuple[Any, State]:
+                place = Place("", self.weight_decay) if place is None else place
+                h = Given(self, learning_rate, scalars, place)
+                if not decoupled:
+                    gradient = h.decayed(parameter, gradient)
+                new, *kept = rule(h, parameter, gradient, *(state[name] for name in self.state_names))
+                return new, dict(zip(self.state_names, map(_as_operand, kept), strict=True))
+
+            def _settings(self) -> dict[str, Any]:
+                return {**{a.name: getattr(self, a.name) for a in own if a.kept}, **super()._settings()}
+
+        Declared.__init__.__signature__ = signature
+        Declared.__name__, Declared.__qualname__ = rule.__name__, rule.__name__
+        Declared.__doc__, Declared.__module__ = rule.__doc__, rule.__module__
+        Declared.can_be_grouped, Declared.state_names = can_be_grouped, () if callable(states) else tuple(states)
+        return Declared
+
+    return declare
+
+
+def _as_operand(value: Any) -> Any:
+    """numpy's operators make a number of 0-d arrays; a state stays an array."""
+    return np.asarray(value) if isinstance(value, np.generic) else value

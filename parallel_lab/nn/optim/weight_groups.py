@@ -1,0 +1,87 @@
+"""Weight grouping: optimizer parallel in data_parallel mode. Each rank updates its share of the parameters, and hands
+the new values to the others.
+
+    4 ranks, 8 parameters       rank 0 updates 0 and 4, rank 1 updates 1 and 5, rank 2 updates 2 and 6, rank 3 updates 3
+                                and 7
+
+Every rank still holds all parameters, and gradients are summed as ever; only the owner computes the update and keeps
+the optimizer's states. After it one broadcast per parameter makes the copies equal again. Rules and restrictions:
+MindSpore, nn.Optimizer with enable_parallel_optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...base.errors import OptimizerParallelError
+from ...base.hooks import current_world
+from ...base.settings.checks import LOCAL_MODES
+from ...base.settings.context import get_auto_parallel_context
+from ..tensor.tensor import Parameter
+
+GROUPED_OPTIMIZERS = ("Lamb", "AdamWeightDecay")
+
+
+def update_owners(parameters: Sequence[Parameter], world_size: int) -> dict[str, int]:
+    """{parameter: the rank that updates it}: parameter i belongs to rank i mod world_size.
+
+    Parameters whose gradients stay each rank's own (layerwise_parallel) are different on every rank, and have no owner.
+    """
+    return {p.name: i % world_size for i, p in enumerate(parameters) if not p.layerwise_parallel}
+
+
+class Grouped(Protocol):
+    """What is needed of an optimizer here."""
+
+    parameters: Sequence[Parameter]
+    can_be_grouped: bool
+
+
+def check_grouping(mode: str, optimizer: Grouped, world_size: int, where: str) -> None:
+    """Raise OptimizerParallelError (a ValueError and a RuntimeError) where enable_parallel_optimizer cannot work. Where
+    operators are cut it can.
+
+    mode        the parallel mode;  world_size: how many ranks there are, 0 if that is not known yet
+    """
+    name, count = type(optimizer).__name__, len(optimizer.parameters)
+    if mode in ("stand_alone", "hybrid_parallel"):
+        what = f"enable_parallel_optimizer=True with parallel_mode={mode!r}"
+        allowed = "data_parallel, semi_auto_parallel or auto_parallel"
+        hint = (
+            "There is one device: nothing can be shared"
+            if mode == "stand_alone"
+            else "Its parameters may differ from rank to rank"
+        )
+        raise OptimizerParallelError(what, where=where, allowed=allowed, hint=hint)
+    if mode not in LOCAL_MODES:
+        return
+    if not optimizer.can_be_grouped:
+        what = f"enable_parallel_optimizer=True with {name} in data_parallel mode"
+        hint = "The modes that split operators take any optimizer"
+        raise OptimizerParallelError(what, where=where, allowed=f"One of {', '.join(GROUPED_OPTIMIZERS)}", hint=hint)
+    if count < world_size:
+        what = f"enable_parallel_optimizer=True with {world_size} ranks and {count} parameters"
+        raise OptimizerParallelError(
+            what, where=where, allowed="At most as many ranks as parameters: each rank updates at least one"
+        )
+
+
+def check_grouping_in_context(optimizer: Grouped) -> None:
+    """As `check_grouping`, by the settings of the parallel context, where they ask for optimizer parallel."""
+    if get_auto_parallel_context("enable_parallel_optimizer"):
+        world = current_world()
+        size = get_auto_parallel_context("device_num") if world is None else world.world_size
+        check_grouping(get_auto_parallel_context("parallel_mode"), optimizer, size, type(optimizer).__name__)
+
+
+def owners_in_context(parameters: Sequence[Parameter]) -> dict[str, int]:
+    """`update_owners` for a step that runs at once on this rank; {} where every rank updates all."""
+    world = current_world()
+    if world is None or world.world_size == 1 or not get_auto_parallel_context("enable_parallel_optimizer"):
+        return {}
+    return (
+        update_owners(parameters, world.world_size)
+        if get_auto_parallel_context("parallel_mode") == "data_parallel"
+        else {}
+    )

@@ -1,0 +1,3 @@
+"""Tensor and Parameter: arrays that remember how they were made, their arithmetic, and gradients of what was run on
+them.
+"""

@@ -1,0 +1,170 @@
+"""`Arithmetic`: Python operators and methods, for Tensors and for the values of a trace alike: `x @ w + b`,
+`x.sum(axis=0)`, `x[1:]`.
+
+Each is an operator of `ops`, which runs at once on a Tensor and is recorded on a traced value. Names are those of
+MindSpore's Tensor. Most come from the operators' own declarations, by way of `Spelled` (`ops/spellings.py`); here are
+those whose form differs from the function's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.errors import ShapeError
+from ...ops.machine.opdef import check_dim
+from ...ops.reduce import spelling
+from ...ops.spellings import Spelled
+
+
+class Arithmetic(Spelled):
+    """Python operators and methods, for Tensors and for values of a trace."""
+
+    __slots__ = ()
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    # fmt: off
+    def __pos__(self): return self
+    def __getitem__(self, index): return ops.getitem(self, index)
+    def select(self, condition, y): return ops.select(condition, self, y)
+    def where(self, condition, y): return ops.select(condition, self, y)
+    def squeeze(self, axis=None): return ops.squeeze(self, axis=axis)
+    def astype(self, dtype): return ops.cast(self, dtype)
+    def bool(self): return ops.cast(self, "bool")
+    def int(self): return ops.cast(self, "int32")
+    def long(self): return ops.cast(self, "int64")
+    def half(self): return ops.cast(self, "float16")
+    def float(self): return ops.cast(self, "float32")
+    def double(self): return ops.cast(self, "float64")
+    # fmt: on
+
+    # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
+    __hash__ = object.__hash__
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows: `q, k, v = qkv`. Each is an operator."""
+        return iter([self[i] for i in range(len(self))])
+
+    def max(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
+        """The largest elements; with return_indices along one dim, and their numbers, as `ops.max`."""
+        return (ops.max if return_indices else ops.amax)(self, axis, keep_dims, **spelled)
+
+    def min(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
+        """The smallest elements; with return_indices along one dim, and their numbers, as `ops.min`."""
+        return (ops.min if return_indices else ops.amin)(self, axis, keep_dims, **spelled)
+
+    def argmax(self, axis=None, keep_dims=False, **spelled):
+        """The number of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
+        return self._place("argmax", ops.argmax, axis, keep_dims, spelled)
+
+    def argmin(self, axis=None, keep_dims=False, **spelled):
+        """The number of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
+        return self._place("argmin", ops.argmin, axis, keep_dims, spelled)
+
+    def _place(self, name, operator, axis, keep_dims, spelled):
+        axis, keep_dims = spelling(name, axis, keep_dims, spelled)
+        if axis is not None:
+            return operator(self, axis=axis, keep_dims=keep_dims)
+        number = operator(ops.reshape(self, (-1,)))
+        return ops.reshape(number, (1,) * self.ndim) if keep_dims else number
+
+    def var(self, axis=None, ddof=0, keep_dims=False, **spelled):
+        """Variance over `axis` (or `dim`). The squares are divided by the count less ddof: 0 as in numpy and MindSpore,
+        where PyTorch takes 1.
+        """
+        axis, keep_dims = spelling("var", axis, keep_dims, spelled)
+        return ops.var(self, axis, ddof=ddof, keep_dims=keep_dims)
+
+    def std(self, axis=None, ddof=0, keep_dims=False, **spelled):
+        """Standard deviation over `axis` (or `dim`), the root of `var`."""
+        axis, keep_dims = spelling("std", axis, keep_dims, spelled)
+        return ops.std(self, axis, ddof=ddof, keep_dims=keep_dims)
+
+    def cumsum(self, axis=None):
+        """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
+        return ops.cumsum(ops.reshape(self, (-1,)), 0) if axis is None else ops.cumsum(self, axis)
+
+    def take(self, indices, axis=None):
+        """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
+        return ops.take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
+
+    def to(self, dtype):
+        """The same values in another dtype. There are no devices to move to."""
+        return ops.cast(self, dtype)
+
+    def copy(self):
+        """The same values in a tensor of their own, gradient included; in a trace, where values never change,
+        itself.
+        """
+        return self
+
+    def tile(self, *multiples):
+        """Repeated `multiples[i]` times along dim i: `x.tile((2, 1))` or `x.tile(2, 1)`."""
+        return ops.tile(self, _ints(multiples))
+
+    def repeat(self, repeats, axis=None):
+        """Every element `repeats` times along `axis`, as numpy and MindSpore; PyTorch's repeat is `tile`."""
+        return ops.repeat_interleave(self, repeats, axis)
+
+    def broadcast_to(self, *shape):
+        """Stretched to `shape` by numpy's rules; -1 keeps a dim."""
+        return ops.broadcast_to(self, shape=_ints(shape))
+
+    def reshape(self, *shape):
+        """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
+        return ops.reshape(self, _ints(shape))
+
+    def view(self, *shape):
+        """`reshape`."""
+        return ops.reshape(self, _ints(shape))
+
+    def flatten(self, start_dim=0, end_dim=-1):
+        """The dims from start_dim to end_dim joined; all of them by default, where `ops.flatten` keeps the first."""
+        shape = tuple(self.shape)
+        if not shape:
+            return ops.reshape(self, (1,))
+        first, last = (
+            check_dim("flatten", n, d, len(shape), shape) for n, d in (("start_dim", start_dim), ("end_dim", end_dim))
+        )
+        if first > last:
+            raise ShapeError(f"start_dim={start_dim} is after end_dim={end_dim}", where="flatten")
+        if (first, last) == (1, len(shape) - 1):
+            return ops.flatten(self)  # an operator that can be cut, where a reshape is redistribution
+        return ops.reshape(self, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+    def transpose(self, *perm):
+        """Dims in the order `perm`; without arguments reversed."""
+        return ops.transpose(self, _ints(perm) or tuple(reversed(range(self.ndim))))
+
+    def permute(self, *axis):
+        """Dims in the order `axis`: `x.permute(1, 0)` or `x.permute((1, 0))`."""
+        return ops.transpose(self, _ints(axis))
+
+    @property
+    def T(self):
+        """Dims reversed."""
+        return self.transpose()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a 0-d tensor has no length", where="len")
+        return self.shape[0]
+
+
+def _ints(given):
+    """One tuple or list, or the ints themselves, as a tuple."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given

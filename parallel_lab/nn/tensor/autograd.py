@@ -1,0 +1,211 @@
+"""Gradients of what was run on Tensors: the same vjp rules that the compiler uses, applied to arrays.
+
+    loss, grads = value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params())(x, y)
+
+`gradients` is the machine; `grad` and `value_and_grad` have MindSpore's form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ArgumentError, ArgumentTypeError, TraceError, shorten
+from ...base.hooks import cell_runner, current_tracer, on_tape
+from .arithmetic import Arithmetic
+from .tensor import Node, Parameter, Tensor
+
+
+def _alone(value: Any, reduce: str = "sum") -> Any:
+    """`across` of a vjp rule where nothing is split: the one value there is."""
+    return value
+
+
+def _order(tensor: Tensor) -> int:
+    return tensor.node.order
+
+
+def _history(root: Tensor) -> list[Tensor]:
+    """Tensors with a node from which `root` was made, latest first (iterative: deep nets do not overflow the stack)."""
+    found, seen, stack = [], {id(root)}, [root]
+    while stack:
+        tensor = stack.pop()
+        if tensor.node is None:
+            continue
+        found.append(tensor)
+        for operand in tensor.node.operands:
+            if operand.node is not None and id(operand) not in seen:
+                seen.add(id(operand))
+                stack.append(operand)
+    found.sort(key=_order, reverse=True)
+    return found
+
+
+def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None) -> list[np.ndarray]:
+    """Gradient of `output` for each tensor in `wrt`, as arrays of their shapes.
+
+    seed  gradient of the output itself; default ones (for a scalar: its plain gradient)
+
+    Tensors that the output does not depend on get zeros.
+    """
+    asked = {id(t) for t in wrt}
+    found: dict[int, np.ndarray] = {
+        id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)
+    }
+    for tensor in _history(output):
+        key = id(tensor)
+        g = found.get(key) if key in asked else found.pop(key, None)
+        if g is None:
+            continue
+        if g.dtype != tensor._data.dtype:
+            g = g.astype(
+                tensor._data.dtype
+            )  # float16 beside float32: the rule computed in the wider one, the gradient has the value's own
+        node: Node = tensor.node
+        op, operands = node.op, node.operands
+        needed = [x.node is not None or x.requires_grad for x in operands]
+        if op.plain:
+            grads = op.vjp_fn(g, tensor._data, *[x.data for x in operands])
+        else:
+            extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
+            if op.vjp_needs:
+                extra["needs"] = tuple(needed)
+            grads = op.vjp_fn(g, tensor._data, *[x.data for x in operands], **node.attrs, **extra)
+        for operand, wanted, grad in zip(operands, needed, grads, strict=True):
+            if grad is None or not wanted:
+                continue
+            key = id(operand)
+            before = found.get(key)
+            found[key] = grad if before is None else before + grad
+    return [np.asarray(found[id(t)], t.dtype) if id(t) in found else np.zeros(t.shape, t.dtype) for t in wrt]
+
+
+def value_and_grad(
+    fn: Callable,
+    grad_position: int | tuple[int, ...] | None = 0,
+    weights: Sequence[Parameter] | None = None,
+    has_aux: bool = False,
+) -> Callable:
+    """A function that returns (fn's value, gradients).
+
+    grad_position  which positional arguments to differentiate for; None: none of them
+    weights        Parameters to differentiate for
+    has_aux        fn returns (loss, more...), and only the loss is differentiated
+
+    Gradients are Tensors: those of the arguments (one, or a tuple), those of the weights (tuple), or the pair of both.
+    On a rank, where Cells that are called run compiled, so does this function, and gradients are this rank's slices.
+    Raises ArgumentError or ArgumentTypeError for what cannot be differentiated for, TraceError if the result is no
+    Tensor.
+    """
+    where = "value_and_grad"
+    if not callable(fn):
+        raise ArgumentTypeError(f"fn is {shorten(fn)}", where=where, allowed="A function or a Cell")
+    if grad_position is None and weights is None:
+        raise TraceError(
+            "neither grad_position nor weights is given", where=where, hint="Give weights=net.trainable_params()"
+        )
+    positions, weight_list = _positions(grad_position, where), _weights(weights, where)
+
+    @_named_like(fn)
+    def run(*args: Any) -> tuple[Any, Any]:
+        if positions and max(positions) >= len(args):
+            given = f"grad_position={grad_position} with {len(args)} argument{'s' if len(args) != 1 else ''}"
+            raise ArgumentError(
+                given, where=where, allowed=f"Numbers of positional arguments, from 0 to {len(args) - 1}"
+            )
+        tracer = current_tracer.get()
+        if tracer is None and not on_tape.get():
+            compiled = cell_runner()(run, args, {})
+            if compiled is not NotImplemented:
+                return compiled
+        if tracer is None:
+            args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
+        watching = on_tape.set(tracer is None)
+        try:
+            value = fn(*args)
+        finally:
+            on_tape.reset(watching)
+        if has_aux and not isinstance(value, (tuple, list)):
+            allowed, hint = (
+                "With has_aux=True a tuple: (loss, more...)",
+                "Return loss, logits from the function, or omit has_aux",
+            )
+            raise TraceError(f"the function returned {shorten(value)}", where=where, allowed=allowed, hint=hint)
+        output = value[0] if has_aux else value
+        if not isinstance(output, Tensor if tracer is None else Arithmetic):
+            raise TraceError(
+                f"the function returned {shorten(output)}", where=where, allowed="A Tensor to differentiate"
+            )
+        if np.dtype(str(output.dtype)).kind != "f":
+            what = f"the function returned a Tensor of {output.dtype}"
+            hint = "Comparisons, argmax and counts have no gradient: return the number that was compared"
+            raise TraceError(what, where=where, allowed="Floats: the gradient of others is nothing", hint=hint)
+        wanted = [args[i] for i in positions] + weight_list
+        # in a trace the gradients are written down as values that the compiler will know how to make
+        grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)
+        by_position, by_weight = grads[: len(positions)], tuple(grads[len(positions) :])
+        inputs = by_position[0] if isinstance(grad_position, int) else tuple(by_position)
+        if weights is None:
+            return value, inputs
+        return value, by_weight if grad_position is None else (inputs, by_weight)
+
+    return run
+
+
+def _named_like(fn: Callable) -> Callable:
+    """A decorator: the name and the arguments of `fn`, a function or a Cell, which a compiled program shows."""
+
+    def named(run: Callable) -> Callable:
+        run.__wrapped__ = getattr(fn, "construct", fn)  # type: ignore[attr-defined]
+        run.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        return run
+
+    return named
+
+
+def grad(
+    fn: Callable,
+    grad_position: int | tuple[int, ...] | None = 0,
+    weights: Sequence[Parameter] | None = None,
+    has_aux: bool = False,
+) -> Callable:
+    """As `value_and_grad`, without the value (with has_aux: gradients and the rest)."""
+    both = value_and_grad(fn, grad_position, weights, has_aux)
+
+    def run(*args: Any) -> Any:
+        value, grads = both(*args)
+        return (grads, *value[1:]) if has_aux else grads
+
+    return run
+
+
+def _positions(given: Any, where: str) -> tuple[int, ...]:
+    """Numbers of the arguments to differentiate for."""
+    positions = () if given is None else tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    allowed = "An int, or a tuple of different ints, counted from 0; or None"
+    if any(isinstance(i, bool) or not isinstance(i, int) for i in positions):
+        raise ArgumentTypeError(f"grad_position={shorten(given)}", where=where, allowed=allowed)
+    if any(i < 0 for i in positions) or len(set(positions)) < len(positions):
+        raise ArgumentError(f"grad_position={shorten(given)}", where=where, allowed=allowed)
+    return positions
+
+
+def _weights(given: Any, where: str) -> list[Parameter]:
+    """The Parameters to differentiate for."""
+    allowed = "A list or tuple of Parameters, for instance net.trainable_params()"
+    if given is not None and (isinstance(given, (Tensor, str)) or not isinstance(given, Iterable)):
+        raise ArgumentTypeError(f"weights={shorten(given)}", where=where, allowed=allowed)
+    weights = list(given or ())
+    for i, weight in enumerate(weights):
+        if not isinstance(weight, Tensor):
+            raise ArgumentTypeError(f"weights[{i}] is {shorten(weight)}", where=where, allowed=allowed)
+    return weights
+
+
+class _Watched(Tensor):
+    """An argument whose gradient is asked for."""
+
+    __slots__ = ()
+    requires_grad = True

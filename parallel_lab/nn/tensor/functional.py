@@ -1,0 +1,269 @@
+"""Functions of functions, with the names and forms of MindSpore's `ops.composite`: gradients, maps over nested tuples,
+choice by type.
+
+    grad = GradOperation(get_by_list=True)
+    grads = grad(net_with_loss, net.trainable_params())(x, label)         # a tuple, one per parameter
+
+    add = MultitypeFuncGraph("add")
+    @add.register("Tensor", "Tensor")
+    def _(total, grad): return assign_add(total, grad)
+    HyperMap()(add, totals, grads)
+
+They work at once and inside a function that is compiled: everything here is made of operators and of `value_and_grad`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from .arithmetic import Arithmetic
+from .autograd import value_and_grad
+from .tensor import Parameter
+
+# ---- gradients ----
+
+
+class GradOperation:
+    """Makes the gradient function of a function or Cell.
+
+    get_all      gradients for all inputs (a tuple); False: for the first one
+    get_by_list  gradients for the weights given to the call; with get_all: the pair (inputs, weights)
+    sens_param   the gradient function takes one more argument, at its end: the gradient of the function's own result
+
+    Without sens_param it is 1 for every element of the result. Raises ArgumentTypeError for options that are no bools.
+    """
+
+    def __init__(self, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False) -> None:
+        for name, value in (("get_all", get_all), ("get_by_list", get_by_list), ("sens_param", sens_param)):
+            if not isinstance(value, bool):
+                raise ArgumentTypeError(f"{name}={shorten(value)}", where="GradOperation", allowed="True or False")
+        self.get_all, self.get_by_list, self.sens_param = get_all, get_by_list, sens_param
+
+    def __call__(self, fn: Callable, weights: Iterable[Parameter] | Parameter | None = None) -> Callable:
+        """The gradient function of `fn`.  weights: Parameters; default, for a Cell: its trainable ones."""
+        if not callable(fn):
+            raise ArgumentTypeError(f"fn is {shorten(fn)}", where="GradOperation", allowed="A function or a Cell")
+        wanted = self._weights(fn, weights) if self.get_by_list else None
+
+        def run(*inputs: Any) -> Any:
+            sens = None
+            if self.sens_param:
+                if not inputs:
+                    raise ArgumentError(
+                        "no argument is given",
+                        where="GradOperation",
+                        allowed="The inputs, and last the result's gradient",
+                    )
+                *inputs, sens = inputs
+            positions = tuple(i for i, x in enumerate(inputs) if isinstance(x, (Arithmetic, np.ndarray)))
+            if not self.get_all:
+                positions = () if self.get_by_list else positions[:1]
+            if not positions and wanted is None:
+                raise ArgumentError(
+                    "there is no tensor among the inputs",
+                    where="GradOperation",
+                    allowed="At least one, to differentiate for",
+                )
+            _, grads = value_and_grad(_summed(fn, sens), positions or None, wanted)(*inputs)
+            if wanted is None:
+                return grads if self.get_all else grads[0]
+            return grads if not self.get_all or positions else ((), grads)
+
+        return run
+
+    @staticmethod
+    def _weights(fn: Any, weights: Any) -> list[Parameter]:
+        if weights is None:
+            if not hasattr(fn, "trainable_params"):
+                hint = "grad(fn, net.trainable_params())"
+                raise ArgumentTypeError(
+                    "get_by_list=True without weights", where="GradOperation", allowed="Parameters", hint=hint
+                )
+            weights = fn.trainable_params()
+        return [weights] if isinstance(weights, Parameter) else list(weights)
+
+    def __repr__(self) -> str:
+        return f"GradOperation(get_all={self.get_all}, get_by_list={self.get_by_list}, sens_param={self.sens_param})"
+
+
+def _summed(fn: Callable, sens: Any) -> Callable:
+    """A function whose gradient is that of fn's result (or results) weighted with `sens`; None: with 1 everywhere."""
+
+    @functools.wraps(fn, updated=())
+    def run(*inputs: Any) -> Any:
+        return weighted_sum(fn(*inputs), sens)
+
+    return run
+
+
+def weighted_sum(value: Any, sens: Any = None) -> Any:
+    """What a gradient with `sens` for the results is the gradient of: sum(value * sens).  value, sens: a tensor, or a
+    tuple of them -> (...) or ().
+
+    sens None and one tensor: the tensor itself, whose gradient starts with ones.
+    """
+    if isinstance(value, (tuple, list)):
+        each = sens if isinstance(sens, (tuple, list)) else [sens] * len(value)
+        if len(each) != len(value):
+            raise ShapeError(f"{len(each)} gradients for {len(value)} results", where="sens", allowed="One each")
+        parts = [_total(weighted_sum(v, s)) for v, s in zip(value, each, strict=True)]
+        return functools.reduce(ops.add, parts)
+    if sens is None:
+        return value
+    if isinstance(sens, (bool, int, float)) and sens == 1:
+        return value
+    shape = tuple(getattr(sens, "shape", ()))
+    if shape not in ((), (1,), tuple(value.shape)):
+        raise ShapeError(
+            f"a gradient of shape {shape} for a result of shape {tuple(value.shape)}",
+            where="sens",
+            allowed="The result's shape, or one number",
+        )
+    if shape == (1,) != tuple(value.shape):
+        sens = ops.reshape(sens, ())
+    return ops.mul(
+        value,
+        sens if not hasattr(sens, "dtype") or str(sens.dtype) == str(value.dtype) else ops.cast(sens, str(value.dtype)),
+    )
+
+
+def _total(value: Any) -> Any:
+    return ops.reduce_sum(value) if tuple(value.shape) else value
+
+
+# ---- functions of tuples ----
+
+
+def Partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
+    """`fn` with its first arguments given (functools.partial)."""
+    if not callable(fn):
+        raise ArgumentTypeError(f"{shorten(fn)}", where="partial", allowed="A function")
+    return functools.partial(fn, *args, **kwargs)
+
+
+def depend(value: Any, expr: Any) -> Any:
+    """`value`. It says that `expr` is done before; what is written first is done first here, so there is nothing to
+    add.
+    """
+    return value
+
+
+class HyperMap:
+    """A function applied to the elements of nested tuples and lists, side by side: `HyperMap()(fn, grads, totals)` -> a
+    tuple.
+
+    ops  the function; None: it is the first argument of the call
+
+    With `Map` only the outermost level is taken apart.
+    """
+
+    deep = True
+
+    def __init__(self, ops: Callable | None = None, reverse: bool = False) -> None:
+        if ops is not None and not callable(ops):
+            raise ArgumentTypeError(f"ops={shorten(ops)}", where=type(self).__name__, allowed="A function, or None")
+        self.ops, self.reverse = ops, bool(reverse)
+
+    def __call__(self, *args: Any) -> Any:
+        where = type(self).__name__
+        fn, sequences = (self.ops, args) if self.ops is not None else (args[0] if args else None, args[1:])
+        if not callable(fn) or not sequences:
+            raise ArgumentTypeError(
+                f"called with {len(args)} arguments", where=where, allowed="A function, and tuples of equal length"
+            )
+        return self._mapped(fn, sequences, 0)
+
+    def _mapped(self, fn: Callable, values: Sequence[Any], depth: int) -> Any:
+        nested = [isinstance(v, (tuple, list)) for v in values]
+        if not any(nested) or (depth and not self.deep):
+            return fn(*values)
+        if not all(nested) or len({len(v) for v in values}) > 1:
+            sizes = ", ".join(str(len(v)) if n else type(v).__name__ for v, n in zip(values, nested, strict=True))
+            raise ShapeError(
+                f"tuples of {sizes} elements", where=type(self).__name__, allowed="Equal lengths, nested alike"
+            )
+        rows = list(zip(*values, strict=True))
+        done = [self._mapped(fn, row, depth + 1) for row in (reversed(rows) if self.reverse else rows)]
+        return tuple(reversed(done)) if self.reverse else tuple(done)
+
+
+class Map(HyperMap):
+    """`HyperMap` that takes only the outermost tuples apart."""
+
+    deep = False
+
+
+class MultitypeFuncGraph:
+    """One function for several types of arguments: `register("Tensor", "Number")` says for which a function is.
+
+    Type names: Tensor, Number, Bool, String, Tuple, List, Dictionary, Function, None_.
+    """
+
+    def __init__(self, name: str, read_value: bool = False) -> None:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"name={shorten(name)}", where="MultitypeFuncGraph", allowed="A str")
+        self.name = name
+        self._functions: dict[tuple[str, ...], Callable] = {}
+
+    def register(self, *type_names: Any) -> Callable[[Callable], Callable]:
+        """Decorator: the function is called for arguments of these types, one name each."""
+        names = tuple(str(getattr(n, "__name__", n)) for n in type_names)
+
+        def keep(fn: Callable) -> Callable:
+            self._functions[names] = fn
+            return fn
+
+        return keep
+
+    def __call__(self, *args: Any) -> Any:
+        kinds = [_kinds(a) for a in args]
+        for names, fn in self._functions.items():
+            if len(names) == len(args) and all(n in k for n, k in zip(names, kinds, strict=True)):
+                return fn(*args)
+        known = "; ".join(", ".join(names) for names in self._functions) or "none yet"
+        given = ", ".join(k[0] for k in kinds)
+        raise ArgumentTypeError(
+            f"no function is registered for ({given})",
+            where=f"MultitypeFuncGraph {self.name!r}",
+            allowed=f"Registered: {known}",
+        )
+
+    def __repr__(self) -> str:
+        return f"MultitypeFuncGraph({self.name!r})"
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    """The type names an argument goes by, the most exact first."""
+    if isinstance(value, (Arithmetic, np.ndarray)):
+        return ("Tensor",)
+    for kind, names in (
+        (bool, ("Bool", "Number")),
+        ((int, float, np.number), ("Number",)),
+        (str, ("String",)),
+        (tuple, ("Tuple",)),
+        (list, ("List",)),
+        (dict, ("Dictionary",)),
+        (type(None), ("None_", "None")),
+    ):
+        if isinstance(value, kind):
+            return names
+    return ("Function", type(value).__name__) if callable(value) else (type(value).__name__,)
+
+
+# ---- parameters ----
+
+
+def assign_add(variable: Parameter, value: Any) -> Parameter:
+    """`variable` takes variable + value. Returns it."""
+    return ops.assign(variable, ops.add(variable, value))
+
+
+def assign_sub(variable: Parameter, value: Any) -> Parameter:
+    """`variable` takes variable - value. Returns it."""
+    return ops.assign(variable, ops.sub(variable, value))

@@ -1,0 +1,595 @@
+"""`Tensor` and `Parameter`: numpy arrays that remember how they were made.
+
+    x = Tensor([[1.0, 2.0]])
+    w = Parameter(Tensor([[3.0], [4.0]]), name="w")
+    y = ops.matmul(x, w)            # runs at once; y knows its operator and operands
+
+Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards.
+What Tensors and traced values have in common, Python's operators and methods, is in `arithmetic.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...base.errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
+from ...base.hooks import cloner, current_tracer
+from ...base.origin import caller
+from ...base.seeds import get_seed
+from ...base.settings.context import get_auto_parallel_context, get_context
+from ...base.settings.tables import PYNATIVE_MODE
+from ...layout.slices import cut, gather_full, is_cut
+from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.opdef import OpDef, scalar_operand
+from ...ops.spellings import NUMPY, UFUNCS, comparable
+from .arithmetic import Arithmetic
+
+
+class Tensor(Arithmetic):
+    """An array with a memory.
+
+    input_data  array-like, scalar or Tensor
+    dtype       numpy dtype or its name; default: that of the data, Python floats become float32
+
+    Attributes: `data` (the numpy array), `shape`, `dtype` (numpy dtype).
+    """
+
+    __slots__ = ("__weakref__", "_data", "node")
+
+    def __init__(self, input_data: Any, dtype: Any = None) -> None:
+        if isinstance(input_data, Tensor):
+            input_data = input_data.asnumpy()
+        try:
+            data = np.asarray(input_data, dtype)
+        except (ValueError, TypeError) as error:  # rows of different lengths; text where a number should be
+            raise _no_numbers(input_data) from error
+        if data.dtype.kind not in "biuf":
+            raise _no_numbers(input_data)
+        if dtype is None and data.dtype == np.float64 and not isinstance(input_data, (np.ndarray, np.generic)):
+            data = data.astype(np.float32)
+        self._data: np.ndarray = data
+        self.node: Node | None = None
+
+    @property
+    def data(self) -> np.ndarray:
+        return self._data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.node is not None
+
+    def asnumpy(self) -> np.ndarray:
+        """The numpy array itself (not a copy)."""
+        return self.data
+
+    def full(self) -> Tensor:
+        """The whole tensor: this one. On the ranks of a compiled network results and parameters are slices, whose
+        `full()` gathers them.
+        """
+        return self
+
+    def item(self) -> Any:
+        """The single element as a Python number."""
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """The elements as Python numbers in nested lists."""
+        return self.data.tolist()
+
+    def copy(self) -> Tensor:
+        return ops.transpose(self, tuple(range(self.ndim)))  # of all operators the one that changes nothing, and copies
+
+    def _single(self, what: str) -> Any:
+        if self.size != 1:
+            allowed = "A tensor with one element"
+            hint = (
+                "Compare with .asnumpy() and numpy's any() or all()"
+                if what == "a truth test (if, while, and, or)"
+                else ""
+            )
+            raise ShapeError(
+                f"{what} of a tensor of shape {self.shape}", where=type(self).__name__, allowed=allowed, hint=hint
+            )
+        return self.data.item()
+
+    def __float__(self) -> float:
+        return float(self._single("float()"))
+
+    def __int__(self) -> int:
+        return int(self._single("int()"))
+
+    def __bool__(self) -> bool:
+        return bool(self._single("a truth test (if, while, and, or)"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._single(f"the format {spec!r}"), spec) if spec else str(self)
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self.data == _plain(value)))
+
+    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
+        if not all(comparable(x) for x in operands):
+            return NotImplemented
+        _refuse_gradient(
+            operands, repr(symbol), "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient"
+        )
+        try:
+            return Tensor(function(*(_plain(x) for x in operands)))
+        except (TypeError, ValueError) as error:
+            raise ShapeError(
+                f"{symbol!r} of {' and '.join(_words(x) for x in operands)} ({error})", where=type(self).__name__
+            ) from None
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """numpy's element-wise functions: `np.exp(x)` is `ops.exp(x)`, gradient included; one that has no operator
+        gives a Tensor without.
+        """
+        out = kwargs.pop("out", None)
+        # `array += tensor` asks for the array as output; the sum is a Tensor, which remembers how it was made
+        operator = UFUNCS.get(ufunc.__name__)
+        if method == "__call__" and not kwargs and operator and (out is None or out[0] is inputs[0]):
+            return operator(*inputs)
+        _refuse_gradient(
+            inputs,
+            f"np.{ufunc.__name__}",
+            "Use operators of parallel_lab.ops, or x.asnumpy() for values without a gradient",
+        )
+        if out is not None:
+            kwargs["out"] = tuple(_plain(x) for x in out)
+        return _wrapped(getattr(ufunc, method)(*(_plain(x) for x in inputs), **kwargs))
+
+    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+        """numpy's other functions see the array and give what numpy gives: `np.mean(x)`, `np.allclose(x, y)`.
+
+        Refused where a float result would lose a gradient.
+        """
+        tensors: list[Tensor] = []
+        result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
+        if getattr(result, "dtype", np.dtype(bool)).kind == "f":
+            name = function.__name__
+            instead = NUMPY.get(name)
+            hint = f"Use ops.{instead}" if instead else "Use operators of parallel_lab.ops"
+            _refuse_gradient(tensors, f"np.{name}", f"{hint}, or x.asnumpy() for values without a gradient")
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.data, dtype) if copy else np.asarray(self.data, dtype)
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=\n{self.data})"
+
+    def __str__(self) -> str:
+        return str(self.data)  # `print(loss)` shows the numbers, as in MindSpore
+
+    def __parallel_lab_plain__(self, op: OpDef, operands: tuple[Any, ...]) -> Any:
+        """`op` element by element on Tensors; NotImplemented for anything that needs a closer look."""
+        arrays, tracked = [], False
+        for x in operands:
+            kind = type(x)
+            if kind is Tensor:
+                arrays.append(x._data)
+                tracked = tracked or x.node is not None
+            elif kind is Parameter:
+                arrays.append(x.data)
+                tracked = tracked or x._requires_grad
+            else:
+                return NotImplemented
+        try:
+            data = op.fn(*arrays)
+        except (ValueError, TypeError):
+            return NotImplemented
+        out = _new(Tensor)
+        out._data = data if type(data) is np.ndarray else np.asarray(data)
+        out.node = Node(op, operands, _NO_ATTRS) if tracked and op.vjp_fn is not None else None
+        return out
+
+    def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Tensor:
+        """Run `op` now and remember it if a gradient may be asked for."""
+        tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
+        arrays = [t.data for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
+        shapes = tuple(t.shape for t in tensors)
+        if op.infer_fn is None and not (len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."):
+            op.signature_for(shapes, attrs)
+        out = Tensor(op.attempt(arrays, attrs))
+        if op.vjp_fn is not None and any(t.requires_grad for t in tensors):
+            out.node = Node(op, tuple(tensors), attrs)
+        return out
+
+    def __parallel_lab_later__(self, op: OpDef, attrs: dict[str, Any], result: Any) -> Tensor:
+        """What `op` makes of this Tensor when `result` has come: remembered as ever, and not there yet."""
+        out = LaterTensor(result)
+        if op.vjp_fn is not None and self.requires_grad:
+            out.node = Node(op, (self,), attrs)
+        return out
+
+
+class LaterTensor(Tensor):
+    """The result of a message that need not have been sent yet (`ops/collectives/deferred.py`). Shape and dtype are
+    known; reading the values sends it.
+
+    result  has `shape`, `dtype` and `read()`, which gives the array
+    """
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: Any) -> None:
+        self._result, self.node = result, None
+
+    @property
+    def _data(self) -> np.ndarray:
+        return self._result.read()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._result.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._result.dtype
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, is a Tensor of the values."""
+        return Tensor, (self.data,)
+
+
+class RankTensor(Tensor):
+    """What a compiled call returns on a rank: its slice of a result.
+
+    layout      which part of the tensor it is; None: every rank has a value of its own
+    full_shape  shape of the whole tensor
+    """
+
+    __slots__ = ("full_shape", "layout")
+
+    def __init__(self, data: Any, full_shape: tuple[int, ...], layout: TensorLayout | None) -> None:
+        super().__init__(data)
+        self.full_shape, self.layout = tuple(full_shape), layout
+
+    def full(self) -> Tensor:
+        """The whole tensor; where it is cut, every rank of the world has to call this. Raises WorldError outside of
+        that world.
+        """
+        return Tensor(gather_full(self.asnumpy(), self.full_shape, self.layout))
+
+
+def _plain(value: Any) -> Any:
+    return value.asnumpy() if isinstance(value, Tensor) else value
+
+
+def _words(value: Any) -> str:
+    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else shorten(value)
+
+
+def _wrapped(result: Any) -> Any:
+    """Arrays of numbers as Tensors; several results one by one."""
+    if isinstance(result, tuple):
+        return tuple(_wrapped(r) for r in result)
+    return Tensor(result) if isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf" else result
+
+
+def _opened(value: Any, found: list[Tensor]) -> Any:
+    """`value` with arrays instead of its Tensors, which are added to `found`."""
+    if isinstance(value, Tensor):
+        found.append(value)
+        return value.asnumpy()
+    if isinstance(value, dict):
+        return {k: _opened(v, found) for k, v in value.items()}
+    return type(value)(_opened(v, found) for v in value) if type(value) in (list, tuple) else value
+
+
+def _refuse_gradient(operands: Iterable[Any], what: str, hint: str) -> None:
+    """Raise ArgumentTypeError if a gradient may be asked for through `operands`, which `what` would lose in silence."""
+    for x in operands:
+        if isinstance(x, Tensor) and x.requires_grad:
+            name = f"parameter {x.name!r}" if isinstance(x, Parameter) else "a tensor made from parameters"
+            raise ArgumentTypeError(f"{what} of {name} has no gradient", where=caller().place, hint=hint)
+
+
+def _no_numbers(data: Any) -> ShapeError:
+    return ShapeError(f"data {shorten(data)}", where="Tensor", allowed="Numbers in a rectangular shape")
+
+
+def as_array(value: Any, operands: list[Any]) -> np.ndarray:
+    """An operand that is not a Tensor, as an array: numbers take the dtype of the Tensors beside them."""
+    if isinstance(value, (bool, int, float)):
+        return scalar_operand(value, operands)
+    return np.asarray(value)
+
+
+_new = object.__new__
+_NO_ATTRS: dict[str, Any] = {}
+_made = itertools.count().__next__
+
+
+class Node:
+    """How a Tensor was made: the operator, its operands and attributes. `order` grows with time, so every Tensor comes
+    after its operands.
+    """
+
+    __slots__ = ("attrs", "op", "operands", "order")
+
+    def __init__(self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
+        self.op, self.operands, self.attrs, self.order = op, operands, attrs, _made()
+
+
+class Initial:
+    """Values that are not drawn yet: a shape, a dtype, and a rule `draw(generator, shape) -> array`.
+
+    Drawing waits until the owning Parameter has its name, because the generator is keyed by (global seed, parameter
+    name): a parameter's values do not depend on how many others were made before, nor on the number of ranks.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
+        shape: tuple[int, ...],
+        dtype: Any = np.float32,
+    ) -> None:
+        try:
+            kind = "" if dtype is None else np.dtype(dtype).kind  # numpy takes None for float64
+        except (TypeError, ValueError):
+            kind = ""
+        if not kind or kind not in "biuf":
+            raise ArgumentTypeError(
+                f"dtype={shorten(dtype)}", where="initializer", allowed="A dtype of numbers, such as 'float32'"
+            )
+        self.draw, self.shape, self.dtype = draw, tuple(shape), np.dtype(dtype)
+
+    def init_data(self) -> Tensor:
+        """A Tensor of the values, drawn now. Without a Parameter's name two of one rule, shape and dtype draw the
+        same.
+        """
+        return Tensor(np.array(self.draw(parameter_generator("init_data"), self.shape), self.dtype, order="C"))
+
+
+def parameter_generator(name: str) -> np.random.Generator:
+    """The generator of a parameter's initial values, keyed by (global seed, parameter name)."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.default_rng([get_seed(), int.from_bytes(digest[:8], "little")])
+
+
+class Parameter(Tensor):
+    """A Tensor that training changes.
+
+    default_input  Tensor, array, number, or what `initializer(...)` returns (drawn when first read)
+    name           name in plans and checkpoints; a Cell completes it with its path
+    requires_grad  False: never updated
+    layerwise_parallel  in data/hybrid parallel: keep the gradient local
+    parallel_optimizer  in optimizer parallel: its states may be cut among replicas
+
+    `comm_fusion`, an int, at least 0, is the number of the message that carries its gradient: gradients with equal ones
+    travel together, 0 alone. It is 1 by default (`comm_fusion_given` is then False), which says nothing by itself.
+
+    Raises ShapeError for an invalid name, ArgumentTypeError for a flag that is not a bool.
+
+    On a rank that runs a compiled network a Parameter holds that rank's slice: `layout` says which part of the
+    `full_shape` it is, `asnumpy()` and `shape` are the slice's (while a network is traced, `shape` is the whole one's),
+    `full()` gathers the whole. An operator that runs at once cannot take a slice for the whole, and refuses it.
+    """
+
+    __slots__ = (
+        "_comm_fusion",
+        "_initial",
+        "_requires_grad",
+        "full_shape",
+        "layerwise_parallel",
+        "layout",
+        "name",
+        "parallel_optimizer",
+    )
+
+    def __init__(
+        self,
+        default_input: Any,
+        name: str | None = None,
+        requires_grad: bool = True,
+        layerwise_parallel: bool = False,
+        parallel_optimizer: bool = True,
+    ) -> None:
+        self._initial = default_input if isinstance(default_input, Initial) else None
+        if self._initial is None:
+            super().__init__(default_input)
+            self._data = np.array(self._data)
+        else:
+            self.node = None
+            self._data = None
+        if name is not None and (not isinstance(name, str) or not name):
+            raise ShapeError(
+                f"name {shorten(name)}",
+                where="Parameter",
+                allowed="A non-empty str, or None to take the attribute's name",
+            )
+        self.name = name or "Parameter"
+        self._requires_grad = _flag("requires_grad", requires_grad)
+        self.layerwise_parallel = _flag("layerwise_parallel", layerwise_parallel)
+        self._comm_fusion: int | None = None
+        self.parallel_optimizer = _flag("parallel_optimizer", parallel_optimizer)
+        self.layout: TensorLayout | None = None
+        self.full_shape = self.shape
+
+    @property
+    def data(self) -> np.ndarray:
+        if self.layout is not None:
+            what = f"parameter {self.name!r} holds this rank's slice {self.shape} of {self.full_shape}"
+            hint = (
+                "Run the network as it was compiled, or use .full() for the whole tensor and .asnumpy() for the slice"
+            )
+            raise TraceError(
+                what, where=caller().place, allowed="Operators that run at once take whole tensors", hint=hint
+            )
+        return self._drawn()
+
+    def _drawn(self) -> np.ndarray:
+        """The values held; drawn now if they were not yet."""
+        if self._data is None:
+            tracer = current_tracer.get()
+            if tracer is not None:
+                raise TraceError(
+                    f"the value of parameter {self.name!r} is read while the network is traced", where=caller().place
+                )
+            drawn = self._initial.draw(parameter_generator(self.name), self._initial.shape)
+            self._data = np.array(drawn, dtype=self._initial.dtype, order="C")
+        return self._data
+
+    def asnumpy(self) -> np.ndarray:
+        """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
+        return self._drawn()
+
+    def init_data(self) -> Parameter:
+        """Draw the values now, if they were not yet. Returns self."""
+        self._drawn()
+        return self
+
+    def value(self) -> Tensor:
+        """The values now as a Tensor, which later training does not change."""
+        return Tensor(self.data.copy())
+
+    def clone(self, init: Any = "same") -> Parameter:
+        """A new Parameter with this name, shape and dtype.  init: "same", or what `initializer` takes, such as
+        "zeros".
+        """
+        return cloner()(self, self.name, init)
+
+    def full(self) -> Tensor:
+        """The whole tensor; while it is cut among the ranks of a world, every rank has to call it. Raises WorldError
+        outside of that world.
+        """
+        return Tensor(gather_full(self._drawn(), self.full_shape, self.layout, tag=f"full() of {self.name}"))
+
+    def slice_for(self, layout: TensorLayout, rank: int) -> np.ndarray:
+        """What `rank` holds under `layout`, C-contiguous. Where a slice is held that has to be changed for another,
+        every rank has to call this.
+        """
+        held = self._drawn()
+        if self.layout is not None and self.layout.same_placement(layout):
+            return held
+        if self.layout is None and not is_cut(layout):
+            return held if held.flags.c_contiguous else np.array(held, order="C")
+        return cut(held if self.layout is None else self.full().asnumpy(), layout, rank)
+
+    def hold(self, array: np.ndarray, layout: TensorLayout) -> None:
+        """From now on hold this slice of the tensor, which nobody else may change any more."""
+        self._data, self._initial = array, None
+        self.layout = layout if is_cut(layout) else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.layout is not None and current_tracer.get() is not None:
+            return self.full_shape  # a network is written, and traced, for whole tensors
+        return self._initial.shape if self._data is None else self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._initial.dtype if self._data is None else self._data.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self._requires_grad = _flag("requires_grad", value)
+
+    @property
+    def comm_fusion(self) -> int:
+        return 1 if self._comm_fusion is None else self._comm_fusion
+
+    @property
+    def comm_fusion_given(self) -> bool:
+        """Whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`."""
+        return self._comm_fusion is not None
+
+    @comm_fusion.setter
+    def comm_fusion(self, value: int) -> None:
+        allowed, where = "An int, at least 0", f"Parameter {self.name!r}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentTypeError(f"comm_fusion={shorten(value)}", where=where, allowed=allowed)
+        if value < 0:
+            raise ArgumentError(f"comm_fusion={value}", where=where, allowed=allowed)
+        # the messages of what is cut in PyNative mode are those of single calls (MindSpore refuses it too)
+        if (
+            get_context("mode") == PYNATIVE_MODE
+            and (mode := get_auto_parallel_context("parallel_mode")) == "auto_parallel"
+        ):
+            what = f"comm_fusion is set in PyNative mode with parallel_mode={mode!r}"
+            raise ContextConflictError(what, where=where, hint="set_context(mode=GRAPH_MODE) first")
+        self._comm_fusion = value
+
+    def set_data(self, data: Any) -> None:
+        """Replace the values; the shape must stay, the dtype is kept. What `initializer(...)` returns is drawn when
+        next read.
+
+        A Parameter that holds a slice takes another slice, or the whole tensor, which is re-sliced when it is next
+        used.
+        """
+        if isinstance(data, Initial):
+            if data.shape != self.full_shape:
+                raise ShapeError(
+                    f"data of shape {data.shape}", where=f"Parameter {self.name!r}", allowed=f"Shape {self.full_shape}"
+                )
+            self._initial, self._data, self.layout = Initial(data.draw, data.shape, self.dtype), None, None
+            return
+        array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data, self.dtype)
+        if array.shape not in (self.shape, self.full_shape):
+            allowed = f"Shape {self.full_shape}" + (
+                f", or that of the slice, {self.shape}" if self.layout is not None else ""
+            )
+            raise ShapeError(f"data of shape {array.shape}", where=f"Parameter {self.name!r}", allowed=allowed)
+        if array.shape == self.full_shape != self.shape:
+            self.layout = None
+        self._data, self._initial = np.array(array), None
+
+    def adopt(self, array: np.ndarray) -> None:
+        """As `set_data`, but the Parameter keeps `array` itself, which nobody else may change any more: what optimizers
+        make in every step.
+        """
+        if array.shape == self.shape and array.dtype == self.dtype and array.flags.c_contiguous:
+            self._data = array
+        else:
+            self.set_data(array)
+
+    def __repr__(self) -> str:
+        return (
+            f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, requires_grad={self.requires_grad})"
+        )
+
+    __str__ = __repr__
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name}={shorten(value)}", where="Parameter", allowed="True or False")
+    return value
+
+
+class ParameterTuple(tuple):
+    """Several Parameters that a Cell registers under their own names."""
+
+    def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
+        parameters = tuple(parameters)
+        for p in parameters:
+            if not isinstance(p, Parameter):
+                raise ShapeError(f"element {shorten(p)}", where="ParameterTuple", allowed="Parameters only")
+        return super().__new__(cls, parameters)
+
+    def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
+        """New Parameters of the same shapes, named `prefix` + "." + name.  init: "same", or what `initializer` takes,
+        such as "zeros".
+        """
+        if not isinstance(prefix, str) or not prefix:
+            raise ArgumentTypeError(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str")
+        return ParameterTuple([cloner()(p, f"{prefix}.{p.name}", init) for p in self])

@@ -1,0 +1,452 @@
+"""Losses of samples with a class: fused cross-entropies, with and without weights, and the same as functions.
+
+    softmax_cross_entropy         logits, shares of the classes -> loss of every sample
+    sparse_softmax_cross_entropy  logits, labels -> mean of the losses
+    class_cross_entropy           logits, labels, weight -> loss of every sample      = log_softmax and nll in one
+    nll                           log-probabilities, labels, weight -> loss of every sample
+    label_weight                  labels, weight -> weight of every sample: what a mean divides by
+
+The mean of a weighted loss is sum(losses) / sum(weights of the samples), both over all samples: with a cut batch two
+all_reduces, never a mean of the ranks' means. Samples whose label is `ignore_index` have loss 0 and weight 0. Further
+dims after the class are positions with a label each: logits (n, c, h, w), labels (n, h, w).
+
+The class dim stays whole, because a softmax along a cut dim is not "local softmax, then one reduction". The expanded
+cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, Div, Log, Mul, ...) may cut it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from ..base.errors import ShapeError, shorten
+from .activation import softmax_of
+from .elementwise import add, cast, div, first_dtype, float_result, mul
+from .losses import FormulaParts, float_operand
+from .machine.opdef import check_ints
+from .machine.registry import case, op
+from .machine.signature import letters
+from .reduce import reduce_sum
+from .shape import as_array, reshape, transpose
+from .spellings import function
+from .unary import floats
+
+
+def check_labels(where, labels, classes, ignore_index=None):
+    """The labels, with 0 in place of those to ignore, and which are not ignored. ShapeError for numbers that are not
+    classes.
+    """
+    counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
+    known = np.where(counted, labels, 0)
+    if known.size and not (known.min() >= 0 and known.max() < classes):
+        worst = known.min() if known.min() < 0 else known.max()
+        hint = f"To ignore samples, give ignore_index={worst}" if ignore_index is None and worst < 0 else ""
+        raise ShapeError(
+            f"a label is {worst}", where=where, allowed=f"Labels are class numbers from 0 to {classes - 1}", hint=hint
+        )
+    return known.astype(np.int64), counted
+
+
+def check_ignore_index(where, ignore_index):
+    """ShapeError unless it is an int or None."""
+    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
+        raise ShapeError(f"ignore_index={shorten(ignore_index)}", where=where, allowed="An int, or None")
+
+
+def check_smoothing(where, label_smoothing):
+    """ShapeError unless it is a number from 0 to 1."""
+    if (
+        isinstance(label_smoothing, bool)
+        or not isinstance(label_smoothing, (int, float))
+        or not 0 <= label_smoothing <= 1
+    ):
+        raise ShapeError(f"label_smoothing={shorten(label_smoothing)}", where=where, allowed="A number from 0 to 1")
+
+
+def _check(where, operands, *, ignore_index, label_smoothing=0.0):
+    x, labels, weight = operands
+    if len(x.shape) < 2 or x.dtype.kind != "f":
+        raise ShapeError(
+            f"logits are {x.dtype} of shape {x.shape}", where=where, allowed="Floats, (n, c) or (n, c, d1, ...)"
+        )
+    check_ints(where, labels, "labels")
+    if labels.shape != (x.shape[0], *x.shape[2:]):
+        raise ShapeError(
+            f"labels of shape {labels.shape} for {x.shape}", where=where, allowed=f"Shape {(x.shape[0], *x.shape[2:])}"
+        )
+    if weight.shape != x.shape[1:2]:
+        raise ShapeError(
+            f"weight of shape {weight.shape} for {x.shape}", where=where, allowed=f"One per class: {x.shape[1:2]}"
+        )
+    check_ignore_index(where, ignore_index)
+    check_smoothing(where, label_smoothing)
+
+
+def _labels(shapes, **_):
+    names = letters(len(shapes[0]))
+    out = names[0] + names[2:]
+    return f"{names},{out},b->{out}"
+
+
+def _rows(x):
+    """Classes last, one row per label.  x: (n, c, ...) -> (r, c)."""
+    return np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
+
+
+def _unrow(rows, like):
+    """Reverse of _rows, in C order."""
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(like.shape[0], *like.shape[2:], like.shape[1]), -1, 1))
+
+
+def _log_softmax(rows):
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
+
+
+def _at(rows, numbers):
+    return np.take_along_axis(rows, numbers[:, None], axis=1)[:, 0]
+
+
+_EXAMPLES = (
+    case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0),
+    case((8, 4, 3, 2), (8, 3, 2), (4,), ints={1: 4}, low=0.2, high=2.0, ignore_index=1),
+)
+
+
+@op(
+    _labels,
+    name="ClassCrossEntropy",
+    instead="nn.SoftmaxCrossEntropyExpand",
+    check=_check,
+    whole="b",
+    dtype=first_dtype,
+    flops=lambda s: 8 * math.prod(vars(s).values()),
+    example=(
+        *_EXAMPLES,
+        case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0, label_smoothing=0.1, ignore_index=2),
+    ),
+)
+def class_cross_entropy(logits, labels, weight, *, ignore_index=None, label_smoothing=0.0):
+    """Cross-entropy of every sample against its class number, times the weight of the class.
+
+    logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, ...). The class dim stays whole.
+
+    ignore_index     label of samples whose loss is 0; None: every sample counts
+    label_smoothing  share of the target that is spread over all classes equally: with weights w, (1 - e) w_y l_y + e /
+                     c * sum over k of w_k l_k
+    """
+    numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
+    logs = _log_softmax(_rows(logits))
+    loss = -_at(logs, numbers) * weight[numbers]
+    if label_smoothing:
+        loss = (1 - label_smoothing) * loss - label_smoothing / logits.shape[1] * (logs @ weight)
+    return (loss * counted).reshape(labels.shape).astype(logits.dtype, copy=False)
+
+
+@op(infer_fn=lambda shapes, **_: shapes[1], dtype=first_dtype)
+def class_cross_entropy_grad(g, logits, labels, weight, *, ignore_index, label_smoothing):
+    """Gradient for the logits.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, c, ...)."""
+    numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
+    grad = np.exp(_log_softmax(_rows(logits)))
+    weight = weight.astype(
+        np.result_type(weight, logits), copy=False
+    )  # fractions of float32 weights would be rounded beside float64 logits
+    picked = (1 - label_smoothing) * weight[numbers]
+    spread = label_smoothing / logits.shape[1] * weight
+    grad *= (picked + spread.sum())[:, None]
+    grad -= spread
+    grad[np.arange(len(numbers)), numbers] -= picked
+    grad *= (g.reshape(-1) * counted)[:, None]
+    return _unrow(grad, logits).astype(g.dtype, copy=False)
+
+
+@op(infer_fn=lambda shapes, **_: shapes[3], dtype=lambda dtypes, **_: dtypes[3])
+def class_cross_entropy_weight_grad(g, logits, labels, weight, *, ignore_index, label_smoothing):
+    """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
+    numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
+    logs, share = -_log_softmax(_rows(logits)), g.reshape(-1) * counted
+    of_label = np.bincount(numbers, share * _at(logs, numbers), minlength=len(weight))
+    return ((1 - label_smoothing) * of_label + label_smoothing / len(weight) * (share @ logs)).astype(weight.dtype)
+
+
+@class_cross_entropy.vjp
+def _(g, out, logits, labels, weight, *, needs, **attrs):
+    of_weight = class_cross_entropy_weight_grad(g, logits, labels, weight, **attrs) if needs[2] else None
+    return class_cross_entropy_grad(g, logits, labels, weight, **attrs), None, of_weight
+
+
+@op(
+    _labels,
+    name="NLLLoss",
+    check=_check,
+    whole="b",
+    dtype=first_dtype,
+    flops=lambda s: 2 * math.prod(vars(s).values()),
+    example=_EXAMPLES,
+)
+def nll(logits, labels, weight, *, ignore_index=None):
+    """Minus the log-probability of every sample's class, times the weight of the class.
+
+    logits: (n, c, ...) log-probabilities, labels: (n, ...) int, weight: (c,) -> (n, ...). Nothing is reduced; the class
+    dim stays whole.
+    """
+    numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
+    return (
+        (-_at(_rows(logits), numbers) * weight[numbers] * counted)
+        .reshape(labels.shape)
+        .astype(logits.dtype, copy=False)
+    )
+
+
+@op(infer_fn=lambda shapes, *, ignore_index, shape: shape, dtype=first_dtype)
+def nll_grad(g, labels, weight, *, ignore_index, shape):
+    """Gradient for the log-probabilities.  g, labels: (n, ...), weight: (c,) -> `shape`, (n, c, ...)."""
+    numbers, counted = check_labels("NLLLoss", labels.reshape(-1), shape[1], ignore_index)
+    grad = np.zeros((len(numbers), shape[1]), g.dtype)
+    grad[np.arange(len(numbers)), numbers] = -g.reshape(-1) * weight[numbers] * counted
+    return np.ascontiguousarray(np.moveaxis(grad.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+
+
+@op(infer_fn=lambda shapes, **_: shapes[3], dtype=lambda dtypes, **_: dtypes[3])
+def nll_weight_grad(g, logits, labels, weight, *, ignore_index):
+    """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
+    numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
+    share = -g.reshape(-1) * counted * _at(_rows(logits), numbers)
+    return np.bincount(numbers, share, minlength=len(weight)).astype(weight.dtype)
+
+
+@nll.vjp
+def _(g, out, logits, labels, weight, *, ignore_index, needs):
+    of_weight = nll_weight_grad(g, logits, labels, weight, ignore_index=ignore_index) if needs[2] else None
+    return nll_grad(g, labels, weight, ignore_index=ignore_index, shape=tuple(logits.shape)), None, of_weight
+
+
+def _check_weight(where, operands, *, ignore_index):
+    check_ints(where, operands[0], "labels")
+    if len(operands[1].shape) != 1:
+        raise ShapeError(f"weight of shape {operands[1].shape}", where=where, allowed="One per class: (c,)")
+    check_ignore_index(where, ignore_index)
+
+
+def _weight_labels(shapes, *, ignore_index):
+    names = letters(len(shapes[0]))
+    return f"{names},z->{names}"
+
+
+@op(
+    _weight_labels,
+    name="LabelWeight",
+    check=_check_weight,
+    whole="z",
+    dtype=lambda dtypes, **_: dtypes[1],
+    flops=lambda s: 0,
+    example=(case((16,), (6,), ints={0: 6}, ignore_index=2), case((8, 4), (6,), ints={0: 6})),
+)
+def label_weight(labels, weight, *, ignore_index=None):
+    """Weight of every sample's class; 0 for samples to ignore.  labels: (...) int, weight: (c,) -> (...)."""
+    numbers, counted = check_labels("LabelWeight", labels, len(weight), ignore_index)
+    return weight[numbers] * counted
+
+
+@op(infer_fn=lambda shapes, *, ignore_index, classes: (classes,), dtype=first_dtype)
+def label_weight_grad(g, labels, *, ignore_index, classes):
+    """Gradient for the weights.  g, labels: (...) -> (classes,)."""
+    numbers, counted = check_labels("LabelWeight", labels, classes, ignore_index)
+    return np.bincount(numbers.reshape(-1), (g * counted).reshape(-1), minlength=classes).astype(g.dtype)
+
+
+@label_weight.vjp
+def _(g, out, labels, weight, *, ignore_index):
+    return None, label_weight_grad(g, labels, ignore_index=ignore_index, classes=weight.shape[0])
+
+
+# ---- without weights ----
+
+
+def _log_softmax(x):
+    x = floats(x)
+    shifted = x - x.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@op(
+    "ac,ac->a",
+    name="SoftmaxCrossEntropyWithLogits",
+    instead="nn.SoftmaxCrossEntropyExpand",
+    whole="c",
+    dtype=float_result,
+    flops=lambda s: 8 * s.a * s.c,
+    example=case((16, 8), (16, 8), low=0.1, high=1.0),
+)
+def softmax_cross_entropy(logits, labels):
+    """Cross-entropy of every sample against given class weights.  logits, labels: (a, c) -> (a,). The class dim stays
+    whole.
+    """
+    dtype = float_result((logits.dtype, labels.dtype))
+    return -(labels * _log_softmax(logits)).sum(axis=-1).astype(dtype, copy=False)
+
+
+@op(infer_fn=lambda shapes: shapes[1])
+def softmax_cross_entropy_grad(g, logits, labels):
+    """Gradient for the logits.  g: (a,), logits, labels: (a, c) -> (a, c)."""
+    return g[:, None] * (softmax_of(logits) * labels.sum(axis=-1, keepdims=True) - labels)
+
+
+@op(infer_fn=lambda shapes: shapes[1])
+def softmax_cross_entropy_label_grad(g, logits):
+    """Gradient for the class weights.  g: (a,), logits: (a, c) -> (a, c)."""
+    return -g[:, None] * _log_softmax(logits)
+
+
+@softmax_cross_entropy.vjp
+def _(g, out, logits, labels):
+    return softmax_cross_entropy_grad(g, logits, labels), softmax_cross_entropy_label_grad(g, logits)
+
+
+@op(
+    "ac,a->a",
+    name="SparseSoftmaxCrossEntropyWithLogits",
+    instead="nn.SoftmaxCrossEntropyExpand",
+    check=lambda where, operands: check_ints(where, operands[1], "labels"),
+    whole="c",
+    dtype=lambda dtypes: float_result(dtypes[:1]),
+    flops=lambda s: 6 * s.a * s.c,
+    example=case((16, 8), (16,), ints={1: 8}),
+)
+def sparse_softmax_cross_entropy(logits, labels):
+    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,). The class dim
+    stays whole.
+    """
+    labels, _ = check_labels("SparseSoftmaxCrossEntropyWithLogits", labels, logits.shape[-1])
+    return -np.take_along_axis(_log_softmax(logits), labels[:, None], axis=-1)[:, 0]
+
+
+@op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[0])
+def sparse_softmax_cross_entropy_grad(g, logits, labels):
+    """Gradient for the logits.  g: (a,), logits: (a, c), labels: (a,) int -> (a, c)."""
+    grad = softmax_of(logits)
+    grad[np.arange(len(labels)), labels] -= 1
+    return grad * g[:, None]
+
+
+@sparse_softmax_cross_entropy.vjp
+def _(g, out, logits, labels):
+    return sparse_softmax_cross_entropy_grad(g, logits, labels), None
+
+
+# ---- losses as functions ----
+
+
+def _class_weights(loss, count):
+    """The weights of `count` classes; ones if none were given."""
+    return np.ones(count, np.float32) if loss.weight is None else loss.weight
+
+
+def _weighted(loss, losses, labels, weights):
+    """Weighted losses reduced: a mean divides by the sum of the samples' weights."""
+    if loss.reduction != "mean" or (loss.weight is None and loss.ignore_index is None):
+        return loss.get_loss(losses)
+    counted = loss.label_weight(labels, weights)
+    if str(counted.dtype) != str(losses.dtype):
+        counted = cast(counted, str(losses.dtype))
+    return loss.div(loss.reduce_sum(losses), loss.sum_weights(counted))
+
+
+def nll_of(loss, logits, labels):
+    """Minus the log-probability of each class.  logits: (n, c, ...), labels: (n, ...) int -> () or (n, ...)."""
+    shape = tuple(logits.shape)
+    weights = _class_weights(
+        loss, shape[1] if len(shape) > 1 else 1
+    )  # one dim is refused by the operator, in its words
+    return _weighted(loss, loss.nll(logits, labels, weights), labels, weights)
+
+
+def cross_entropy_of(loss, logits, labels, where):
+    """Cross-entropy of a softmax.  logits: (n, c, ...), labels: (n, ...) int, or (n, c, ...) float -> () or (n,
+    ...).
+    """
+    is_integer, shape, given = np.dtype(str(labels.dtype)).kind in "iu", tuple(logits.shape), tuple(labels.shape)
+    fits = (*shape[:1], *shape[2:]) if is_integer else shape
+    if len(shape) < 2 or given != fits:
+        what = f"logits of shape {shape} with labels of shape {given}, {labels.dtype}"
+        hint = (
+            "Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)"
+            if len(shape) > 2
+            else ""
+        )
+        raise ShapeError(
+            what, where=where, allowed="Logits (a, c) with int labels (a,), or with float labels (a, c)", hint=hint
+        )
+    if loss.weight is not None and tuple(loss.weight.shape) != (shape[1],):
+        given = (
+            f"{loss.weight.shape[0]} numbers" if len(loss.weight.shape) == 1 else f"shape {tuple(loss.weight.shape)}"
+        )
+        raise ShapeError(f"weight has {given}", where=where, allowed=f"One per class: {shape[1]}")
+    if not is_integer:
+        return loss.get_loss(_against_weights(loss, logits, labels))
+    if loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2:
+        return loss.get_loss(loss.sparse_softmax_cross_entropy(logits, labels))
+    weights = _class_weights(loss, shape[1])
+    return _weighted(loss, loss.class_cross_entropy(logits, labels, weights), labels, weights)
+
+
+def _against_weights(loss, logits, labels):
+    """Loss of every sample against given class weights."""
+    shape = tuple(logits.shape)
+    if len(shape) > 2:
+        perm = (0, *range(2, len(shape)), 1)
+        logits = loss.rows(loss.classes_last(logits, perm), (-1, shape[1]))
+        labels = loss.label_rows(loss.labels_last(labels, perm), (-1, shape[1]))
+    if loss.label_smoothing:
+        labels = loss.smooth_add(loss.smooth_mul(labels, 1 - loss.label_smoothing), loss.label_smoothing / shape[1])
+    if loss.weight is not None:
+        labels = loss.weight_mul(labels, loss.weight)
+    losses = loss.softmax_cross_entropy(logits, labels)
+    return losses if len(shape) == 2 else loss.positions(losses, (shape[0], *shape[2:]))
+
+
+def _class_loss(where, weight, ignore_index, reduction, **settings):
+    check_ignore_index(where, ignore_index)
+    shared = {"label_weight": partial(label_weight, ignore_index=ignore_index), "sum_weights": reduce_sum, "div": div}
+    return FormulaParts(where, reduction, weight=float_operand(weight), ignore_index=ignore_index, **shared, **settings)
+
+
+@function(mint="functional.nll_loss")
+def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean"):
+    """Minus the log-probability of each sample's class, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int ->
+    (), or (n, ...) for "none".
+
+    weight        (c,), one number per class; a mean divides by the sum of the samples' weights
+    ignore_index  class number of samples to ignore; None: every sample counts
+    """
+    loss = _class_loss("nll_loss", weight, ignore_index, reduction, nll=partial(nll, ignore_index=ignore_index))
+    return nll_of(loss, as_array(input), as_array(target))
+
+
+@function(mint="functional.cross_entropy")
+def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean", label_smoothing=0.0):
+    """Cross-entropy of a softmax, as `nn.CrossEntropyLoss`.  input: (n, c, ...) logits, target: (n, ...) int class
+    numbers, or (n, c, ...) float class weights -> (), or (n, ...) for reduction="none".
+
+    weight           (c,), one number per class; with class numbers a mean divides by the sum of the samples' weights
+    ignore_index     class number of samples to ignore; None: every sample counts (MindSpore's and PyTorch's default is
+                     -100)
+    label_smoothing  share of the target that is spread over all classes equally
+    """
+    check_smoothing("cross_entropy", label_smoothing)
+    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    loss = _class_loss(
+        *("cross_entropy", weight, ignore_index, reduction),
+        label_smoothing=label_smoothing,
+        sparse_softmax_cross_entropy=sparse_softmax_cross_entropy,
+        softmax_cross_entropy=softmax_cross_entropy,
+        class_cross_entropy=partial(class_cross_entropy, **options),
+        **dict.fromkeys(("smooth_mul", "weight_mul"), mul),
+        **dict.fromkeys(("classes_last", "labels_last"), transpose),
+        **dict.fromkeys(("rows", "label_rows", "positions"), reshape),
+        smooth_add=add,
+    )
+    return cross_entropy_of(loss, as_array(input), as_array(target), "cross_entropy")

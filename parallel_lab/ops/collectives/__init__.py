@@ -1,0 +1,1 @@
+"""Operators that a script calls by hand to communicate: AllReduce and its like, Send, Receive, NeighborExchange."""

@@ -1,0 +1,139 @@
+"""What all operators that a script calls by hand to communicate have in common: the world they speak to, their
+arguments, their base class.
+
+The operators are in `primitives.py` and `point_to_point.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    TracedCommunication,
+    WorldArgumentError,
+    WorldError,
+    WorldTypeError,
+    shorten,
+)
+from ...base.hooks import current_tracer, current_world
+from ...base.origin import caller
+from ...layout.slices import REDUCERS
+from ..machine.primitive import Primitive, Uncut
+from .deferred import send_held
+
+
+def _world(where: str) -> Any:
+    """The world this process is a rank of. Raises WorldError."""
+    world = current_world()
+    if world is None:
+        hint = "Call init() first, in a script started with `parallel-lab run -n 8 script.py` or mpirun"
+        raise WorldError(
+            "this process is not a rank of a world",
+            where=where,
+            allowed="Communication needs ranks to talk to",
+            hint=hint,
+        )
+    return world
+
+
+def members_of(where: str, group: str | None) -> tuple[Any, tuple[int, ...]]:
+    """As `group_of`, for a call that is about to communicate: messages that are held back are sent before it."""
+    found = group_of(where, group)
+    send_held()
+    return found
+
+
+def group_of(where: str, group: str | None) -> tuple[Any, tuple[int, ...]]:
+    """(world, ranks of the group this rank calls for). Raises WorldError, WorldArgumentError."""
+    world = _world(where)
+    members = tuple(world.group(group))
+    if world.rank not in members:
+        what = f"rank {world.rank} is not in group {group!r} {members}"
+        raise WorldArgumentError(what, where=where, allowed="A rank communicates in groups it belongs to")
+    return world, members
+
+
+def origin_of(name: str) -> str:
+    """The operator and the learner's line: what ranks compare, and what errors show."""
+    place = caller().place
+    return f"{name} at {place}" if place else name
+
+
+def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> int:
+    """`root`, which must be in the group. Raises WorldArgumentError."""
+    if root not in members:
+        raise WorldArgumentError(f"{label}={root}", where=name, allowed=f"A rank of the group {members}")
+    return root
+
+
+class Communication(Uncut):
+    """Base of the operators: what they share with other Primitives (a name, attributes), and that they take no
+    strategy.
+
+    Attribute `fusion` (`add_prim_attr("fusion", 1)`): calls of AllReduce, AllGather and ReduceScatter inside a Cell,
+    with equal numbers above 0 and equal group, reduction and dtype, are one message (`deferred.py`); 0, the default:
+    alone. It changes no result.
+    """
+
+    why = "communication called by hand takes this rank's value as it is"
+
+    def __init__(self, attrs: dict[str, Any]) -> None:
+        super().__init__(attrs)
+        self.prim_attrs = {"group": attrs.get("group"), "fusion": 0}
+
+    def add_prim_attr(self, name: str, value: Any) -> Primitive:
+        """Attach a named attribute; `fusion` is an int, at least 0. Returns self."""
+        if name == "fusion":
+            whole(self.name, "fusion", value)
+        return super().add_prim_attr(name, value)
+
+    def begin(self) -> None:
+        """Refuse to run while a network is traced."""
+        if current_tracer.get() is not None:
+            allowed = "A compiled network has its messages from its strategies"
+            hint = (
+                "Run it in stand_alone or data_parallel mode, where a network that communicates by hand runs "
+                "operator by operator"
+            )
+            raise TracedCommunication(
+                f"{self.name} is called while a network is compiled", where=caller().place, allowed=allowed, hint=hint
+            )
+
+    def __repr__(self) -> str:
+        shown = {**self.attrs, **self.prim_attrs}
+        return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
+
+
+# ---- checks of arguments ----
+
+
+def group_name(where: str, group: Any) -> str | None:
+    """The name of a group, or None for all ranks. Raises WorldTypeError."""
+    if group is not None and not isinstance(group, str):
+        allowed = "The name of a group, as given to create_group; None for all ranks"
+        raise WorldTypeError(f"group={shorten(group)}", where=where, allowed=allowed)
+    return group
+
+
+def reduction(where: str, reduce: Any) -> str:
+    """The argument `op`, a member of ReduceOp. Raises ArgumentTypeError, ArgumentError."""
+    allowed = f"One of {', '.join(map(repr, REDUCERS))}, such as ReduceOp.SUM"
+    if not isinstance(reduce, str):
+        raise ArgumentTypeError(f"op={shorten(reduce)}", where=where, allowed=allowed)
+    if reduce not in REDUCERS:
+        raise ArgumentError(f"op={reduce!r}", where=where, allowed=allowed)
+    return reduce
+
+
+def whole(where: str, name: str, value: Any, least: int | None = 0) -> int:
+    """An int, at least `least`. Raises ArgumentTypeError, ArgumentError."""
+    allowed = "An int" + ("" if least is None else f", at least {least}")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
+    if least is not None and value < least:
+        raise ArgumentError(f"{name}={value}", where=where, allowed=allowed)
+    return int(value)

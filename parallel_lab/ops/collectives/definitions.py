@@ -1,0 +1,571 @@
+"""Every message, declared once: what its request says, what comes back, what it costs, its gradient, its words.
+
+    >>> gather = MESSAGES["all_gather"]
+    >>> gather.reply_shape((2, 3), {"dim": 0}, 4), gather.adjoint, gather.formula.time_text
+    ((8, 3), 'reduce_scatter', '(n-1)·α + (n-1)/n·S·β')
+
+Who reads the table `MESSAGES`: requests and their reference answer (`run/communicator.py`), the check and the text of
+a plan and its gradients (`graph/`), seconds and bytes (`cost/time.py`), the algorithms and the Collective Stepper.
+Shared memory and MPI move the bytes in ways of their own and must give the bits of `answer`. So a new collective is a
+`CollectiveDef` here, and a way to move it in each of the two.
+
+Formulas are in alpha (seconds per message), beta (seconds per byte) and gamma (seconds per byte that is added), for
+full-duplex links without contention and one port per rank. Sources: Thakur, Rabenseifner, Gropp 2005 (ring, pairwise,
+binomial); Chan et al. 2007 (gather, scatter, lower bounds); Hensgen, Finkel, Manber 1988 (dissemination barrier).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.cluster import Link
+from ...base.errors import ArgumentError, ShapeError, shorten
+from ...layout.halo import Halo
+from ...layout.slices import REDUCERS
+
+REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
+
+Arrays = Sequence[np.ndarray | None]
+Attrs = Mapping[str, Any]
+Shape = tuple[int, ...]
+Count = Callable[
+    [int, int], int | Fraction
+]  # of n ranks, and of k segments where an algorithm cuts its value into segments
+
+
+class Term(NamedTuple):
+    """A number that follows from n ranks (and k segments), and how it is written."""
+
+    of: Count
+    text: str
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Closed forms of n ranks and k segments. S is the whole tensor: all_reduce, reduce_scatter, broadcast, reduce,
+    scatter: what one rank hands over; all_gather, gather: the result; all_to_all: what all ranks hold together.
+
+    rounds     how many
+    messages   sent by the rank that sends most of them
+    sent       by the rank that sends most, as a fraction of S
+    alphas, betas, gammas   time = alphas * alpha + betas * S * beta + gammas * S * gamma
+    """
+
+    rounds: Count
+    rounds_text: str
+    messages: Count
+    messages_text: str
+    sent: Count
+    sent_text: str
+    alphas: Count
+    betas: Count
+    gammas: Count
+    time_text: str
+
+
+def of_n(function: Callable[[int], int | Fraction], text: str = "") -> Term:
+    """A term that depends on the number of ranks alone; of one rank it is 0."""
+    return Term(lambda n, k: function(n) if n > 1 else 0, text)
+
+
+def formula(
+    rounds: Term,
+    sent: Term,
+    time_text: str,
+    *,
+    messages: Term | None = None,
+    alphas: Term | None = None,
+    betas: Term | None = None,
+    gammas: Term | None = None,
+) -> Formula:
+    """A Formula of an algorithm that sends one message per round, pays alpha once per round and beta for what its
+    busiest rank sends, and adds nothing, except where it is told otherwise.
+    """
+    messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
+    return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
+
+
+def ceil_log2(n: int) -> int:
+    """The least number of rounds in which one rank can reach n; exact for any n."""
+    return (n - 1).bit_length()
+
+
+def largest_subtree(n: int) -> int:
+    """Ranks in the largest subtree below the root of a binomial tree."""
+    return max((min(v & -v, n - v) for v in range(1, n)), default=0)
+
+
+ZERO, ONE = of_n(lambda n: 0, "0"), of_n(lambda n: 1, "1")
+LESS_ONE = of_n(lambda n: n - 1, "n-1")
+LOG = of_n(ceil_log2, "⌈log₂n⌉")
+WHOLE = of_n(lambda n: 1, "S")
+LOG_WHOLES = of_n(ceil_log2, "⌈log₂n⌉·S")
+SHARE = of_n(lambda n: Fraction(n - 1, n), "(n-1)/n·S")
+TWO_SHARES = of_n(lambda n: Fraction(2 * (n - 1), n), "2(n-1)/n·S")
+PAIR_SHARE = of_n(lambda n: Fraction(n - 1, n * n), "(n-1)/n²·S")
+
+
+@dataclass(frozen=True)
+class CollectiveDef:
+    """One kind of message.
+
+    kind, class_name   "all_reduce", and MindSpore's operator
+    reply         what a rank gets, in a sentence
+    attributes    what a request says beside its value, and all members say alike: reduce, root, dim, split_dim,
+                  concat_dim, window (shape and dtype of a recv)
+    cut, join     the attribute that names the dim which is cut into one piece per member, or along which the members'
+                  pieces are joined; "" where none is
+    sender, receiver   who hands over a value, and who gets a reply: "all", "root" or "" (nobody)
+    answer        (values in group order, attributes) -> replies in group order, C-contiguous, each in memory of its
+                  own; those that are not for a receiver are dropped
+    formula       rounds, bytes and seconds of its usual algorithm, `algorithm`, with their texts
+    together      whether S of the formula is what all members hand over together; False: what one hands over
+    payload       what a rank must send in the bandwidth-optimal form, as a fraction of its operand m (Chan et al. 2007)
+    adjoint, why  the kind of message that brings its gradient back, and why, of operator {name}; "" if it has none
+    chunks        what the Collective Stepper moves: "chunk" (the value cut as one likes), "piece" (one per rank) or
+                  "pair" (one per pair of ranks); "" if it does not show it
+    starts, goal  what lies where before and after, for the stepper
+    shape_of, payload_of, time_of, fault_of   of halos, whose windows say it:  (shape, attributes, n),  (operand bytes,
+                  attributes, n, position),  (operand bytes, attributes, n, link, gamma),  (shape, attributes, n)
+    """
+
+    kind: str
+    class_name: str
+    reply: str
+    attributes: tuple[str, ...] = ()
+    cut: str = ""
+    join: str = ""
+    sender: str = "all"
+    receiver: str = "all"
+    answer: Callable[[Arrays, Attrs], list[np.ndarray | None]] | None = None
+    algorithm: str = ""
+    formula: Formula | None = None
+    together: bool = False
+    payload: Term = ZERO
+    adjoint: str = ""
+    why: str = ""
+    chunks: str = ""
+    starts: str = ""
+    goal: str = ""
+    shape_of: Callable[[Shape, Attrs, int], Shape] | None = None
+    payload_of: Callable[[int, Attrs, int, int | None], int] | None = None
+    time_of: Callable[[float, Attrs, int, Link, float], float] | None = None
+    fault_of: Callable[[Shape, Attrs, int], tuple[str, str] | None] | None = None
+
+    @property
+    def rooted(self) -> bool:
+        return "root" in self.attributes
+
+    @property
+    def reducing(self) -> bool:
+        """Whether values are combined by a reduction that the request names."""
+        return "reduce" in self.attributes
+
+    @property
+    def windowed(self) -> bool:
+        return "window" in self.attributes
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether a group makes it together; a send and a recv are one rank's each."""
+        return self.kind not in ("send", "recv")
+
+    @property
+    def adds(self) -> bool:
+        """Whether numbers are added up."""
+        return self.reducing or self.kind == "halo_reduce"
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether all members hand over a value and get a reply."""
+        return self.sender == self.receiver == "all" and self.is_collective
+
+    def reply_shape(self, shape: Shape, attrs: Attrs, n: int) -> Shape:
+        """Shape of a reply in a group of n whose members hand over `shape` (for scatter: the root)."""
+        if self.shape_of is not None:
+            return self.shape_of(shape, attrs, n)
+        sizes = list(shape)
+        if self.cut:
+            sizes[attrs[self.cut]] //= n
+        if self.join:
+            sizes[attrs[self.join]] *= n
+        return tuple(sizes)
+
+    def payload_bytes(self, operand_bytes: int, n: int, window: Any = None, position: int | None = None) -> int:
+        """Bytes that a rank must send, where it hands over `operand_bytes` in a group of n, whichever algorithm moves
+        them; of a halo those of the member at `position`, or (None) of the member that sends most.
+        """
+        if n <= 1:
+            return 0
+        if self.payload_of is not None:
+            return self.payload_of(operand_bytes, {"window": window}, n, position)
+        share = self.payload.of(n, n)
+        return operand_bytes * share.numerator // share.denominator
+
+    def time_s(
+        self, operand_bytes: float, n: int, link: Link, gamma_s_per_byte: float = 0.0, window: Any = None
+    ) -> float:
+        """Seconds in a group of n, each handing over `operand_bytes` (for scatter: the root)."""
+        if self.time_of is not None:
+            return self.time_of(operand_bytes, {"window": window}, n, link, gamma_s_per_byte)
+        alphas, (betas, of_beta), (gammas, of_gamma) = _coefficients(self.formula, n)
+        size = operand_bytes * (n if self.together else 1)
+        sent_s, added_s = size * betas / of_beta * link.beta_s_per_byte, size * gammas / of_gamma * gamma_s_per_byte
+        return alphas * link.alpha_s + sent_s + added_s
+
+    def adjoint_attrs(self, attrs: Attrs) -> dict[str, Any]:
+        """Attributes of the message that brings the gradient back: what was joined is cut, what was cut is joined."""
+        back = MESSAGES[self.adjoint]
+        turned = {back.cut: attrs.get(self.join), back.join: attrs.get(self.cut)}
+        return {a: "sum" if a == "reduce" else turned.get(a, attrs.get(a)) for a in back.attributes}
+
+
+@lru_cache(maxsize=1024)
+def _coefficients(formula: Formula, n: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    """Those of alpha, S beta and S gamma, the latter as (numerator, denominator)."""
+    alphas, betas, gammas = (f(n, n) for f in (formula.alphas, formula.betas, formula.gammas))
+    return int(alphas), betas.as_integer_ratio(), gammas.as_integer_ratio()
+
+
+# ---- reference answers ----
+
+
+def combine(values: Arrays, reduce: str) -> np.ndarray:
+    """Reduce arrays of equal shape in the given order: ((v0 + v1) + v2) + ...
+
+    The order is the contract: floating-point sums depend on it, and every answerer must produce these bits.
+    """
+    ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
+    total = np.array(values[0], copy=True, order="C")
+    for value in values[1:]:
+        ufunc(total, value, out=total)
+    if reduce == "mean":
+        np.divide(total, total.dtype.type(len(values)), out=total)
+    return total
+
+
+def cut_value(value: np.ndarray, parts: int, dim: int) -> list[np.ndarray]:
+    """`value` in `parts` equal pieces along `dim`. Raises ShapeError if that does not come out even."""
+    shape = value.shape
+    if not -len(shape) <= dim < len(shape) or shape[dim] % parts:
+        raise ShapeError(
+            f"a value of shape {shape} cannot be split along dim {dim}", allowed=f"A dim that divides by {parts}"
+        )
+    return np.split(value, parts, axis=dim)
+
+
+def _joined(values: Arrays, dim: int) -> np.ndarray:
+    return np.ascontiguousarray(np.concatenate(values, axis=dim))
+
+
+def _all_reduce(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
+    total = combine(values, attrs["reduce"])
+    return [total.copy() for _ in values]
+
+
+def _all_gather(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
+    joined = _joined(values, attrs["dim"])
+    return [joined.copy() for _ in values]
+
+
+def _reduce_scatter(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
+    pieces = zip(*(cut_value(v, len(values), attrs["dim"]) for v in values), strict=True)
+    return [combine(mine, attrs["reduce"]) for mine in pieces]
+
+
+def _all_to_all(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
+    pieces = zip(*(cut_value(v, len(values), attrs["split_dim"]) for v in values), strict=True)
+    return [_joined(mine, attrs["concat_dim"]) for mine in pieces]
+
+
+def _of_root(values: Arrays) -> np.ndarray:
+    return next(v for v in values if v is not None)
+
+
+def _halo(values: Arrays, attrs: Attrs, kind: str) -> list[np.ndarray]:
+    """Both halos, by way of the whole tensor with its surroundings: from the first element of any window or slice to
+    the last.
+    """
+    halo, dim = Halo(*attrs["window"], members=len(values)), attrs["dim"] % values[0].ndim
+    windows, total = [halo.window(i) for i in range(halo.members)], halo.part * halo.members
+    low, high = min(0, *(start for start, _ in windows)), max(total, *(stop for _, stop in windows))
+    shape = [high - low if d == dim else size for d, size in enumerate(values[0].shape)]
+    whole = np.zeros(shape, values[0].dtype.newbyteorder("="))
+    slices = [(halo.part * i, halo.part * (i + 1)) for i in range(halo.members)]
+    at, wanted = (slices, windows) if kind == "halo_exchange" else (windows, slices)
+
+    def part(interval: tuple[int, int]) -> np.ndarray:
+        return whole[(slice(None),) * dim + (slice(interval[0] - low, interval[1] - low),)]
+
+    for value, interval in zip(values, at, strict=True):
+        if kind == "halo_exchange":
+            part(interval)[...] = value
+        else:
+            np.add(part(interval), value, out=part(interval))
+    return [np.array(part(interval), order="C") for interval in wanted]
+
+
+# ---- halos: what their windows say ----
+
+
+def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) -> CollectiveDef:
+    def shape_of(shape: Shape, attrs: Attrs, n: int) -> Shape:
+        extent = Halo(*attrs["window"], members=n).extents(kind)[1]
+        return tuple(extent if d == attrs["dim"] % len(shape) else size for d, size in enumerate(shape))
+
+    def time_of(operand_bytes: float, attrs: Attrs, n: int, link: Link, gamma: float) -> float:
+        """A rank in the middle sends one strip each way and receives one from each side, at the same time; its port
+        sends them one after the other. In a group of two each sends one and receives one.
+        """
+        if attrs["window"] is None:
+            allowed = "window=(step, origin, length, part)"
+            raise ArgumentError(f"{kind} without a window", where="message_time_s", allowed=allowed)
+        halo = Halo(*attrs["window"], members=n)
+        element_bytes, adding = operand_bytes / halo.extents(kind)[0], gamma if kind == "halo_reduce" else 0.0
+
+        def seconds(strips: tuple[int, ...], per_byte: float) -> float:
+            return len(strips) * link.alpha_s + sum(strips) * element_bytes * per_byte
+
+        return max(
+            max(seconds(sent, link.beta_s_per_byte), seconds(received, link.beta_s_per_byte + adding))
+            for sent, received in _halo_traffic(halo, kind)
+        )
+
+    def fault_of(shape: Shape, attrs: Attrs, n: int) -> tuple[str, str] | None:
+        window, dim = attrs["window"], attrs["dim"]
+        if not isinstance(window, tuple) or len(window) != 4 or not all(is_int(x) for x in window):
+            window_is = "Four ints: (step, origin, length, part); member i gets [step * i + origin, + length) of slices"
+            return f"window={shorten(window)}", f"{window_is} of `part` elements"
+        halo = Halo(*window, members=n)
+        extent = halo.extents(kind)[0]
+        if shape[dim] != extent:
+            what = "slice" if kind == "halo_exchange" else "window"
+            return f"dim {dim} has {shape[dim]} elements", f"A {what} of {extent}, as window={window} says"
+        fault = halo.fault()
+        return (fault, "Windows reach no further than the neighbouring slices") if fault else None
+
+    return CollectiveDef(
+        kind,
+        class_name,
+        reply,
+        ("dim", "window"),
+        answer=lambda values, attrs: _halo(values, attrs, kind),
+        payload=Term(ZERO.of, "the strips for the neighbours"),
+        adjoint=adjoint,
+        why=why,
+        shape_of=shape_of,
+        payload_of=lambda size, attrs, n, i: Halo(*attrs["window"], members=n).sent_bytes(kind, size, i),
+        time_of=time_of,
+        fault_of=fault_of,
+    )
+
+
+@lru_cache(maxsize=256)
+def _halo_traffic(halo: Halo, kind: str) -> frozenset[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(elements of each strip sent, elements of each strip received) of the members, each different pair once."""
+    return frozenset((halo.sent(kind, i), halo.received(kind, i)) for i in range(halo.members))
+
+
+def is_int(value: object) -> bool:
+    """Whether `value` is a whole number, numpy's too, and no bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+# ---- the table ----
+
+_PASSED_ON = formula(Term(lambda n, k: 1, "1"), Term(lambda n, k: 1, "S"), "α + S·β")
+
+_DEFS = (
+    CollectiveDef(
+        "all_reduce",
+        "AllReduce",
+        "every rank: the combination in group order",
+        ("reduce",),
+        answer=_all_reduce,
+        algorithm="ring",
+        formula=formula(
+            of_n(lambda n: 2 * (n - 1), "2(n-1)"),
+            TWO_SHARES,
+            "2(n-1)·α + 2(n-1)/n·S·β + (n-1)/n·S·γ",
+            gammas=SHARE,
+        ),
+        payload=of_n(lambda n: Fraction(2 * (n - 1), n), "2(n-1)/n·m"),
+        adjoint="all_reduce",
+        why="backward of the all_reduce of {name!r}: the gradient of its replicated result lies in addends on its {n} "
+        "holders",
+        chunks="chunk",
+        starts="every rank has an addend of each chunk (hatched)",
+        goal="every rank has the sum of every chunk",
+    ),
+    CollectiveDef(
+        "all_gather",
+        "AllGather",
+        "every rank: the values joined along `dim` in group order",
+        ("dim",),
+        join="dim",
+        answer=_all_gather,
+        algorithm="ring",
+        formula=formula(LESS_ONE, SHARE, "(n-1)·α + (n-1)/n·S·β"),
+        together=True,
+        payload=of_n(lambda n: n - 1, "(n-1)·m"),
+        adjoint="reduce_scatter",
+        why="backward of the all_gather for {name!r}: each rank needs the sum of all gradients of the part it had "
+        "given",
+        chunks="piece",
+        starts="every rank has one piece",
+        goal="every rank has every piece",
+    ),
+    CollectiveDef(
+        "reduce_scatter",
+        "ReduceScatter",
+        "rank i: piece i of the combination along `dim`",
+        ("reduce", "dim"),
+        cut="dim",
+        answer=_reduce_scatter,
+        algorithm="ring",
+        formula=formula(LESS_ONE, SHARE, "(n-1)·α + (n-1)/n·S·β + (n-1)/n·S·γ", gammas=SHARE),
+        payload=of_n(lambda n: Fraction(n - 1, n), "(n-1)/n·m"),
+        adjoint="all_gather",
+        why="backward of the reduce_scatter for {name!r}: every addend of a part has that part's gradient",
+        chunks="piece",
+        starts="every rank has an addend of each piece (hatched)",
+        goal="every rank has the sum of its own piece",
+    ),
+    CollectiveDef(
+        "all_to_all",
+        "AlltoAll",
+        "rank i: piece i (along split_dim) of every member's value, joined along concat_dim in group order",
+        ("split_dim", "concat_dim"),
+        cut="split_dim",
+        join="concat_dim",
+        answer=_all_to_all,
+        algorithm="pairwise",
+        formula=formula(LESS_ONE, PAIR_SHARE, "(n-1)·α + (n-1)/n²·S·β"),
+        together=True,
+        payload=of_n(lambda n: Fraction(n - 1, n), "(n-1)/n·m"),
+        adjoint="all_to_all",
+        why="backward of the all_to_all for {name!r}: gradients go back the way the values came",
+        chunks="pair",
+        starts="every rank has a piece for each rank",
+        goal="every rank has the pieces that are for it",
+    ),
+    CollectiveDef(
+        "broadcast",
+        "Broadcast",
+        "every rank: the root's value",
+        ("root",),
+        sender="root",
+        answer=lambda values, attrs: [np.array(_of_root(values), order="C") for _ in values],
+        algorithm="tree",
+        formula=formula(LOG, LOG_WHOLES, "⌈log₂n⌉·(α + S·β)"),
+        payload=of_n(lambda n: 1, "m"),
+        adjoint="reduce",
+        why="backward of the broadcast for {name!r}: the root needs the sum of all gradients",
+        chunks="chunk",
+        starts="rank {root} has everything",
+        goal="every rank has everything",
+    ),
+    CollectiveDef(
+        "reduce",
+        "Reduce",
+        "the root: the combination in group order",
+        ("reduce", "root"),
+        receiver="root",
+        answer=lambda values, attrs: [combine(values, attrs["reduce"])] * len(values),
+        algorithm="tree",
+        formula=formula(LOG, WHOLE, "⌈log₂n⌉·(α + S·β + S·γ)", messages=ONE, betas=LOG_WHOLES, gammas=LOG_WHOLES),
+        payload=of_n(lambda n: 1, "m"),
+        adjoint="broadcast",
+        why="backward of the reduce for {name!r}: every addend has the gradient of the sum",
+        chunks="chunk",
+        starts="every rank has an addend of each chunk (hatched)",
+        goal="rank {root} has the sum of every chunk",
+    ),
+    CollectiveDef(
+        "gather",
+        "CollectiveGather",
+        "the root: the values joined along `dim` in group order",
+        ("root", "dim"),
+        join="dim",
+        receiver="root",
+        answer=lambda values, attrs: [_joined(values, attrs["dim"])] * len(values),
+        algorithm="tree",
+        formula=formula(
+            LOG,
+            of_n(lambda n: Fraction(largest_subtree(n), n), "m/n·S, m = the largest subtree"),
+            "⌈log₂n⌉·α + (n-1)/n·S·β",
+            messages=ONE,
+            betas=SHARE,
+        ),
+        together=True,
+        payload=of_n(lambda n: 1, "m"),
+        adjoint="scatter",
+        why="backward of the gather for {name!r}: each rank gets the gradient of the piece it had given",
+        chunks="piece",
+        starts="every rank has one piece",
+        goal="rank {root} has every piece",
+    ),
+    CollectiveDef(
+        "scatter",
+        "CollectiveScatter",
+        "rank i: piece i of the root's value along `dim`",
+        ("root", "dim"),
+        cut="dim",
+        sender="root",
+        answer=lambda values, attrs: [
+            np.array(p, order="C") for p in cut_value(_of_root(values), len(values), attrs["dim"])
+        ],
+        algorithm="tree",
+        formula=formula(LOG, SHARE, "⌈log₂n⌉·α + (n-1)/n·S·β"),
+        payload=of_n(lambda n: 1, "m"),
+        adjoint="gather",
+        why="backward of the scatter for {name!r}: the root gets the gradients of all pieces",
+        chunks="piece",
+        starts="rank {root} has everything",
+        goal="every rank has its own piece",
+    ),
+    CollectiveDef(
+        "barrier",
+        "Barrier",
+        "nothing: all members have called it",
+        sender="",
+        receiver="",
+        answer=lambda values, attrs: [None] * len(values),
+        algorithm="dissemination",
+        formula=formula(LOG, ZERO, "⌈log₂n⌉·α"),
+    ),
+    _halo_def(
+        "halo_exchange",
+        "NeighborExchangeV2",
+        "halo_reduce",
+        "rank i: window i of the values joined along `dim`, zeros outside",
+        "backward of the halo_exchange for {name!r}: an element that several ranks used gets the sum of their "
+        "gradients",
+    ),
+    _halo_def(
+        "halo_reduce",
+        "NeighborExchangeV2Grad",
+        "halo_exchange",
+        "rank i: slice i of the sum of all windows, each put where it lies and added to zeros in group order",
+        "backward of the halo_reduce of {name!r}: every addend of an element has that element's gradient",
+    ),
+    CollectiveDef(
+        "send",
+        "Send",
+        "nothing: the value is copied and lies ready for its receiver",
+        receiver="",
+        formula=_PASSED_ON,
+        payload=of_n(lambda n: 1, "m"),
+    ),
+    CollectiveDef(
+        "recv", "Receive", "the next value that the source sends", ("shape", "dtype"), sender="", formula=_PASSED_ON
+    ),
+)
+MESSAGES: dict[str, CollectiveDef] = {d.kind: d for d in _DEFS}
+COLLECTIVES = tuple(d.kind for d in _DEFS if d.is_collective)

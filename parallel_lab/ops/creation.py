@@ -1,0 +1,149 @@
+"""Constants made from a shape, and the triangular part of a matrix.
+
+The functions here that take no tensor give arrays: while a network is traced such an array becomes a constant of the
+graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ShapeError, shorten
+from .machine.registry import case, op
+from .spellings import function
+
+# ---- triangles ----
+
+
+def _check_band(where, operands, *, diagonal):
+    if isinstance(diagonal, bool) or not isinstance(diagonal, int):
+        raise ShapeError(
+            f"diagonal={shorten(diagonal)}", where=where, allowed="An int: 0 is the main diagonal, 1 the one above it"
+        )
+    if len(operands[0].shape) < 2:
+        raise ShapeError(f"a tensor of shape {operands[0].shape}", where=where, allowed="At least 2 dims")
+
+
+def _above(x, offset):
+    """For every place of the last two dims, on which diagonal of the whole matrix it lies: column minus row."""
+    rows, columns = (start + np.arange(n) for start, n in zip(offset, x.shape[-2:], strict=True))
+    return columns - rows[:, None]
+
+
+_EXAMPLES = (case((8, 16)), case((4, 8, 8), diagonal=-2), case((16, 4), diagonal=1))
+
+
+@op("...mn->...mn", name="Tril", mint="tril", check=_check_band, offset="mn", flops=lambda s: 0, example=_EXAMPLES)
+def tril(x, *, diagonal=0, offset=(0, 0)):
+    """The lower triangle: zeros above the given diagonal.  x: (..., m, n) -> (..., m, n).
+
+    diagonal  0 the main one, 1 the one above it, -1 the one below
+
+    Any dim may be cut: a rank's slice begins at row and column `offset`.
+    """
+    return np.where(_above(x, offset) <= diagonal, x, np.zeros((), x.dtype))
+
+
+@tril.vjp
+def _(g, out, x, *, diagonal):
+    return (tril(g, diagonal=diagonal),)
+
+
+@op("...mn->...mn", name="Triu", mint="triu", check=_check_band, offset="mn", flops=lambda s: 0, example=_EXAMPLES)
+def triu(x, *, diagonal=0, offset=(0, 0)):
+    """The upper triangle: zeros below the given diagonal.  x: (..., m, n) -> (..., m, n). See `tril`."""
+    return np.where(_above(x, offset) >= diagonal, x, np.zeros((), x.dtype))
+
+
+@triu.vjp
+def _(g, out, x, *, diagonal):
+    return (triu(g, diagonal=diagonal),)
+
+
+# ---- constants ----
+
+
+def _shape(size: Any, where: str) -> tuple[int, ...]:
+    shape = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in shape):
+        raise ShapeError(f"size {shorten(size)}", where=where, allowed="An int, or a tuple of ints, none below 0")
+    return shape
+
+
+def _dtype(dtype: Any, where: str) -> np.dtype:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "biuf":
+        raise ShapeError(
+            f"dtype={shorten(dtype)}", where=where, allowed="A dtype of numbers or bools, such as 'float32' or 'int32'"
+        )
+    return found
+
+
+@function()
+def zeros(size, dtype="float32"):
+    """Zeros.  -> array of shape `size`, an int or a tuple."""
+    return np.zeros(_shape(size, "zeros"), _dtype(dtype, "zeros"))
+
+
+@function()
+def ones(size, dtype="float32"):
+    """Ones.  -> array of shape `size`, an int or a tuple."""
+    return np.ones(_shape(size, "ones"), _dtype(dtype, "ones"))
+
+
+@function()
+def full(size, fill_value, dtype=None):
+    """One number everywhere.  -> array of shape `size`; default dtype float32 for a float, otherwise that of the
+    number.
+    """
+    dtype = dtype or ("float32" if isinstance(fill_value, float) else np.asarray(fill_value).dtype)
+    return np.full(_shape(size, "full"), fill_value, _dtype(dtype, "full"))
+
+
+@function()
+def zeros_like(x, dtype=None):
+    """Zeros in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
+    return zeros(tuple(x.shape), dtype or str(x.dtype))
+
+
+@function()
+def ones_like(x, dtype=None):
+    """Ones in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
+    return ones(tuple(x.shape), dtype or str(x.dtype))
+
+
+@function()
+def full_like(x, fill_value, dtype=None):
+    """One number everywhere, in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
+    return full(tuple(x.shape), fill_value, dtype or str(x.dtype))
+
+
+@function()
+def eye(n, m=None, dtype="float32"):
+    """Ones on the main diagonal, zeros elsewhere.  -> array (n, m); m defaults to n."""
+    shape = _shape((n, n if m is None else m), "eye")
+    return np.eye(*shape, dtype=_dtype(dtype, "eye"))
+
+
+@function()
+def arange(start, end=None, step=1, dtype=None):
+    """start, start + step, ... before end; `arange(n)` is 0, 1, ..., n - 1.  -> array (count,); ints give int64, floats
+    float32.
+    """
+    start, end = (0, start) if end is None else (start, end)
+    if any(isinstance(n, bool) or not isinstance(n, (int, float, np.number)) for n in (start, end, step)) or not step:
+        given = f"start {shorten(start)}, end {shorten(end)}, step {shorten(step)}"
+        raise ShapeError(given, where="arange", allowed="Numbers, the step not 0")
+    made = np.arange(start, end, step)
+    return made.astype(_dtype(dtype or (np.float32 if made.dtype.kind == "f" else np.int64), "arange"))
+
+
+@function()
+def linspace(start, end, steps, dtype="float32"):
+    """`steps` numbers at equal distances from start to end, both included.  -> array (steps,)."""
+    return np.linspace(start, end, *_shape(steps, "linspace"), dtype=_dtype(dtype, "linspace"))

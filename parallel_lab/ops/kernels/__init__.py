@@ -1,0 +1,3 @@
+"""Arithmetic on plain arrays that several operators share: windows, convolution, pooling, threads. Nothing here knows
+of sharding.
+"""

@@ -1,0 +1,242 @@
+"""Pooling on arrays: the largest element, or the mean, of every window of a picture.
+
+All arrays are N C H W, pads (top, bottom, left, right). A window of kh x kw is taken in two passes, first along the
+width, then along the height:
+kw + kh steps for kh * kw elements. Of equal largest elements the first one in row-major order takes the gradient, as in
+PyTorch: the pass along the height finds the first row, the pass along the width the first element in it. Passes run on
+tiles of samples that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from .threads import batch_ranges, spread_over_threads, thread_count
+from .windows import Pads, Pair, inside
+
+TILE_BYTES = 1 << 19  # an input tile; two or three arrays of its size are in use at once
+THREAD_ELEMENTS = 1 << 20  # about 3 ms of work; starting a thread costs 0.1 ms
+
+
+def _taps(axis: int, kernel: int, stride: int, before: int, size: int, count: int) -> Iterator[tuple[tuple, tuple]]:
+    """Per kernel element of one axis (-1: width, -2: height): (windows that have it inside the picture, the elements it
+    is in them).
+    """
+    rest = (slice(None),) * (-1 - axis)
+    for k in range(kernel):
+        first, last = inside(k - before, stride, size, count)
+        if first < last:
+            start = first * stride + k - before
+            yield (
+                (..., slice(first, last), *rest),
+                (..., slice(start, start + (last - first - 1) * stride + 1, stride), *rest),
+            )
+
+
+def _with_extent(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+    return (*shape[:axis], count, *shape[axis:][1:])
+
+
+def _largest(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
+    """The largest element of every window along one axis. Every window has an element inside (pads are smaller than the
+    kernel).
+    """
+    taps = list(_taps(axis, kernel, stride, before, x.shape[axis], count))
+    full = [elements for windows, elements in taps if windows[1] == slice(0, count)]
+    if len(full) > 1:
+        found = np.maximum(x[full[0]], x[full[1]])
+    else:
+        found = np.full(
+            _with_extent(x.shape, axis, count), -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min, x.dtype
+        )
+    for windows, elements in taps:
+        if elements not in full[:2] or len(full) == 1:
+            np.maximum(found[windows], x[elements], out=found[windows])
+    return found
+
+
+def _to_first_largest(
+    g: np.ndarray,
+    largest: np.ndarray,
+    x: np.ndarray,
+    axis: int,
+    kernel: int,
+    stride: int,
+    before: int,
+    into: np.ndarray,
+) -> None:
+    """Write into `into` (zeros, like x): each window's g at its first element that equals `largest`."""
+    left = g.copy()  # what no element has taken yet
+    overlap = kernel > stride
+    taps = list(_taps(axis, kernel, stride, before, x.shape[axis], g.shape[axis]))
+    for windows, elements in taps:
+        if elements is taps[-1][1] and windows[1] == slice(0, g.shape[axis]):
+            taken = left  # the last element of a window takes what is left
+        else:
+            taken = (x[elements] == largest[windows]).astype(g.dtype)
+            taken *= left[windows]
+            left[windows] -= taken
+        if overlap:
+            into[elements] += taken
+        else:
+            into[elements] = taken
+
+
+def _by_tiles(work: Callable[[slice], None], x: np.ndarray) -> None:
+    """Call work(samples) for tiles of the batch, in as many threads as the matrix library uses."""
+    if not x.size:
+        return
+    tile = max(1, TILE_BYTES // x[0].nbytes)
+    parts = batch_ranges(len(x), tile, thread_count() if x.size >= THREAD_ELEMENTS else 1)
+
+    def run(number: int) -> None:
+        for start in range(parts[number].start, parts[number].stop, tile):
+            work(slice(start, min(start + tile, parts[number].stop)))
+
+    spread_over_threads(run, len(parts))
+
+
+def max_pool_forward(x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads, out_size: Pair) -> np.ndarray:
+    """The largest element of every window.  x: (n, c, h, w) -> (n, c, *out_size)."""
+    out = np.empty((*x.shape[:2], *out_size), x.dtype)
+
+    def work(tile: slice) -> None:
+        by_width = _largest(x[tile], -1, kernel[1], stride[1], pads[2], out_size[1])
+        out[tile] = _largest(by_width, -2, kernel[0], stride[0], pads[0], out_size[0])
+
+    _by_tiles(work, x)
+    return out
+
+
+def max_pool_grad(g: np.ndarray, out: np.ndarray, x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads) -> np.ndarray:
+    """Gradient of max_pool_forward.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w)."""
+    grad = np.zeros(x.shape, g.dtype)
+
+    def work(tile: slice) -> None:
+        by_width = _largest(x[tile], -1, kernel[1], stride[1], pads[2], out.shape[3])
+        between = np.zeros(by_width.shape, g.dtype)
+        _to_first_largest(g[tile], out[tile], by_width, -2, kernel[0], stride[0], pads[0], between)
+        _to_first_largest(between, by_width, x[tile], -1, kernel[1], stride[1], pads[2], grad[tile])
+
+    _by_tiles(work, x)
+    return grad
+
+
+# ---- means ----
+
+
+def _real_elements(kernel: int, stride: int, before: int, size: int, count: int) -> np.ndarray:
+    """How many elements of each window along one axis lie inside the picture.  -> (count,)"""
+    start = np.arange(count) * stride - before
+    return np.minimum(start + kernel, size) - np.maximum(start, 0)
+
+
+def _divisor(
+    kernel: Pair, stride: Pair, pads: Pads, size: Pair, out_size: Pair, count_pads: bool, dtype: np.dtype
+) -> np.ndarray:
+    """What the sum of each window is divided by.  -> (oh, ow), or () if it is the same for all."""
+    if count_pads or not any(pads):
+        return np.asarray(kernel[0] * kernel[1], dtype)
+    rows, cols = (_real_elements(kernel[d], stride[d], pads[2 * d], size[d], out_size[d]) for d in (0, 1))
+    return np.multiply.outer(rows, cols).astype(dtype)
+
+
+def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
+    total = np.zeros(
+        _with_extent(x.shape, axis, count), np.result_type(x.dtype, np.float32)
+    )  # float16 is summed in float32
+    for windows, elements in _taps(axis, kernel, stride, before, x.shape[axis], count):
+        total[windows] += x[elements]
+    return total
+
+
+def avg_pool_forward(
+    x: np.ndarray, kernel: Pair, stride: Pair, pads: Pads, out_size: Pair, count_pads: bool
+) -> np.ndarray:
+    """The mean of every window.  x: (n, c, h, w) -> (n, c, *out_size).
+
+    count_pads  elements outside the picture count as zeros; otherwise the mean is of the real ones
+    """
+    out = np.empty((*x.shape[:2], *out_size), x.dtype)
+    divisor = _divisor(kernel, stride, pads, x.shape[2:], out_size, count_pads, np.result_type(x.dtype, np.float32))
+
+    def work(tile: slice) -> None:
+        by_width = _sums(x[tile], -1, kernel[1], stride[1], pads[2], out_size[1])
+        np.divide(_sums(by_width, -2, kernel[0], stride[0], pads[0], out_size[0]), divisor, out=out[tile])
+
+    _by_tiles(work, x)
+    return out
+
+
+def _spread(g: np.ndarray, axis: int, kernel: int, stride: int, before: int, into: np.ndarray) -> None:
+    """Add each window's g to all its elements."""
+    for windows, elements in _taps(axis, kernel, stride, before, into.shape[axis], g.shape[axis]):
+        into[elements] += g[windows]
+
+
+def avg_pool_grad(g: np.ndarray, size: Pair, kernel: Pair, stride: Pair, pads: Pads, count_pads: bool) -> np.ndarray:
+    """Gradient of avg_pool_forward.  g: (n, c, oh, ow), size: (h, w) of x -> (n, c, h, w)."""
+    grad = np.zeros((*g.shape[:2], *size), g.dtype)
+    divisor = _divisor(kernel, stride, pads, size, g.shape[2:], count_pads, np.result_type(g.dtype, np.float32))
+
+    def work(tile: slice) -> None:
+        between = np.zeros((*grad[tile].shape[:3], g.shape[3]), g.dtype)
+        _spread(g[tile] / divisor, -2, kernel[0], stride[0], pads[0], between)
+        _spread(between, -1, kernel[1], stride[1], pads[2], grad[tile])
+
+    _by_tiles(work, grad)
+    return grad
+
+
+# ---- windows that fit the result's size ----
+
+
+def _windows(size: int, count: int) -> list[slice]:
+    """Window i of `count` over `size` elements: from floor(i * size / count) to ceil((i + 1) * size / count). They may
+    overlap by one.
+    """
+    return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def adaptive_avg(x: np.ndarray, out_size: Pair) -> np.ndarray:
+    """The mean of each of oh x ow windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
+    rows = np.stack([x[:, :, w].mean(axis=2) for w in _windows(x.shape[2], out_size[0])], axis=2)
+    return np.stack([rows[..., w].mean(axis=3) for w in _windows(x.shape[3], out_size[1])], axis=3)
+
+
+def adaptive_avg_grad(g: np.ndarray, size: Pair) -> np.ndarray:
+    """Gradient of adaptive_avg.  g: (n, c, oh, ow), size: (h, w) of x -> (n, c, h, w)."""
+    rows = np.zeros((*g.shape[:3], size[1]), g.dtype)
+    for i, w in enumerate(_windows(size[1], g.shape[3])):
+        rows[..., w] += g[..., i : i + 1] / (w.stop - w.start)
+    grad = np.zeros((*g.shape[:2], *size), g.dtype)
+    for i, w in enumerate(_windows(size[0], g.shape[2])):
+        grad[:, :, w] += rows[:, :, i : i + 1] / (w.stop - w.start)
+    return grad
+
+
+def adaptive_max(x: np.ndarray, out_size: Pair) -> np.ndarray:
+    """The largest element of each of oh x ow windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
+    cols = np.stack([x[..., w].max(axis=3) for w in _windows(x.shape[3], out_size[1])], axis=3)
+    return np.stack([cols[:, :, w].max(axis=2) for w in _windows(x.shape[2], out_size[0])], axis=2)
+
+
+def adaptive_max_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Gradient of adaptive_max: to the first largest element of each window.  g: (n, c, oh, ow), x: (n, c, h, w) -> (n,
+    c, h, w).
+    """
+    windows = _windows(x.shape[3], g.shape[3])
+    cols = np.stack([x[..., w].max(axis=3) for w in windows], axis=3)
+    between, grad = np.zeros(cols.shape, g.dtype), np.zeros(x.shape, g.dtype)
+    for i, w in enumerate(_windows(x.shape[2], g.shape[2])):
+        _add_at_first_largest(between[:, :, w], cols[:, :, w], g[:, :, i : i + 1], 2)
+    for i, w in enumerate(windows):
+        _add_at_first_largest(grad[..., w], x[..., w], between[..., i : i + 1], 3)
+    return grad
+
+
+def _add_at_first_largest(into: np.ndarray, x: np.ndarray, g: np.ndarray, axis: int) -> None:
+    place = np.expand_dims(x.argmax(axis=axis), axis)
+    np.put_along_axis(into, place, np.take_along_axis(into, place, axis) + g, axis)

@@ -1,0 +1,3 @@
+"""What makes an operator of one declaration: `@op`, labels, sharding rules, Primitive classes, operators made of
+others.
+"""

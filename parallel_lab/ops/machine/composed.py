@@ -1,0 +1,86 @@
+"""Operators made of other operators, with one strategy for all of them.
+
+Where a cut dim is not "local forward + one reduction" (a softmax along it, a batch norm over a cut batch), the
+computation is several operators with messages between them. A composed operator has labels, a class and a strategy like
+any other; when it is called, its parts are run or recorded in its place, each with the cuts that the strategy gives its
+labels:
+
+    @composed("nchw,c,c->nchw", name="BatchNormTraining", example=case((8, 4, 2, 2), (4,), (4,)))
+    def batch_norm_training(part, x, scale, bias, *, epsilon=1e-5):
+        sums = part(batch_norm_sums, x, labels="nchw->sc")
+        return part(batch_norm_apply, x, sums, scale, bias, labels="nchw,sc,c,c->nchw", epsilon=epsilon)
+
+Gradients are those of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...base.errors import StrategyError
+from ...base.hooks import current_tracer
+from ...layout.named_layout import LayoutStrategy, as_strategy
+from .opdef import OpDef
+from .primitive import Primitive
+from .registry import op
+from .sharding import ShardingRule, completed, part_strategy, sharding_rule
+
+# More devices than any plan has: how many there are is checked part by part, once that is known.
+_ANY_NUMBER = 1 << 40
+
+
+class _Part:
+    """`part(op, *operands, labels=..., **attributes)`: run one part with the cuts of the whole's strategy.
+
+    labels  what each dim of the operands is in the letters of the whole, in the form of a signature; dims without a cut
+            in the strategy stay whole
+    keep    names of attributes (`add_prim_attr`) that the part takes over from the whole
+    """
+
+    def __init__(self, rule: ShardingRule | None, primitive: Primitive | None) -> None:
+        self.rule, self.primitive = rule, primitive
+
+    def __call__(self, part: OpDef, *operands: Any, labels: str = "", keep: tuple[str, ...] = (), **attrs: Any) -> Any:
+        if self.primitive is None or current_tracer.get() is None:
+            return part.call(operands, attrs)
+        kind = type(part.class_name, (Primitive,), {"op": part})
+        inner = kind(**{k: v for k, v in attrs.items() if k in part.options})
+        inner.prim_attrs = {name: value for name, value in self.primitive.prim_attrs.items() if name in keep}
+        if self.primitive.instance_name:
+            inner.instance_name = f"{self.primitive.instance_name}.{part.name}"
+        if self.rule is not None and not part.view:
+            inner.in_strategy = part_strategy(self.rule, labels.split("->")[0].split(","))
+            inner.strategy_origin = self.primitive.strategy_origin
+        return part.call(operands, attrs, inner)
+
+
+def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], OpDef]:
+    """Declare an operator by the parts it is made of: `fn(part, *operands, **attributes)`; the other keywords are those
+    of `op`.
+    """
+
+    def declare(fn: Callable) -> OpDef:
+        def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
+            rule = None
+            shapes = tuple(tuple(x.shape) for x in operands)
+            if primitive is not None:
+                primitive.called_with = (shapes, attrs)
+            if primitive is not None and primitive.in_strategy is not None and current_tracer.get() is not None:
+                place = primitive.strategy_origin.place if primitive.strategy_origin is not None else ""
+                name = current_tracer.get().path_of(primitive.instance_name)
+                where = f"{whole.class_name} {name!r}" + (f" ({place})" if place else "")
+                if primitive.out_strategy is not None:
+                    what = f"out_strategy {primitive.out_strategy}"
+                    raise StrategyError(
+                        what, where=where, allowed="None: how its result is split follows from its parts"
+                    )
+                strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
+                devices = strategy[0].device_num if isinstance(strategy, LayoutStrategy) else _ANY_NUMBER
+                rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
+            named = dict(zip(whole.tensors, operands, strict=True))
+            return fn(_Part(rule, primitive), **named, **attrs)
+
+        return op(signature, expand=expand, **facts)(fn)
+
+    return declare

@@ -1,0 +1,166 @@
+"""What a strategy of layouts says about an operator's labels: which axes of the device matrix cut each of them.
+
+    layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+    MatMul, "mk,kn->mn", (layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None"))     m: mp    k: sp, dp    n: whole
+
+Inputs that share a label must be cut along it by the same axes in the same order, and an axis cuts one label: then
+every rank computes one block of the result, and axes that cut nothing repeat the calculation.
+
+Matrix products may go beyond that (`enable_nd_tp`, MindSpore's 2D and 3D tensor parallelism: matmul_info,
+CheckNDTPInputLayout): their inputs are cut by all ranks, and gathered just before the product:
+
+    2D   layout("None", ("x", "y")) x layout("x", "y")
+             k of the first is gathered over y; sums over x are scattered over the columns
+    2D   layout("x", "y") x layout("y", "x")
+             rows are gathered over x; sums over y are scattered over the rows
+    3D   layout(("z", "y"), "x") x layout(("x", "z"), "y")
+             rows are gathered over y, k of the second over z; sums over x are scattered over the rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...layout.named_layout import Layout, LayoutStrategy
+from .signature import Signature
+
+Axes = tuple[int, ...]
+Fault = tuple[str, str]  # what is wrong, what is allowed
+
+
+@dataclass(frozen=True)
+class NamedCuts:
+    """Axes per label, counted from the right, outer cut first.
+
+    axes      (label, axes that cut it where the operator computes)
+    stored    per input, per dim: the axes that cut it before it is gathered; None where nothing is gathered
+    scatter   (label of the result, axes): sums are scattered among the axes' ranks, along that label
+    """
+
+    axes: tuple[tuple[str, Axes], ...]
+    stored: tuple[tuple[Axes, ...], ...] | None = None
+    scatter: tuple[str, Axes] | None = None
+
+
+def _names(layout: Layout, axes: Axes) -> str:
+    names = [layout.alias_name[-1 - a] for a in axes]
+    return repr(names[0]) if len(names) == 1 else f"({', '.join(map(repr, names))})" if names else "no axis"
+
+
+def dim_text(position: int, dim: int, label: str, named: bool) -> str:
+    """A dim of an operand in words.  named: the label is the operator's own word, not a letter by position, which means
+    nothing to a reader.
+    """
+    return f"dim {dim} of input {position}" + (f" ('{label}')" if named else "")
+
+
+def _without_ones(layout: Layout, axes: Axes) -> Axes:
+    return tuple(a for a in axes if layout.device_matrix[-1 - a] > 1)
+
+
+def shared_cuts(
+    strategy: LayoutStrategy, operands: tuple[str, ...], signature: Signature, named: bool, product: bool
+) -> NamedCuts | Fault:
+    """Axes per label where all inputs agree.
+
+    operands  labels of each layout of the strategy;  named: whether labels are the operator's own words
+    product   a matrix product, which could gather what its inputs cut differently
+    """
+    axes: dict[str, Axes] = {}
+    seen: dict[str, tuple[int, int]] = {}
+    taken: dict[int, tuple[str, str]] = {}
+    for position, (labels, layout) in enumerate(zip(operands, strategy, strict=True)):
+        for dim, (label, all_axes) in enumerate(zip(labels, layout.axes, strict=True)):
+            cutting, spot = _without_ones(layout, all_axes), dim_text(position, dim, label, named)
+            if label == "1":
+                continue
+            if axes.setdefault(label, cutting) != cutting:
+                i, j = seen[label]
+                same = f"'{label}' (its dim {j})" if named else f"its dim {j}, which goes with it,"
+                what = (
+                    f"splits {spot} by {_names(layout, cutting)}, but input {i} splits {same} by "
+                    f"{_names(strategy[i], axes[label])}"
+                )
+                contracted = label in signature.reduced
+                allowed = (
+                    f"{'Both inputs' if contracted else 'All inputs'} must split it by the same axes in the same order"
+                )
+                if product:
+                    allowed += (
+                        ", except with add_prim_attr('enable_nd_tp', True), where a product gathers what one "
+                        "of them splits in addition"
+                    )
+                return what, allowed
+            seen.setdefault(label, (position, dim))
+            for axis in cutting:
+                first = taken.setdefault(axis, (label, spot))
+                if first[0] != label:
+                    what = f"splits {spot} by the axis {layout.alias_name[-1 - axis]!r}, which splits {first[1]} too"
+                    allowed = (
+                        "An axis splits one dim of an operator: a rank could compute only those blocks in which "
+                        "both parts have the same number"
+                    )
+                    if product:
+                        allowed += "; with add_prim_attr('enable_nd_tp', True) a product gathers one of them"
+                    return what, allowed
+    return NamedCuts(tuple(axes.items()))
+
+
+def nd_cuts(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Signature) -> NamedCuts | Fault:
+    """Axes per label of a matrix product ("...mk,...kn->...mn" in any order) that gathers its inputs and scatters its
+    sums.
+
+    Contraction: what both inputs cut, from the outside, stays cut; the rest of each is gathered. Rows are gathered over
+    the axes that cut the columns too. What was gathered of the first input, rows or k, says where sums are scattered:
+    along rows, or along columns.
+    """
+    given = tuple(
+        dict(zip(labels, layout.axes, strict=True)) for labels, layout in zip(operands, strategy, strict=True)
+    )
+    (first, second), (one, two) = given, strategy
+    for label in signature.labels:
+        if label not in "mkn" and label in first and label in second and first[label] != second[label]:
+            what = (
+                f"splits '{label}' by {_names(one, first[label])} in input 0 and by {_names(two, second[label])} "
+                "in input 1"
+            )
+            return what, "Both inputs must split a batch dim by the same axes in the same order"
+    kept = 0
+    while kept < min(len(first["k"]), len(second["k"])) and first["k"][kept] == second["k"][kept]:
+        kept += 1
+    if not kept and first["k"] and second["k"]:
+        what = (
+            f"splits the contracted dim 'k' by {_names(one, first['k'])} in input 0 and by "
+            f"{_names(two, second['k'])} in input 1"
+        )
+        return (
+            what,
+            "Both split it by the same outer axis; what one of them splits further inside is gathered: 'x' and "
+            "('x', 'z')",
+        )
+    contracted, rows, columns = first["k"][:kept], first["m"], second["n"]
+    both = set(rows) & set(columns)
+    still = tuple(a for a in rows if a not in both)
+    if rows[: len(still)] != still:
+        what = f"splits the rows 'm' by {_names(one, rows)}, and of these the columns 'n' too, but not the innermost"
+        return (
+            what,
+            "Axes that split rows and columns come last in the rows, where they can be gathered: (('z', 'y'), 'x') "
+            "and (('x', 'z'), 'y')",
+        )
+    scatter = "n" if not both and first["k"][kept:] else "m"
+    axes = {**second, **first, "m": still, "k": contracted, "n": columns}
+    axes = {label: cutting for label, cutting in axes.items() if label != "1"}
+    for label, cutting in axes.items():
+        for other, others in axes.items():
+            shared = sorted(set(cutting) & set(others))
+            if label < other and shared:
+                what = f"splits '{label}' and '{other}' by the axis {one.alias_name[-1 - shared[0]]!r}"
+                return (
+                    what,
+                    "An axis splits one dim of a product, except that rows may be gathered over axes that split "
+                    "the columns",
+                )
+    gathers = bool(both or first["k"][kept:] or second["k"][kept:])
+    stored = tuple(layout.axes for layout in strategy) if gathers else None
+    return NamedCuts(tuple(axes.items()), stored, (scatter, contracted) if contracted else None)

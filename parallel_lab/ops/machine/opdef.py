@@ -1,0 +1,411 @@
+"""`OpDef`: everything known about one operator, what a call of it does, and what shapes and dtypes its results have.
+
+The walk of one call, `ops.matmul(a, b)` or `ops.MatMul()(a, b)`:
+
+    __call__   the function; element-wise operators on arrays or Tensors alone go straight to `fn` ("plain")
+    call       also the class's way in; splits arguments into operands and attributes (`bind`), checks them (`check`),
+               and makes one call per result
+    _one       while a network is traced: `tracer.record`. Beside a Tensor: its `__parallel_lab_op__`, which keeps what
+               a gradient needs and then calls `attempt`. Otherwise `attempt` itself
+    attempt    `compute`, whose numpy errors become a ShapeError in words
+    compute    the decorated function `fn` on arrays: a @ b. Ranks that run a plan enter here
+
+Values are inferred without running anything by `infer`: labels (`signature.py`) give shapes, `dtype` the dtype.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ParallelLabError, ShapeError, shorten
+from ...base.hooks import current_tracer
+from .signature import Shape, Signature, resolve
+
+
+@dataclass(eq=False)
+class OpDef:
+    """Everything known about one operator. Built by `@op`; see the keyword arguments there."""
+
+    name: str
+    class_name: str
+    fn: Callable
+    signature: str | Callable | None
+    positional: tuple[str, ...]
+    tensors: tuple[str, ...]
+    options: dict[str, Any]
+    defaults: dict[str, Any]
+    axes: str | Callable | None = None
+    whole: str | Callable = ""
+    reduce: str = "sum"
+    mean: bool = False
+    dtype: Callable | str | None = None
+    sizes: Callable | None = None
+    strategy_labels: Callable | None = None
+    instead: str = ""
+    out_sizes: Callable | None = None
+    restrict: Callable | None = None
+    outputs: Callable | None = None
+    offset: str | Callable | None = None
+    part_size: Callable | None = None
+    window: Callable | None = None
+    localize: Callable | None = None
+    view: bool = False
+    check: Callable | None = None
+    infer_fn: Callable | None = None
+    flops: Callable | None = None
+    cases: tuple[Any, ...] = ()
+    variadic: bool = False
+    expand: Callable | None = None
+    vjp_fn: Callable | None = None
+    vjp_across: bool = False
+    vjp_needs: bool = False
+    internal: bool = False
+    __doc__: str | None = field(default=None, repr=False)
+
+    # ---- calling ----
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
+            # the short way for what a tape does most: arrays of numbers, element by element
+            if all([type(x) is np.ndarray for x in args]):  # noqa: C419 - a list is faster than a generator here
+                try:
+                    return np.asarray(self.fn(*args))
+                except (ValueError, TypeError):
+                    pass  # shapes and dtypes that do not fit are refused in words below
+            else:
+                run = getattr(args[0], "__parallel_lab_plain__", None)
+                result = NotImplemented if run is None else run(self, args)
+                if result is not NotImplemented:
+                    return result
+        return self.call(args, kwargs)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Element by element, with tensors and nothing else as arguments."""
+        simple = (
+            self.signature in ("...->...", "...,...->...")
+            and self.check is None
+            and self.expand is None
+            and self.outputs is None
+        )
+        return simple and self.positional == self.tensors and not self.options
+
+    def call(self, args: Sequence[Any], kwargs: dict[str, Any], primitive: Any = None, only: int | None = None) -> Any:
+        """Run on arrays or Tensors, or record while tracing. An operator with several results gives a tuple, or the one
+        numbered `only`.
+
+        primitive  the Primitive that is called, with its strategy; None: the function
+        """
+        tracer = current_tracer.get()
+        try:
+            operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
+            if tracer is None:
+                operands = self._as_arrays(operands)
+            if self.check is not None:
+                self.check(self.class_name, [Facts(x) for x in operands], **attrs)
+            shapes = tuple([tuple(getattr(x, "shape", ())) for x in operands])
+            if self.expand is not None:
+                self.signature_for(shapes, attrs)  # its parts may take more than it does: a matrix product broadcasts
+            if only is not None:
+                attrs = {**attrs, "index": only}
+            if self.expand is not None:
+                return self.expand(operands, attrs, primitive)
+            if only is not None or self.outputs is None:
+                return self._one(operands, shapes, attrs, tracer, primitive)
+            count = self.outputs(shapes, **attrs)
+            return tuple(self._one(operands, shapes, {**attrs, "index": i}, tracer, primitive) for i in range(count))
+        except ShapeError as error:
+            if tracer is None or not hasattr(tracer, "where") or not str(error).startswith(f"{self.class_name}: "):
+                raise
+            # what the operator says of itself, with the place in the learner's network
+            raise type(error)(tracer.where(self.class_name, primitive) + str(error)[len(self.class_name) :]) from None
+
+    def result(self, index: int, *args: Any, **kwargs: Any) -> Any:
+        """One of several results; the others are not computed."""
+        return self.call(args, kwargs, only=index)
+
+    def _one(
+        self, operands: list[Any], shapes: tuple[Shape, ...], attrs: dict[str, Any], tracer: Any, primitive: Any
+    ) -> Any:
+        if tracer is not None:
+            return tracer.record(self, operands, attrs, primitive)
+        for operand in operands:
+            handler = getattr(operand, "__parallel_lab_op__", None)
+            if handler is not None:
+                return handler(self, operands, attrs)
+        if self.infer_fn is None and not self.plain:
+            self.signature_for(shapes, attrs)
+        return self.attempt(operands, attrs)
+
+    def _as_arrays(self, operands: list[Any]) -> list[Any]:
+        """Lists become arrays; numbers too, unless an operand beside them has a dtype that they take. Raises ShapeError
+        for anything else.
+        """
+        beside = any(hasattr(x, "dtype") for x in operands)
+        return [
+            x if hasattr(x, "dtype") or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)
+            for i, x in enumerate(operands)
+        ]
+
+    def _as_array(self, position: int, value: Any) -> np.ndarray:
+        try:
+            array = scalar_operand(value, ()) if isinstance(value, (bool, int, float)) else np.asarray(value)
+        except (ValueError, TypeError):  # rows of different lengths
+            array = None
+        if array is None or array.dtype.kind not in "biuf":
+            name = "" if self.variadic else f" ({self.tensors[position]})"
+            raise ShapeError(
+                f"operand {position}{name} is {shorten(value)}",
+                where=self.class_name,
+                allowed="A Tensor, an array, or numbers in a rectangular shape",
+            )
+        return array
+
+    def attempt(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> np.ndarray:
+        """`compute`; what numpy cannot do raises ShapeError with the operator's name."""
+        try:
+            return self.compute(*arrays, **attrs)
+        except ParallelLabError:
+            raise
+        except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+            facts = [Facts(x) for x in arrays]
+            # where shapes and dtypes say what is wrong, inference has the words
+            self.infer(tuple(f.shape for f in facts), tuple(str(f.dtype) for f in facts), attrs)
+            given = " and ".join(f"{f.dtype} {f.shape}" for f in facts)
+            raise ShapeError(f"it cannot be computed for {given}: {error}", where=self.class_name) from error
+
+    def compute(self, *arrays: Any, **attrs: Any) -> np.ndarray:
+        """The numpy computation itself: arrays in, array out. Of several results, the one that `index` names."""
+        if self.expand is not None:
+            return self.expand(list(arrays), attrs, None)
+        if self.variadic:
+            return np.asarray(self.fn(*arrays, **attrs))
+        # by name: a static parameter may stand between two tensors (one_hot's depth)
+        return np.asarray(self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs))
+
+    def bind(
+        self, args: Sequence[Any], kwargs: dict[str, Any], *, as_class: bool = False
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Split call arguments into tensor operands and attributes; attributes at their default are kept too.
+
+        as_class  attributes of the class were given to its constructor: by position the call takes tensors and the
+                  attributes given with them only
+        """
+        if self.plain and not kwargs and len(args) == len(self.tensors):
+            return list(args), {}
+        if self.variadic:
+            operands, args = (
+                (list(args[0]), args[1:]) if args and isinstance(args[0], (tuple, list)) else (list(args), ())
+            )
+            usage, names = f"{self.name}(tensors, {', '.join(self.options)})", tuple(self.options)
+        else:
+            usage, names = f"{self.name}({', '.join([*self.positional, *self.options])})", self.positional
+            names = names if as_class else (*names, *self.options)
+        if len(args) > len(names):
+            raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage)
+        given = dict(zip(names, args, strict=False))
+        given.update(kwargs)
+        unknown = [k for k in given if k not in self.positional and k not in self.options]
+        missing = [k for k in self.positional if k not in given and k not in self.defaults]
+        missing += [k for k, default in self.options.items() if default is inspect.Parameter.empty and k not in given]
+        if unknown or missing:
+            fault = f"unknown argument {unknown[0]!r}" if unknown else f"missing argument {missing[0]!r}"
+            raise ShapeError(fault, where=self.name, allowed=usage)
+        attrs = {**self.defaults, **self.options, **given}
+        if not self.variadic:
+            operands = [attrs.pop(name) for name in self.tensors]
+        elif not operands:
+            raise ShapeError("got no tensors", where=self.name, allowed=usage)
+        for name, value in attrs.items():
+            if hasattr(value, "asnumpy"):
+                allowed = "Attributes are Python numbers or tuples, known before anything runs"
+                raise ShapeError(f"attribute {name} is a tensor", where=self.class_name, allowed=allowed)
+            if isinstance(self.options.get(name), bool) and not isinstance(value, (bool, np.bool_)):
+                raise ShapeError(f"{name}={shorten(value)}", where=self.class_name, allowed="True or False")
+        return operands, {k: frozen_attr(v) for k, v in attrs.items()}
+
+    def vjp(self, fn: Callable) -> Callable:
+        """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient (or None) per operand, written with
+        operators.
+
+        A rule that names a parameter `across` is given a function `across(value, reduce="sum")` that combines a value
+        over the ranks among which a reduction was split; one that names `needs` is given a tuple of bools, which
+        operands' gradients are asked for, so that costly ones for data are not computed.
+        """
+        names = inspect.signature(fn).parameters
+        self.vjp_fn, self.vjp_across, self.vjp_needs = fn, "across" in names, "needs" in names
+        return fn
+
+    # ---- inference ----
+
+    def signature_for(self, shapes: tuple[Shape, ...], attrs: dict[str, Any], where: str = "") -> Signature:
+        """The labels for operands of these shapes. Raises ShapeError."""
+        text = self.signature
+        if callable(text):
+            text = text(shapes, **attrs)
+        return resolve(text, shapes, where or self.class_name)
+
+    def label_sizes(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
+        """Extent of every label, those that only the result has included."""
+        known = signature.sizes(shapes)
+        if self.sizes is not None:
+            known.update(self.sizes(shapes, **attrs))
+        return known
+
+    def result_sizes(self, known: dict[str, int], shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
+        """Extent of every label in the result; `known` are those in the operands."""
+        return known if self.out_sizes is None else {**known, **self.out_sizes(shapes, **attrs)}
+
+    def infer(
+        self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
+    ) -> tuple[Shape, str]:
+        """Shape and dtype of the result. Raises ShapeError that names `where`."""
+        try:
+            return _inferred(self, shapes, dtypes, repr(attrs), tuple(attrs), *attrs.values())
+        except (ParallelLabError, TypeError):  # refused, here with its place; or an attribute that cannot be a key
+            return self._infer(shapes, dtypes, attrs, where)
+
+    def _infer(
+        self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
+    ) -> tuple[Shape, str]:
+        if self.infer_fn is not None:
+            return tuple(self.infer_fn(shapes, **attrs)), self.result_dtype(dtypes, attrs)
+        signature = self.signature_for(shapes, attrs, where)
+        known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+        shape = tuple(1 if c == "1" else known[c] for c in signature.out)
+        if self.view:
+            shape = tuple(self.sizes(shapes, **attrs)["shape"])
+        return shape, self.result_dtype(dtypes, attrs)
+
+    def result_dtype(self, dtypes: tuple[str, ...], attrs: dict[str, Any]) -> str:
+        """Name of the result's dtype for operands of these dtypes."""
+        if callable(self.dtype):
+            return dtype_name(np.dtype(self.dtype(dtypes, **attrs)))
+        if self.dtype is not None:
+            return self.dtype
+        return common_dtype(dtypes)
+
+    @property
+    def names_labels(self) -> bool:
+        """Whether the labels are the operator's own words ("k" of a matrix product), not letters by position."""
+        return isinstance(self.signature, str) or isinstance(self.axes, str)
+
+    @property
+    def default_attrs(self) -> dict[str, Any]:
+        """Attributes of a call that gives none; the first of several results."""
+        return {**self.defaults, **self.options, **({} if self.outputs is None else {"index": 0})}
+
+    def offset_labels(self, signature: Signature) -> str:
+        """Labels whose first index on a rank the computation needs."""
+        return (self.offset(signature) if callable(self.offset) else self.offset) or ""
+
+    def part_sizes(self, shapes: Sequence[Shape], attrs: dict[str, Any], labels: str) -> tuple[int, ...]:
+        """Extents of one rank's part along the offset labels, from the shapes of its slices."""
+        if self.part_size is not None:
+            made = self.part_size(shapes, attrs)
+            return made if isinstance(made, tuple) else (made,)
+        shapes = tuple(shapes)
+        known = self.label_sizes(self.signature_for(shapes, attrs), shapes, attrs)
+        return tuple(known[c] for c in labels)
+
+    def whole_labels(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> str:
+        """Labels that must not be cut."""
+        return self.whole(signature, **attrs) if callable(self.whole) else self.whole
+
+    def work_flops(self, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> int:
+        """Floating-point operations for operands of these shapes."""
+        if self.infer_fn is not None:
+            return max((math.prod(s) for s in shapes), default=0)
+        signature = self.signature_for(shapes, attrs)
+        known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+        if self.flops is not None:
+            return int(self.flops(SimpleNamespace(**known)))
+        return math.prod(known[c] for c in signature.labels)
+
+
+# Equal layers ask for the same results. The attributes' text is part of the key: (2,) and (2.0,) are equal, and an
+# operator may take one and refuse the other.
+@lru_cache(maxsize=16_384)
+def _inferred(
+    op: OpDef, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], text: str, names: tuple[str, ...], *values: Any
+) -> tuple[Shape, str]:
+    return op._infer(shapes, dtypes, dict(zip(names, values, strict=True)))
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: np.dtype) -> str:
+    """str(dtype), which numpy formats again each time."""
+    return str(dtype)
+
+
+@lru_cache(maxsize=256)
+def common_dtype(dtypes: tuple[str, ...]) -> str:
+    """The dtype that holds values of all of them, by numpy's rules."""
+    return str(np.result_type(*(np.dtype(d) for d in dtypes)))
+
+
+class Facts:
+    """Shape and dtype of an operand, whatever it is: what `check=` functions look at."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, operand: Any) -> None:
+        if not hasattr(operand, "dtype"):
+            operand = np.asarray(operand)
+        dtype = operand.dtype
+        self.shape, self.dtype = tuple(operand.shape), dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
+
+
+def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> int:
+    """`dim` counted from the front; ShapeError unless it is an int that names one of `ndim` dims."""
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -ndim <= dim < ndim:
+        given = f"{name}={shorten(dim)}" + ("" if shape is None else f" for a tensor of shape {shape}")
+        allowed = f"An int from {-ndim} to {ndim - 1}" if ndim else "A tensor with dims"
+        raise ShapeError(given, where=where, allowed=allowed)
+    return dim % ndim
+
+
+def check_ints(where: str, operand: Facts, what: str) -> None:
+    """ShapeError unless the operand has an integer dtype: class numbers."""
+    if operand.dtype.kind not in "iu":
+        hint = "Convert them: labels.astype('int32')" if operand.dtype.kind == "f" else ""
+        raise ShapeError(
+            f"the {what} are {operand.dtype}", where=where, allowed=f"The {what} must be ints: class numbers", hint=hint
+        )
+
+
+def frozen_attr(value: Any) -> Any:
+    """An attribute as plain, hashable Python: tuples for lists and arrays, Python's numbers, dtypes as str."""
+    if isinstance(value, (list, tuple)):
+        return tuple(frozen_attr(v) for v in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return frozen_attr(value.tolist())
+    if isinstance(value, (np.dtype, type)):
+        return str(np.dtype(value))
+    return value
+
+
+def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
+    """A Python number beside tensors, as a 0-d array: it takes their dtype, unless that would lose its fraction.
+
+    others  the other operands; anything with a `dtype`
+    """
+    dtypes = [
+        o.dtype if isinstance(o.dtype, np.dtype) else np.dtype(str(o.dtype)) for o in others if hasattr(o, "dtype")
+    ]
+    if not dtypes:
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+    dtype = np.result_type(*dtypes)
+    if isinstance(value, float) and dtype.kind in "iub":
+        dtype = np.dtype(np.float32)
+    return np.asarray(value, dtype)

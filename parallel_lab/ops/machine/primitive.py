@@ -1,0 +1,299 @@
+"""Primitives: an operator as an object, `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`, as MindSpore has it.
+
+`shard` checks what can be checked without shapes (`check_strategy_value`); the rest is checked when a network is
+compiled. `Uncut` is the base of Primitives that are no operators of a graph, such as `ops.Print`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...base.checks import Errors, choice, flag, is_int
+from ...base.errors import (
+    ArgumentTypeError,
+    DeviceError,
+    NotBuiltYet,
+    ShapeError,
+    StrategyError,
+    StrategyTypeError,
+    shorten,
+)
+from ...base.hooks import current_world, on_tape
+from ...base.origin import Origin, caller
+from ...base.settings.context import get_compat
+from ...layout.named_layout import Layout
+from .opdef import OpDef
+
+SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads as True or False
+DEVICE_TARGETS = ("CPU", "GPU", "Ascend")
+TARGET = "primitive_target"  # the attribute that MindSpore's older `add_prim_attr` form sets
+
+POWERS_OF_TWO = "Counts are powers of two: 1, 2, 4, 8, ..."
+
+Strategy = tuple[tuple[int, ...], ...]
+
+
+# ---- checks ----
+
+
+def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy | tuple[Layout, ...]:
+    """A strategy checked as far as one can without shapes: tuple of tuples of ints that are powers of two, or tuple of
+    layouts.
+
+    Raises StrategyTypeError for wrong types, StrategyError for counts below 1 or not powers of two and for a Layout
+    that was not called.
+    """
+    given = f"{what} {shorten(strategy)}"
+    per_input = "A tuple with one tuple per input, one int per dim, or with one layout per input"
+    if not isinstance(strategy, tuple):
+        hint = "For example ((2, 4), (4, 1)); mind the comma in ((2, 4),)"
+        hint = f"For one input write ({strategy!r},)" if isinstance(strategy, Layout) else hint
+        raise StrategyTypeError(f"{given} is a {type(strategy).__name__}", where=where, allowed=per_input, hint=hint)
+    if any(isinstance(entry, Layout) for entry in strategy):
+        return _check_layouts(strategy, where, what)
+    for position, cuts in enumerate(strategy):
+        spot = f"at input {position}"
+        if not isinstance(cuts, tuple):
+            hint = f"For one input write ({shorten(strategy)},)" if all(isinstance(c, int) for c in strategy) else ""
+            fault = f"{given} has a {type(cuts).__name__} {spot}"
+            raise StrategyTypeError(fault, where=where, allowed=per_input, hint=hint)
+        for dim, count in enumerate(cuts):
+            if not is_int(count):
+                fault = f"{given} has {shorten(count)} {spot}, dim {dim}"
+                raise StrategyTypeError(fault, where=where, allowed="Counts are ints")
+            if count < 1 or count & (count - 1):
+                near = 1 if count < 1 else 1 << (count.bit_length() - 1)
+                # what comes after is as it was given, right or wrong
+                better = (*strategy[:position], (*cuts[:dim], near, *cuts[dim + 1 :]), *strategy[position + 1 :])
+                fault = f"{given} splits dim {dim} of input {position} {count} ways"
+                raise StrategyError(fault, where=where, allowed=POWERS_OF_TWO, hint=f"Try {shorten(better)}")
+    return strategy
+
+
+def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]:
+    """A strategy of layouts, checked as far as one can without shapes."""
+    for position, layout in enumerate(strategy):
+        if not isinstance(layout, Layout):
+            fault = (
+                f"{what} {shorten(strategy)} has {shorten(layout)} of type {type(layout).__name__} at input {position}"
+            )
+            hint = "Write layout() for a number, or for an input whose split follows from the others"
+            allowed = "Layouts only, or tuples of ints only: the two do not mix"
+            raise StrategyTypeError(fault, where=where, allowed=allowed, hint=hint if layout == () else "")
+        if layout.dims is None:
+            fault = f"{what} has {layout!r} at input {position}, which places no tensor yet"
+            hint = f"For example {layout!r}({layout.alias_name[0]!r}, 'None')"
+            allowed = "Layouts that were called with one entry per dim"
+            raise StrategyError(fault, where=where, allowed=allowed, hint=hint)
+        for dim, axes in enumerate(layout.axes):
+            for size, name in ((layout.device_matrix[-1 - a], layout.alias_name[-1 - a]) for a in axes):
+                if size & (size - 1):
+                    fault = f"{what} {layout!r} splits dim {dim} of input {position} by {name!r}, {size} ways"
+                    raise StrategyError(fault, where=where, allowed=POWERS_OF_TWO)
+    return strategy
+
+
+def check_target(where: str, target: Any) -> str:
+    """`target`, which must be one of DEVICE_TARGETS. Raises ArgumentTypeError, DeviceError (a ValueError and
+    RuntimeError).
+    """
+    return choice(*DEVICE_TARGETS)(where, "device_target", target, Errors(ArgumentTypeError, DeviceError))
+
+
+def refuse_placement(where: str, target: str) -> None:
+    """Raise NotBuiltYet for an operator or optimizer that was given a device and is to run."""
+    what = f"it is placed on {target!r}, and placement on host or device is not available yet"
+    raise NotBuiltYet(
+        what, where=where, hint="Omit it: everything runs on this machine's processors, with the same results"
+    )
+
+
+def refuse_recompute(where: str) -> None:
+    """Raise NotBuiltYet where an operator or Cell that is to be recomputed is run for its gradient on a rank of a
+    world.
+
+    On one device, and without a gradient, the wish changes nothing: results are the same, and what is kept is this
+    process's own affair.
+    """
+    if on_tape.get() and current_world() is not None:
+        what = "recompute() was called on it, and recomputing is not available yet"
+        raise NotBuiltYet(what, where=where, hint="Omit the call: results are the same, activations are kept in memory")
+
+
+# ---- operators as objects ----
+
+
+class Primitive:
+    """An operator as an object, as in MindSpore: `ops.MatMul(transpose_b=True).shard(((2, 4), (4, 1)))`.
+
+    Attributes of the operator are given to the constructor, tensors to the call. One instance carries one strategy.
+
+    called_with  of an operator made of others, which is not itself a line of the graph: (shapes of the operands,
+                 attributes) of its last call
+    """
+
+    op: OpDef
+    called_with: tuple[tuple[tuple[int, ...], ...], dict[str, Any]] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names, where = list(self.op.options), type(self).__name__
+        allowed = f"Attributes: {', '.join(names) or 'none'}"
+        if len(args) > len(names):
+            raise ShapeError(f"got {len(args)} arguments", where=where, allowed=allowed)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        unknown = [k for k in given if k not in names]
+        if unknown:
+            raise ShapeError(f"unknown attribute {unknown[0]!r}", where=where, allowed=allowed)
+        self._begin_with(given)
+
+    def _begin_with(self, attrs: dict[str, Any]) -> None:
+        self.attrs = attrs
+        self.instance_name = ""
+        self.in_strategy: Strategy | tuple[Layout, ...] | None = None
+        self.out_strategy: Strategy | tuple[Layout, ...] | None = None
+        self.strategy_origin: Origin | None = None
+        self.prim_attrs: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Class name, as the IR prints it."""
+        return type(self).__name__
+
+    @property
+    def takes_strategy(self) -> bool:
+        """Whether `shard` can say how the operands are cut; an operator such as Reshape passes on the layout of its
+        producer.
+        """
+        return not self.op.view
+
+    def shard(
+        self,
+        in_strategy: Strategy | tuple[Layout, ...] | None = None,
+        out_strategy: Strategy | tuple[Layout, ...] | None = None,
+    ) -> Primitive:
+        """Set how the inputs are cut: one tuple per input, one power of two per dim; or one called `Layout` per input.
+        Returns self.
+
+        out_strategy  how the result is cut, one tuple (or layout) in a tuple. It follows from the inputs; only where
+                      they leave partial sums is there a choice: the cuts that follow (an all_reduce), or those with dim
+                      0 cut further, among the ranks that hold the addends (a reduce_scatter)
+
+        Raises StrategyTypeError (a TypeError) for wrong types, StrategyError for counts that no operator can take.
+
+        What depends on shapes or on the number of devices is checked when the network is compiled. Takes effect in the
+        semi-automatic and automatic modes (and in `parallel_lab.compile`).
+        """
+        origin = caller()
+        where = f"{self.name} shard ({origin.place})" if origin.place else f"{self.name} shard"
+        if in_strategy is None and out_strategy is not None:
+            raise StrategyError("out_strategy is given without in_strategy", where=where, hint="Give in_strategy too")
+        if in_strategy is not None and not self.takes_strategy:
+            raise StrategyError(
+                f"strategy {shorten(in_strategy)}",
+                where=where,
+                allowed=f"{self.name} takes no strategy: it passes on its producer's layout to the one its "
+                "consumer wants",
+                hint="Shard the operator before or after it",
+            )
+        inward = None if in_strategy is None else check_strategy_value(in_strategy, where)
+        outward = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
+        if inward and outward and isinstance(inward[0], Layout) != isinstance(outward[0], Layout):
+            what = f"in_strategy {shorten(in_strategy)} with out_strategy {shorten(out_strategy)}"
+            raise StrategyTypeError(what, where=where, allowed="Both are made of layouts, or both of tuples of ints")
+        # nothing has changed if one of the two was refused
+        self.in_strategy, self.out_strategy, self.strategy_origin = inward, outward, origin
+        return self
+
+    def add_prim_attr(self, name: str, value: Any) -> Primitive:
+        """Attach a named attribute: `instance_name` names the operator in plans, `cross_batch` leaves the sums of a
+        reduction with each rank, `enable_nd_tp` lets a matrix product gather and scatter; others are kept. Returns
+        self. Raises ArgumentTypeError.
+        """
+        where = f"{self.name} add_prim_attr"
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"name={shorten(name)}", where=where, allowed="The name of an attribute, a str")
+        if name in SWITCHES:
+            flag(where, name, value)
+        self.prim_attrs[name] = value
+        if name == "instance_name":
+            self.instance_name = str(value)
+        return self
+
+    def set_device(self, device_target: str) -> Any:
+        """Ask for this operator to run on "CPU", "GPU" or "Ascend". Returns self.
+
+        Kept, and shown by `repr`. All ranks compute on this machine's processors; placement is not available yet, so a
+        call raises NotBuiltYet.
+        """
+        self.prim_attrs[TARGET] = check_target(f"{self.name} set_device", device_target)
+        return self
+
+    def recompute(self, mode: bool = True) -> Any:
+        """Ask the compiler to compute this operator's result again in the backward pass instead of keeping it. Returns
+        self.
+        """
+        self.prim_attrs["recompute"] = flag(f"{self.name} recompute", "mode", mode)
+        return self
+
+    def __call__(self, *args: Any) -> Any:
+        if TARGET in self.prim_attrs:
+            refuse_placement(self.name, self.prim_attrs[TARGET])
+        if self.prim_attrs.get("recompute"):
+            refuse_recompute(self.name)
+        return self.op.call(args, self.attrs, self)
+
+    def result(self, index: int, *args: Any) -> Any:
+        """One of the several results of a call; the others are not computed."""
+        return self.op.call(args, self.attrs, self, index)
+
+    def __repr__(self) -> str:
+        # MindSpore 2.10 leaves out_strategy out
+        strategies = {"in_strategy": self.in_strategy} | (
+            {} if get_compat() == "2.10" else {"out_strategy": self.out_strategy}
+        )
+        shown = {**self.attrs, **(strategies if self.in_strategy is not None else {}), **self.prim_attrs}
+        return f"Prim[{self.name}]<{', '.join(f'{k}={v}' for k, v in shown.items())}>"
+
+
+class Uncut(Primitive):
+    """A Primitive without an `op` of the registry.
+
+    why   the reason that `shard` gives
+    """
+
+    why = ""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        self._begin_with({} if attrs is None else attrs)
+
+    @property
+    def takes_strategy(self) -> bool:
+        """False."""
+        return False
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
+        """Raises StrategyError for anything but None. Returns self."""
+        given = in_strategy if out_strategy is None else out_strategy
+        if given is not None:
+            raise StrategyError(f"strategy {shorten(given)}", where=self.name, allowed=f"None: {self.why}")
+        return self
+
+
+class Print(Uncut):
+    """Print texts and tensors, one line each: `self.print("out is:", out)`. Returns the last argument.
+
+    At once outside a trace. In a compiled network: what is known when it is compiled (name, global shape, dtype), and
+    at every run, on every rank, the numbers of its slice, as with Python's `print`. Takes no strategy.
+    """
+
+    why = "it prints each rank's slice as it is"
+
+    def __call__(self, *args: Any) -> Any:
+        for each in args:
+            # repr of a Tensor has its shape and dtype; str of a value of a trace asks for the line that prints its
+            # slice
+            print(repr(each) if hasattr(each, "asnumpy") and not hasattr(each, "tracer") else str(each))
+        return args[-1] if args else None
+
+    def __repr__(self) -> str:
+        return "Prim[Print]<>"

@@ -1,0 +1,196 @@
+"""`@op`: an operator, declared once.
+
+    @op("mk,kn->mn", axes="mkn", example=case((16, 8), (8, 24)))
+    def matmul(a, b):
+        \"\"\"Matrix product.  a: (m, k), b: (k, n) -> (m, n).\"\"\"
+        return a @ b
+
+    @matmul.vjp
+    def _(g, out, a, b):
+        return matmul(g, b, transpose_b=True), matmul(a, g, transpose_a=True)
+
+From the declaration follow: the function `matmul(a, b)`, which runs at once on arrays and Tensors and is recorded while
+a Cell is traced (`opdef.py` has the walk of a call); its second names, methods and Python operators
+(`../spellings.py`); the class `ops.MatMul`, whose instances carry a strategy (`.shard(...)`, `primitive.py`); shape
+inference; the sharding rule and its refusals (`sharding.py`); and the test battery.
+
+Parameters without a default are tensors, except those named in `static`. Positional parameters with a default are
+attributes given at the call (`reduce_sum(x, axis)`), keyword-only ones are attributes of the class
+(`ReduceSum(keep_dims=True)`), as in MindSpore.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..spellings import spell
+from .opdef import OpDef
+from .primitive import Primitive
+from .signature import Shape
+
+OPS: dict[str, OpDef] = {}
+PRIMITIVES: dict[str, type[Primitive]] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of an operator, from which the battery draws its data: operand shapes, attributes, and the range of
+    values.
+
+    ints   upper bound (exclusive) of integer operands by position; bools: positions of operands that are True or False
+    Other operands are floats drawn between `low` and `high`.
+    """
+
+    shapes: tuple[Shape, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    ints: tuple[tuple[int, int], ...] = ()
+    bools: tuple[int, ...] = ()
+
+    def arrays(self, rng: np.random.Generator, dtype: Any = np.float64) -> list[np.ndarray]:
+        """One array per operand, drawn with `rng`; floats have `dtype`."""
+        ints = dict(self.ints)
+        return [
+            rng.integers(0, ints[i], shape).astype(np.int32)
+            if i in ints
+            else rng.integers(0, 2, shape).astype(bool)
+            if i in self.bools
+            else np.asarray(rng.uniform(self.low, self.high, shape), dtype)
+            for i, shape in enumerate(self.shapes)
+        ]
+
+
+def case(
+    *shapes: Shape,
+    low: float = -2.0,
+    high: float = 2.0,
+    ints: dict[int, int] | None = None,
+    bools: Sequence[int] = (),
+    **attrs: Any,
+) -> Case:
+    """A `Case`: `case((16, 8), axis=0, low=0.1)`."""
+    return Case(tuple(shapes), tuple(attrs.items()), low, high, tuple((ints or {}).items()), tuple(bools))
+
+
+def op(
+    signature: str | Callable | None = None,
+    *,
+    name: str = "",
+    also: str = "",
+    method: str = "",
+    operator: str = "",
+    ufunc: str = "",
+    numpy: str = "",
+    mint: str = "",
+    static: Sequence[str] = (),
+    reduce: str = "sum",
+    example: Case | Sequence[Case] = (),
+    expand: Callable | None = None,
+    **facts: Any,
+) -> Callable[[Callable], OpDef]:
+    """Declare an operator. Names are given in one text, with spaces between them: "Add TensorAdd".
+
+    What it is called (see `spellings.py`):
+    name       class names in MindSpore, that of plans first; "": an operator that only vjp rules and optimizers use
+    also       second names of the function: "negative"
+    method     methods of a Tensor, with the names of their arguments where those differ: "pow(exponent)"
+    operator   Python's operator: "__neg__", "__add__" (which makes "__radd__", too)
+    ufunc      numpy's element-wise functions, which on a Tensor call the operator: "negative"
+    numpy      numpy's other functions, whose refusal names the operator: "sum"
+    mint       names in mindspore.mint, PyTorch's spelling: "neg negative functional.relu"
+
+    What it computes:
+    signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them
+    static     parameters without a default that are attributes, not tensors
+    check      function of (class name, operands with shape and dtype, **attributes) that raises ShapeError for what the
+               operator cannot take; called before it runs or is recorded
+    dtype      result dtype: a name, or a function of (operand dtypes, **attributes); default: numpy's promotion
+    sizes      function of (shapes, **attributes): extents of labels that only the result has
+    out_sizes  function of (shapes, **attributes): extents in the result of labels that have another one there (a
+               convolution's height and width)
+    outputs    function of (shapes, **attributes): how many results there are. The function then has a keyword-only
+               parameter `index`, the number of the one it computes, a call gives a tuple, and every result is an
+               operator of its own in the graph
+    infer_fn   function of (shapes, **attributes) -> result shape, for operators without labels; they take no strategy
+               and appear only in vjp rules
+    view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
+    flops      function of a namespace of label extents
+    expand     what a call does for an operator made of others (see `composed.py`)
+    example    one or several `case(...)`: the battery's data
+
+    How it may be cut:
+    axes       labels in the order of the device matrix, the batch dim first; or a function of the signature (default:
+               order of appearance); those omitted must be whole, and have no axis
+    whole      labels that must not be cut, or a function of (signature, **attributes)
+    instead    the form whose whole labels may be cut, named where a strategy is refused: "SoftmaxExpand"
+    restrict   function of (signature, {label: parts}, {label: extent}, **attributes): None, or (what is wrong with
+               these cuts, what is allowed)
+    strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'
+                     labels
+    reduce     how partial results over a cut, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if
+               every rank has the whole result already
+
+    What one rank's slice needs beside its data:
+    offset     label, or labels, whose first index on this rank the computation needs, passed as `offset=`: an int for
+               one label, a tuple for several; or a function of the signature
+    part_size  function of (slice shapes, attributes): extent of one rank's part of that label (a tuple for several),
+               where the slices' shapes do not tell; in an internal operator: that it needs the place its caller has
+    window     function of (extents, parts per label, **attributes): {label of operand 0: (step, origin, length)} for
+               cut labels whose slices do not suffice: part i needs the elements [step * i + origin, + length), zeros
+               outside
+    localize   function of (attributes, parts per label) -> attributes for one slice
+    """
+
+    def declare(fn: Callable) -> OpDef:
+        positional, tensors, options, defaults, variadic = [], [], {}, {}, False
+        for parameter in list(inspect.signature(fn).parameters.values())[1 if expand is not None else 0 :]:
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                if parameter.name not in ("offset", "index"):
+                    options[parameter.name] = parameter.default
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                variadic = True
+                continue
+            positional.append(parameter.name)
+            if parameter.default is not parameter.empty:
+                defaults[parameter.name] = parameter.default
+            elif parameter.name not in static:
+                tensors.append(parameter.name)
+        class_names = name.split() or ["".join(part.title() for part in fn.__name__.split("_"))]
+        made = OpDef(
+            name=fn.__name__,
+            class_name=class_names[0],
+            fn=fn,
+            signature=signature,
+            positional=tuple(positional),
+            tensors=tuple(tensors),
+            options=options,
+            defaults=defaults,
+            cases=(example,) if isinstance(example, Case) else tuple(example),
+            reduce="sum" if reduce == "mean" else reduce,
+            mean=reduce == "mean",
+            variadic=variadic,
+            internal=not name,
+            __doc__=fn.__doc__,
+            **facts,
+        )
+        if expand is not None:
+            made.expand = partial(expand, made)
+        if made.name in OPS:
+            raise ValueError(f"operator {made.name!r} is declared twice")
+        OPS[made.name] = made
+        if name:
+            spell(made, made.name, made.positional, also, method, operator, ufunc, numpy, mint)
+            for each in class_names:
+                inside = {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"}
+                PRIMITIVES[each] = type(each, (Primitive,), inside)
+        return made
+
+    return declare

@@ -1,0 +1,570 @@
+"""The sharding rule that follows from labels: strategy -> device matrix, one layout per operand, what is left to
+combine.
+
+    rule = sharding_rule(OPS["matmul"], ((16, 32), (32, 16)), {}, ((2, 4), (4, 1)), 8)
+    rule.ins[0]   device_matrix (2, 4, 1), tensor_map (2, 1)
+    rule.out      device_matrix (2, 4, 1), tensor_map (2, -1), partial sum over axes (1,)
+
+Equals MindSpore's rules for MatMul, the element-wise family, activations, reductions, one-hot and softmax
+(operator_info: CheckStrategy, InferDevMatrixShape, InferTensorMap, InferForwardCommunication). Spare devices repeat the
+calculation on an axis appended on the right.
+
+A strategy is a tuple of counts per input, from which the device matrix follows, or a `LayoutStrategy`, which brings its
+device matrix with it (`layout_strategy.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ...base.errors import NotBuiltYet, StrategyError
+from ...layout.halo import Halo
+from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy
+from ...layout.tensor_layout import TensorLayout
+from .layout_strategy import Axes, Fault, NamedCuts, dim_text, nd_cuts, shared_cuts
+from .opdef import OpDef
+from .primitive import Strategy
+from .registry import OPS
+from .signature import Shape, Signature
+
+AnyStrategy = Strategy | LayoutStrategy
+EQUAL_SLICES = "Every slice must have the same size"
+
+
+@dataclass(frozen=True)
+class ShardingRule:
+    """What a strategy means for one operator.
+
+    ins, out      layouts of the operands and of the result where it is computed; the result may be partial
+    labels        label of each device-matrix axis from the left; "" is an axis of repeated calculation
+    cuts          (label, parts) for every label
+    axes          (label, axes that cut it, counted from the right, outer cut first)
+    windows       (dim of operand 0, axes of the device matrix, window) where a slice does not suffice: the `window` of
+                  a halo_exchange
+    stored        layouts in which the operands are wanted first, where they are gathered into `ins` just before the
+                  operator (enable_nd_tp)
+    scatter       (dim of the result, axes): partial sums are scattered along it, not left with every rank
+                  (enable_nd_tp)
+    """
+
+    strategy: AnyStrategy
+    ins: tuple[TensorLayout, ...]
+    out: TensorLayout
+    labels: tuple[str, ...]
+    cuts: tuple[tuple[str, int], ...]
+    axes: tuple[tuple[str, Axes], ...]
+    windows: tuple[tuple[int, Axes, tuple[int, int, int, int]], ...] = ()
+    stored: tuple[TensorLayout, ...] | None = None
+    scatter: tuple[int, Axes] | None = None
+
+    def axes_of(self, label: str) -> Axes:
+        """The axes that cut `label`, outer cut first; () for a label without any."""
+        return dict(self.axes).get(label, ())
+
+    @property
+    def wanted(self) -> tuple[TensorLayout, ...]:
+        """The layouts into which the operands are brought: where they are stored, if they are parameters."""
+        return self.ins if self.stored is None else self.stored
+
+    @property
+    def reduced_axes(self) -> Axes:
+        """The axes along which the result is partial, in the order in which they cut their labels."""
+        return tuple(a for _, axes in self.axes for a in axes if a in self.out.partial)
+
+
+def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
+    """Labels of each tuple of a strategy: the operands' labels unless the operator says otherwise (one-hot's first is
+    the result's).
+    """
+    return tuple(op.strategy_labels(signature)) if op.strategy_labels is not None else signature.ins
+
+
+def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
+    """Labels in the order of the device matrix: broadcast dims by their place in the result, whichever operand has
+    them, then the others.
+    """
+    # `resolve` names broadcast dims A, B, ... from the left
+    broadcast = tuple(sorted(c for c in signature.labels if c.isupper()))
+    others = tuple(c for c in signature.labels if not c.isupper())
+    if op.axes is not None:
+        axes = op.axes(signature) if callable(op.axes) else op.axes
+        others = tuple(c for c in axes if c in others)  # labels that are omitted have no axis
+    return broadcast + others
+
+
+def _facts(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: tuple[tuple[str, Any], ...]
+) -> tuple[Signature, dict[str, int], str]:
+    given = dict(attrs)
+    signature = op.signature_for(shapes, given)
+    return signature, op.label_sizes(signature, shapes, given), op.whole_labels(signature, shapes, given)
+
+
+def sharding_rule(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int, where: str = ""
+) -> ShardingRule:
+    """The rule for `strategy` on `device_num` ranks.
+
+    Raises StrategyError naming operator, input, dim, label and both numbers (or axes), with the nearest legal strategy;
+    NotBuiltYet for a layout with "interleaved_parallel".
+    """
+    if isinstance(strategy, LayoutStrategy) and any(layout.interleaved for layout in strategy):
+        what = (
+            f"strategy {strategy} has the axis {INTERLEAVED!r}, which computes a slice in parts, and this version "
+            "cannot do that yet"
+        )
+        raise NotBuiltYet(
+            what, where=where or op.class_name, hint="Omit the axis from the Layout: results are the same"
+        )
+    key = tuple(sorted(attrs.items()))
+    made = _rule(op.name, shapes, key, strategy, device_num)
+    if isinstance(made, ShardingRule):
+        return made
+    what, allowed = made
+    near = nearest_legal(op, shapes, attrs, strategy, device_num)
+    raise StrategyError(
+        f"strategy {strategy} {what}", where=where or op.class_name, allowed=allowed, hint=f"Try {near}" if near else ""
+    )
+
+
+def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy) -> AnyStrategy:
+    """`strategy` with the tuples that were left empty, `()`, filled in: dims are cut as those of the same label in the
+    others, else stay whole.
+
+    ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)) (MindSpore: GenerateStrategies with a part
+    of the strategy given). Among layouts, `layout()` is filled in.
+    """
+    operands = strategy_operands(op, op.signature_for(shapes, attrs))
+    if isinstance(strategy, LayoutStrategy):
+        return _completed_layouts(operands, strategy)
+    if len(strategy) != len(operands) or all(
+        cuts or not labels for labels, cuts in zip(operands, strategy, strict=True)
+    ):
+        return strategy
+    known: dict[str, int] = {}
+    for labels, cuts in zip(operands, strategy, strict=True):
+        for label, count in zip(labels, cuts, strict=False):
+            known.setdefault(label, count)
+    return tuple(
+        cuts or tuple(1 if c == "1" else known.get(c, 1) for c in labels)
+        for labels, cuts in zip(operands, strategy, strict=True)
+    )
+
+
+def _completed_layouts(operands: tuple[str, ...], strategy: LayoutStrategy) -> LayoutStrategy:
+    if len(strategy) != len(operands) or all(
+        layout.dims or not labels for labels, layout in zip(operands, strategy, strict=True)
+    ):
+        return strategy
+    known: dict[str, Axes] = {}
+    for labels, layout in zip(operands, strategy, strict=True):
+        for label, axes in zip(labels, layout.axes, strict=False):
+            known.setdefault(label, axes)
+    known["1"] = ()
+    pairs = zip(operands, strategy, strict=True)
+    return LayoutStrategy(
+        tuple(layout if layout.dims else layout.named(known.get(c, ()) for c in labels) for labels, layout in pairs),
+        strategy.nd_tp,
+    )
+
+
+def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
+    """The strategy, as `shard` takes it, of an operator whose operands have these labels of `rule`'s: counts, or
+    layouts where `rule` has them.
+    """
+    cuts = dict(rule.cuts)
+    if isinstance(rule.strategy, LayoutStrategy):
+        return tuple(rule.strategy[0].named(rule.axes_of(c) for c in labels) for labels in operands)
+    return tuple(tuple(cuts.get(c, 1) for c in labels) for labels in operands)
+
+
+def result_layout(
+    op: OpDef, rule: ShardingRule, shape: Shape, out_strategy: AnyStrategy | None, where: str = ""
+) -> TensorLayout:
+    """Layout of the result once its partial sums are combined: the one that follows from the inputs, or the one that
+    `out_strategy` asks for.
+
+    shape  of the result
+
+    Where sums are partial, dim 0 may be cut further by the axes that hold the addends: a reduce_scatter instead of the
+    all_reduce (MindSpore: MatMul and Gather, CheckOutputStrategy). Raises StrategyError for anything else.
+    """
+    allowed = _result_layouts(op, rule, shape)
+    if out_strategy is None:
+        return allowed[0]
+    named = isinstance(rule.strategy, LayoutStrategy)
+    for layout in allowed:
+        if (
+            named
+            and len(out_strategy) == 1
+            and _is_layout(out_strategy[0], layout)
+            or not named
+            and out_strategy == (layout.splits,)
+        ):
+            return layout
+    shown = [LayoutStrategy((rule.strategy[0].named(a.tensor_map),)) if named else (a.splits,) for a in allowed]
+    hint = shown[-1].code if named else str(shown[-1])
+    raise StrategyError(
+        f"out_strategy {out_strategy} with strategy {rule.strategy}",
+        where=where or op.class_name,
+        allowed=f"Its result may be split {' or '.join(map(str, shown))}",
+        hint=f"Try {hint}",
+    )
+
+
+def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape) -> list[TensorLayout]:
+    """The layouts that the result may have, the one that follows from the inputs first."""
+    whole = rule.out.whole()
+
+    def scattered(dim: int, axes: Axes) -> TensorLayout:
+        return TensorLayout(
+            whole.device_matrix, tuple(a + axes if d == dim else a for d, a in enumerate(whole.tensor_map))
+        )
+
+    if rule.scatter is not None:
+        return [scattered(*rule.scatter)]
+    if not (rule.out.is_partial and rule.out.reduce == "sum" and not op.mean and shape):
+        return [whole]
+    rows = scattered(0, rule.reduced_axes)
+    return [whole, rows] if shape[0] % rows.splits[0] == 0 else [whole]
+
+
+def _is_layout(given: Layout, layout: TensorLayout) -> bool:
+    same = given.device_matrix == layout.device_matrix and len(given.axes) == layout.ndim
+    return same and given.tensor_layout().same_placement(layout)
+
+
+@lru_cache(maxsize=65536)
+def _rule(
+    op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: AnyStrategy, device_num: int
+) -> ShardingRule | Fault:
+    """The rule, or (what is wrong, what is allowed)."""
+    op = OPS[op_name]
+    signature, sizes, whole = _facts(op, shapes, attrs)
+    operands = strategy_operands(op, signature)
+    named = isinstance(strategy, LayoutStrategy)
+    if len(strategy) != len(operands):
+        one = "layout" if named else "tuple"
+        return f"has {len(strategy)} {one}s, but {op.class_name} has {len(operands)} inputs", f"One {one} per input"
+    if named:
+        return _named_rule(op, shapes, dict(attrs), strategy, device_num)
+    cuts: dict[str, int] = {}
+    seen: dict[str, tuple[int, int]] = {}
+    for position, (labels, counts) in enumerate(zip(operands, strategy, strict=True)):
+        fault = _dims_fault(op, position, labels, counts, ("count", "counts"), sizes, whole)
+        if fault is not None:
+            return fault
+        for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
+            if label != "1" and cuts.setdefault(label, count) != count:
+                i, j = seen[label]
+                rule = (
+                    "Both inputs must split the contracted dim equally"
+                    if label in signature.reduced
+                    else "All inputs must split it equally"
+                )
+                same = f"'{label}' (its dim {j})" if op.names_labels else f"its dim {j}, which goes with it,"
+                spot = dim_text(position, dim, label, op.names_labels)
+                return f"splits {spot} {count} ways, but input {i} splits {same} {cuts[label]} ways", rule
+            seen.setdefault(label, (position, dim))
+    names = _axis_labels(op, signature)
+    for label in names:
+        cuts.setdefault(label, 1)
+    fault = _label_fault(op, signature, names, cuts, shapes, sizes, dict(attrs))
+    if fault is not None:
+        return fault
+    used = math.prod(cuts[c] for c in names)
+    if used > device_num or device_num % used:
+        return (
+            f"makes {used} slices, but there are {device_num} devices",
+            "The product of all counts must divide the number of devices",
+        )
+    repeat = (device_num // used,) if used < device_num else ()
+    matrix = tuple(cuts[c] for c in names) + repeat
+    axes = {c: (len(matrix) - 1 - i,) if cuts[c] > 1 else () for i, c in enumerate(names)}
+    rule = _made(op, signature, strategy, matrix, names, axes, sizes, dict(attrs))
+    return replace(rule, labels=names + (("",) if repeat else ()))
+
+
+def _dims_fault(
+    op: OpDef,
+    position: int,
+    labels: str,
+    counts: tuple[int, ...],
+    word: tuple[str, str],
+    sizes: dict[str, int],
+    whole: str,
+) -> Fault | None:
+    """Why an input cannot be cut into these counts of slices, whatever the other inputs are.
+
+    word  what the strategy has per dim: one, several
+    """
+    if len(labels) != len(counts):
+        shape = tuple(1 if c == "1" else sizes[c] for c in labels)
+        what = f"has {len(counts)} {word[1]} for input {position}, which has {len(labels)} dims (shape {shape})"
+        return what, f"One {word[0]} per dim"
+    for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
+        spot = dim_text(position, dim, label, op.names_labels and label != "1")
+        if count > 1 and label == "1":
+            what = f"splits {spot} {count} ways, but that dim has 1 element and is broadcast"
+            return what, "A dim of size 1 is not split"
+        if count > 1 and label in whole:
+            that = f"'{label}'" if op.names_labels else "That dim"
+            instead = f"; {op.instead} may split it" if op.instead else ""
+            return (
+                f"splits {spot} {count} ways, but {op.class_name} works along that dim",
+                f"{that} stays whole{instead}",
+            )
+        if label != "1" and sizes[label] % count:
+            return f"splits {spot} {count} ways, but it has {sizes[label]} elements", EQUAL_SLICES
+    return None
+
+
+def _label_fault(
+    op: OpDef,
+    signature: Signature,
+    names: tuple[str, ...],
+    cuts: dict[str, int],
+    shapes: tuple[Shape, ...],
+    sizes: dict[str, int],
+    attrs: dict[str, Any],
+) -> Fault | None:
+    """Why labels cannot be cut like this: the result would have unequal slices, or the operator refuses."""
+    out = op.result_sizes(sizes, shapes, attrs)
+    for label in names:
+        if out[label] % cuts[label]:
+            what = f"splits '{label}' {cuts[label]} ways, but the result has {out[label]} elements there"
+            return what, EQUAL_SLICES
+    return _refused(op, signature, cuts, sizes, attrs)
+
+
+def _made(
+    op: OpDef,
+    signature: Signature,
+    strategy: AnyStrategy,
+    matrix: tuple[int, ...],
+    names: tuple[str, ...],
+    axes: dict[str, Axes],
+    sizes: dict[str, int],
+    attrs: dict[str, Any],
+) -> ShardingRule:
+    """The rule of labels that these axes cut; `names` are the labels in the order of the device matrix."""
+    cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in names}
+
+    def layout(labels: str, partial: Axes = ()) -> TensorLayout:
+        return TensorLayout(matrix, tuple(axes.get(c, ()) for c in labels), partial, op.reduce if partial else "sum")
+
+    partial = () if op.reduce == "same" else tuple(a for c in signature.reduced for a in axes.get(c, ()))
+    by_axis = {a: c for c in names for a in axes[c]}
+    return ShardingRule(
+        strategy,
+        tuple(layout(labels) for labels in signature.ins),
+        layout(signature.out, partial),
+        tuple(by_axis.get(len(matrix) - 1 - i, "") for i in range(len(matrix))),
+        tuple(cuts.items()),
+        tuple((c, axes[c]) for c in names),
+        tuple((signature.ins[0].index(c), axes[c], window) for c, window in _windows(op, cuts, sizes, attrs).items()),
+    )
+
+
+def _named_rule(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: LayoutStrategy, device_num: int
+) -> ShardingRule | Fault:
+    """The rule for layouts, one per input."""
+    signature, sizes, whole = _facts(op, shapes, tuple(attrs.items()))
+    operands, matrix = strategy_operands(op, signature), strategy[0].device_matrix if len(strategy) else (device_num,)
+    product = op.name == "matmul"
+    if strategy.nd_tp and not product:
+        return (
+            f"has the attribute enable_nd_tp, but {op.class_name} is not a matrix product",
+            "MatMul and BatchMatMul gather and scatter by themselves",
+        )
+    for position, (labels, layout) in enumerate(zip(operands, strategy, strict=True)):
+        if layout.device_matrix != matrix:
+            what = f"has the device_matrix {layout.device_matrix} at input {position} and {matrix} at input 0"
+            return what, "All layouts of one operator have the same device_matrix"
+        fault = _dims_fault(op, position, labels, layout.splits, ("entry", "entries"), sizes, whole)
+        if fault is not None:
+            return fault
+    if math.prod(matrix) != device_num:
+        return (
+            f"is for {math.prod(matrix)} devices, but there are {device_num}",
+            "The product of a layout's device_matrix is the number of devices",
+        )
+    made = (
+        nd_cuts(strategy, operands, signature)
+        if strategy.nd_tp
+        else shared_cuts(strategy, operands, signature, op.names_labels, product)
+    )
+    if not isinstance(made, NamedCuts):
+        return made
+    names = _axis_labels(op, signature)
+    axes = dict.fromkeys(names, ()) | dict(made.axes)
+    cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in names}
+    fault = _label_fault(op, signature, names, cuts, shapes, sizes, attrs)
+    if fault is not None:
+        return fault
+    rule = _made(op, signature, strategy, matrix, names, axes, sizes, attrs)
+    for dim, cutting, _ in rule.windows:
+        if list(cutting) != sorted(cutting, reverse=True):
+            listed = tuple(strategy[0].alias_name[-1 - a] for a in cutting)
+            what = (
+                f"splits dim {dim} of input 0 by {listed}, and every rank needs elements of the slices beside its own"
+            )
+            return (
+                what,
+                "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them",
+            )
+    if made.stored is not None:
+        rule = replace(rule, stored=tuple(TensorLayout(matrix, entries) for entries in made.stored))
+    if made.scatter is not None:
+        label, cutting = made.scatter
+        parts = cuts[label] * math.prod(matrix[-1 - a] for a in cutting)
+        if sizes[label] % parts:
+            what = f"scatters its sums along '{label}', {parts} ways in all, but it has {sizes[label]} elements"
+            return what, EQUAL_SLICES
+        rule = replace(rule, scatter=(signature.out.index(label), cutting))
+    return rule
+
+
+def _windows(
+    op: OpDef, cuts: dict[str, int], sizes: dict[str, int], attrs: dict[str, Any]
+) -> dict[str, tuple[int, int, int, int]]:
+    """{cut label of operand 0: (step, origin, length, part)} where a rank needs more, or other elements than its
+    slice.
+    """
+    wanted = {} if op.window is None else op.window(sizes, cuts, **attrs)
+    return {c: (*window, sizes[c] // cuts[c]) for c, window in wanted.items() if cuts[c] > 1}
+
+
+def _refused(
+    op: OpDef, signature: Signature, cuts: dict[str, int], sizes: dict[str, int], attrs: dict[str, Any]
+) -> tuple[str, str] | None:
+    """What the operator itself has against these cuts of its labels: (what is wrong, what is allowed), or None."""
+    refused = op.restrict(signature, cuts, sizes, **attrs) if op.restrict is not None else None
+    if refused is not None:
+        return refused
+    for label, window in _windows(op, cuts, sizes, attrs).items():
+        fault = Halo(*window, members=cuts[label]).fault()
+        if fault:
+            return (
+                f"splits '{label}' {cuts[label]} ways: {fault}",
+                f"'{label}' may be split so far that every rank finds what it needs with its neighbours",
+            )
+    return None
+
+
+def legal_strategies(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int, *, fully_use_devices: bool = False
+) -> tuple[Strategy, ...]:
+    """Every legal strategy: powers of two that divide their dims, with a product that divides `device_num`.
+
+    fully_use_devices  only those with a product of `device_num`
+    """
+    return _legal(op.name, shapes, tuple(sorted(attrs.items())), device_num, fully_use_devices)
+
+
+@lru_cache(maxsize=4096)
+def _legal(
+    op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: int, fully_use_devices: bool
+) -> tuple[Strategy, ...]:
+    op = OPS[op_name]
+    if op.view:
+        return ()
+    signature, sizes, whole = _facts(op, shapes, attrs)
+    operands = strategy_operands(op, signature)
+    free = [c for c in _axis_labels(op, signature) if c not in whole and any(c in labels for labels in operands)]
+    given, found = dict(attrs), []
+    out, whole_too = op.result_sizes(sizes, shapes, given), dict.fromkeys(_axis_labels(op, signature), 1)
+    for cuts in itertools.product(*(_powers(math.gcd(sizes[c], out[c]), device_num) for c in free)):
+        product = math.prod(cuts)
+        if device_num % product or (fully_use_devices and product != device_num):
+            continue
+        by_label = dict(zip(free, cuts, strict=True))
+        if _refused(op, signature, whole_too | by_label, sizes, given) is not None:
+            continue
+        found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
+    return tuple(found)
+
+
+def _powers(size: int, limit: int) -> Iterator[int]:
+    count = 1
+    while count <= limit and size % count == 0 and (size or count == 1):
+        yield count
+        count *= 2
+
+
+def nearest_legal(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int
+) -> AnyStrategy | str:
+    """The legal strategy that keeps the first input of a refused one as far as it can, and of the rest changes the
+    fewest doublings.
+
+    For layouts, layouts over the same device matrix, as text; "" if that has another number of devices.
+    """
+    if isinstance(strategy, LayoutStrategy):
+        return _nearest_layouts(op, shapes, attrs, strategy, device_num)
+
+    def distance(given: tuple[int, ...], candidate: tuple[int, ...]) -> float:
+        # what was given counts; tuples and counts that are missing may be anything
+        return sum(abs(math.log2(x) - math.log2(max(1, y))) for x, y in zip(candidate, given, strict=False))
+
+    def key(candidate: Strategy) -> tuple[list[float], list[bool]]:
+        far = [distance(given, cuts) for given, cuts in zip(strategy, candidate, strict=False)]
+        return [*far[:1], sum(far)], [a != b for a, b in zip(candidate, strategy, strict=False)]
+
+    return min(legal_strategies(op, shapes, attrs, device_num), key=key)
+
+
+def _nearest_layouts(
+    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: LayoutStrategy, device_num: int
+) -> str:
+    """Every label cut as the first input that has it says, as long as its axes are free and divide it; if that is
+    refused too, nothing cut.
+    """
+    first = strategy[0] if len(strategy) else None
+    if first is None or first.device_num != device_num:
+        return ""
+    key = tuple(sorted(attrs.items()))
+    signature, sizes, whole = _facts(op, shapes, key)
+    operands = strategy_operands(op, signature)
+    out = op.result_sizes(sizes, shapes, attrs)
+    chosen: dict[str, Axes] = {"1": ()}
+    for labels, layout in zip(operands, strategy, strict=False):
+        if layout.device_matrix != first.device_matrix:
+            continue
+        for label, axes in zip(labels, layout.axes, strict=False):
+            if label in chosen or label in whole:
+                continue
+            chosen[label], parts = (), 1
+            for axis in axes:
+                parts *= first.device_matrix[-1 - axis]
+                if sizes[label] % parts or out[label] % parts or any(axis in others for others in chosen.values()):
+                    break
+                chosen[label] += (axis,)
+    for cuts in (chosen, {}):
+        near = LayoutStrategy(tuple(first.named(cuts.get(c, ()) for c in labels) for labels in operands))
+        if isinstance(_rule(op.name, shapes, key, near, device_num), ShardingRule):
+            return near.code
+    return ""
+
+
+def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], device_num: int) -> Strategy:
+    """The strategy of an operator that was given none: its batch label is cut among all devices; nothing is cut if that
+    does not divide.
+
+    The batch label is the first axis of the device matrix: rows of the first input for most operators (MindSpore,
+    semi_auto_parallel).
+    """
+    signature, sizes, whole = _facts(op, shapes, tuple(sorted(attrs.items())))
+    operands = strategy_operands(op, signature)
+    names = _axis_labels(op, signature)
+    batch = names[0] if names else ""
+    cut = device_num if batch and batch not in whole and sizes[batch] % device_num == 0 else 1
+    chosen, ones = (tuple(tuple(n if c == batch else 1 for c in labels) for labels in operands) for n in (cut, 1))
+    fits = isinstance(_rule(op.name, shapes, tuple(sorted(attrs.items())), chosen, device_num), ShardingRule)
+    return chosen if fits else ones

@@ -1,0 +1,129 @@
+"""Labelled dimensions: what `"mk,kn->mn"` says about an operator, for given operand shapes.
+
+letter   one dim; equal letters have equal sizes and are cut equally
+...      the remaining leading dims, aligned on the right and broadcast like numpy
+1        a dim of size 1 that is broadcast (in an operand) or kept by a reduction (in the result); never cut
+
+>>> resolve("...,...->...", ((16, 64), (64,)))
+Signature(ins=('AB', 'B'), out='AB')
+>>> resolve("...mk,...kn->...mn", ((8, 4, 6), (6, 5))).sizes(((8, 4, 6), (6, 5)))
+{'A': 8, 'm': 4, 'k': 6, 'n': 5}
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...base.errors import ShapeError
+
+BROADCAST = "1"
+_SPARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+Shape = tuple[int, ...]
+
+
+def letters(n: int) -> str:
+    """The first `n` labels for dims that have no name of their own: 'abc...'. Signatures of rank-dependent operators
+    use them.
+    """
+    return "abcdefghijklmnopqrstuvwxyz"[:n]
+
+
+def more_letters(n: int) -> str:
+    """`n` further labels beside those of `letters`, for dims that only the result has or whose size changes: Greek,
+    then Cyrillic.
+    """
+    return "".join(itertools.islice((chr(c) for c in itertools.count(ord("α")) if chr(c).islower()), n))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Labels of every operand and of the result, one character per dim."""
+
+    ins: tuple[str, ...]
+    out: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels in order of appearance, without broadcast dims."""
+        return tuple(dict.fromkeys(c for c in "".join(self.ins) + self.out if c != BROADCAST))
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """Labels that do not appear in the result: cutting them leaves partial results."""
+        return tuple(c for c in self.labels if c not in self.out)
+
+    def sizes(self, shapes: tuple[Shape, ...]) -> dict[str, int]:
+        """Extent of every label; the shapes must have been checked by `resolve`."""
+        return {
+            c: n
+            for labels, shape in zip(self.ins, shapes, strict=True)
+            for c, n in zip(labels, shape, strict=True)
+            if c != BROADCAST
+        }
+
+    def __str__(self) -> str:
+        return ",".join(self.ins) + "->" + self.out
+
+
+@lru_cache(maxsize=4096)
+def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
+    """The signature `text` for operands of these shapes.
+
+    Raises ShapeError naming operand, dim and label when a rank or a size does not fit.
+    """
+    left, out = text.split("->")
+    ins = left.split(",")
+    if len(ins) != len(shapes):
+        raise ShapeError(
+            f"got {len(shapes)} operands of shapes {shapes}",
+            where=where,
+            allowed=f"{len(ins)} operands, one per part of '{left}'",
+        )
+    spare = [c for c in _SPARE if c not in text]
+    free = [
+        len(shape) - len(labels.replace("...", ""))
+        for labels, shape in zip(ins, shapes, strict=True)
+        if "..." in labels
+    ]
+    depth = max(free, default=0)
+    extents: list[int] = [1] * depth
+    for position, (labels, shape) in enumerate(zip(ins, shapes, strict=True)):
+        named = len(labels.replace("...", ""))
+        if "..." not in labels and named != len(shape) or len(shape) < named:
+            least = "at least " if "..." in labels else ""
+            raise ShapeError(
+                f"operand {position} has shape {shape}",
+                where=where,
+                allowed=f"{least}{named} dims, labelled '{labels}'",
+            )
+        if "..." in labels:
+            start = labels.index("...")
+            for i, n in enumerate(reversed(shape[start : len(shape) - (named - start)])):
+                extents[-1 - i] = n if extents[-1 - i] == 1 else extents[-1 - i]
+    names = spare[:depth]
+    done, sizes = [], {}
+    for position, (labels, shape) in enumerate(zip(ins, shapes, strict=True)):
+        if "..." in labels:
+            start, count = labels.index("..."), len(shape) - len(labels.replace("...", ""))
+            dims = shape[start : start + count]
+            filled = "".join(
+                BROADCAST if n == 1 and big != 1 else c
+                for n, big, c in zip(dims, extents[depth - count :], names[depth - count :], strict=True)
+            )
+            labels = labels.replace("...", filled)
+        for dim, (label, n) in enumerate(zip(labels, shape, strict=True)):
+            if label == BROADCAST:
+                continue
+            if sizes.setdefault(label, n) != n:
+                raise ShapeError(
+                    f"operand {position} has {n} elements in dim {dim} ('{label}'), but '{label}' is already "
+                    f"{sizes[label]}; "
+                    f"operand shapes {shapes}",
+                    where=where,
+                    allowed=f"Dims with equal labels in '{text}' have equal sizes",
+                )
+        done.append(labels)
+    return Signature(tuple(done), out.replace("...", "".join(names)))

@@ -1,0 +1,156 @@
+"""All names under which one operator can be written, made from the keywords of its declaration.
+
+    @op(UNARY, name="Neg", also="negative", method="neg", operator="__neg__", ufunc="negative", mint="neg negative")
+    def neg(x): ...
+
+    ops.neg(x), ops.negative(x)      `NAMES`: functions of `parallel_lab.ops`
+    x.neg(), -x                      `Spelled`, the base of Tensors and of the values of a trace
+    np.negative(x)                   `UFUNCS`: numpy's element-wise functions, given a Tensor
+    mint.neg(x), mint.negative(x)    `MINT`: `mindspore.mint`, PyTorch's spelling
+
+`@function` does the same for what is made of operators: `ops.clip`, `ops.einsum`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
+UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operator
+NUMPY: dict[str, str] = {}  # numpy's other function -> the name in `ops` of what to use in its place
+MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
+
+# operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
+_REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
+# bit by bit on integers, where operators know truth values only
+_BITWISE = {
+    "__and__": ("&", np.bitwise_and),
+    "__or__": ("|", np.bitwise_or),
+    "__xor__": ("^", np.bitwise_xor),
+    "__invert__": ("~", np.invert),
+}
+
+
+class Spelled:
+    """Python operators and methods that declarations of operators ask for; `spell` adds them."""
+
+    __slots__ = ()
+
+    dtype: Any
+
+    def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
+        """What Python writes with `symbol` and no operator does: numpy's `function` on values, refused where that
+        cannot be.
+        """
+        raise NotImplementedError
+
+    def _bits(self, symbol: str, function: np.ufunc, operator: Callable, *operands: Any) -> Any:
+        """`&`, `|`, `^` and `~`: the logical operator on truth values; on integers numpy's `function`, where there are
+        numbers.
+        """
+        if not all(comparable(x) for x in operands):
+            return NotImplemented
+        if all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands):
+            return operator(*operands)
+        return self._without_operator(symbol, function, *operands)
+
+
+def comparable(value: Any) -> bool:
+    """Whether `value` can stand beside a tensor: a number, an array of numbers, a tensor, a list of numbers."""
+    if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
+        return np.asarray(value).dtype.kind in "biuf"
+    return isinstance(value, Spelled) or (
+        isinstance(value, (list, tuple)) and bool(value) and all(comparable(v) for v in value)
+    )
+
+
+def function(**spellings: str) -> Callable[[Callable], Callable]:
+    """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too."""
+
+    def publish(fn: Callable) -> Callable:
+        spell(fn, fn.__name__, tuple(inspect.signature(fn).parameters), **spellings)
+        return fn
+
+    return publish
+
+
+def spell(
+    called: Callable,
+    name: str,
+    parameters: Sequence[str],
+    also: str = "",
+    method: str = "",
+    operator: str = "",
+    ufunc: str = "",
+    numpy: str = "",
+    mint: str = "",
+) -> None:
+    """Note all names of an operator or function.
+
+    name, parameters  its own name, and those of its parameters
+    the others        as `op` takes them (registry.py)
+    """
+    NAMES.update(dict.fromkeys([name, *also.split()], called))
+    UFUNCS.update(dict.fromkeys(ufunc.split(), called))
+    NUMPY.update(dict.fromkeys(numpy.split(), name))
+    MINT.update((each, each.rpartition(".")[2]) for each in mint.split())
+    for each in method.split():
+        one, _, arguments = each.rstrip(")").partition("(")
+        setattr(Spelled, one, _method(called, one, arguments.split(",") if arguments else (), parameters))
+    for each in operator.split():
+        setattr(Spelled, each, _operator(called, each, unary=len(parameters) == 1))
+        plain = each.strip("_")
+        if plain in _REFLECTED:
+            setattr(Spelled, f"__r{plain}__", _operator(called, each, reflected=True))
+
+
+def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Sequence[str]) -> Callable:
+    """`x.name(...)`, which is `called(x, ...)`."""
+    if inspect.isfunction(called):
+        return called  # as a method of a class it is given the tensor first
+    theirs = dict(zip(renamed, parameters[1:], strict=False))
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return called(self, *args, **{theirs.get(k, k): v for k, v in kwargs.items()})
+
+    shown = [
+        inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ("self", *(renamed or parameters[1:]))
+    ]
+    method.__name__, method.__doc__, method.__signature__ = name, called.__doc__, inspect.Signature(shown)
+    return method
+
+
+def _operator(called: Callable, name: str, unary: bool = False, reflected: bool = False) -> Callable:
+    """The special method that Python calls for `-x`, `x + y`, `y + x`, `x == y`."""
+    if name in _BITWISE:
+        symbol, bitwise = _BITWISE[name]
+
+        def method(self: Any, *other: Any) -> Any:
+            return self._bits(symbol, bitwise, called, *((*other, self) if reflected else (self, *other)))
+
+    elif name in ("__eq__", "__ne__"):
+
+        def method(self: Any, other: Any) -> Any:
+            return called(self, other) if comparable(other) else NotImplemented
+
+    elif unary:
+
+        def method(self: Any) -> Any:
+            return called(self)
+
+    elif reflected:
+
+        def method(self: Any, other: Any) -> Any:
+            return called(other, self)
+
+    else:
+
+        def method(self: Any, other: Any) -> Any:
+            return called(self, other)
+
+    method.__name__, method.__doc__ = name, called.__doc__
+    return method

@@ -1,0 +1,147 @@
+"""What both communicators do before ranks meet: each different call is checked once, and gets the digest that the
+members compare.
+
+`CheckedCalls` stands between `Calls` (the named methods) and the communicators that answer, of shared memory
+(`shm/comm.py`) and MPI (`mpi/comm.py`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import ShapeError
+from ..ops.collectives.definitions import MESSAGES
+from ..run.calls import Calls
+from ..run.communicator import Request, check_request, detail
+from .flight import KEPT_CALLS, flight_text
+
+_MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number over the digest
+
+
+class CheckedCalls(Calls):
+    """A communicator that knows the calls it has seen."""
+
+    stop_requested: bool  # True once the notebook has asked for a stop; the communicator says
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size)
+        self._calls: dict[tuple, Any] = {}
+
+    def _call(self, request: Request, explicit: bool) -> Any:
+        """What is known of a request, checked once per different call: (check, loose, flight text), or what `_examined`
+        makes of them.
+        """
+        value = request.value
+        signature = (value.dtype, value.shape) if isinstance(value, np.ndarray) else value is None
+        out, place = request.out, request.out is None
+        if isinstance(out, np.ndarray):
+            place = out.dtype, out.shape, out.flags.c_contiguous and out.flags.writeable
+        key = (
+            *(
+                request.kind,
+                request.group,
+                signature,
+                request.reduce,
+                request.dim,
+                request.split_dim,
+                request.concat_dim,
+            ),
+            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit, place),
+        )
+        known = self._calls.get(key)
+        if known is None:
+            if len(self._calls) >= KEPT_CALLS:
+                self._forget_calls()
+            known = self._calls[key] = self._examined(request, *self._examine(request, explicit))
+        return known
+
+    def _forget_calls(self) -> None:
+        self._calls.clear()
+
+    def _examined(self, request: Request, check: int, loose: tuple[int, int] | None, text: bytes) -> Any:
+        """What `_call` keeps and returns."""
+        return check, loose, text
+
+    def _examine(self, request: Request, explicit: bool) -> tuple:
+        kind, group = request.kind, request.group
+        check_request(request, self.rank, range(self.world_size))
+        if kind in ("send", "recv"):
+            check, loose = 0, None
+        else:
+            try:
+                check, loose = digests(request, explicit)
+            except (IndexError, KeyError, TypeError) as error:
+                raise ShapeError(f"{kind} does not fit its value ({error})", where=request.origin) from error
+        if isinstance(request.value, np.ndarray):
+            dtype, shape = str(request.value.dtype), request.value.shape
+        else:
+            dtype, shape = request.dtype or "", request.shape or ()
+        return (
+            check,
+            loose,
+            flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), detail(request), request.origin),
+        )
+
+    @staticmethod
+    def _numbered(check: int, number: int) -> int:
+        """The digest of the group's call `number`; never 0, which stands for no call."""
+        return ((check + number * _MIX) & 0xFFFFFFFF) or 1
+
+    def wait_if_paused(self) -> None:
+        """Return when the notebook does not ask for a pause. Raises what stopped the run meanwhile."""
+        raise NotImplementedError
+
+    def agree_to_continue(self, step: int = 0) -> bool:
+        """One answer on all ranks: True to go on with `step`, False to leave the loop here. Waits while the notebook
+        asks for a pause.
+
+            for step in range(steps):
+                if not comm.agree_to_continue(step): break
+
+        Rank 0 decides and its decision travels in a broadcast, so no rank leaves a step before its peers. Ranks at
+        different steps raise CollectiveMismatch.
+        """
+        decision = None
+        if self.rank == 0:
+            self.wait_if_paused()
+            decision = np.array([not self.stop_requested])
+        request = Request(
+            "broadcast",
+            self._world,
+            decision,
+            root=0,
+            shape=(1,),
+            dtype="bool",
+            origin=f"agree_to_continue(step {step})",
+        )
+        return bool(self._answer(request, True, quiet=True)[0])
+
+
+def digest(*parts: object) -> int:
+    """32 bits that are equal in every process for equal parts; never 0, which means "nothing to compare"."""
+    return zlib.crc32(repr(parts).encode()) or 1
+
+
+def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, int] | None]:
+    """(check, loose): the digest that all members must share, and those of origin and shape that are compared only
+    between members that give them.
+
+    Symmetric collectives compare everything, source line included: two all_reduce calls in swapped order differ in
+    nothing else. Rooted ones and barriers are often written on different lines for the root and the others, so there
+    the origin counts only when it was given on purpose, and the shape of a broadcast or scatter only where it is known.
+    """
+    definition, kind, group = MESSAGES[request.kind], request.kind, request.group
+    origin = digest(request.origin) if request.origin else 0
+    if definition.symmetric:
+        return digest(request.descriptor(), origin), None
+    loose_origin = origin if explicit_origin else 0
+    if definition.receiver == "root":
+        return digest(request.descriptor()), (loose_origin, 0)
+    if definition.sender == "root":
+        known = request.value is not None or (request.shape is not None and request.dtype is not None)
+        shape = digest(request.descriptor()) if known else 0
+        return digest(kind, group, request.root, request.dim if definition.cut else 0), (loose_origin, shape)
+    return digest(kind, group), (loose_origin, 0)

@@ -1,0 +1,172 @@
+"""Errors that end a rank or a run: what peers and the notebook are told of them, and what is printed.
+
+Used by workers, by scripts under a launcher and by processes that met without one. Who raised first prints a traceback;
+a rank that was only stopped by that prints one line.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+import traceback
+from types import TracebackType
+
+import dill
+
+from ..base.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DeadlockError,
+    ParallelLabError,
+    RankDied,
+    RankRaised,
+    message,
+)
+from ..base.origin import short_file
+from ..run import calls
+from . import checked_calls
+from .flight import FlightEntry
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(_FOLDER)) + os.sep  # parallel_lab/
+_SYSTEM = (_PACKAGE, "<frozen", "<string>", runpy.__file__)  # "<string>": what dataclasses generate
+TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
+TEXT_LIMIT = 20_000  # characters of an exception's own text that are carried on
+CAUSE_BYTES = 8 << 20  # a larger exception object is reported by its text only
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """The run was interrupted from the notebook. A KeyboardInterrupt, so that `except Exception` in user code does not
+    swallow it.
+    """
+
+
+FAULT_ERRORS: dict[str, type[BaseException]] = {
+    "RankDied": RankDied,
+    "RankRaised": RankRaised,
+    "CollectiveMismatch": CollectiveMismatch,
+    "CollectiveTimeout": CollectiveTimeout,
+    "DeadlockError": DeadlockError,
+    "Interrupted": RunInterrupted,
+}
+
+
+def follows_fault(error: BaseException) -> bool:
+    """True for an exception raised while one of ours was handled: a consequence of what stopped the run, whatever its
+    type.
+    """
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if getattr(error, "secondary", False):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def text_of(error: BaseException) -> str:
+    """The error's text, at most TEXT_LIMIT characters, also where its `__str__` raises."""
+    try:
+        text = str(error)
+    except Exception as inner:  # an exception whose __str__ raises is still an exception to report
+        text = f"<str() of it raised {type(inner).__name__}>"
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)"
+
+
+def last_place(error: BaseException) -> str:
+    """file:line of the innermost frame that is the user's, "" without one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{short_file(f.filename)}:{f.lineno}" for f in frames if not f.filename.startswith(_SYSTEM)]
+    return places[-1] if places else ""
+
+
+def print_error(error: BaseException, trace: TracebackType | None, follows: bool) -> None:
+    """To stderr: the traceback; one line for an error that follows from another rank's."""
+    if follows:
+        if not isinstance(error, KeyboardInterrupt):
+            stopped = getattr(error, "stopped", "")
+            # a cell ends with the reason, in red; the log file of a rank has to hold it itself
+            said = (
+                f", see below: {stopped}"
+                if stopped and '"%%ranks"' in os.environ.get("PARALLEL_LAB_WORLD", "")
+                else f": {text_of(error)}"
+            )
+            print(f"{type(error).__name__}{said}", file=sys.stderr, flush=True)
+        return
+    print(traceback_text(error, trace), end="", file=sys.stderr, flush=True)
+
+
+def traceback_text(error: BaseException, trace: TracebackType | None) -> str:
+    """The traceback as Python writes it, without lines that help nobody: of an error that the package raised for a
+    reason (ParallelLabError), and of one raised by the user's own code, those inside the package are left out. A last
+    line says how many, and how to see them.
+    """
+    shown = traceback.TracebackException(type(error), error, trace)
+    left_out = 0
+    one: traceback.TracebackException | None = shown
+    while one is not None and os.environ.get(TRACEBACK_VARIABLE) != "full":
+        kept = [frame for frame in one.stack if not frame.filename.startswith(_SYSTEM)]
+        if kept and (isinstance(error, ParallelLabError) or one.stack[-1] is kept[-1]):
+            left_out += len(one.stack) - len(kept)
+            one.stack = traceback.StackSummary.from_list(kept)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    text = "".join(shown.format())
+    if left_out:
+        text += (
+            f"({left_out} line{'s' if left_out > 1 else ''} inside parallel_lab left out; "
+            f"{TRACEBACK_VARIABLE}=full shows all)\n"
+        )
+    return text
+
+
+def error_report(error: BaseException) -> bytes:
+    """What the notebook is told about an exception that ended a rank's function, for `outcome.load_report`."""
+    own_fault = getattr(error, "secondary", None)
+    return dill.dumps(
+        {
+            "kind": "raised" if own_fault is None else type(error).__name__,
+            "secondary": bool(follows_fault(error) if own_fault is None else own_fault),
+            "type": type(error).__name__,
+            "text": text_of(error),
+            "time_s": time.monotonic(),
+            "frames": [(f.filename, f.lineno, f.name, f.line or "") for f in _user_frames(error)],
+            "cause": _carried(error) if own_fault is None else None,
+        }
+    )
+
+
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames from the user's function down to the first one of the communicator."""
+    own_files = (_FOLDER + os.path.join("shm", ""), _FOLDER + os.path.join("mpi", ""), checked_calls.__file__)
+    ours = (*own_files, os.path.abspath(calls.__file__))
+    frames = list(traceback.extract_tb(error.__traceback__))
+    own = [os.path.abspath(f.filename).startswith(ours) for f in frames]
+    start = next((i for i, inside in enumerate(own) if not inside), len(frames))
+    stop = next((i for i in range(start, len(frames)) if own[i]), len(frames))
+    return frames[start:stop]
+
+
+def _carried(error: BaseException) -> bytes | None:
+    """The exception as bytes that are known to load again, or None."""
+    try:
+        body = dill.dumps(error, recurse=True)
+        if len(body) > CAUSE_BYTES or not isinstance(dill.loads(body), BaseException):
+            return None
+        return body
+    except Exception:  # unpicklable for whatever reason: its text goes instead
+        return None
+
+
+def difference(one: FlightEntry, other: FlightEntry) -> str:
+    """What is wrong with two calls that should have been one."""
+    first, second = sorted((one, other), key=lambda entry: entry.rank)
+    names = ("kind", "group", "number", "dtype", "shape", "detail", "origin")
+    differing = [n for n in names if getattr(first, n) != getattr(second, n)]
+    if first.kind == second.kind and "number" in differing and len(differing) > 1:
+        differing.remove("number")
+    different = ", ".join(differing) or "the number of calls"
+    what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
+    hint = calls.TWO_LINES if what.endswith("differ in origin") else ""
+    return message(what, allowed="All members of a group must make the same calls in the same order", hint=hint)

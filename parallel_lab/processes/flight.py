@@ -1,0 +1,87 @@
+"""The flight recorder: what each rank asked for last, in shared memory, so that it can be read after the rank has died.
+
+A record is 40 bytes: index, number in the group, start, end, and the place of its text. Texts (kind, group, dtype,
+shape, source line) are kept apart and written once per different call, so that recording costs less than a microsecond.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+
+FLIGHT_RECORDS = 64
+FLIGHT_BYTES = 64  # one cache line
+FLIGHT_HEAD = struct.Struct("<qqddq")  # index, number in the group, start_s, end_s (0: not over), slot of its text
+KEPT_CALLS = 1024  # different calls a rank remembers; a training step has a few dozen
+# A slot is used again after TEXT_SLOTS new texts. Remembered calls and the last 64 records point at the latest
+# KEPT_CALLS + 64 texts at most.
+TEXT_SLOTS = KEPT_CALLS + 4 * FLIGHT_RECORDS
+TEXT_BYTES = 512
+TEXT_LENGTH = struct.Struct("<q")
+
+
+@dataclass(frozen=True)
+class FlightEntry:
+    """One request as the flight recorder kept it.
+
+    index     how many requests this rank made before in this run (all groups together)
+    number    how many it made before in this group (started ones and others are counted apart)
+    start_s, end_s   time.perf_counter() of the worker; end_s is None while the request is not answered
+    """
+
+    rank: int
+    index: int
+    number: int
+    kind: str
+    group: tuple[int, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    detail: str
+    origin: str
+    start_s: float
+    end_s: float | None
+
+    def __str__(self) -> str:
+        data = f" {self.dtype} {self.shape}" if self.dtype else ""
+        detail = f" {self.detail}" if self.detail else ""
+        origin = f" at {self.origin}" if self.origin else ""
+        members = (
+            "..".join(str(r) for r in (self.group[0], self.group[-1]))
+            if len(self.group) > 8
+            else ", ".join(map(str, self.group))
+        )
+        return f"{self.kind} #{self.number}{data}{detail} of group ({members}){origin}"
+
+
+def flight_text(
+    kind: str, group: tuple[int, ...], dtype: str, shape: tuple[int, ...], detail: str, origin: str
+) -> bytes:
+    """The constant part of a flight record, at most TEXT_BYTES minus its length."""
+    limit = TEXT_BYTES - TEXT_LENGTH.size
+    group = tuple(map(int, group))  # numpy's ints are ranks too
+    first, last = group[0], group[-1]
+    members = [first, last] if group == tuple(range(first, last + 1)) and len(group) > 2 else None
+    for cut in (300, 120, 60, 0):
+        packed = [
+            kind,
+            members or list(group),
+            members is not None,
+            dtype[:60],
+            list(shape)[:16],
+            detail[:60],
+            origin[-cut:] if cut else "",
+        ]
+        text = json.dumps(packed, separators=(",", ":")).encode()
+        if len(text) <= limit:
+            return text
+    return json.dumps([kind, [first, last], True, "", [], "", ""]).encode()  # a group of very many scattered ranks
+
+
+def entry_from_text(
+    rank: int, index: int, number: int, text: bytes, start_s: float, end_s: float | None
+) -> FlightEntry:
+    """The entry whose constant part is `text`. Raises ValueError or TypeError for a text that is only half written."""
+    kind, group, ranged, dtype, shape, detail, origin = json.loads(text)
+    members = tuple(range(group[0], group[1] + 1)) if ranged else tuple(group)
+    return FlightEntry(rank, index, number, kind, members, dtype, tuple(shape), detail, origin, start_s, end_s)

@@ -1,0 +1,152 @@
+"""Jobs: functions that run on all ranks of a pool, watched from the notebook without blocking it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Protocol
+
+import dill
+
+_PACKAGE = __name__.partition(".")[0]
+KEPT_MESSAGES = 10_000  # older messages of a job are dropped; a callback has seen them all
+CALLBACK_WAIT_S = 5.0  # result() waits at most this long for callbacks that still run
+
+
+class _Packer(dill.Pickler):
+    """dill, but modules of this package go by name: in an editable install dill takes them for the user's own and would
+    copy what is in them.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType) and obj.__name__.partition(".")[0] == _PACKAGE:
+            return importlib.import_module, (obj.__name__,)
+        return NotImplemented
+
+
+def packed(obj: Any) -> bytes:
+    """`obj` as bytes for a worker; a function goes with the notebook's globals that it uses, and no others."""
+    out = io.BytesIO()
+    _Packer(out, recurse=True).dump(obj)
+    return out.getvalue()
+
+
+class Owner(Protocol):
+    """What a job needs of its pool (`job_pool.py`)."""
+
+    def _control_changed(self, job: Job) -> None:
+        """The user has asked for a pause, for its end, or for a stop."""
+
+    def _in_callback_thread(self) -> bool:
+        """Whether the caller is an `on_message` callback."""
+
+
+class Job:
+    """Made by `submit` of a pool. All methods may be called from any thread.
+
+    messages    the last (rank, object) pairs the ranks reported, oldest first
+    warnings    texts about ranks that keep others waiting
+    """
+
+    def __init__(self, pool: Owner, payloads: list[bytes], on_message: Callable[[tuple], object] | None) -> None:
+        self.messages: deque[tuple[int, object]] = deque(maxlen=KEPT_MESSAGES)
+        self.warnings: list[str] = []
+        self.callback_errors: list[BaseException] = []
+        self._pool, self._payloads, self._on_message = pool, payloads, on_message
+        self._changed = threading.Condition()
+        self._version = 0
+        self._state = "queued"
+        self._results: list | None = None
+        self._error: BaseException | None = None
+        self._control = "run"
+        self._undelivered = 0
+        self._reports: dict[int, tuple] = {}  # by rank, as the pool receives them
+        self._interrupted = False
+
+    def __repr__(self) -> str:
+        return f"Job({self.state}, {len(self.messages)} messages)"
+
+    @property
+    def state(self) -> str:
+        """ "queued", "running", "paused", "stopping", "done" or "failed"."""
+        if self._state == "running" and self._control != "run":
+            return {"pause": "paused", "stop": "stopping"}[self._control]
+        return self._state
+
+    def done(self) -> bool:
+        """True when every rank has returned or the job has failed."""
+        return self._state in ("done", "failed")
+
+    def result(self, timeout: float | None = None) -> list:
+        """What the function returned, per rank. Raises its error, or TimeoutError after `timeout` seconds (the job goes
+        on).
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        warned = 0
+        while True:
+            with self._changed:
+                while not self.done() and warned == len(self.warnings):
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise TimeoutError(f"the job is still {self.state} after {timeout} s")
+                    self._changed.wait(0.5 if left is None else min(left, 0.5))
+            for text in self.warnings[warned:]:
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+                warned += 1
+            if self.done():
+                break
+        with self._changed:
+            self._changed.wait_for(lambda: not self._undelivered or self._pool._in_callback_thread(), CALLBACK_WAIT_S)
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        """Block until a message comes or the state changes; False when `timeout` seconds pass first."""
+        with self._changed:
+            seen = self._version
+            return self._changed.wait_for(lambda: self._version != seen or self.done(), timeout)
+
+    def pause(self) -> None:
+        """Let the ranks wait at their next `wait_if_paused` or `agree_to_continue`. No time limit runs meanwhile."""
+        self._ask("pause")
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._ask("run")
+
+    def stop(self) -> None:
+        """Ask the ranks to stop together: `agree_to_continue` answers False on all of them at the same step. A queued
+        job does not start.
+        """
+        self._ask("stop")
+
+    def _ask(self, control: str) -> None:
+        with self._changed:
+            if self.done() or self._control == "stop":
+                return
+            self._control = control
+        self._pool._control_changed(self)
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self._notify()
+
+    def _finish(self, results: list | None, error: BaseException | None) -> None:
+        with self._changed:
+            self._results, self._error = results, error
+            self._state = "failed" if error is not None else "done"
+            self._payloads = []
+        self._notify()

@@ -1,0 +1,53 @@
+"""The environment of a rank's process."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...base.errors import WorldError
+from ..shm.launch import BLAS_VARIABLES
+from ..world.world import EVENTS_VARIABLE
+
+RANK_MAIN = str(Path(__file__).with_name("rank_main.py"))
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def as_mindspore_folder() -> Path:
+    """The folder that, on PYTHONPATH, makes `import mindspore` find this package's facade. Raises WorldError if this
+    installation lacks it.
+    """
+    folder = _PACKAGE / "mindspore" / "_path"
+    if not (folder / "mindspore" / "__init__.py").is_file():
+        raise WorldError(f"the folder {folder} that stands for mindspore is missing", hint="Install the package again")
+    return folder
+
+
+def rank_environment(*, as_mindspore: bool, events: str | None, extra: Mapping[str, str]) -> dict[str, str]:
+    """What every rank finds besides its own numbers: the user's environment, lines written at once, one thread per rank
+    for matrix products.
+    """
+    path = [str(as_mindspore_folder())] if as_mindspore else []
+    path += [p for p in (os.environ.get("PYTHONPATH"),) if p]
+    home = str(_PACKAGE.parent)
+    installed = [os.path.realpath(p) for p in (*site.getsitepackages(), site.getusersitepackages())]
+    if (
+        os.path.realpath(home) not in installed
+    ):  # a checkout: found here because of the working folder, perhaps, and not from the script's
+        path.append(home)
+    values = {**os.environ, **dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONUNBUFFERED": "1"}
+    if path:
+        values["PYTHONPATH"] = os.pathsep.join(path)
+    if events:
+        values[EVENTS_VARIABLE] = events
+    return {**values, **extra}
+
+
+def python_command(argv: tuple[str, ...]) -> list[str]:
+    """The command line of one rank: `argv` is a script and its arguments; "-m", a module and its arguments; or
+    "--cell", a name and a file.
+    """
+    return [sys.executable, RANK_MAIN, *argv]

@@ -1,0 +1,425 @@
+"""One process per rank: started together, watched until all have ended, and ended together when one fails.
+
+    nameless memory, life pipe -> n times `python rank_main.py script.py` (own process group, one output pipe)
+    -> wait -> one exit code
+
+What ends a run before its time: a rank that raises, dies or leaves with an exit code; a collective that some rank does
+not reach; Ctrl-C, SIGTERM and SIGHUP. Its reason goes into the arena, so that ranks in a collective raise at once; the
+others are ended after a grace. Processes that a rank has started are in its group and end with it. A launcher that is
+killed itself takes its ranks along (rank_main.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...base.errors import WorldError
+from ..outcome import death_text
+from ..shm.arena import Arena, ArenaMap
+from ..shm.attach import VARIABLE, Place
+from ..shm.shared_memory import SharedBlock
+from ..shm.shared_world import SharedWorld
+from ..shm.watch import ranks_text
+from ..supervisor import LOOK_S, AskToEnd, Kill, Limits, Warn
+from ..world.world import TIMEOUT_S, merge_events
+from .console import Console
+from .environment import python_command, rank_environment
+
+ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
+GRACES = {
+    "start_warn_s": 10.0,  # a rank that comes to `init` this much later than another is worth a warning
+    "fault_s": 1.0,  # for ranks that are stopped in a collective to say so
+    "death_s": 1.0,
+    "culprit_s": 3.0,
+    "interrupt_s": 0.8,  # for `finally` blocks of the scripts
+    "ask_s": 0.15,
+}
+DRAIN_S = 0.5  # for the last bytes of a rank whose pipe a process of its own still holds
+CHUNK = 64 << 10
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What to start.
+
+    argv           script and its arguments, or "-m", module and its arguments
+    world_size     ranks
+    timeout_s      a collective that some rank does not reach in this time raises CollectiveTimeout; the warning comes
+                   after warn_after_s
+    start_limit_s  the same for `init`, where the ranks meet for the first time; None: timeout_s
+    as_mindspore   `import mindspore` finds this package's facade
+    events         file that receives the communication of all ranks (processes/world/world.py)
+    launcher       what the user typed, for messages
+    cell           instead of argv: a notebook cell as (its name for tracebacks, its text)
+    environment    further variables for all ranks;  rank_environments: per rank;  cores: processor numbers per rank
+    """
+
+    argv: tuple[str, ...]
+    world_size: int
+    timeout_s: float = TIMEOUT_S
+    warn_after_s: float = 2.0
+    start_limit_s: float | None = None
+    as_mindspore: bool = False
+    events: str | None = None
+    launcher: str = "parallel-lab run"
+    cell: tuple[str, str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    rank_environments: tuple[Mapping[str, str], ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended.
+
+    exit_code    0, or that of the rank that failed first (128 + number for a signal), or 128 + the signal that ended
+                 the launcher
+    reason       what went wrong, "" if nothing did;  kind: the name of its error class, such as "RankRaised"
+    failed_rank  who failed first, None if that is no single rank
+    lines        what the console's last lines said
+    """
+
+    exit_code: int
+    reason: str = ""
+    kind: str = ""
+    failed_rank: int | None = None
+    lines: tuple[str, ...] = ()
+
+
+class Terminated(BaseException):
+    """A signal that asks the launcher to end. No Exception: nothing on the way may take it for an error of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP raise Terminated, as Ctrl-C raises KeyboardInterrupt. For the main thread of a
+    command.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        raise Terminated(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def launch(spec: LaunchSpec, console: Console) -> Outcome:
+    """Run the script on all ranks and wait for their end. Call it in a thread that lives as long as the ranks (the main
+    thread).
+
+    Ctrl-C and Terminated are waited out here: the ranks are ended within a second and the outcome has the exit code 128
+    + signal. Raises WorldError where processes cannot be handed descriptors (Windows) and where the system gives no
+    more of them, SharedMemoryTooSmall, OSError.
+    """
+    if sys.platform == "win32":
+        hint = "Use WSL 2, or a WorkerPool in a notebook"
+        raise WorldError(
+            "this launcher hands descriptors to its processes, which Windows cannot do", where=spec.launcher, hint=hint
+        )
+    ranks = _Ranks(spec, console)
+    try:
+        ranks.run()
+    finally:
+        ranks.close()
+    return ranks.outcome
+
+
+class _Ranks:
+    def __init__(self, spec: LaunchSpec, console: Console) -> None:
+        self.spec, self.console = spec, console
+        layout = ArenaMap.for_budget(spec.world_size, ARENA_BYTES)
+        self.arena = Arena(SharedBlock(layout.size_bytes), layout)
+        start_s = spec.timeout_s if spec.start_limit_s is None else spec.start_limit_s
+        self.world = SharedWorld(self.arena, Limits(spec.timeout_s, spec.warn_after_s, start_s, **GRACES))
+        self.processes: list[subprocess.Popen] = []
+        self.pipes: dict[int, int] = {}  # rank -> our end of its output
+        self.codes: dict[int, int] = {}  # rank -> exit code, in order of their ends
+        self.ended_by_us: set[int] = set()
+        self.signal: int | None = None
+        self.outcome = Outcome(1, "the launcher failed")
+        self.selector = selectors.DefaultSelector()
+        self.life_read, self.life_write = os.pipe()
+        self.cell_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close(); it has no name, so it cannot stay behind
+
+    # start
+
+    def start(self) -> None:
+        spec, layout = self.spec, self.arena.map
+        common = rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra=spec.environment)
+        if spec.events:
+            for parts in _event_parts(spec.events):
+                shutil.rmtree(parts, ignore_errors=True)
+        passed = [self.arena.block.fd, self.life_read]
+        argv = spec.argv
+        if spec.cell is not None:
+            self.cell_file.write(spec.cell[1].encode())
+            self.cell_file.flush()
+            passed.append(self.cell_file.fileno())
+            argv = ("--cell", spec.cell[0], f"fd:{self.cell_file.fileno()}")
+        command = python_command(argv)
+        for rank in range(spec.world_size):
+            place = Place(
+                rank,
+                spec.world_size,
+                layout.buffer_bytes,
+                layout.ring_bytes,
+                self.arena.block.fd,
+                self.life_read,
+                launcher=spec.launcher,
+            )
+            own = {
+                VARIABLE: place.text(),
+                "RANK_ID": str(rank),
+                "RANK_SIZE": str(spec.world_size),
+                "DEVICE_ID": str(rank),
+            }
+            if spec.cores:
+                own["PARALLEL_LAB_CORES"] = ",".join(map(str, spec.cores[rank]))
+            if spec.rank_environments:
+                own |= spec.rank_environments[rank]
+            ours, theirs = os.pipe()
+            self.pipes[rank] = ours
+            os.set_blocking(ours, False)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=theirs,
+                    stderr=theirs,
+                    pass_fds=passed,
+                    # Ctrl-C is the launcher's to pass on; and what the rank starts can be ended with it
+                    process_group=0,
+                    env={**common, **own},
+                )
+            finally:
+                os.close(theirs)
+            self.processes.append(process)
+            self.world.pids[rank] = process.pid
+            self.selector.register(ours, selectors.EVENT_READ, rank)
+            if hasattr(os, "pidfd_open"):
+                with contextlib.suppress(OSError):  # a kernel or sandbox without it: the ends are seen at the next look
+                    self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, None)
+
+    # running
+
+    def run(self) -> None:
+        asked_again = False
+        started = False
+        while True:
+            try:
+                if not started:
+                    started = True
+                    try:
+                        self.start()
+                    except OSError as error:
+                        what = (
+                            f"process {len(self.processes) + 1} of {self.spec.world_size} cannot be started: "
+                            f"{error.strerror}"
+                        )
+                        hint = "Start fewer ranks, or allow more processes (ulimit -u) and open files (ulimit -n)"
+                        raise WorldError(what, where=self.spec.launcher, hint=hint) from error
+                while len(self.codes) < len(self.processes):
+                    self._step()
+                break
+            except KeyboardInterrupt:
+                asked_again = self._interrupted(signal.SIGINT, asked_again)
+            except Terminated as ended:
+                asked_again = self._interrupted(ended.number, asked_again)
+        self._tell()
+
+    def _interrupted(self, number: int, again: bool) -> bool:
+        if again:
+            self._end(range(len(self.processes)), signal.SIGKILL)
+            return True
+        self.signal = number
+        self.world.supervisor.interrupt(time.monotonic())
+        self._look()
+        self._signal(
+            range(len(self.processes)), signal.SIGINT
+        )  # scripts that compute or sleep see a KeyboardInterrupt too, and their `finally` runs
+        return True
+
+    def _step(self) -> None:
+        for key, _ in self.selector.select(LOOK_S):
+            if key.data is not None:
+                self._read(key.data)
+        self._note_ends()
+        self._look()
+        self.console.flush()
+
+    def _look(self) -> None:
+        for action in self.world.look():
+            match action:
+                case Warn(text):
+                    self.console.note(f"warning: {text}")
+                case AskToEnd(ranks):
+                    self._end(ranks, signal.SIGTERM)
+                case Kill(ranks):
+                    self._end(ranks, signal.SIGKILL)
+
+    def _read(self, rank: int) -> bool:
+        """Take what has come from `rank`; False when nothing more will."""
+        pipe = self.pipes.get(rank)
+        if pipe is None:
+            return False
+        try:
+            data = os.read(pipe, CHUNK)
+        except BlockingIOError:
+            return True
+        if data:
+            self.console.feed(rank, data)
+            return True
+        self._drop_pipe(rank)
+        return False
+
+    def _drop_pipe(self, rank: int) -> None:
+        pipe = self.pipes.pop(rank, None)
+        if pipe is not None:
+            with contextlib.suppress(KeyError):  # that of a process that could not be started
+                self.selector.unregister(pipe)
+            os.close(pipe)
+            self.console.end_of(rank)
+
+    def _note_ends(self) -> None:
+        for rank, process in enumerate(self.processes):
+            if rank not in self.codes and _has_ended(process):
+                self._kill_group(
+                    process
+                )  # while nobody has asked for the exit code, the group's number cannot belong to others
+                code = process.wait()
+                self.codes[rank] = code
+                end = time.monotonic() + DRAIN_S
+                while self._read(rank) and time.monotonic() < end:
+                    if not _readable(self.pipes.get(rank), 0.02):
+                        break
+                self._drop_pipe(rank)
+                self._judge_end(rank, process.pid, code)
+
+    def _judge_end(self, rank: int, pid: int, code: int) -> None:
+        if code == 0:
+            self.world.left(rank)
+        else:
+            text = death_text(rank, pid, code, self.world.last_entry(rank)) + "."
+            self.world.died(rank, text, exit_code=code)
+
+    def _end(self, ranks: Iterable[int], number: int) -> None:
+        left = [rank for rank in ranks if rank < len(self.processes) and rank not in self.codes]
+        self.ended_by_us.update(left)
+        self._signal(left, number)
+
+    def _signal(self, ranks: Iterable[int], number: int) -> None:
+        for rank in ranks:
+            if rank not in self.codes:
+                with contextlib.suppress(OSError):
+                    os.killpg(self.processes[rank].pid, number)
+
+    @staticmethod
+    def _kill_group(process: subprocess.Popen) -> None:
+        with contextlib.suppress(OSError):  # nobody else was in it
+            os.killpg(process.pid, signal.SIGKILL)
+
+    # the end
+
+    def _tell(self) -> None:
+        world, fault = self.world, self.world.fault()
+        if self.signal is not None:
+            name = "interrupted" if self.signal == signal.SIGINT else f"ended by {signal.Signals(self.signal).name}"
+            self.outcome = self._say(Outcome(128 + self.signal, f"{name}; all ranks have ended", "Interrupted"))
+            return
+        if fault is None:
+            unread = self.arena.unread().rstrip(".")
+            self.outcome = self._say(Outcome(1, unread, "CollectiveMismatch")) if unread else Outcome(0)
+            return
+        kind, text = fault["kind"], fault["text"].rstrip(".")
+        culprit = fault.get("rank")
+        first_bad = next((rank for rank, code in self.codes.items() if code and rank not in self.ended_by_us), None)
+        blamed = culprit if culprit is not None else first_bad
+        code = self.codes.get(blamed, 1) if blamed is not None else 1
+        lines = [text]
+        if kind == "RankRaised" and culprit is not None:
+            entry = world.last_entry(culprit)
+            lines[0] += f"; its last call: {entry}" if entry else "; it had called no collective"
+        others = world.stopped_places({culprit} if culprit is not None else set()) if self._attached() else ""
+        if others:
+            lines.append(f"when the run stopped: {others}")
+        by_force = [rank for rank in sorted(self.ended_by_us) if self.codes[rank] in (-signal.SIGTERM, -signal.SIGKILL)]
+        if by_force:
+            lines.append(f"{ranks_text(by_force)} did not end in time and had to be ended")
+        if self.console.logs and blamed is not None:
+            lines.append(f"log of rank {blamed}: {self.console.logs[blamed]}")
+        ended_as = 128 - code if code < 0 else code or 1
+        self.outcome = self._say(Outcome(ended_as, text, kind, culprit), lines)
+
+    def _attached(self) -> bool:
+        return any(self.world.last_entry(rank) for rank in range(self.spec.world_size))
+
+    def _say(self, outcome: Outcome, lines: list[str] | None = None) -> Outcome:
+        lines = [outcome.reason] if lines is None else lines
+        for line in lines:
+            self.console.note(line)
+        return dataclasses.replace(outcome, lines=tuple(lines))
+
+    def close(self) -> None:
+        """End what is left, and give everything back, also when the last lines find no reader any more."""
+        with contextlib.ExitStack() as stack:  # from the last one up
+            if self.spec.events:
+                stack.callback(self._merge_events)
+            stack.callback(self.arena.close)
+            stack.callback(os.close, self.life_write)
+            stack.callback(os.close, self.life_read)
+            stack.callback(self.cell_file.close)
+            stack.callback(self.selector.close)
+            for key in list(self.selector.get_map().values()):
+                if key.data is None:  # of a process; the pipes are dropped one by one
+                    stack.callback(os.close, key.fd)
+            for rank in list(self.pipes):
+                stack.callback(self._drop_pipe, rank)
+            for process in self.processes:
+                if process.returncode is None:
+                    self._kill_group(process)
+                    process.wait()
+
+    def _merge_events(self) -> None:
+        for parts in _event_parts(self.spec.events):
+            merge_events(parts, self.spec.events)
+
+
+def _event_parts(target: str) -> list[Path]:
+    path = Path(target)
+    return sorted(path.parent.glob(f"{path.name}.parts-*"))
+
+
+def _has_ended(process: subprocess.Popen) -> bool:
+    """Whether the process has ended; its exit code is left to be asked for where the system can do that."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return process.poll() is not None
+
+
+def _readable(descriptor: int | None, wait_s: float) -> bool:
+    """Whether something can be read from the descriptor within `wait_s`."""
+    if descriptor is None:
+        return False
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(wait_s))

@@ -1,0 +1,194 @@
+"""The first lines of a rank's process: tie its life to the launcher's, then run the user's script as if it had been
+started alone.
+
+    python .../rank_main.py script.py args        ... -m module args        ... --cell NAME FILE
+
+Run as a file, with nothing of the package imported before the script asks for it: a script that never calls `init` runs
+as plain as under python. Ways to end with the launcher: on Linux the parent-death signal, which also ends a stopped
+process, and a thread that sees the end of the life pipe.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import linecache
+import os
+import runpy
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+VARIABLE = "PARALLEL_LAB_WORLD"  # processes/shm/attach.py says what it holds; not imported from there, see above
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def take_place() -> None:
+    """Mark the place in the environment as this process's own, and end when the launcher does."""
+    place = json.loads(os.environ.get(VARIABLE) or "{}")
+    # under mpirun, which looks after its processes itself; their output comes to the launcher through a pipe of their
+    # own
+    if not place:
+        folder = os.environ.get("PARALLEL_LAB_OUTPUT")
+        rank = next(
+            (os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if name in os.environ), None
+        )
+        if folder and rank is not None:
+            pipe = os.open(os.path.join(folder, f"rank.{rank}"), os.O_WRONLY)
+            os.dup2(pipe, 1)
+            os.dup2(pipe, 2)
+            os.close(pipe)
+        return
+    place["pid"] = os.getpid()
+    os.environ[VARIABLE] = json.dumps(place)
+    for descriptor in (place["block"], place["life"]):
+        os.set_inheritable(descriptor, False)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def watch() -> None:
+        os.read(
+            place["life"], 1
+        )  # nothing is ever sent: this returns when the launcher is gone, also if that was before the call above
+        os.killpg(0, signal.SIGKILL)  # with what the script has started: this process leads its group
+
+    threading.Thread(target=watch, daemon=True, name="life-pipe").start()
+    if os.environ.get("PARALLEL_LAB_CORES") and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(core) for core in os.environ["PARALLEL_LAB_CORES"].split(",")})
+
+
+def tell_peers(error: BaseException) -> bool:
+    """Let every rank know that this one ends with `error`; returns whether it only follows from another rank's."""
+    explain(error)
+    from parallel_lab.processes.shm.attach import note_uncaught
+
+    return note_uncaught(error)
+
+
+def as_mindspore() -> bool:
+    """Whether `import mindspore` finds this package, also if the script has not come to it."""
+    return str(Path(__file__).resolve().parents[2] / "mindspore" / "_path") in (
+        os.path.realpath(folder) for folder in sys.path
+    )
+
+
+def explain(error: BaseException) -> None:
+    """Add what the script should have said, where that is known: to the traceback, and to what the launcher says of
+    it.
+    """
+    package = str(Path(__file__).resolve().parents[3])
+    if package not in sys.path:
+        sys.path.append(package)
+    if as_mindspore() and isinstance(error, Exception):  # an interrupt needs no notes, and has no time for imports
+        importlib.import_module(
+            "mindspore"
+        )  # which puts a hook that knows its scripts before ours, if the script has not come to it
+        if hasattr(sys.excepthook, "explain"):
+            sys.excepthook.explain(error)
+    cell = '"%%ranks"' in os.environ.get(VARIABLE, "")
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and (error.name or "").partition(".")[0] == "mindspore"
+        and not as_mindspore()
+    ):
+        where = "in the line of %%ranks" if cell else "before the script"
+        error.add_note(f"With --as-mindspore, {where}, `import mindspore` finds parallel_lab instead")
+    if isinstance(error, EOFError) and "reading a line" in str(error):
+        error.add_note("A rank has no keyboard: give it values as arguments, in the environment or in a file")
+    if type(error) is NameError and cell:
+        error.add_note(
+            "The cell runs in processes of its own, which see none of the notebook's variables: define it in this "
+            "cell, or import it"
+        )
+
+
+def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Tell the peers, then print; in one line what only follows from another rank's error."""
+    follows = tell_peers(error)
+    from parallel_lab.processes.faults import print_error
+
+    print_error(error, trace, follows)
+
+
+def end_by(error: BaseException) -> int:
+    """Let the excepthook of the day see what nobody caught, without our own frames; the exit code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    sys.excepthook(type(error), error, trace)
+    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+
+
+def run_script(path: str) -> None:
+    """The file as `__main__`."""
+    with open(path, "rb") as file:
+        source = file.read()
+    run_source(source, path, {"__file__": path})
+
+
+def run_cell(name: str, path: str) -> None:
+    """A notebook's cell as `__main__`, under its name in tracebacks. `path` may be "fd:7": a descriptor, whose file has
+    no name.
+    """
+    if path.startswith("fd:"):
+        descriptor = int(path[3:])
+        source = os.pread(descriptor, os.fstat(descriptor).st_size, 0)  # all ranks share the file, and its position
+        os.close(descriptor)
+    else:
+        source = Path(path).read_bytes()
+    text = source.decode()
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    run_source(source, name, {})
+
+
+def run_source(source: bytes, name: str, names: dict[str, str]) -> None:
+    """Run `source` as the module `__main__` that it stays until the end."""
+    module = ModuleType("__main__")
+    module.__dict__.update(names, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = module
+    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+
+
+def put_first(folder: str) -> None:
+    """Search modules in `folder` where Python put the folder of this file (with -P or PYTHONSAFEPATH it puts none)."""
+    if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
+        sys.path[0] = folder
+
+
+def main() -> None:
+    """Run what the command line names."""
+    arguments = sys.argv[1:]
+    take_place()
+    sys.excepthook = excepthook
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        put_first(os.getcwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    if arguments[0] == "--cell":
+        sys.argv = arguments[1:2]
+        put_first(os.getcwd())
+        run_cell(arguments[1], arguments[2])
+        return
+    sys.argv = arguments
+    put_first(os.path.dirname(os.path.abspath(arguments[0])))
+    run_script(arguments[0])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            # a test runner keeps the exception of the test that failed here
+            tell_peers(getattr(sys, "last_value", None) or ended)
+        raise
+    except BaseException as error:
+        raise SystemExit(end_by(error)) from None
+    finally:
+        # a second Ctrl-C must not break into what Python does at the end; who does not end is ended by the launcher
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

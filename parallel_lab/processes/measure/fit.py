@@ -1,0 +1,383 @@
+"""The alpha-beta model of this machine, fitted to what its own ranks measured: t(m) = alpha + beta m for a message of m
+bytes.
+
+    fit = fit_link(2)                        # send and recv between two workers, 64 B to 16 MiB
+    print(fit.text())                        # alpha, beta, residual of every size, error on sizes the fit has not seen
+    cluster = measured_cluster(fit, device=measure_device(8), world_size=8)
+    predict_timeline(plan, cluster);  Session(plan, net, optimizer, cluster=cluster)
+
+    symbol   unit             meaning                                                   MindSpore's cost model calls it
+    alpha    s per message    start-up: what a message of no bytes takes                beta
+    beta     s per byte       1 / bandwidth                                             alpha
+    n_1/2    bytes            alpha / beta: a message this long reaches half the bandwidth
+
+MindSpore writes t = alpha m + beta: the two letters are swapped. Here they are those of Hockney (1994), as in
+`cluster.Link`.
+
+The line is the one with the smallest relative residuals, sum of ((alpha + beta m - t) / t)^2, neither below 0. The
+usual least squares is decided by the largest message alone and returns start-ups that mean nothing, negative ones too.
+Intervals are 95 % of a bootstrap over the repeats. Every second size is kept out of a second fit and predicted by it:
+where those errors are large (median above 15 %, or one above 40 %) no single line describes the machine, and
+`Fit.accepted` is False.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...base.cluster import Cluster, Device, Link, get_cluster
+from ...base.errors import ArgumentError, escape, shorten
+from ...base.log_chart import Series, log_chart
+from ...base.units import bytes_text, time_text
+from .measure import FIT_KINDS
+
+SIZES_BYTES = tuple(1 << power for power in range(6, 25))  # 64 B to 16 MiB; larger ones only repeat the slope
+MEDIAN_LIMIT, MAX_LIMIT = 0.15, 0.40  # relative errors on sizes that were kept out, up to which one line is said to fit
+BOOTSTRAPS = 400
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted line and what it was fitted to. All tuples are by size, in the order of `sizes_bytes`.
+
+    kind               "send" (half of a round trip between two ranks) or "all_reduce" (whole call, `sizes_bytes` is
+                       what each rank gives)
+    world_size, cores  ranks that took part in the message; processors of the machine
+    median_s, low_s, high_s, min_s   of the repeats: median, quartiles, smallest
+    alpha_s            seconds per message
+    beta_s_per_byte    seconds per byte
+    alpha_interval_s, beta_interval_s_per_byte   95 % of a bootstrap over the repeats
+    held_out_errors    |fit - median| / median of every second size, by a fit that has not seen it
+    load               1-minute load average when it was measured
+    """
+
+    kind: str
+    world_size: int
+    cores: int
+    sizes_bytes: tuple[int, ...]
+    median_s: tuple[float, ...]
+    low_s: tuple[float, ...]
+    high_s: tuple[float, ...]
+    min_s: tuple[float, ...]
+    alpha_s: float
+    beta_s_per_byte: float
+    alpha_interval_s: tuple[float, float]
+    beta_interval_s_per_byte: tuple[float, float]
+    held_out_errors: tuple[float, ...]
+    load: float = 0.0
+
+    def time_s(self, size_bytes: float) -> float:
+        """Seconds the line says for `size_bytes`."""
+        return self.alpha_s + self.beta_s_per_byte * size_bytes
+
+    @property
+    def residuals(self) -> tuple[float, ...]:
+        """(fit - measured) / measured, of the medians."""
+        return tuple((self.time_s(m) - t) / t for m, t in zip(self.sizes_bytes, self.median_s, strict=True))
+
+    @property
+    def max_residual(self) -> float:
+        """The largest of |residuals|."""
+        return max(map(abs, self.residuals))
+
+    @property
+    def r_squared(self) -> float:
+        """Share of the variance of log t that the line explains. In log t, because otherwise the largest size alone
+        decides.
+        """
+        logs = np.log(self.median_s)
+        left = float(np.sum((logs - np.log([self.time_s(m) for m in self.sizes_bytes])) ** 2))
+        spread = float(np.sum((logs - logs.mean()) ** 2))
+        if spread < 1e-18 * len(logs):  # all times are equal, up to rounding: there is nothing to explain
+            return float(left < 1e-18 * len(logs))
+        return 1 - left / spread
+
+    @property
+    def half_size_bytes(self) -> float:
+        """n_1/2 = alpha / beta: bytes of the message that travels at half the bandwidth; infinite where bytes cost
+        nothing.
+        """
+        return self.alpha_s / self.beta_s_per_byte if self.beta_s_per_byte else math.inf
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """1 / beta; infinite where bytes cost nothing."""
+        return 1 / self.beta_s_per_byte if self.beta_s_per_byte else math.inf
+
+    @property
+    def accepted(self) -> bool:
+        """Whether one line describes the sizes that were kept out: median error at most 15 %, none above 40 %."""
+        return statistics.median(self.held_out_errors) <= MEDIAN_LIMIT and max(self.held_out_errors) <= MAX_LIMIT
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int, float, float], ...]:
+        """The best two lines, for small and for large messages: (smallest size, largest size, alpha_s, beta_s_per_byte)
+        of each; () below six sizes.
+
+        Each has three sizes or more; they meet where the sum of squared relative residuals is smallest. Where a cache
+        ends is such a place.
+        """
+        sizes, times = np.array(self.sizes_bytes, float), np.array(self.median_s)
+        found: list[tuple[float, tuple[tuple[int, int, float, float], ...]]] = []
+        for at in range(3, len(sizes) - 2):
+            left, parts = 0.0, []
+            for m, t in ((sizes[:at], times[:at]), (sizes[at:], times[at:])):
+                alpha, beta = _line(m, t)
+                left += float(np.sum(((alpha + beta * m - t) / t) ** 2))
+                parts.append((int(m[0]), int(m[-1]), alpha, beta))
+            found.append((left, tuple(parts)))
+        return min(found)[1] if found else ()
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More ranks than processors: then alpha holds time slices of the scheduler, and is not that of a network."""
+        return self.world_size > self.cores
+
+    def link(self, gamma_s_per_byte: float = 0.0) -> Link:
+        """The link whose closed forms (`cost.message_time_s`) give this line.
+
+        gamma_s_per_byte  seconds to add a byte (`Device.gamma_s_per_byte`) that the closed form counts by itself: only
+                          the rest of an all_reduce's slope is the link's
+
+        send: the line itself. all_reduce of n ranks, ring form: alpha' = alpha / 2(n-1), beta' = (beta n/(n-1) - gamma)
+        / 2, at least 0.
+        """
+        if self.kind == "send":
+            return Link(self.alpha_s, self.beta_s_per_byte)
+        n = self.world_size
+        return Link(self.alpha_s / (2 * (n - 1)), max(0.0, (self.beta_s_per_byte * n / (n - 1) - gamma_s_per_byte) / 2))
+
+    def text(self) -> str:
+        """The fit as a table with units: parameters, then size by size what was measured, what the line says, and the
+        difference.
+        """
+        lines = [self._headline(), ""]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, (26, 16, 28), strict=False)).rstrip()
+            for row in self._parameters()
+        ]
+        lines += ["", f"{'size':>9}  {'measured':>10}  {'25 to 75 %':>21}  {'fitted':>10}  {'fitted - measured':>17}"]
+        for m, t, low, high, residual in zip(
+            self.sizes_bytes, self.median_s, self.low_s, self.high_s, self.residuals, strict=True
+        ):
+            spread = f"{time_text(low)} to {time_text(high)}"
+            lines.append(
+                f"{bytes_text(m):>9}  {time_text(t):>10}  {spread:>21}  {time_text(self.time_s(m)):>10}  "
+                f"{residual:>+16.0%}"
+            )
+        return "\n".join([*lines, "", *self._notes()])
+
+    def _headline(self) -> str:
+        what = (
+            "send and recv (half a round trip)"
+            if self.kind == "send"
+            else f"all_reduce of {self.world_size} ranks (whole call)"
+        )
+        return (
+            f"t = alpha + beta m    fitted to {what}: {len(self.sizes_bytes)} sizes, medians, load "
+            f"{self.load:.1f}, {self.cores} cores"
+        )
+
+    def _parameters(self) -> list[tuple[str, str, str]]:
+        a, b = self.alpha_interval_s, self.beta_interval_s_per_byte
+        speed = (
+            f"1/beta = {self.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
+            if self.beta_s_per_byte
+            else "bytes cost nothing here"
+        )
+        half = bytes_text(self.half_size_bytes) if math.isfinite(self.half_size_bytes) else "-"
+        return [
+            ("alpha [us per message]", f"{self.alpha_s * 1e6:.3g}", f"95 %: {a[0] * 1e6:.3g} to {a[1] * 1e6:.3g}"),
+            (
+                "beta [ns per byte]",
+                f"{self.beta_s_per_byte * 1e9:.3g}",
+                f"95 %: {b[0] * 1e9:.3g} to {b[1] * 1e9:.3g};  {speed}",
+            ),
+            ("n_1/2 = alpha/beta", half, "half the bandwidth is reached here"),
+            ("R^2 of log t", f"{self.r_squared:.3f}", f"largest residual {self.max_residual:.0%}"),
+            (
+                "error on sizes kept out",
+                f"{statistics.median(self.held_out_errors):.0%} median",
+                f"{max(self.held_out_errors):.0%} largest;  "
+                f"{'one line fits' if self.accepted else 'NO SINGLE LINE FITS these sizes'}",
+            ),
+        ]
+
+    def _notes(self) -> list[str]:
+        lines = [
+            "MindSpore's cost model writes t = alpha m + beta: its alpha is the time per byte, its beta the start-up."
+        ]
+        if not self.accepted and self.pieces:
+            small, large = (f"alpha {a * 1e6:.3g} us, beta {b * 1e9:.3g} ns per byte" for _, _, a, b in self.pieces)
+            lines.append(
+                f"Two lines: up to {bytes_text(self.pieces[0][1])} {small}; from "
+                f"{bytes_text(self.pieces[1][0])} {large}."
+            )
+        if self.oversubscribed:
+            lines.append(
+                f"{self.world_size} ranks share {self.cores} cores: alpha holds waiting for a core. Do not carry it "
+                "over to other numbers of ranks."
+            )
+        if self.kind == "all_reduce":
+            link = self.link()
+            lines.append(
+                f"As a ring of messages: alpha {link.alpha_s * 1e6:.3g} us, beta {link.beta_s_per_byte * 1e9:.3g} ns "
+                "per byte each."
+            )
+        return lines
+
+    def _repr_html_(self) -> str:
+        return f"{fit_figure(self)}<pre>{escape(self.text())}</pre>"
+
+
+def fit_line(
+    sizes_bytes: Sequence[int],
+    samples_s: Sequence[Sequence[float]],
+    *,
+    kind: str = "send",
+    world_size: int = 2,
+    cores: int = 1,
+    load: float = 0.0,
+) -> Fit:
+    """Fit t = alpha + beta m to repeats per size; a pure function (the bootstrap's draws are seeded).
+
+    sizes_bytes  three or more, ascending
+    samples_s    for each size the seconds of its repeats, one or more
+
+    Raises ArgumentError for too few sizes, sizes in disorder, and times that are not finite and above 0.
+
+    >>> exact = [[3e-6 + 2e-9 * m] for m in (64, 4096, 65536, 1 << 20)]
+    >>> fit = fit_line((64, 4096, 65536, 1 << 20), exact)
+    >>> round(fit.alpha_s * 1e6, 6), round(fit.beta_s_per_byte * 1e9, 6), fit.accepted
+    (3.0, 2.0, True)
+    """
+    sizes, samples = tuple(int(m) for m in sizes_bytes), [np.asarray(s, float).reshape(-1) for s in samples_s]
+    if len(sizes) < 3 or len(samples) != len(sizes) or list(sizes) != sorted(set(sizes)) or sizes[0] < 0:
+        what = f"{len(sizes)} sizes {shorten(sizes)} and {len(samples)} rows of times"
+        raise ArgumentError(
+            what, where="fit_line", allowed="Three sizes or more, ascending, and one row of times for each"
+        )
+    if not all(s.size and np.isfinite(s).all() and (s > 0).all() for s in samples):
+        raise ArgumentError(
+            "a time is not finite and above 0", where="fit_line", allowed="Seconds, one or more per size"
+        )
+    if kind not in FIT_KINDS:
+        raise ArgumentError(f"kind={kind!r}", where="fit_line", allowed=f"One of {FIT_KINDS}")
+    medians = np.array([np.median(s) for s in samples])
+    alpha, beta = _line(sizes, medians)
+    rng = np.random.default_rng(0)
+    again = np.stack(
+        [np.median(rng.choice(s, (BOOTSTRAPS, s.size)), axis=1) for s in samples], axis=1
+    )  # medians as another run might have had them
+    drawn = [_line(sizes, row) for row in again]
+    (a_low, b_low), (a_high, b_high) = np.quantile(drawn, (0.025, 0.975), axis=0)
+    held_alpha, held_beta = _line(sizes[::2], medians[::2])
+    held_out = np.abs(held_alpha + held_beta * np.array(sizes[1::2], float) - medians[1::2]) / medians[1::2]
+
+    def each(function: Any) -> tuple[float, ...]:
+        return tuple(float(function(s)) for s in samples)
+
+    return Fit(
+        kind=kind,
+        world_size=world_size,
+        cores=cores,
+        sizes_bytes=sizes,
+        median_s=each(np.median),
+        low_s=each(lambda s: np.quantile(s, 0.25)),
+        high_s=each(lambda s: np.quantile(s, 0.75)),
+        min_s=each(np.min),
+        alpha_s=alpha,
+        beta_s_per_byte=beta,
+        alpha_interval_s=(float(a_low), float(a_high)),
+        beta_interval_s_per_byte=(float(b_low), float(b_high)),
+        held_out_errors=tuple(map(float, held_out)),
+        load=load,
+    )
+
+
+def _line(sizes: Sequence[int], times: np.ndarray) -> tuple[float, float]:
+    """(alpha, beta), neither below 0, with the smallest sum of squared relative residuals."""
+    start, slope = 1 / times, np.asarray(sizes, float) / times
+    scale = slope.max() or 1.0  # so that both columns are of one order; sizes may all be 0
+    alpha, beta = np.linalg.lstsq(
+        np.stack((start / start.max(), slope / scale), axis=1), np.ones(len(times)), rcond=None
+    )[0]
+    alpha, beta = alpha / start.max(), beta / scale
+    # outside the quadrant the smallest residual lies on its border, on the axis of what came out positive
+    if alpha < 0:
+        return 0.0, float(slope.sum() / (slope @ slope))
+    if beta < 0:
+        return float(start.sum() / (start @ start)), 0.0
+    return float(alpha), float(beta)
+
+
+def fit_link(
+    ranks: Any = 2,
+    kind: str = "send",
+    *,
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    repeats: int = 30,
+    warm_ups: int = 5,
+) -> Fit:
+    """Measure messages between real workers, and fit.
+
+    ranks        a number of workers, started for this and ended; or a pool (WorkerPool, MpiPool), which stays
+    kind         "send": ranks 0 and 1 pass a message back and forth, half a round trip is one message. "all_reduce":
+                 all ranks, each repeat begins with a barrier, its time is that of the slowest rank
+    sizes_bytes  multiples of 4, ascending;  repeats, warm_ups  per size
+
+    Takes some seconds. Raises ArgumentError for fewer than two ranks and wrong sizes, and what running on workers
+    raises.
+    """
+    from .measure import cores, load, message_samples  # what needs processes is imported when it is asked for
+
+    samples, world_size = message_samples(ranks, kind, tuple(sizes_bytes), repeats, warm_ups)
+    taking_part = 2 if kind == "send" else world_size
+    return fit_line(sizes_bytes, samples, kind=kind, world_size=taking_part, cores=cores(), load=load())
+
+
+def measured_cluster(
+    fit: Fit, *, device: Device | None = None, world_size: int | None = None, name: str = "measured"
+) -> Cluster:
+    """A profile with this machine's own link, for `predict_timeline`, `step_time_s` and `Session(cluster=...)`.
+
+    device      what a rank computes with (`measure_device`); default: the laptop profile's
+    world_size  ranks it has room for; default: those that were measured
+    """
+    device = device or get_cluster("laptop").device
+    return Cluster(name, device, fit.link(device.gamma_s_per_byte), devices_per_node=world_size or fit.world_size)
+
+
+def fit_figure(fit: Fit) -> str:
+    """Points with their quartiles, the line, and its two asymptotes alpha and beta m, log-log, as one SVG element."""
+    first, last = max(fit.sizes_bytes[0], 1), fit.sizes_bytes[-1]
+    steps = [first * (last / first) ** (i / 60) for i in range(61)]
+    spread = tuple(zip(fit.low_s, fit.high_s, strict=True))
+    series = [
+        Series(
+            "measured (median, 25 to 75 %)", tuple(zip(fit.sizes_bytes, fit.median_s, strict=True)), spread, line=False
+        )
+    ]
+    series.append(Series("fitted: alpha + beta m", tuple((m, fit.time_s(m)) for m in steps), marks=False))
+    lowest = min(fit.low_s) / 2  # an asymptote far below the points would only squeeze the picture
+    if fit.alpha_s > lowest:
+        series.append(Series("alpha", ((first, fit.alpha_s), (last, fit.alpha_s)), marks=False, dashed=True))
+    beyond = [(m, fit.beta_s_per_byte * m) for m in steps if fit.beta_s_per_byte * m > lowest]
+    if len(beyond) > 1:
+        series.append(Series("beta m", tuple(beyond), marks=False, dashed=True))
+    half = f", n_1/2 {bytes_text(fit.half_size_bytes)}" if math.isfinite(fit.half_size_bytes) else ""
+    title = (
+        f"{fit.kind}, {fit.world_size} ranks on {fit.cores} cores: alpha {fit.alpha_s * 1e6:.3g} us, beta "
+        f"{fit.beta_s_per_byte * 1e9:.3g} ns/B"
+    )
+    alt = (
+        f"{title}{half}. Measured from {time_text(fit.median_s[0])} at {bytes_text(fit.sizes_bytes[0])} "
+        f"to {time_text(fit.median_s[-1])} at {bytes_text(last)}; largest residual {fit.max_residual:.0%}."
+    )
+    return log_chart(title, series, x_name="message", alt=alt, width=560, height=330)

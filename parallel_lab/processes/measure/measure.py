@@ -1,0 +1,214 @@
+"""What this machine does, measured on its own ranks: messages (for `fit_link`) and the device that one rank is
+(`measure_device`).
+
+    with WorkerPool(8) as pool:
+        fit_link(pool, "all_reduce")
+        measure_device(pool)            # what each of eight ranks gets when all eight compute at once
+
+All of it runs on the workers a training would run on, so that what they share (cores, caches, memory) is shared here
+too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...base.cluster import Device, get_cluster
+from ...base.errors import ArgumentError, shorten
+
+FIT_KINDS = ("send", "all_reduce")  # what a link is fitted by
+PRODUCT = 512  # rows and columns of the matrix product: large enough for full speed, 1 MiB per float32 operand
+COPY_BYTES = 16 << 20  # beyond the caches, where gradients and activations of a training step lie
+CHAIN = 200  # small instructions in a row; the overhead is that of one
+LEAST_S = 0.2  # a timed piece of work lasts at least this long: some time slices of every rank that shares the core
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load() -> float:
+    """1-minute load average; 0 where the system has none."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def free_memory_bytes() -> int | None:
+    """Bytes the system could give away now; None where it does not say."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return (
+            os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        )  # a system without that file: half of what there is
+    return None
+
+
+@contextlib.contextmanager
+def _pool_of(ranks: Any, least: int) -> Iterator[Any]:
+    """The pool that was given, or one of that many workers for as long as it is needed."""
+    if isinstance(ranks, bool) or not (isinstance(ranks, int) or hasattr(ranks, "world_size")):
+        raise ArgumentError(f"ranks={shorten(ranks)}", where="measuring", allowed="A number of workers, or a pool")
+    world_size = ranks if isinstance(ranks, int) else ranks.world_size
+    if world_size < least:
+        raise ArgumentError(f"{world_size} ranks", where="measuring", allowed=f"{least} or more")
+    if not isinstance(ranks, int):
+        yield ranks
+        return
+    from ..shm import WorkerPool
+
+    with WorkerPool(world_size) as pool:
+        yield pool
+
+
+def message_samples(
+    ranks: Any, kind: str, sizes_bytes: tuple[int, ...], repeats: int, warm_ups: int
+) -> tuple[list[list[float]], int]:
+    """Seconds of every repeat by size, and the number of ranks; see `fit_link`."""
+    if kind not in FIT_KINDS:
+        raise ArgumentError(f"kind={kind!r}", where="fit_link", allowed=f"One of {FIT_KINDS}")
+    if not sizes_bytes or any(isinstance(m, bool) or not isinstance(m, int) or m < 4 or m % 4 for m in sizes_bytes):
+        raise ArgumentError(
+            f"sizes_bytes={shorten(sizes_bytes)}",
+            where="fit_link",
+            allowed="Multiples of 4, from 4 on: float32 is sent",
+        )
+    if repeats < 1 or warm_ups < 0:
+        raise ArgumentError(
+            f"repeats={repeats}, warm_ups={warm_ups}", where="fit_link", allowed="1 or more repeats, 0 or more warm-ups"
+        )
+    with _pool_of(ranks, 2) as pool:
+        by_rank = pool.run(_time_messages, kind, sizes_bytes, repeats, warm_ups)
+        world_size = pool.world_size
+    # the slowest rank's time of each repeat is the message's; of a round trip only rank 0 knows it
+    timed = by_rank[:1] if kind == "send" else by_rank
+    return [[max(times) for times in zip(*rows, strict=True)] for rows in zip(*timed, strict=True)], world_size
+
+
+def measure_device(ranks: Any) -> Device:
+    """What one rank computes with while all of them compute.
+
+    ranks  a number of workers, or a pool
+
+    flops_per_s                    a float32 product of 512 x 512 matrices
+    memory_bandwidth_bytes_per_s   a copy of 16 MiB; a copied byte is read and written
+    overhead_s                     one instruction of a plan on a 4 x 4 tensor: the interpreter
+    memory_bytes                   free memory, divided by the ranks (the laptop profile's where the system does not
+                                   tell)
+
+    Takes about two seconds. Raises ArgumentError for what is no number of workers and no pool.
+    """
+    from ...graph.compiler import compile_network
+    from ...ops import relu
+
+    def chain(x: Any) -> Any:
+        for _ in range(CHAIN):
+            x = relu(x)
+        return x
+
+    plan = compile_network(chain, np.ones((4, 4), np.float32), parallel_mode="stand_alone")
+    with _pool_of(ranks, 1) as pool:
+        by_rank = pool.run(_time_device, plan)
+        world_size = pool.world_size
+    product_s, copy_s, instruction_s = (statistics.median(times) for times in zip(*by_rank, strict=True))
+    memory = free_memory_bytes()
+    return Device(
+        flops_per_s=2 * PRODUCT**3 / product_s,
+        memory_bytes=get_cluster("laptop").device.memory_bytes if memory is None else max(1, memory // world_size),
+        memory_bandwidth_bytes_per_s=2 * COPY_BYTES / copy_s,
+        overhead_s=instruction_s,
+    )
+
+
+def median_s(comm: Any, call: Callable[[], object], repeats: int = 10) -> float:
+    """Seconds that `call` takes on this rank: the median of `repeats` calls, each after a barrier of all ranks."""
+    times = []
+    for _ in range(repeats):
+        comm.barrier()
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+# ---- what the workers run ----
+
+
+def _time_messages(
+    comm: Any, kind: str, sizes_bytes: tuple[int, ...], repeats: int, warm_ups: int
+) -> list[list[float]]:
+    rows = []
+    for size_bytes in sizes_bytes:
+        x = np.zeros(size_bytes // 4, np.float32)
+        x.fill(0)  # pages that nothing was written to are all one page of zeros, which would be read from the cache
+        call = _round_trip(comm, x) if kind == "send" else lambda x=x: comm.all_reduce(x)
+        times = []
+        for _ in range(warm_ups + repeats):
+            if kind == "all_reduce":
+                comm.barrier()
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        halved = [t / 2 for t in times] if kind == "send" else times
+        rows.append(halved[warm_ups:])
+    return rows
+
+
+def _round_trip(comm: Any, x: np.ndarray) -> Callable[[], None]:
+    """To the other and back; ranks beyond the first two have nothing to do."""
+
+    def first() -> None:
+        comm.send(x, 1)
+        comm.recv(1)
+
+    def second() -> None:
+        comm.recv(0)
+        comm.send(x, 0)
+
+    return (first, second, lambda: None)[min(comm.rank, 2)]
+
+
+def _time_device(comm: Any, plan: Any) -> tuple[float, float, float]:
+    from ...run.interpreter import computing, rank_step
+
+    a = np.full((PRODUCT, PRODUCT), 0.5, np.float32)
+    out = np.empty_like(a)
+    source, target = np.ones(COPY_BYTES // 4, np.float32), np.zeros(COPY_BYTES // 4, np.float32)
+    target.fill(0)
+    env = {plan.data_inputs[0].name: np.ones((4, 4), np.float32)}
+
+    def chain() -> None:
+        for request in rank_step(plan, 0, env):  # it asks for nothing: one device
+            raise AssertionError(f"a plan of one device asked for {request}")
+
+    found = []
+    with computing(plan):
+        for work, count in (
+            (lambda: np.matmul(a, a, out=out), 1),
+            (lambda: np.copyto(target, source), 1),
+            (chain, CHAIN),
+        ):
+            work()
+            comm.barrier()  # all ranks do the same at the same time
+            found.append(_seconds_of(work) / count)
+    return found[0], found[1], found[2]
+
+
+def _seconds_of(work: Callable[[], object]) -> float:
+    """Seconds of one call: all that passed, over the calls of LEAST_S, five at least. A median would not see the time
+    slices other ranks get.
+    """
+    count, begin = 0, time.perf_counter()
+    while count < 5 or time.perf_counter() - begin < LEAST_S:
+        work()
+        count += 1
+    return (time.perf_counter() - begin) / count

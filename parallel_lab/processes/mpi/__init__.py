@@ -1,0 +1,78 @@
+"""Ranks under MPI: the way beyond one machine, with the same plan, the same interpreter and the same errors.
+
+    mpirun --oversubscribe -n 8 python script.py        # script.py calls parallel_lab.init(), or connect() from here
+
+handshake     what ranks say to each other before data moves, and the one wait loop
+comm          the communicator: requests answered over MPI
+movement      how data moves when the members agree;  nonblocking: collectives that are waited for later
+ending        all ranks end together, whichever way one of them ends
+launch        mpirun's command line and environment;  pool, worker, keeper: a world on MPI from a notebook
+
+Several hosts are designed for (nothing here assumes one machine, pool and worker aside), and untested: mpirun's own
+options say which hosts there are (`-H host:slots`, a hostfile), the package must be installed on each.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from ...base.errors import ArgumentError, MissingPackage, shorten
+from .launch import INSTALL_HINT, find_mpirun, launched_by_mpi, mpirun_command
+
+__all__ = ["connect", "find_mpirun", "launched_by_mpi", "load_mpi", "mpirun_command"]
+
+# The one communicator of this process: MPI can be started once per process, and ended once.
+_connected: list = []
+
+
+def load_mpi():
+    """The module mpi4py.MPI; importing it starts MPI. Raises MissingPackage naming what is not there."""
+    try:
+        import mpi4py
+
+        # `ending.py` finishes MPI, in this process only: mpi4py does it by itself also at the end of a forked child,
+        # which then hangs (measured)
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, and finds no MPI library
+        raise MissingPackage(
+            f"MPI cannot be used here ({str(error).strip().splitlines()[0]})", where="mpi4py", hint=INSTALL_HINT
+        ) from error
+    return MPI
+
+
+def connect(*, reproducible: bool | None = None, timeout_s: float = 30.0, warn_after_s: float = 2.0):
+    """This process as a rank of the world that mpirun started (a world of one without mpirun): an MpiCommunicator,
+    always the same one.
+
+    reproducible  sums in group order, bit for bit those of the simulator; False: the MPI library's own; None:
+                  PARALLEL_LAB_MPI_REPRODUCIBLE (1 or 0), or True
+    timeout_s     a request that other ranks do not answer in this time raises CollectiveTimeout
+    warn_after_s  after this time a warning names the ranks that are missing
+
+    From then on all ranks end together, see `ending.py`. Raises MissingPackage.
+    """
+    if _connected:
+        return _connected[0]
+    if reproducible is None:
+        word = os.environ.get("PARALLEL_LAB_MPI_REPRODUCIBLE", "1")
+        if word not in ("0", "1"):
+            raise ArgumentError(f"PARALLEL_LAB_MPI_REPRODUCIBLE={shorten(word)}", where="connect", allowed="1 or 0")
+        reproducible = word == "1"
+    if not timeout_s > 0 or not warn_after_s > 0:
+        raise ArgumentError(
+            f"timeout_s={timeout_s!r}, warn_after_s={warn_after_s!r}", where="connect", allowed="Seconds above 0"
+        )
+    from .comm import MpiCommunicator
+    from .ending import end_together
+
+    def warn(text: str) -> None:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    comm = MpiCommunicator(
+        load_mpi(), reproducible=reproducible, timeout_s=timeout_s, warn_after_s=warn_after_s, warn=warn
+    )
+    end_together(comm)
+    _connected.append(comm)
+    return comm

@@ -1,0 +1,122 @@
+"""The process between a notebook and mpirun: it owns everything of one world on MPI, and removes it, whichever
+process dies first.
+
+    notebook  --stdin: nothing, ever-->  keeper  -->  mpirun  -->  ranks  --socket-->  notebook
+
+Measured without it: a notebook that is killed leaves mpirun and its ranks, and an mpirun that is killed leaves Open
+MPI's segments in /dev/shm. The keeper ends everything when its standard input ends (the notebook closed it, or is gone)
+or when mpirun has ended: it kills mpirun and all descendants, also stopped ones and those whose parents have died (it
+is their subreaper), then removes the world's own folders, where mpirun and its ranks were told to put whatever they
+need. It lives in a session of its own, so that no signal to the notebook's group reaches it. Should the keeper itself
+be killed, mpirun dies with it (parent-death signal), the ranks lose their sockets, and the notebook removes the
+folders.
+
+    python -m parallel_lab.processes.mpi.keeper '{"command": [...], "folders": [...]}'
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+LOOK_S = 0.02  # how soon the end of mpirun is seen where the system cannot wait for it together with the standard input
+LAST_S = 2.0  # killed processes are gone long before; one stuck in the kernel must not keep the keeper
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def main(order: str) -> int:
+    """Run mpirun until it or the notebook ends; the exit code is mpirun's, 128 + signal if a signal ended it."""
+    told = json.loads(order)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # only the end of the standard input counts
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    me = os.getpid()
+
+    def in_mpirun() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != me:  # the keeper died before the call
+            os._exit(1)
+
+    try:
+        process = subprocess.Popen(
+            told["command"], stdin=subprocess.DEVNULL, preexec_fn=in_mpirun, start_new_session=True
+        )
+        _wait(process)
+        code = process.poll()
+        _end_all(process)
+    finally:
+        for folder in told["folders"]:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0 if code is None else code if code >= 0 else 128 - code
+
+
+def _wait(process: subprocess.Popen) -> None:
+    """Return when mpirun has ended, or when nobody holds the other end of the standard input."""
+    try:
+        ended = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        ended = None
+    watched = [0] if ended is None else [0, ended]
+    while process.poll() is None:
+        ready, _, _ = select.select(watched, [], [], LOOK_S if ended is None else None)
+        if 0 in ready and not os.read(0, 64):
+            return
+        if ended in ready:
+            return
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, file.read_bytes().split())
+        except OSError:  # ended while we looked
+            continue
+    return found
+
+
+def _end_all(process: subprocess.Popen) -> None:
+    """Kill mpirun, then every descendant; those whose parent is gone become our children, so that one look after the
+    other finds all.
+    """
+    if process.poll() is None:
+        process.kill()
+    if not Path("/proc/self/task").is_dir():
+        os.killpg(process.pid, signal.SIGKILL)
+    end = time.monotonic() + LAST_S
+    while time.monotonic() < end:
+        waiting, alive = _children(os.getpid()), []
+        while waiting:
+            pid = waiting.pop()
+            alive.append(pid)
+            waiting += _children(pid)
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

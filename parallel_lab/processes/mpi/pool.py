@@ -1,0 +1,371 @@
+"""A world on MPI from a notebook: ranks under mpirun that run functions, with the methods of `WorkerPool`.
+
+    pool = get_mpi_pool(4)
+    pool.run(lambda comm, x: comm.all_reduce(x), np.ones(3))        # -> four times [4., 4., 4.]
+    Session(plan, net, optimizer, executor="mpi")                   # asks for the pool itself
+
+The ranks are mpirun's (`worker.py`), mpirun belongs to a keeper process (`keeper.py`), and each rank holds a socket to
+this process. Why not ipyparallel's MPI engines: measured, a rank that dies hangs its peers, and an interrupted or
+killed notebook leaves up to 17 processes; here nothing stays, whichever process is killed. The sockets meet on an
+abstract address (on Linux; elsewhere in a folder of our own) and prove that they know a random key.
+
+One machine, by design: ranks reach the notebook through a local socket. Worlds on several machines are started by
+mpirun from a shell.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import dill
+
+from ...base.errors import RankDied, message
+from .. import outcome
+from ..flight import FlightEntry
+from ..job_pool import JobPool, PoolTable
+from ..jobs import Job
+from ..shm.launch import BLAS_VARIABLES
+from ..supervisor import StopRun
+from .handshake import entry_of
+from .launch import mpirun_command, rank_environment, require_mpi4py, session_folders
+from .worker import ADDRESS_VARIABLE, JOB_HEAD, REPORT_HEAD
+
+END_LIMIT_S = 5.0  # for the keeper to end everything; measured: 0.1 s
+DEATH_LIMIT_S = 2.0  # for mpirun to say how a rank ended; measured: 0.3 s
+LAST_LINES_S = 0.5  # for its last lines to arrive after that
+# Open MPI 4 and 5: "process rank 1 with PID 0 on node ... exited on signal 9", "Process name: [[31290,1],1] Exit code:
+# 7"; MPICH: "RANK 1 PID ..."
+_ENDED = re.compile(r"process rank (\d+) with PID|Process name: \[\S*,(\d+)\]|\bRANK (\d+) PID")
+KEPT_POOLS = 2  # idle pools of different sizes that get_mpi_pool keeps; a rank under MPI takes 60 MB
+KEPT_LINES = 40  # of what mpirun and the ranks write to stderr, for the error of a world that did not start
+PREFIX = "parallel-lab-mpi-"
+
+
+class _Told:
+    """What the ranks have told about a run; asked by `outcome.settle` as it asks an arena."""
+
+    def __init__(self) -> None:
+        self.flights: dict[int, list[FlightEntry]] = {}
+        self.faults: dict[int, tuple[int, dict]] = {}
+
+    def last_entry(self, rank: int) -> FlightEntry | None:
+        entries = self.flights.get(rank)
+        return entries[-1] if entries else None
+
+    def read_fault(self) -> tuple[int, dict] | None:
+        """The fault that stopped the run: the one that most ranks saw first."""
+        found = [note for _, note in sorted(self.faults.items())]
+        return max(found, key=lambda note: sum(other == note for other in found)) if found else None
+
+    def unread(self) -> str:
+        return ""  # the ranks compare their counts themselves, at the end of a run
+
+
+class MpiPool(JobPool):
+    """`world_size` ranks under mpirun on this machine.
+
+    timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
+    warn_after_s  after this time a warning names the ranks that are missing
+    reproducible  sums in group order, bit for bit those of the simulator; False: the MPI library's own
+
+    Raises MissingPackage (mpirun or mpi4py is not there), RankDied (the world ended while starting), TimeoutError
+    (start).
+    """
+
+    def __init__(
+        self, world_size: int, *, timeout_s: float = 30.0, warn_after_s: float = 2.0, reproducible: bool = True
+    ) -> None:
+        # a death is over when mpirun has told how; the limit is for an mpirun that does not
+        super().__init__(world_size, timeout_s, warn_after_s, death_s=DEATH_LIMIT_S + 2 * LAST_LINES_S)
+        self._reproducible = reproducible
+        self._told = _Told()
+        self._begun: set[int] = set()
+        self._died_first: dict[int, int | None] = {}  # the one rank that ended by itself; mpirun ends the others
+        self._faulty = self._fresh = False
+        self._pids = [0] * world_size
+        self._pipes: dict[int, connection.Connection] = {}
+        self._sending = [threading.Lock() for _ in range(world_size)]
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._woken = threading.Event()
+        self._keeper: subprocess.Popen | None = None
+        self._folders: list[str] = []
+        command = mpirun_command(world_size, [sys.executable, "-m", "parallel_lab.processes.mpi.worker"])
+        require_mpi4py()
+        _remove_stale_folders()
+        atexit.register(self.close)
+        try:
+            self._start_world(command)
+            self._add_receivers(self._receive)
+        except BaseException:
+            self.close()
+            raise
+
+    # start
+
+    def _start_world(self, command: list[str]) -> None:
+        # short, because paths of sockets are limited to 108 characters; named after this process, so that a later one
+        # can tell what nobody needs
+        name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self._folders = [str(Path(tempfile.gettempdir(), name))]
+        segments = str(Path("/dev/shm", name)) if os.access("/dev/shm", os.W_OK) else self._folders[0]
+        if segments not in self._folders:
+            self._folders.append(segments)
+        for folder in self._folders:
+            os.mkdir(folder, 0o700)
+        key = secrets.token_bytes(32)
+        address = f"\0{name}" if sys.platform == "linux" else str(Path(self._folders[0], "notebook"))
+        told = {"address": address.replace("\0", "@"), "key": key.hex(), "timeout_s": self.timeout_s}
+        told |= {"warn_after_s": self.warn_after_s, "reproducible": self._reproducible}
+        environment = {
+            **rank_environment(),
+            **dict.fromkeys(BLAS_VARIABLES, "1"),
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+            "TMPDIR": self._folders[0],
+            **session_folders(self._folders[0], segments),
+            # after a death the others are ended at once, not after a second: 0.1 s instead of 1.1 s
+            "OMPI_MCA_odls_base_sigkill_timeout": "0",
+            "PRTE_MCA_odls_base_sigkill_timeout": "0",
+            ADDRESS_VARIABLE: json.dumps(told),
+        }
+        order = json.dumps({"command": command, "folders": self._folders})
+        with connection.Listener(address, "AF_UNIX", backlog=self.world_size, authkey=key) as listener:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-m", "parallel_lab.processes.mpi.keeper", order],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+            self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr")
+            self._reader.start()
+            threading.Thread(target=self._accept, args=(listener,), daemon=True, name="accept ranks").start()
+            self._supervise_until_ready()
+
+    def _accept(self, listener: connection.Listener) -> None:
+        """Take a socket from every rank. In a thread of its own: a stranger who connects and says nothing must not hold
+        the notebook.
+        """
+        while len(self._pipes) < self.world_size:
+            try:
+                pipe = listener.accept()
+                rank, pid = json.loads(pipe.recv_bytes()[1:])
+            except (connection.AuthenticationError, EOFError, ConnectionError):  # a stranger, or a rank that died
+                continue
+            except OSError:  # closed: the wait is over
+                return
+            with self._lock:
+                self._pids[rank], self._pipes[rank] = pid, pipe
+                self._ready.add(rank)
+                self._look()
+
+    def _start_error(self) -> RankDied:
+        self._reader.join(LAST_LINES_S)
+        last = " | ".join(line for line in self._lines if line.strip(" -"))[-1500:] or "it said nothing"
+        code = self._keeper.returncode
+        return RankDied(message(f"mpirun ended with exit code {code} while the ranks started: {last}"))
+
+    def _read_lines(self) -> None:
+        """What mpirun and the ranks write to stderr goes on to ours; the last lines are kept."""
+        for line in self._keeper.stderr:
+            text = line.decode(errors="replace")
+            self._lines.append(text.strip())
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # a notebook may have closed it
+                os.write(sys.__stderr__.fileno(), line)
+        self._keeper.stderr.close()
+
+    # what is done
+
+    def _send_control(self, control: str) -> None:
+        self._ask_all(b"C", control.encode())
+
+    def _stop_run(self, action: StopRun) -> None:
+        self._ask_all(b"I")
+
+    def _kill_ranks(self, ranks: tuple[int, ...]) -> None:
+        """MPI cannot go on without one of its ranks: all of them end with the pool."""
+        for rank in ranks:
+            self._dead.setdefault(rank, -signal.SIGKILL)
+
+    def _memory_of_run(self) -> _Told:
+        return self._told
+
+    def _send_job(self, job: Job) -> None:
+        self._told, self._begun, self._faulty = _Told(), set(), False
+        head = b"J" + JOB_HEAD.pack(self._runs, self._fresh)
+        self._fresh = True  # until it has ended well
+        for rank, payload in enumerate(job._payloads):
+            # a stopped rank does not read: nobody but this thread waits for it
+            threading.Thread(target=self._send, args=(rank, head + payload), daemon=True, name="send job").start()
+        if job._control != "run":
+            self._send_control(job._control)
+
+    def _settle_job(self, job: Job) -> None:
+        self._dead = self._died_first or self._dead
+        super()._settle_job(job)
+        self._fresh = job._error is not None or any(kind == "stopped" for kind, _ in job._reports.values())
+
+    def _ask_all(self, kind: bytes, body: bytes = b"") -> None:
+        data = kind + struct.pack("<Q", self._runs) + body
+        for rank in range(self.world_size):
+            if self._sending[rank].acquire(blocking=False):  # held: a large job goes to a rank that does not read
+                self._sending[rank].release()
+                self._send(rank, data)
+            else:
+                threading.Thread(target=self._send, args=(rank, data), daemon=True, name="send").start()
+
+    def _send(self, rank: int, data: bytes) -> None:
+        with self._sending[rank], contextlib.suppress(OSError):  # the rank is gone; its receiver tells
+            self._pipes[rank].send_bytes(data)
+
+    # what is seen
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    def _wait_for_news(self, limit_s: float | None) -> None:
+        self._woken.wait(limit_s)
+        self._woken.clear()
+        if self._supervisor.state == "starting" and self._keeper.poll() is not None:
+            with self._lock:
+                self._dead[0] = self._keeper.returncode
+
+    def _seen(self) -> dict[str, Any]:
+        return {"fault": self._faulty, "loading": set(range(self.world_size)) - self._begun}
+
+    def _receive(self, rank: int) -> None:
+        pipe = self._pipes[rank]
+        while True:
+            try:
+                data = pipe.recv_bytes()
+            except (EOFError, OSError):
+                self._rank_ended(rank)
+                return
+            kind, body = data[:1], data[1:]
+            job = self._current
+            if job is None:
+                continue
+            if kind == b"M":
+                self._take_message(job, rank, body)
+            elif kind == b"B":
+                self._begun.add(rank)
+            elif kind == b"W":
+                job._warn(body.decode())
+            else:
+                self._take_report(job, rank, kind, body)
+
+    def _take_report(self, job: Job, rank: int, kind: bytes, body: bytes) -> None:
+        run, size = REPORT_HEAD.unpack_from(body)
+        flight, fault = dill.loads(body[REPORT_HEAD.size : REPORT_HEAD.size + size])
+        report = outcome.load_report(kind, body[REPORT_HEAD.size + size :])
+        with self._lock:
+            if job is not self._current or run != self._runs:
+                return
+            job._reports[rank] = report
+            self._told.flights[rank] = [
+                entry_of(rank, index, number, text, start_s, end_s) for index, number, text, start_s, end_s in flight
+            ]
+            if fault is not None:
+                self._told.faults[rank] = fault
+            self._faulty = self._faulty or report[0] == "error"
+            self._look()
+
+    def _rank_ended(self, rank: int) -> None:
+        """A rank's socket has ended: the rank is dead, and mpirun ends the others, so quickly that another socket may
+        end before this is seen.
+
+        Which one died by itself is told by mpirun's last lines, how it died by mpirun's exit code.
+        """
+        with self._lock:
+            if self._closed or self._dead:
+                return
+            self._dead[rank] = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(DEATH_LIMIT_S)
+            self._reader.join(LAST_LINES_S)
+        with self._lock:
+            if not self._closed:
+                code = self._keeper.returncode
+                first = self._named_by_mpirun(rank)
+                self._died_first = {first: None if code is None else code if code <= 128 else 128 - code}
+                self._dead = {**self._died_first, **{r: None for r in range(self.world_size) if r != first}}
+                self._look()
+
+    def _named_by_mpirun(self, seen: int) -> int:
+        """The rank of which mpirun says that it ended first; `seen`, whose socket ended first, where it says nothing
+        that is understood.
+        """
+        found = _ENDED.search(" ".join(self._lines))
+        rank = int(next(filter(None, found.groups()))) if found else seen
+        return rank if rank < self.world_size else seen
+
+    # what is known
+
+    def flight_record(self) -> dict[int, list[FlightEntry]]:
+        """The last 64 requests of each rank in the last run, oldest first; of a rank that died nothing is known."""
+        with self._lock:
+            return {rank: list(self._told.flights.get(rank, ())) for rank in range(self.world_size)}
+
+    # end
+
+    def _end_ranks(self, idle: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.stdin.close()  # the keeper ends mpirun and all ranks, and removes the folders
+            try:
+                self._keeper.wait(END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._keeper.kill()
+                self._keeper.wait()
+        for rank, pipe in self._pipes.items():
+            with contextlib.suppress(OSError):
+                pipe.close()
+            if self._keeper.returncode == -signal.SIGKILL:  # somebody killed the keeper: what it would have done
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pids[rank], signal.SIGKILL)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_stale_folders() -> None:
+    """Remove what worlds have left whose notebook and keeper were both killed."""
+    for place in {tempfile.gettempdir(), "/dev/shm"}:
+        for folder in Path(place).glob(f"{PREFIX}*-*") if Path(place).is_dir() else ():
+            owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+            try:
+                os.kill(int(owner), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)
+            except (ValueError, PermissionError):  # not ours
+                continue
+
+
+# As in processes/shm/pool.py: the one table of live pools of this process, because cells that ask for one know nothing
+# of each other.
+_pools = PoolTable(MpiPool, KEPT_POOLS)
+
+
+def get_mpi_pool(world_size: int) -> MpiPool:
+    """The world on MPI of this size of this process: made when first asked for, made anew when it was lost. Raises what
+    `MpiPool` raises.
+    """
+    return _pools.get(world_size)
+
+
+def close_mpi_pools() -> None:
+    """Close every pool `get_mpi_pool` made."""
+    _pools.close()

@@ -1,0 +1,436 @@
+"""The one wait loop of a worker, and the errors that end a wait.
+
+Waiting is adaptive. While the machine is quiet a rank looks, lets others run (sched_yield: another rank on the same
+core may be the one that is missing) and looks again; a barrier of 8 ranks on 2 cores then takes about 15 us. After
+LOOKS of that it sleeps until it is woken (a futex, where there is one). Where other programs want the cores, a yield
+gives away a whole time slice of several milliseconds: a rank that loses much of its time so sleeps at once in all waits
+for a while, and after that time tries again; each time it finds the cores still taken the while doubles, up to
+MAX_CALM_S, and else it is halved. What goes to ranks of the same world that compute is not lost. A sleeping rank that
+is woken runs before a busy program. A look reads the abort word, so no wait outlives a fault.
+
+A barrier takes as long as the core with most ranks. The system starts a process on the core of the one that woke it,
+and moves those that yield only after tens of milliseconds; so at the beginning of a run each rank goes to a core by its
+number, and is free to be moved from there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from ...base.errors import ParallelLabError, message
+from ..faults import FAULT_ERRORS, difference
+from ..flight import FlightEntry
+from . import futex
+from .arena import (
+    ABORT,
+    FINISHED,
+    LANE_ENTRY,
+    LANE_INDEX,
+    LANE_PEER,
+    LANE_STAMP,
+    LANE_VALUE,
+    PID,
+    QUIET_NS,
+    RUN,
+    WAIT_ENTRY,
+    WAIT_INDEX,
+    WAIT_LANE,
+    WAIT_PEER,
+    WAIT_SINCE_NS,
+    WAIT_STAMP,
+    WAIT_VALUE,
+    Arena,
+)
+from .shared_memory import NEEDS_FENCE, fence
+
+# how often a rank yields and looks before it sleeps: a core that falls idle takes over ranks that wait for the other
+# one
+LOOKS = 40
+STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to another program, or to a rank that computes
+# judged once so much was lost: when a run begins, ranks that come first wait once or twice for those that are still
+# starting
+MIN_LOST_S = 4e-3
+MAX_LOST = (
+    0.3  # a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
+)
+FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
+# for how long no rank judges again what is lost, once one has seen it go to ranks of the same world: a look takes half
+# a millisecond
+TRUST_S = 0.05
+LOOKS_AT_OTHERS = 2
+SETTLING = (
+    8  # sleeps at the beginning of a run after which a rank goes to its core again: it may have been woken on another
+)
+MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
+PUBLISH_S = 2e-3  # waits longer than this are told to the watch (watch.py)
+SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
+
+yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+Missing = tuple[
+    int, int, int, bool
+]  # (peer, word, value it must reach, whether the peer brings it about among its started collectives)
+
+
+class Condition(Protocol):
+    """Something a rank can wait for.
+
+    bell    (word to sleep on, word that asks for being woken, value to put there), or None: nobody rings for this
+    """
+
+    @property
+    def bell(self) -> tuple[int, int, int] | None: ...
+
+    def test(self) -> bool:
+        """Whether it has come."""
+
+    def examine(self) -> None:
+        """Raise what makes it impossible."""
+
+    def missing(self) -> Missing | None:
+        """Who has to do what next; None when it has come."""
+
+
+class WordReached:
+    """Waiting until words[index] >= value, which `peer` brings about.
+
+    edge    (index, value) to publish instead, where what blocks this rank is another word (see channels)
+    """
+
+    bell = None
+
+    def __init__(
+        self, words: memoryview, index: int, value: int, peer: int, edge: tuple[int, int] | None = None
+    ) -> None:
+        self.words, self.index, self.value, self.peer = words, index, value, peer
+        self.edge = edge or (index, value)
+
+    def test(self) -> bool:
+        return self.words[self.index] >= self.value
+
+    def examine(self) -> None:
+        pass
+
+    def missing(self) -> Missing | None:
+        return None if self.test() else (self.peer, *self.edge, False)
+
+
+class WaitLoop:
+    """One rank's side of all waits of a run.
+
+    progress       called in waits while there is something to move meanwhile; returns whether there is more. None:
+                   there is nothing
+    fault_raised   whether this rank's program has heard of the fault that stopped the run
+    behind         (who has to do what for the oldest started collective, its request's index + 1), None when nothing is
+                   started
+    entry          index of the request that the wait to come belongs to, + 1; 0: the newest
+    """
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self.arena, self.rank = arena, rank
+        self.words = arena.words
+        self.slot = arena.map.slot(rank)
+        self.stamp = 0
+        self.progress: Callable[[], bool] | None = None
+        self.behind: Callable[[], tuple[Missing | None, int] | None] = lambda: None
+        self.fault_raised = False
+        self.entry = 0
+        self.futex = futex.find(arena)
+        self._told_behind: Missing | None = None
+        self._behind_stamp = MOVING
+        self.calm_until = 0.0
+        self._settling = 0
+        self._calm_s = FIRST_CALM_S
+        self._yielding_since, self._lost_s = time.perf_counter(), 0.0
+
+    def begin_run(self) -> None:
+        self.entry, self.progress, self._told_behind = 0, None, None
+        self._settling = SETTLING
+        self._go_to_core()
+
+    def _go_to_core(self) -> None:
+        """Go to the core of this rank's number, and leave the system free to move it from there; where each core has a
+        rank at least.
+        """
+        try:
+            cores = os.sched_getaffinity(0)
+            if 1 < len(cores) <= self.arena.map.world_size:
+                try:
+                    os.sched_setaffinity(0, {sorted(cores)[self.rank % len(cores)]})
+                finally:
+                    os.sched_setaffinity(0, cores)
+        except (AttributeError, OSError):  # a system that has no such call, or does not allow it
+            self._settling = 0
+
+    def check_abort(self) -> None:
+        """Raise the error of the fault that stopped the run, if there is one."""
+        if self.words[ABORT]:
+            raise self.fault_error()
+
+    def wait(self, wait: Condition, start: float = 0.0) -> None:
+        """Wait until `wait` has come. Raises what stopped the run, or what makes the wait impossible.
+
+        start   perf_counter() of a moment ago, if the caller has looked
+        """
+        test, clock = wait.test, time.perf_counter
+        if not start:
+            start = clock()
+        if start >= self.calm_until:
+            words, progress, last, looks = self.words, self.progress, start, LOOKS
+            while True:
+                yield_core()
+                come = test()
+                now = clock()
+                if now - last > STOLEN_S:
+                    self.lost_time(now, now - last)
+                    if not come and now < self.calm_until:
+                        break
+                if come:
+                    return
+                if words[ABORT]:
+                    raise self.fault_error()
+                looks -= 1
+                if not looks:
+                    break
+                if progress is None:
+                    last = now
+                else:
+                    progress()
+                    last = clock()
+        self._sleep(wait, start)
+        if self._settling:
+            self._settling -= 1
+            self._go_to_core()
+
+    def let_others_run(self) -> None:
+        """In the middle of long work: let the other ranks of this core come as far, unless other programs want the
+        cores.
+        """
+        if time.perf_counter() >= self.calm_until:
+            yield_core()
+
+    def lost_time(self, now: float, lost_s: float) -> None:
+        """A yield gave the core away for `lost_s`. Once that adds up, and is much of the time since yielding began, and
+        goes to other programs, sleep in waits for a while, each time for longer; where it happens now and then,
+        yielding is still the faster way.
+        """
+        if now < self._yielding_since:
+            return
+        self._lost_s += lost_s
+        if self._lost_s < MIN_LOST_S:
+            return
+        much = self._lost_s > MAX_LOST * (now - self._yielding_since)
+        since = self._trusted_until(now) if much else now
+        if since:
+            self._yielding_since = since
+            self._calm_s = max(self._calm_s / 2, FIRST_CALM_S)
+        else:
+            self._yielding_since = self.calm_until = now + self._calm_s
+            self._calm_s = min(2 * self._calm_s, MAX_CALM_S)
+        self._lost_s = 0.0
+
+    def _trusted_until(self, now: float) -> float:
+        """Until when to take it that what is lost goes to ranks of this world, after what one of them has seen; 0.0: it
+        goes to other programs.
+        """
+        seen = self.words[QUIET_NS] / 1e9
+        if not 0 <= now - seen < TRUST_S:
+            if self._others_compute():
+                return 0.0
+            self.words[QUIET_NS], seen = int(now * 1e9), now
+        return seen + TRUST_S
+
+    def _others_compute(self) -> bool:
+        """Whether more processes want a core than this world's ranks, each time one looks; True where the system does
+        not tell.
+        """
+        try:
+            for _ in range(LOOKS_AT_OTHERS):
+                before = self._running_ranks()
+                with open("/proc/loadavg", "rb") as file:
+                    running = int(file.read().split()[3].partition(b"/")[0])
+                if running < 1:  # this process runs, so the file says nothing here
+                    return True
+                if running <= max(before, self._running_ranks()):  # ranks fall asleep and wake while one looks
+                    return False
+        except (OSError, ValueError, IndexError):
+            pass
+        return True
+
+    def _running_ranks(self) -> int:
+        arena, running = self.arena, 0
+        for rank in range(arena.map.world_size):
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{self.words[arena.map.slot(rank) + PID]}/stat", "rb") as file,
+            ):
+                running += file.read().rpartition(b")")[2].split()[0] == b"R"
+        return running
+
+    def _sleep(self, wait: Condition, start: float) -> None:
+        """Sleep until the others ring, or look now and then."""
+        bell = wait.bell
+        if bell is not None and self.futex is not None:
+            # all who ask at this word are at one barrier: those of the next have another
+            word, asked, value = bell
+            words = self.words
+            seen = words[word]
+            words[asked] = value
+            if NEEDS_FENCE:
+                fence()
+            if wait.test():
+                self.ring(
+                    bell
+                )  # two that came at the same moment may each have missed the other: then nobody else wakes the rest
+                return
+            if words[ABORT]:
+                raise self.fault_error()
+            self.futex.wait(word, seen, MAX_SLEEP_S if self.progress is None else BUSY_SLEEP_S)
+            if wait.test():
+                return
+        self._sleep_long(wait, start)
+
+    def _sleep_long(self, wait: Condition, start: float) -> None:
+        """After a moment the wait is published: there the watch (watch.py) reads who waits for whom."""
+        words, slot, clock = self.words, self.slot, time.perf_counter
+        published: Missing | None = None
+        since_ns = time.monotonic_ns() - int((clock() - start) * 1e9)
+        try:
+            while True:
+                bell, seen = wait.bell, 0
+                if bell is not None:
+                    word, asked, value = bell
+                    seen = words[word]
+                    words[asked] = value
+                    fence()
+                if wait.test():
+                    if bell is not None:
+                        self.ring(bell)
+                    return
+                if words[ABORT]:
+                    raise self.fault_error()
+                wait.examine()
+                if published is not None and self.progress is not None and words[slot + LANE_STAMP]:
+                    words[slot + LANE_STAMP] = MOVING
+                more = self.progress is not None and self.progress()
+                waited = clock() - start
+                if waited > PUBLISH_S:
+                    published = self._publish(wait.missing(), published, since_ns)
+                    self._publish_behind()
+                    if published is not None:
+                        self.check_left(published)
+                # nobody rings for a fault, nor for what this rank has to do for others meanwhile
+                if bell is None or self.futex is None:
+                    time.sleep(
+                        min(
+                            max(waited / 8, SHORTEST_SLEEP_S), MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S
+                        )
+                    )
+                else:
+                    self.futex.wait(
+                        word, seen, min(max(waited / 8, BUSY_SLEEP_S if more else MAX_SLEEP_S), MAX_LONG_SLEEP_S)
+                    )
+        finally:
+            if published is not None:
+                words[slot + WAIT_STAMP] = words[slot + LANE_STAMP] = 0
+
+    def _publish(self, missing: Missing | None, published: Missing | None, since_ns: int) -> Missing | None:
+        if missing is None or missing == published:
+            return published
+        words, slot = self.words, self.slot
+        words[slot + WAIT_STAMP] = 0
+        fence()
+        words[slot + WAIT_PEER], words[slot + WAIT_INDEX], words[slot + WAIT_VALUE], words[slot + WAIT_LANE] = missing
+        words[slot + WAIT_SINCE_NS], words[slot + WAIT_ENTRY] = since_ns, self.entry
+        self.stamp += 1
+        fence()
+        words[slot + WAIT_STAMP] = self.stamp
+        return missing
+
+    def _publish_behind(self) -> None:
+        """Tell what the oldest started collective waits for: this rank is blocked elsewhere, and goes on with that one
+        meanwhile.
+        """
+        words, slot, behind = self.words, self.slot, self.behind()
+        if behind is None:
+            words[slot + LANE_STAMP] = 0
+            return
+        missing, entry = behind
+        if missing is None:
+            words[slot + LANE_STAMP] = MOVING
+            return
+        if missing != self._told_behind:
+            words[slot + LANE_STAMP] = MOVING
+            fence()
+            words[slot + LANE_PEER], words[slot + LANE_INDEX], words[slot + LANE_VALUE] = missing[:3]
+            words[slot + LANE_ENTRY] = entry
+            self._told_behind = missing
+            self.stamp += 1
+            self._behind_stamp = MOVING + self.stamp
+            fence()
+        words[slot + LANE_STAMP] = self._behind_stamp
+
+    def check_left(self, missing: Missing) -> None:
+        """Raise if the rank that is waited for has returned: it will not come any more."""
+        peer, index, value, _ = missing
+        words = self.words
+        if words[self.arena.map.slot(peer) + FINISHED] == words[RUN]:
+            fence()
+            if words[index] < value:
+                self._left_early(peer)
+
+    def ring(self, bell: tuple[int, int, int]) -> None:
+        """What `bell` is for has come: wake all who sleep for it."""
+        word, asked, value = bell
+        words = self.words
+        if words[word] >= value:
+            return  # it has rung
+        words[word] = value
+        fence()
+        if words[asked] >= value and self.futex is not None:
+            self.futex.wake(word)
+
+    # errors
+
+    def fault_error(self) -> BaseException:
+        """The error to raise here for the fault that stopped the run, with what this rank was doing."""
+        self.fault_raised = True
+        author, note = self.arena.read_fault()
+        text = note["text"]
+        entry = self.arena.waiting_entry(self.rank)
+        stopped = ""
+        if author != self.rank and entry is not None:
+            stopped = f"stopped {'in' if entry.end_s is None else 'after'} {entry}"
+            text = f"{text} Rank {self.rank} was {stopped}."
+        error = FAULT_ERRORS.get(note["kind"], ParallelLabError)(text)
+        error.stopped = stopped  # for a console that shows the reason once
+        error.secondary = author != self.rank  # the parent folds these into one line
+        return error
+
+    def raise_fault(self, kind: str, text: str, **attributes: object) -> None:
+        """Write the fault note, so that every rank stops, and raise it here."""
+        self.arena.write_fault(self.rank, kind, text, **attributes)
+        raise self.fault_error()
+
+    def differ(self, one: FlightEntry | None, other: FlightEntry | None, first: int, second: int) -> None:
+        """Raise, on every rank, that the ranks `first` and `second` met in different calls, these two."""
+        if one is None or other is None:
+            what = f"rank {first} called {one or 'something'} and rank {second} {other or 'something else'}"
+            text = message(what, allowed="All members of a group must make the same calls in the same order")
+        else:
+            text = difference(one, other)
+        self.raise_fault("CollectiveMismatch", text, ranks=sorted((first, second)))
+
+    def _left_early(self, peer: int) -> None:
+        mine, theirs = self.arena.waiting_entry(self.rank), self.arena.last_entry(peer)
+        last = f"its last call was {theirs}" if theirs else "it made no call"
+        what = f"rank {peer} has returned while rank {self.rank} waits for it in {mine}; {last}"
+        self.raise_fault(
+            "CollectiveMismatch",
+            message(what, allowed="All members of a group must make the same calls in the same order"),
+            ranks=sorted((self.rank, peer)),
+        )

@@ -1,0 +1,418 @@
+"""The collectives through the arena: who writes which bytes, who reads them, and in which order they are added.
+
+Every rank has two buffers. A step is: write to one of them, meet, read the members' buffers of the same parity; the
+next step uses the other one, so one barrier per step is enough (a member can be at most one step behind, and still
+reads the other buffer). What does not fit takes as many steps as it needs, range by range.
+
+    all_gather      write my range                   | read everybody's
+    all_reduce      write my range                   | add my share of everybody's, in group order
+                    write the sum of my share        | read everybody's
+    reduce_scatter  write n pieces                   | add piece `me` of everybody, in group order
+    all_to_all      write n pieces, one per member   | read piece `me` of everybody
+    broadcast       the root writes                  | the others read
+    scatter         the root writes n pieces         | member i reads piece i
+    halos           write a strip for each neighbour | read the neighbours' strips for me
+
+A collective is a generator that yields what it waits for (`barrier.Condition`) and returns this rank's reply. Its
+caller waits (`comm.py`), or looks again later (`nonblocking.py`).
+
+The order of addition is `communicator.combine`'s: ((v0 + v1) + v2) + ... in group order, element by element, so the
+bits are those of `answer`. Shorter ways with the same bits are in `fast/`; nothing here needs them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from ...base.errors import ShapeError, message
+from ...layout.halo import Halo
+from ...layout.slices import REDUCERS
+from ...run.communicator import Request, delivered, reply_shape
+from .arena import Arena
+from .barrier import Condition, WaitLoop
+from .channels import HEAD_BYTES, pack_head, unpack_head
+from .groups import Check, Group
+from .slices import as_pieces, copy_in, copy_in_turns, copy_out, positive_dim
+
+STEP_BYTES = (
+    1 << 20
+)  # of a buffer in one step: the buffers of 8 ranks, twice, then stay in the cache that all cores share
+EXCHANGE_STEP_BYTES = (
+    1 << 19
+)  # the same where every member has something for every other: all of them write all, and read all
+NOTHING = (0, 0)
+
+Program = Generator[Condition, None, np.ndarray | None]
+
+
+class Prepared(Protocol):
+    """A shorter way for one call (`fast/`)."""
+
+    is_sum: bool  # whether it leaves alone what another sum has written (`Group.take_other_buffer`)
+
+    def program(
+        self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check, loose: tuple[int, int]
+    ) -> Program:
+        """This rank's part in the collective."""
+
+
+class Collectives:
+    """Whole requests of one rank as generators: `program(group, request, check, loose)`.
+
+    started   for collectives that are started and waited for later: they have buffers of their own
+    """
+
+    def __init__(self, arena: Arena, loop: WaitLoop, *, started: bool = False) -> None:
+        self.arena, self.loop, self.rank = arena, loop, loop.rank
+        self.capacity = arena.map.buffer_bytes
+        self.starts = [[_place(arena, r, parity, started) for parity in (0, 1)] for r in range(arena.map.world_size)]
+        self.last: Group | None = None
+
+    def begin_run(self) -> None:
+        self.last = None
+
+    def prepared(self, group: Group, request: Request) -> Prepared | None:
+        """A shorter way for the requests that are like this one; all members find the same, from what they agree on."""
+        return None
+
+    def program(
+        self, group: Group, request: Request, check: Check, loose: tuple[int, int], prepared: Prepared | None = None
+    ) -> Program:
+        """This rank's part in answering `request`. Raises on every member when one does not take part."""
+        while not group.joined and not group.join():
+            yield group.joining()
+        if request.kind == "barrier":  # touches no buffer
+            yield from self.meet(group, check, loose)
+            return None
+        yield from self.switch_to(group)
+        group.take_other_buffer(prepared is not None and prepared.is_sum)
+        if prepared is not None:
+            reply = yield from prepared.program(group, request.value, request.out, check, loose)
+        else:
+            reply = yield from self.plain(group, request, check, loose)
+        group.finish()
+        return reply
+
+    def plain(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        """The way that needs nothing but the buffers."""
+        value, out = request.value, request.out
+        if value is not None and out is not None and np.may_share_memory(value, out):
+            # what is written to `out` would change the value before it has been read
+            request = dataclasses.replace(request, value=value.copy())
+        return (yield from getattr(self, f"_{request.kind}")(group, request, check, loose))
+
+    def switch_to(self, group: Group) -> Generator[Condition, None, None]:
+        """Make the buffers those of `group`: members of the last group may still read from mine."""
+        last = self.last
+        if last is not group:
+            if last is not None:
+                while not last.finished.test():  # they have all they need, so this wait is short
+                    yield last.finished
+            self.last = group
+
+    # the parts of all of them
+
+    def meet(self, group: Group, check: Check, loose: tuple[int, int] = NOTHING, *, first: bool = True) -> Program:
+        """The barrier of a step.  first: that of a call, which also compares what only some members give"""
+        if first and (loose != NOTHING or group.started):
+            group.tell(loose=loose)
+        if not group.come(check):
+            yield group.met
+        if first and loose != NOTHING:
+            group.compare(loose)
+
+    def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
+        """Cut `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is
+        compared like others.
+        """
+        element_bytes, capacity = max(itemsize, 1) * parts, self.capacity - head_bytes
+        step_bytes = STEP_BYTES if parts == 1 else EXCHANGE_STEP_BYTES
+        room = min(capacity // element_bytes, max(step_bytes // element_bytes, 1))
+        if room < 1:
+            what = (
+                f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}"
+            )
+            raise ShapeError(what, hint="Give a larger arena_bytes")
+        return [(start, min(start + room, count)) for start in range(0, max(count, 1), room)]
+
+    def _row(
+        self, group: Group, member: int, dtype: np.dtype, count: int, offset_bytes: int = 0, *, ahead: int
+    ) -> np.ndarray:
+        """`count` elements of a member's buffer, flat.  ahead: 1 before the barrier that announces them, 0 after it."""
+        start = self.starts[group.members[member]][(group.seq + ahead + group.shift) & 1] + offset_bytes
+        return group.view(start, dtype, count)
+
+    @staticmethod
+    def _result(request: Request, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return np.empty(shape, dtype) if request.out is None else request.out
+
+    # values go out whole
+
+    def _all_gather(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value, n, out, joined = request.value, group.n, None, None
+        dim = positive_dim(request.dim, value.ndim, request.kind)
+        if request.root is None or request.root == self.rank:
+            out = self._result(request, reply_shape(request), value.dtype.newbyteorder("="))
+            joined = as_pieces(out, dim, n, request.kind)
+        flat = value.reshape(-1)
+        for start, stop in self._ranges(value.size, value.itemsize, 1):
+            self._row(group, group.me, value.dtype, stop - start, ahead=1)[...] = flat[start:stop]
+            yield from self.meet(group, check, loose, first=start == 0)
+            if joined is not None and stop > start:
+                for i in range(n):
+                    copy_in(joined[:, i, :], start, stop, self._row(group, i, value.dtype, stop - start, ahead=0))
+        return out
+
+    _gather = _all_gather
+
+    def _all_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value, n, out = request.value, group.n, None
+        dtype = value.dtype
+        if request.root is None or request.root == self.rank:
+            out = self._result(request, value.shape, dtype)
+        flat = value.reshape(-1)
+        for start, stop in self._ranges(value.size, value.itemsize, 1):
+            count = stop - start
+            self._row(group, group.me, dtype, count, ahead=1)[...] = flat[start:stop]
+            yield from self.meet(group, check, loose, first=start == 0)
+            low, high = share(count, group.me, n)
+            rows = [self._row(group, i, dtype, count, ahead=0)[low:high] for i in range(n)]
+            combine_into(rows, request.reduce, self._row(group, group.me, dtype, high - low, ahead=1))
+            yield from self.meet(group, check, first=False)
+            for i in range(n) if out is not None else ():
+                low, high = share(count, i, n)
+                out.reshape(-1)[start + low : start + high] = self._row(group, i, dtype, high - low, ahead=0)
+        return out
+
+    _reduce = _all_reduce
+
+    # the root's value goes out
+
+    def _broadcast(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        root, value = group.members.index(request.root), request.value
+        if self.rank != request.root:
+            return (yield from self._receive_down(group, request, root, check, loose, parts=1, piece=0))
+        yield from self._down(group, value.dtype, value.shape, value.reshape(1, 1, -1), check, loose)
+        return delivered(np.array(value, order="C"), request)
+
+    def _scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        n, root, value = group.n, group.members.index(request.root), request.value
+        if self.rank != request.root:
+            return (yield from self._receive_down(group, request, root, check, loose, parts=n, piece=group.me))
+        dim = positive_dim(request.dim, value.ndim, "scatter")
+        pieces = as_pieces(value, dim, n, "scatter")
+        shape = (*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :])
+        yield from self._down(group, value.dtype, shape, pieces, check, loose)
+        return delivered(np.array(pieces[:, root, :], order="C").reshape(shape), request)
+
+    def _down(
+        self,
+        group: Group,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        pieces: np.ndarray,
+        check: Check,
+        loose: tuple[int, int],
+    ) -> Program:
+        """The root's side. Each range is headed by what it is, for members that were not told.
+
+        shape, pieces   of what each member gets; all of it as (rows, parts, run)
+        """
+        head, parts = np.frombuffer(pack_head(dtype, shape), np.uint8), pieces.shape[1]
+        for start, stop in self._ranges(math.prod(shape), dtype.itemsize, parts, HEAD_BYTES):
+            self._row(group, group.me, head.dtype, HEAD_BYTES, ahead=1)[...] = head
+            size = stop - start
+            if size > 0:
+                flat = self._row(group, group.me, dtype, size * parts, HEAD_BYTES, ahead=1)
+                for i in range(parts):
+                    copy_out(pieces[:, i, :], start, stop, flat[i * size : (i + 1) * size])
+            yield from self.meet(group, check, loose, first=start == 0)
+
+    def _receive_down(
+        self,
+        group: Group,
+        request: Request,
+        root: int,
+        check: Check,
+        loose: tuple[int, int],
+        *,
+        parts: int,
+        piece: int,
+    ) -> Program:
+        # the first barrier tells what comes; its size decides how many more follow
+        yield from self.meet(group, check, loose)
+        dtype, shape = unpack_head(self._row(group, root, np.dtype(np.uint8), HEAD_BYTES, ahead=0).tobytes())
+        wanted = (
+            shape if request.shape is None else tuple(request.shape),
+            dtype if request.dtype is None else np.dtype(request.dtype),
+        )
+        if wanted != (shape, dtype):
+            mine = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from {request.kind} #{group.number - 1}"
+            what = f"{mine}, rank {request.root} gave {dtype} {shape}"
+            self.loop.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, request.root)))
+        fits = request.out is not None and (request.out.shape, request.out.dtype) == (shape, dtype)
+        out = request.out if fits else np.empty(shape, dtype)
+        flat = np.asarray(out).reshape(-1)
+        value_at = group.told(root)[0]
+        if value_at >= 0:  # a root may say where its value lies, instead of writing it (`fast/`)
+            copy_in_turns(flat, group.view(value_at, dtype, out.size), self.loop.let_others_run)
+            group.check_held()
+            return delivered(out, request)
+        for start, stop in self._ranges(out.size, dtype.itemsize, parts, HEAD_BYTES):
+            if start:
+                yield from self.meet(group, check, first=False)
+            size = stop - start
+            if size > 0:
+                row = self._row(group, root, dtype, size * parts, HEAD_BYTES, ahead=0)
+                flat[start:stop] = row[piece * size : (piece + 1) * size]
+        return delivered(out, request)
+
+    # values go out in pieces
+
+    def _exchange(
+        self, group: Group, pieces: np.ndarray, start: int, stop: int, check: Check, loose: tuple[int, int]
+    ) -> Generator[Condition, None, list[np.ndarray]]:
+        """Hand range [start:stop] of every piece (rows, n, run) to its member; everybody's range for me, flat."""
+        size, dtype, n = stop - start, pieces.dtype, group.n
+        mine = self._row(group, group.me, dtype, size * n, ahead=1)
+        for i in range(n):
+            copy_out(pieces[:, i, :], start, stop, mine[i * size : (i + 1) * size])
+        yield from self.meet(group, check, loose, first=start == 0)
+        where = slice(group.me * size, (group.me + 1) * size)
+        return [self._row(group, i, dtype, size * n, ahead=0)[where] for i in range(n)]
+
+    def _reduce_scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value = request.value
+        pieces = as_pieces(value, positive_dim(request.dim, value.ndim, request.kind), group.n, request.kind)
+        out = self._result(request, reply_shape(request), value.dtype)
+        for start, stop in self._ranges(out.size, value.itemsize, group.n):
+            rows = yield from self._exchange(group, pieces, start, stop, check, loose)
+            combine_into(rows, request.reduce, out.reshape(-1)[start:stop])
+        return out
+
+    def _all_to_all(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        value, n, kind = request.value, group.n, request.kind
+        pieces = as_pieces(value, positive_dim(request.split_dim, value.ndim, kind), n, kind)
+        out = self._result(request, reply_shape(request), value.dtype.newbyteorder("="))
+        joined = as_pieces(out, positive_dim(request.concat_dim, value.ndim, kind), n, kind)
+        for start, stop in self._ranges(value.size // n, value.itemsize, n):
+            rows = yield from self._exchange(group, pieces, start, stop, check, loose)
+            for i in range(n) if stop > start else ():
+                copy_in(joined[:, i, :], start, stop, rows[i])
+        return out
+
+    # only strips at the borders go out
+
+    def _halo_exchange(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        routes, value, out, result = _halo_views(group, request)
+        targets = {j: result[:, part] for j, part in routes.taken.items()}
+        yield from self._strips(group, routes, value, targets, check, loose)
+        targets[group.me][...] = value[:, routes.given[group.me]]
+        return delivered(out, request)
+
+    def _halo_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+        routes, value, out, result = _halo_views(group, request)
+        # strips are put aside: where windows overlap, the element takes the addend of the rank before it first
+        strips = {
+            j: np.empty((len(result), part.stop - part.start), out.dtype)
+            for j, part in routes.taken.items()
+            if j != group.me
+        }
+        yield from self._strips(group, routes, value, strips, check, loose)
+        strips[group.me] = value[:, routes.given[group.me]]
+        for j, part in routes.taken.items():
+            mine = result[:, part]
+            np.add(mine, strips[j], out=mine)
+        return delivered(out, request)
+
+    def _strips(
+        self,
+        group: Group,
+        routes: _Routes,
+        value: np.ndarray,
+        targets: dict[int, np.ndarray],
+        check: Check,
+        loose: tuple[int, int],
+    ) -> Program:
+        """Hand each neighbour its strip of `value` (rows, run), and put what each neighbour gives into its target
+        (rows, strip).
+
+        A buffer holds two pieces: for the member before, for the member after. All members take as many steps as the
+        longest strip needs, so that they meet equally often.
+        """
+        me = group.me
+        sent = [(j, value[:, part]) for j, part in routes.given.items() if j != me]
+        for start, stop in self._ranges(routes.longest * len(value), value.itemsize, 2):
+            size = stop - start
+            mine = self._row(group, me, value.dtype, 2 * size, ahead=1)
+            for j, strip in sent:
+                copy_out(strip, start, min(stop, strip.size), mine[size if j > me else 0 :])
+            yield from self.meet(group, check, loose, first=start == 0)
+            for j, _ in sent:
+                row = self._row(group, j, value.dtype, 2 * size, ahead=0)
+                copy_in(targets[j], start, min(stop, targets[j].size), row[0 if j > me else size :])
+
+
+def _place(arena: Arena, rank: int, parity: int, started: bool) -> int:
+    """Byte of the block at which a buffer starts."""
+    return arena.map.data_start + (4 * rank + 2 * started + parity) * arena.map.buffer_bytes
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """Which part of each row one member of a halo gives to whom, and where that which it gets goes; by member, itself
+    included, ascending.
+
+    longest   elements per row of the longest strip of all members
+    """
+
+    given: dict[int, slice]
+    taken: dict[int, slice]
+    longest: int
+
+
+@lru_cache(maxsize=256)
+def _routes(halo: Halo, kind: str, me: int, inner: int) -> _Routes:
+    """inner   elements in memory per element along the dim"""
+    members = sorted((*halo.neighbours(me), me))
+    given, taken = (
+        {j: slice(start * inner, stop * inner) for j in members for start, stop in [of(kind, me, j)]}
+        for of in (halo.given, halo.taken)
+    )
+    return _Routes(given, taken, inner * max(count for i in range(halo.members) for count in (0, *halo.sent(kind, i))))
+
+
+def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np.ndarray, np.ndarray]:
+    """(routes, value as (rows, run along the dim), result of zeros, the result as (rows, run)) of a halo request."""
+    value = request.value
+    dim, halo = positive_dim(request.dim, value.ndim, request.kind), Halo(*request.window, members=len(group.members))
+    shape = (*value.shape[:dim], halo.extents(request.kind)[1], *value.shape[dim + 1 :])
+    out = np.zeros(shape, value.dtype.newbyteorder("="))
+    rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
+    routes = _routes(halo, request.kind, group.me, inner)
+    return routes, value.reshape(rows, value.shape[dim] * inner), out, out.reshape(rows, shape[dim] * inner)
+
+
+def share(size: int, member: int, n: int) -> tuple[int, int]:
+    """[low:high] of `size` elements that `member` of `n` adds; borders at multiples of 16, so that no two members write
+    to one cache line.
+    """
+    return (size * member // n // 16 * 16, size if member == n - 1 else size * (member + 1) // n // 16 * 16)
+
+
+def combine_into(rows: Iterable[np.ndarray], reduce: str, out: np.ndarray) -> None:
+    """`communicator.combine` of two equal rows or more, into `out`, which is another array."""
+    ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
+    rows, count = iter(rows), 1
+    total = next(rows)
+    for count, row in enumerate(rows, 2):  # noqa: B007 - it is the number of rows in the end
+        total = ufunc(total, row, out=out)
+    if reduce == "mean":
+        np.divide(out, out.dtype.type(count), out=out)

@@ -1,0 +1,250 @@
+"""Large values in the ranks' own memory, read where they lie: one copy, from process to process, and no buffer (Linux:
+process_vm_readv).
+
+    tell where my value lies | meet | read what I need of everybody's | meet
+
+The barriers are those of values in heaps, which every rank can read anyway. A place from PEER on is an address in its
+rank's own memory.
+
+The system may forbid it: a sandbox, or a rule that only a debugger may read another process. So before the first large
+value of a group its members try it on each other, and go this way only when all of them could. Where the rule is Yama's
+(Ubuntu's), each rank lets the family of its parent read it, which are the ranks of this run (PR_SET_PTRACER, Linux
+Documentation/admin-guide/LSM/Yama.rst).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+import time
+from array import array
+from collections.abc import Generator
+
+import numpy as np
+
+from ....base.errors import message
+from ....run.communicator import Request
+from ..arena import ABORT, PID, Arena
+from ..arrays import address_of
+from ..barrier import Condition, WaitLoop
+from ..groups import Check, Group
+from ..slices import blocks, copy_in, positive_dim
+
+PEER = 1 << 56  # places in the block are far below, addresses too: a process has 2**47
+PEER_FROM_BYTES = dict.fromkeys(
+    ("all_reduce", "reduce_scatter", "all_to_all"), 16 << 20
+)  # of a value; below, the buffers stay in the cache
+RUN_BYTES = (
+    4096  # of what lies in a piece one after the other; shorter runs take the system longer to find than to copy
+)
+BLOCK_BYTES = (
+    512 * 1024
+    # what is read at a time where it is worked on: it stays in the second-level cache, and the call to the system
+    # counts # little
+)
+MOST_RUNS = 1024  # in one call to the system (UIO_MAXIOV)
+LARGEST_READ = 16 << 20  # in one call, which nothing interrupts: a run that has been stopped is to end at once
+NEWS_S = 5.0  # after which the death of a rank has surely been told
+PR_SET_PTRACER = 0x59616D61
+
+
+class PeerMemory:
+    """Reading what other ranks have in their own memory. One per rank."""
+
+    def __init__(self, arena: Arena, loop: WaitLoop) -> None:
+        self.arena, self.loop, self.rank = arena, loop, loop.rank
+        self._call = _system_call()
+        self._runs = np.empty((MOST_RUNS, 2), np.uint64)  # address and bytes of each run there
+        self._numbers = np.arange(MOST_RUNS, dtype=np.uint64)
+        self._here, self._there = memoryview(array("Q", [0, 0])), memoryview(self._runs.reshape(-1))
+        self._here_at, self._there_at = address_of(np.asarray(self._here)), address_of(self._runs)
+        self._blocks: list[np.ndarray] = []  # two: adding reads the next one while it holds the one before
+        self._token = np.array([_token(os.getpid(), self.rank)], np.uint64)
+
+    def wanted(self, group: Group, request: Request) -> bool:
+        """Whether a request is to go this way, where that is possible. All members find the same: they give equal
+        kinds, shapes and dtypes.
+        """
+        value = request.value
+        if (
+            group.started
+            or value is None
+            or value.nbytes < PEER_FROM_BYTES.get(request.kind, sys.maxsize)
+            or value.itemsize > BLOCK_BYTES
+        ):
+            return False
+        if not value.dtype.isnative:  # results are: others read them as what the values are
+            return False
+        if request.kind == "all_reduce":
+            return True
+        dim = positive_dim(request.split_dim if request.kind == "all_to_all" else request.dim, value.ndim, request.kind)
+        run = value.nbytes
+        for size in value.shape[:dim]:
+            run //= size
+        return run // group.n >= RUN_BYTES
+
+    def try_out(self, group: Group, check: Check) -> Generator[Condition, None, None]:
+        """Find out, together, whether all members can read each other: `group.reads_far`."""
+        if self._call is not None:
+            group.tell(self.place(self._token))
+        if not group.come(check):
+            yield group.met
+        places, _ = group.places()
+        found = np.empty(1, np.uint64)
+        right = self._call is not None and min(places) >= PEER
+        for rank, place in zip(group.members, places, strict=True):
+            pid = self.pid(rank)
+            right = (
+                right
+                and self.read(pid, place - PEER, 8, 1, 8, address_of(found))
+                and int(found[0]) == _token(pid, rank)
+            )
+        group.tell(int(right))
+        if not group.come(check):
+            yield group.met
+        group.reads_far = min(group.places()[0]) > 0
+
+    def place(self, mine: np.ndarray) -> int:
+        """Where an array of this rank's own memory lies."""
+        return PEER + address_of(mine)
+
+    def piece(
+        self,
+        group: Group,
+        member: int,
+        place: int,
+        dtype: np.dtype,
+        shape: tuple[int, int],
+        stride: int,
+        start: int = 0,
+    ) -> PeerPiece:
+        """A (rows, run) part of a member's array: its rows begin `stride` elements apart, the first one at element
+        `start`.
+        """
+        if not self._blocks:
+            self._blocks = [np.empty(BLOCK_BYTES, np.uint8) for _ in range(2)]
+        block = self._blocks[member & 1]
+        return PeerPiece(
+            self,
+            group.members[member],
+            place - PEER + start * dtype.itemsize,
+            dtype,
+            shape,
+            stride * dtype.itemsize,
+            block,
+        )
+
+    def read(self, pid: int, address: int, stride: int, rows: int, run: int, at: int) -> bool:
+        """Copy `rows` runs of `run` bytes, `stride` bytes apart from `address` of a process on, to `at`, one after the
+        other. False where the system refuses, or the process has ended: `ctypes.get_errno()` tells. Raises when the run
+        has been stopped.
+        """
+        self.loop.check_abort()
+        if rows == 1 and run <= LARGEST_READ:
+            self._there[0], self._there[1] = address, run
+            self._here[0], self._here[1] = at, run
+            return self._call(pid, self._here_at, 1, self._there_at, 1, 0) == run
+        many = min(MOST_RUNS, max(LARGEST_READ // run, 1))
+        for row in range(0, rows, many):
+            count = min(many, rows - row)
+            for column in range(0, run, LARGEST_READ):  # once, but for runs that take more than one call
+                self.loop.check_abort()
+                width = min(LARGEST_READ, run - column)
+                runs = self._runs[:count]
+                runs[:, 0] = self._numbers[:count] * np.uint64(stride) + np.uint64(address + row * stride + column)
+                runs[:, 1] = width
+                self._here[0], self._here[1] = at + row * run + column, count * width
+                if self._call(pid, self._here_at, 1, self._there_at, count, 0) != count * width:
+                    return False
+        return True
+
+    def pid(self, rank: int) -> int:
+        """The process of a rank."""
+        return self.arena.words[self.arena.map.slot(rank) + PID]
+
+    def explain(self, rank: int) -> None:
+        """Raise why `read` did not succeed, though it did before: the rank has ended, or left the call and its array,
+        or the system tells.
+        """
+        number, loop = ctypes.get_errno(), self.loop
+        if number not in (errno.EPERM, errno.ENOMEM):
+            end_s = time.monotonic() + NEWS_S
+            while not loop.words[ABORT] and time.monotonic() < end_s:
+                time.sleep(1e-3)
+        if loop.words[ABORT]:
+            raise loop.fault_error()
+        what = f"rank {self.rank} cannot read the memory of rank {rank} any more: {os.strerror(number)}"
+        loop.raise_fault(
+            "ParallelLabError", message(what, hint="Allocate large values by comm.empty, which every rank can read")
+        )
+
+
+class PeerPiece:
+    """A (rows, run) part of an array in another rank's memory.
+
+    piece[block] reads one of `slices.blocks(..., BLOCK_BYTES)`; it holds until the next one but one of any piece is
+    read, in the order of members. Raises where the rank has ended.
+    """
+
+    __slots__ = ("_address", "_peers", "_pid", "_rank", "_scratch", "_scratch_at", "_stride", "dtype", "shape")
+
+    def __init__(
+        self,
+        peers: PeerMemory,
+        rank: int,
+        address: int,
+        dtype: np.dtype,
+        shape: tuple[int, int],
+        stride: int,
+        scratch: np.ndarray,
+    ) -> None:
+        self._peers, self._rank, self._pid = peers, rank, peers.pid(rank)
+        self._address, self._stride, self.dtype, self.shape = address, stride, dtype, shape
+        self._scratch, self._scratch_at = (
+            scratch[: BLOCK_BYTES // dtype.itemsize * dtype.itemsize].view(dtype),
+            address_of(scratch),
+        )
+
+    def __getitem__(self, block: tuple[slice, slice]) -> np.ndarray:
+        row, column = block[0].start, block[1].start
+        rows, columns, itemsize = block[0].stop - row, block[1].stop - column, self.dtype.itemsize
+        self._read(row * self._stride + column * itemsize, rows, columns * itemsize, self._scratch_at)
+        return self._scratch[: rows * columns].reshape(rows, columns)
+
+    def copy_to(self, target: np.ndarray) -> None:
+        """target = all of it, in order.  target: a (rows, run) view of as many elements."""
+        rows, run = self.shape
+        if target.flags.c_contiguous and target.dtype == self.dtype:
+            self._read(0, rows, run * self.dtype.itemsize, address_of(target))
+            return
+        for block in blocks(self.shape, self.dtype.itemsize, BLOCK_BYTES):
+            found = self[block]
+            start = block[0].start * run + block[1].start
+            copy_in(target, start, start + found.size, found.reshape(-1))
+
+    def _read(self, start: int, rows: int, run: int, at: int) -> None:
+        ctypes.set_errno(0)  # a read that ends too early sets none
+        if rows and run and not self._peers.read(self._pid, self._address + start, self._stride, rows, run, at):
+            self._peers.explain(self._rank)
+
+
+def _token(pid: int, rank: int) -> int:
+    """What a rank keeps for the others to try to read."""
+    return pid << 24 | rank << 4 | 0xA
+
+
+def _system_call():
+    """process_vm_readv; None where the system has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    try:
+        call = library.process_vm_readv
+    except AttributeError:  # a C library without it
+        return None
+    call.restype = ctypes.c_ssize_t
+    call.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
+    library.prctl(PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)  # without Yama: no effect
+    return call

@@ -1,0 +1,263 @@
+"""all_gather, reduce_scatter, all_to_all and broadcast of values that fit a buffer: one step, prepared.
+
+    write my value to my buffer, as the others will read it | meet | read from everybody
+
+These are the calls of every training step, and eight ranks on two cores push each other's code and data out of the
+caches: what is not looked up, made or called again is seen in their time. Larger values take the general way
+(`collectives.py`). A value in a shared array is read where it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+
+import numpy as np
+
+from ....run.communicator import Request
+from ..arrays import SharedArrays, address_of
+from ..barrier import Condition
+from ..channels import HEAD_BYTES, pack_head
+from ..collectives import NOTHING, combine_into
+from ..groups import Check, Group
+from ..slices import positive_dim
+
+NEAR_FROM_BYTES = (
+    16 * 1024
+)  # below, copying to the buffer is cheaper than telling where the value lies and one more barrier
+APART_FROM_BYTES = (
+    256 * 1024
+)  # below, one copy of the whole is as fast as two of the pieces on either side of a rank's own
+KEPT_SETS = 64  # sets of views of values in shared arrays; a training step needs a few
+
+Views = list[np.ndarray]
+
+
+def fits_one_step(request: Request, capacity: int, step_bytes: int) -> bool:
+    """Whether a request can be prepared: all members must come to the same answer, from what they agree on.
+
+    capacity     bytes of a buffer
+    step_bytes   that the general way passes in one step
+    """
+    if request.kind == "broadcast":
+        # a member that does not know what will come takes the plain way, which must meet as often
+        most = min(capacity - HEAD_BYTES, step_bytes)
+        if request.value is not None:
+            return request.value.nbytes <= most
+        known = request.shape is not None and request.dtype is not None
+        return known and math.prod(request.shape) * np.dtype(request.dtype).itemsize <= most
+    return request.kind in ("all_gather", "reduce_scatter", "all_to_all") and 0 < request.value.nbytes <= capacity
+
+
+class OneStep:
+    """What one such call needs in one group, made once.
+
+    starts   byte of the block at which a member's buffer of a parity starts: starts[member][parity]
+    """
+
+    is_sum = False
+
+    __slots__ = (
+        "apart",
+        "arrays",
+        "dtype",
+        "group",
+        "head",
+        "kind",
+        "mine",
+        "reduce",
+        "root",
+        "scratch",
+        "sets",
+        "shape",
+        "size",
+        "slots",
+        "theirs",
+    )
+
+    def __init__(self, group: Group, request: Request, arrays: SharedArrays, starts: list[list[int]]) -> None:
+        self.group, self.arrays = group, arrays
+        self.kind, self.reduce, self.head, self.root = request.kind, request.reduce, None, None
+        self.sets: dict[tuple, tuple[Views, Views]] = {}
+        self.apart: tuple | None = None  # index of the pieces before a rank's own, of those after it, and of its own
+        self.scratch: np.ndarray | None = None
+        starts = [starts[member] for member in group.members]
+        if request.kind == "broadcast":
+            self._prepare_broadcast(request, starts)
+            return
+        value, n = request.value, group.n
+        self.dtype, self.shape, self.size = value.dtype, value.shape, value.size
+        if request.kind == "all_gather":
+            dim = positive_dim(request.dim, value.ndim, "all_gather")
+            piece, at = value.shape, 0
+            self.slots = (*piece[:dim], n, *piece[dim:]), (slice(None),) * dim
+            self.mine = [self._view(starts[group.me][parity], self.size).reshape(piece) for parity in (0, 1)]
+        else:
+            dim = positive_dim(
+                request.split_dim if request.kind == "all_to_all" else request.dim, value.ndim, request.kind
+            )
+            piece = (*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :])
+            at = group.me * math.prod(piece) * self.dtype.itemsize
+            # my buffer holds the pieces one after the other; as a view with the dims of the value, the dim that is cut
+            # twice: (..., n, size / n, ...)
+            order = (*range(1, dim + 1), 0, *range(dim + 1, value.ndim + 1))
+            self.mine = [
+                self._view(starts[group.me][parity], self.size).reshape(n, *piece).transpose(order) for parity in (0, 1)
+            ]
+            self.slots = (*piece[:dim], n, *piece[dim:]), (slice(None),) * dim
+            if value.nbytes >= APART_FROM_BYTES:
+                before, me = (slice(None),) * dim, group.me
+                self.apart = (*before, slice(me)), (*before, slice(me + 1, None)), (*before, me)
+        count = math.prod(piece)
+        self.theirs = [[self._view(start[parity] + at, count).reshape(piece) for start in starts] for parity in (0, 1)]
+        if request.kind == "all_to_all":
+            concat = positive_dim(request.concat_dim, value.ndim, "all_to_all")
+            self.head = (
+                (*piece[:concat], n, *piece[concat:]),
+                (slice(None),) * concat,
+            )  # how the pieces lie in the result
+
+    def _prepare_broadcast(self, request: Request, starts: list[list[int]]) -> None:
+        value, group = request.value, self.group
+        self.root = group.members.index(request.root)
+        self.shape = tuple(request.shape) if value is None else value.shape
+        self.dtype = np.dtype(request.dtype) if value is None else value.dtype
+        self.size = math.prod(self.shape)
+        self.slots = ()
+        self.theirs = [self._view(start + HEAD_BYTES, self.size).reshape(self.shape) for start in starts[self.root]]
+        self.mine = [np.frombuffer(group.arena.bytes, np.uint8, HEAD_BYTES, start) for start in starts[self.root]]
+        self.head = np.frombuffer(pack_head(self.dtype, self.shape), np.uint8)
+
+    def _view(self, start: int, count: int) -> np.ndarray:
+        return np.frombuffer(self.group.arena.bytes, self.dtype, count, start)
+
+    def program(
+        self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check, loose: tuple[int, int]
+    ) -> Generator[Condition, None, np.ndarray]:
+        """The whole collective."""
+        if self.root is not None:
+            return (yield from self._broadcast(group, value, out, check, loose))
+        kind, n = self.kind, group.n
+        value_at = self._place(value)
+        given = out is not None
+        if not given:
+            out = self._new(value, value_at)
+        shape, index = self.head if kind == "all_to_all" else self.slots
+        joined = out if kind == "reduce_scatter" else out.reshape(shape)
+        parts = value if kind == "all_gather" else value.reshape(self.slots[0])
+        shared = given and value_at >= 0 and np.may_share_memory(value, out)
+        if shared and not self._is_piece(value, out):
+            value_at = -1  # what is written to `out` changes the value while others read it: they get a copy
+        parity, apart = (group.seq + 1 + group.shift) & 1, None
+        if value_at < 0:
+            mine = self.mine[parity]
+            if self.apart is None or (given and np.may_share_memory(value, out)):
+                mine[...] = parts
+            else:  # a rank's own piece stays where it is
+                *others, apart = self.apart
+                for where in others:
+                    mine[where] = parts[where]
+        if value_at >= 0 or loose != NOTHING or group.started:
+            group.tell(value_at, -1, loose)
+        if not group.come(check):
+            yield group.met
+        if loose != NOTHING:
+            group.compare(loose)
+        rows, near = self.theirs[parity], group.some_near()
+        if near:
+            places, _ = group.places()
+            rows = self._where_they_lie(rows, places)
+        if apart is not None:
+            rows = [*rows]
+            rows[group.me] = parts[apart]
+        if kind == "reduce_scatter":
+            if shared:
+                if self.scratch is None:
+                    self.scratch = np.empty(out.shape, self.dtype)
+                combine_into(rows, self.reduce, self.scratch)
+                out[...] = self.scratch
+            else:
+                combine_into(rows, self.reduce, out)
+        else:
+            for member in range(n):  # in one order for all: what one has read is in the cache for the others
+                if not (shared and value_at >= 0 and member == group.me):
+                    joined[(*index, member)] = rows[member]
+        if near:  # those who gave values in shared arrays have them back when all have finished
+            if not group.come(check):
+                yield group.met
+            group.check_held()
+        return out
+
+    def _place(self, value: np.ndarray) -> int:
+        return self.arrays.position(value) if self.arrays.in_use and value.nbytes >= NEAR_FROM_BYTES else -1
+
+    def _new(self, value: np.ndarray, value_at: int) -> np.ndarray:
+        n, slots = self.group.n, (self.head if self.kind == "all_to_all" else self.slots)
+        if self.kind == "reduce_scatter":
+            shape = self.theirs[0][0].shape
+            return self.arrays.empty(shape, self.dtype) if value_at >= 0 else np.empty(shape, self.dtype)
+        dims, index = slots
+        dim = len(index)
+        return np.empty((*dims[:dim], n * dims[dim + 1], *dims[dim + 2 :]), self.dtype.newbyteorder("="))
+
+    def _is_piece(self, value: np.ndarray, out: np.ndarray) -> bool:
+        """Whether the smaller of the two is this rank's own piece of the other: nobody else reads or writes it."""
+        if self.kind == "all_to_all" or math.prod(self.slots[0][: len(self.slots[1])]) != 1:
+            return False
+        small, large = (value, out) if self.kind == "all_gather" else (out, value)
+        return address_of(small) == address_of(large) + self.group.me * small.nbytes
+
+    def _where_they_lie(self, rows: Views, places: list[int]) -> Views:
+        """What this rank reads of each member: where it lies, or else in its buffer, which is `rows`."""
+        key = (id(rows), *places)
+        found = self.sets.get(key)
+        if found is None:
+            if len(self.sets) >= KEPT_SETS:
+                self.sets.clear()
+            dims, index = self.slots
+            found = []
+            for row, place in zip(rows, places, strict=True):
+                if place < 0:
+                    found.append(row)
+                elif self.kind == "all_gather":
+                    found.append(self._view(place, self.size).reshape(self.shape))
+                else:
+                    found.append(self._view(place, self.size).reshape(dims)[(*index, self.group.me)])
+            self.sets[key] = found
+        return found
+
+    def _broadcast(
+        self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check, loose: tuple[int, int]
+    ) -> Generator:
+        parity = (group.seq + 1 + group.shift) & 1
+        value_at = -1
+        if group.me == self.root:
+            value_at = self._place(value)
+            self.mine[parity][...] = self.head
+            if value_at < 0:
+                self.theirs[parity][...] = value
+        if value_at >= 0 or loose != NOTHING or group.started:
+            group.tell(value_at, -1, loose)
+        if not group.come(check):
+            yield group.met
+        if loose != NOTHING:
+            group.compare(loose)
+        if group.me != self.root:
+            place = group.told(self.root)[0] if group.some_near() else -1
+            found = self.theirs[parity] if place < 0 else group.view(place, self.dtype, self.size).reshape(self.shape)
+            if out is None:
+                out = found.copy()
+            else:
+                out[...] = found
+            if place >= 0:
+                group.check_held()
+            return out
+        if value_at >= 0:
+            group.finish()
+            while not group.finished.test():
+                yield group.finished
+        if out is None:
+            return np.array(value, order="C")
+        if out is not value:
+            out[...] = value
+        return out

@@ -1,0 +1,69 @@
+"""Sleeping until another process changes a word in shared memory, where the system can do that (Linux: futex).
+
+`find(arena)` gives a `Futex`, or None elsewhere; a wait then sleeps for short times instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+
+import numpy as np
+
+from .arena import Arena
+
+# number of the system call futex (linux/arch/*/syscall*.tbl, include/uapi/asm-generic/unistd.h)
+_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+FUTEX_WAIT, FUTEX_WAKE = 0, 1  # not the private forms: the word lies in memory that processes share
+EVERYBODY = 2**31 - 1
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class Futex:
+    """Waits on words of one arena. A word counts as changed when its low 32 bits have."""
+
+    def __init__(self, arena: Arena, number: int) -> None:
+        self._call = ctypes.CDLL(None, use_errno=False).syscall
+        self._call.restype = ctypes.c_long
+        self._call.argtypes = (
+            ctypes.c_long,
+            ctypes.c_void_p,
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_long,
+        )
+        self._number = number
+        self._arena = arena  # keeps the mapping
+        self._base = np.frombuffer(arena.bytes, np.uint8, 1).__array_interface__["data"][0]
+        self._limit = _Time()
+        self._limit_at = ctypes.addressof(self._limit)
+
+    def wait(self, index: int, seen: int, limit_s: float) -> None:
+        """Sleep while word `index` still is `seen`, at most `limit_s` seconds (below 1). Can return early for no
+        reason.
+        """
+        self._limit.nanoseconds = int(limit_s * 1e9)
+        self._call(self._number, self._base + 8 * index, FUTEX_WAIT, seen & 0xFFFFFFFF, self._limit_at, None, 0)
+
+    def wake(self, index: int) -> None:
+        """Wake all who sleep on word `index`."""
+        self._call(self._number, self._base + 8 * index, FUTEX_WAKE, EVERYBODY, None, None, 0)
+
+
+def find(arena: Arena) -> Futex | None:
+    """The futex of this system, None where none is known to work."""
+    number = _NUMBERS.get(platform.machine())
+    if (
+        not sys.platform.startswith("linux")
+        or number is None
+        or sys.byteorder != "little"
+        or ctypes.sizeof(ctypes.c_void_p) != 8
+    ):
+        return None
+    return Futex(arena, number)

@@ -1,0 +1,233 @@
+"""Worker processes from a notebook: start, run functions on all ranks, watch them, end them.
+
+    pool = get_pool(4)
+    pool.run(lambda comm, x: comm.all_reduce(x), np.ones(3))        # -> four times [4., 4., 4.]
+    job = pool.submit(train, 100); job.pause(); job.resume(); job.stop(); job.result()
+
+Three kinds of threads, all asleep while nothing happens: one that supervises (deaths, time limits, grace periods), one
+receiver per worker, one for callbacks once there are any. Idle workers block on their pipe.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+
+from multiprocess import connection
+
+from .. import outcome
+from ..flight import FlightEntry
+from ..job_pool import JobPool, PoolTable
+from ..jobs import Job
+from ..supervisor import StopRun
+from .arena import ABORT, CONTROL, STARTED, Arena, ArenaMap
+from .comm import CONTROLS
+from .launch import context, start_processes
+from .shared_memory import SharedBlock
+from .watch import Watch
+from .worker_main import WorkerStart, worker_main
+
+DEFAULT_ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
+SMALL_PAYLOAD = 32 << 10  # fits the socket buffer of an idle worker, so that sending cannot block
+KEPT_POOLS = 3  # idle pools of different sizes that get_pool keeps
+
+
+class WorkerPool(JobPool):
+    """`world_size` worker processes, one per rank.
+
+    timeout_s     a collective that some rank does not reach in this time raises CollectiveTimeout
+    warn_after_s  after this time a warning names the ranks that are missing
+    arena_bytes   shared memory for data in transit; larger values pass through it in steps
+    fast          False: every collective goes the plain way, with the same bits
+
+    Raises SharedMemoryTooSmall, RankDied (a worker ended while starting), TimeoutError (start).
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        timeout_s: float = 30.0,
+        warn_after_s: float = 2.0,
+        arena_bytes: int = DEFAULT_ARENA_BYTES,
+        fast: bool = True,
+    ) -> None:
+        super().__init__(world_size, timeout_s, warn_after_s)
+        layout = ArenaMap.for_budget(world_size, arena_bytes)
+        self._arena = Arena(SharedBlock(layout.size_bytes), layout)
+        self._watch = Watch(self._arena)
+        self._processes, self._pipes, self._fast = [], [], fast
+        self._life_read, self._life_write = context().Pipe(duplex=False)
+        self._wake_read, self._wake_write = context().Pipe(duplex=False)
+        atexit.register(self.close)
+        try:
+            start_processes(self._start_workers)
+            self._life_read.close()
+            self._sentinels = {process.sentinel: rank for rank, process in enumerate(self._processes)}
+            self._add_receivers(self._receive)
+            self._supervise_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_workers(self, server_pid: int | None) -> None:
+        for rank in range(self.world_size):
+            here, there = context().Pipe()
+            start = WorkerStart(
+                rank,
+                self.world_size,
+                self._arena.block,
+                self._arena.map,
+                self._life_read,
+                there,
+                os.getpid(),
+                server_pid,
+                self._fast,
+            )
+            process = context().Process(target=worker_main, args=(start,), daemon=True, name=f"rank {rank}")
+            self._pipes.append(here)
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pids.append(process.pid)
+
+    # what is seen
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile: there is nobody to wake
+            self._wake_write.send_bytes(b"w")
+
+    def _wait_for_news(self, limit_s: float | None) -> None:
+        for ready in connection.wait([*self._sentinels, self._wake_read], limit_s):
+            if self._closed:
+                return
+            if ready is self._wake_read:
+                self._wake_read.recv_bytes()
+                continue
+            with self._lock:
+                rank = self._sentinels.pop(ready)
+                if not self._closed:
+                    self._dead[rank] = self._processes[rank].exitcode
+
+    def _release_supervising(self) -> None:
+        with self._lock:
+            self._wake_read.close()
+            for process in self._processes:
+                with contextlib.suppress(ValueError):  # not ended yet: closed when it is forgotten
+                    process.close()
+
+    def _receive(self, rank: int) -> None:
+        pipe = self._pipes[rank]
+        while True:
+            try:
+                body = pipe.recv_bytes()
+            except (EOFError, OSError):
+                return
+            kind, body = body[:1], body[1:]
+            job = self._current
+            if kind == b"R":
+                with self._lock:
+                    self._ready.add(rank)
+                    self._look()
+            elif job is not None and kind == b"M":
+                self._take_message(job, rank, body)
+            elif job is not None:
+                report = outcome.load_report(kind, body)
+                with self._lock:
+                    if job is self._current:
+                        job._reports[rank] = report
+                        if report[0] == "error" or len(job._reports) + len(self._dead) >= self.world_size:
+                            self._look()
+
+    def _seen(self) -> dict[str, Any]:
+        words, job = self._arena.words, self._current
+        if words[ABORT]:
+            absent = [rank for rank in range(self.world_size) if rank not in job._reports and rank not in self._dead]
+            loading = [rank for rank in absent if words[self._arena.map.slot(rank) + STARTED] != self._runs]
+            return {"fault": True, "loading": loading}
+        if job._control == "pause" or len(job._reports) == self.world_size:
+            return {}
+        patience_s = min(self.warn_after_s, self.timeout_s)
+        return {"stall": self._watch.stall(self._supervisor.counting_since_s, patience_s)}
+
+    # what is done
+
+    def _send_job(self, job: Job) -> None:
+        self._arena.begin_run(self._runs)
+        self._watch.begin_run()
+        self._send_control(job._control)
+        for pipe, payload in zip(self._pipes, job._payloads, strict=True):
+            if len(payload) <= SMALL_PAYLOAD:
+                self._send(pipe, payload)
+            else:  # a stopped worker does not read; nobody must wait for it
+                threading.Thread(target=self._send, args=(pipe, payload), daemon=True, name="send job").start()
+
+    @staticmethod
+    def _send(pipe, payload: bytes) -> None:
+        with contextlib.suppress(OSError):  # the worker is gone; its sentinel tells
+            pipe.send_bytes(payload)
+
+    def _send_control(self, control: str) -> None:
+        self._arena.words[CONTROL] = CONTROLS.index(control)
+
+    def _stop_run(self, action: StopRun) -> None:
+        self._arena.write_fault(self.world_size, action.kind, action.text, ranks=list(action.ranks))
+
+    def _record_death(self, rank: int) -> None:
+        text = outcome.death_text(rank, self._pids[rank], self._dead[rank], self._arena.last_entry(rank))
+        self._arena.write_fault(self.world_size, "RankDied", text + ".", rank=rank)
+
+    def _kill_ranks(self, ranks: tuple[int, ...]) -> None:
+        for rank in ranks:
+            self._processes[rank].kill()  # its sentinel tells
+
+    def _memory_of_run(self) -> Arena:
+        return self._arena
+
+    def flight_record(self) -> dict[int, list[FlightEntry]]:
+        """The last 64 requests of each rank in the current or last run, oldest first; also of ranks that died."""
+        with self._lock:
+            if self._closed:
+                return self._last_flight
+            return {rank: self._arena.flight(rank) for rank in range(self.world_size)}
+
+    def _end_ranks(self, idle: bool) -> None:
+        self._last_flight = {rank: self._arena.flight(rank) for rank in range(self.world_size)}
+        for pipe in self._pipes if idle else ():
+            self._send(pipe, b"")
+        self._life_write.close()
+        self._wake()
+        deadline = time.monotonic() + (0.5 if idle else 0.0)
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        for process in self._processes:
+            process.join(1.0)
+        for pipe in (*self._pipes, self._wake_write):
+            pipe.close()
+        self._arena.close()
+
+
+# The one table of live pools of this process: `get_pool` is asked by cells that know nothing of each other, and
+# processes that are started again would have lost `comm.state`.
+_pools = PoolTable(WorkerPool, KEPT_POOLS)
+
+
+def get_pool(world_size: int) -> WorkerPool:
+    """The pool of this size of this process: made when first asked for, made anew when it was lost.
+
+    Idle pools of other sizes are kept up to a small number (they use no processor time); the one used longest ago is
+    closed first.
+    """
+    return _pools.get(world_size)
+
+
+def close_all() -> None:
+    """Close every pool `get_pool` made."""
+    _pools.close()

@@ -1,0 +1,37 @@
+"""Imported once in the fork server, before any worker exists: the modules workers need, and two arrangements that only
+a server needs.
+
+Nothing else imports it. The process group of its own keeps a kill of the notebook's whole group (Jupyter's "restart
+now") from the server, so that it lives the moment it takes to notice and to remove its socket folder: the notebook,
+which made the folder, can no longer do it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+
+import dill  # noqa: F401
+import numpy  # noqa: F401
+import threadpoolctl
+from multiprocess import forkserver
+
+from .worker_main import communicator_class
+
+threadpoolctl.threadpool_limits(1)
+communicator_class()  # loaded here, once for all workers
+
+
+def _remove_socket() -> None:
+    address = getattr(forkserver._forkserver, "_forkserver_address", None)
+    if isinstance(address, str) and address.startswith(os.sep):
+        for remove, path in ((os.unlink, address), (os.rmdir, os.path.dirname(address))):
+            with contextlib.suppress(
+                OSError
+            ):  # the notebook ended in order and was quicker, or keeps other files there
+                remove(path)
+
+
+os.setpgid(0, 0)
+atexit.register(_remove_socket)

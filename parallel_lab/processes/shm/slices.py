@@ -1,0 +1,124 @@
+"""Arrays as bytes: pieces of a dim as flat ranges, and dtypes as text.
+
+Collectives move flat ranges [a:b] of a value, so that any size passes through a buffer of fixed size. A piece of a
+value along a dim is not flat in memory; as a 2-D view (rows before the dim, contiguous run from the dim on) its flat
+range is a part of a row, whole rows, a part of a row.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...base.errors import ShapeError
+
+TURN_BYTES = 2 << 20  # several ranks' cores together have caches for this and for what is written meanwhile
+
+
+def positive_dim(dim: int, ndim: int, what: str) -> int:
+    """`dim` counted from the front. Raises ShapeError when a value of `ndim` dims has no such dim."""
+    if not -ndim <= dim < ndim:
+        allowed = f"{-ndim} to {ndim - 1}" if ndim else "A value with dims"
+        raise ShapeError(f"dim {dim} of a value with {ndim} dims", where=what, allowed=allowed)
+    return dim % ndim
+
+
+def as_pieces(value: np.ndarray, dim: int, parts: int, what: str) -> np.ndarray:
+    """View of a C-contiguous array as (rows, parts, run): [:, i, :] is piece i of `parts` along `dim`.
+
+    Raises ShapeError when the dim does not divide.
+    """
+    size = value.shape[dim]
+    if size % parts:
+        text = f"dim {dim} of size {size} cannot be split into {parts} equal parts"
+        raise ShapeError(text, where=what, hint="Pad the value, or use another dim")
+    return value.reshape(math.prod(value.shape[:dim]), parts, (size // parts) * math.prod(value.shape[dim + 1 :]))
+
+
+def _ranges(run: int, start: int, stop: int):
+    """Cut the flat range [start:stop] of rows of `run` elements: (row slice, column slice, flat offset, flat
+    length).
+    """
+    at = start
+    while at < stop:
+        row, column = divmod(at, run)
+        if column or stop - at < run:
+            count = min(run - column, stop - at)
+            yield slice(row, row + 1), slice(column, column + count), at - start, count
+        else:
+            rows = (stop - at) // run
+            count = rows * run
+            yield slice(row, row + rows), slice(0, run), at - start, count
+        at += count
+
+
+def copy_in_turns(target: np.ndarray, source: np.ndarray, pause: Callable[[], None]) -> None:
+    """target[...] = source, of the same shape, while the other ranks copy as much: with a pause after every TURN_BYTES,
+    so that those of one core come forward together, and what one has read is still in the cache when another wants it.
+    """
+    if source.nbytes < TURN_BYTES:
+        target[...] = source
+    elif not (source.flags.c_contiguous and target.flags.c_contiguous):
+        target[...] = source
+        pause()
+    else:
+        flat, given, step = target.reshape(-1), source.reshape(-1), max(TURN_BYTES // source.itemsize, 1)
+        for start in range(0, given.size, step):
+            flat[start : start + step] = given[start : start + step]
+            pause()
+
+
+def copy_out(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
+    """flat[:stop - start] = the flat range [start:stop] of a (rows, run) view."""
+    if stop - start == piece.size:
+        flat[: piece.size].reshape(piece.shape)[...] = piece
+        return
+    run = piece.shape[1]
+    for rows, columns, offset, count in _ranges(run, start, stop):
+        part = piece[rows, columns]
+        flat[offset : offset + count].reshape(part.shape)[...] = part
+
+
+def copy_in(piece: np.ndarray, start: int, stop: int, flat: np.ndarray) -> None:
+    """The flat range [start:stop] of a (rows, run) view = flat[:stop - start]."""
+    if stop - start == piece.size:
+        piece[...] = flat[: piece.size].reshape(piece.shape)
+        return
+    run = piece.shape[1]
+    for rows, columns, offset, count in _ranges(run, start, stop):
+        part = piece[rows, columns]
+        part[...] = flat[offset : offset + count].reshape(part.shape)
+
+
+def blocks(shape: tuple[int, int], itemsize: int, size_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Index pairs that cut a (rows, run) array into blocks of at most `size_bytes`, each of which is a flat range of
+    it.
+    """
+    rows, run = shape
+    if not rows * run:
+        return
+    columns = min(run, max(size_bytes // itemsize, 1))
+    height = max(size_bytes // (itemsize * columns), 1) if columns == run else 1
+    for row in range(0, rows, height):
+        for column in range(0, run, columns):
+            yield slice(row, min(row + height, rows)), slice(column, min(column + columns, run))
+
+
+def dtype_text(dtype: np.dtype) -> str:
+    """A dtype, structured ones included, as a literal `dtype_from_text` reads. Raises ShapeError for dtypes that hold
+    objects.
+    """
+    if dtype.hasobject:
+        raise ShapeError(
+            f"values of dtype {dtype} are Python objects",
+            allowed="Numbers, booleans and other dtypes with a fixed size",
+        )
+    return repr(np.lib.format.dtype_to_descr(dtype))
+
+
+def dtype_from_text(text: str) -> np.dtype:
+    """Inverse of `dtype_text`."""
+    return np.lib.format.descr_to_dtype(ast.literal_eval(text))

@@ -1,0 +1,154 @@
+"""The process of one rank: start, run what the notebook sends, report, and end with the notebook.
+
+Importable on purpose: the fork server and spawned processes find it by name; the user's function travels as bytes
+(`dill`, with the globals it uses).
+
+Ways to end: an empty message or end of file on the job pipe (idle), end of file on the life pipe or the death of the
+notebook process (a thread watches both), and on Linux the parent-death signal, which also ends a stopped worker and one
+stuck in C code. The worker's parent is the fork server, whose main thread lives as long as the server; the server ends
+when the last copy of its alive descriptor is closed, so workers close theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+
+import dill
+import threadpoolctl
+from multiprocess import connection
+
+from ...ops.kernels.threads import keep_freed_memory
+from ..faults import RunInterrupted, error_report, text_of
+from .arena import FINISHED, PID, RUN, STARTED, Arena, ArenaMap
+from .comm import Communicator
+from .shared_memory import SharedBlock
+
+PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
+TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
+
+
+@dataclass
+class WorkerStart:
+    """What a worker needs to start. `life` is the read end of a pipe whose write end only the notebook holds."""
+
+    rank: int
+    world_size: int
+    block: SharedBlock
+    layout: ArenaMap
+    life: object
+    pipe: object
+    parent_pid: int
+    server_pid: int | None
+    fast: bool = True
+
+
+def worker_main(start: WorkerStart) -> None:
+    """Serve until the pool closes or the notebook is gone."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C goes to the whole process group; the notebook decides what it means
+    _end_with(start)
+    prepare_process()
+    arena = Arena(start.block, start.layout)
+    arena.words[arena.map.slot(start.rank) + PID] = os.getpid()
+    comm = communicator_class(start.fast)(arena, start.rank, start.world_size, start.pipe)
+    comm._send(b"R")
+    while True:
+        try:
+            payload = start.pipe.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(0)
+        if not payload:
+            return
+        kind, body = _run(comm, arena, payload)
+        del payload
+        try:
+            comm._send(kind, body)
+        except OSError:
+            os._exit(0)
+
+
+def communicator_class(fast: bool = True) -> type[Communicator]:
+    """The class of a rank's communicator, equal on all ranks: the hook of `fast/`, which can be deleted with it."""
+    if not fast:
+        return Communicator
+    from .fast.call_sites import FastCommunicator
+
+    return FastCommunicator
+
+
+def prepare_process() -> None:
+    """Settings of any process that runs a rank with shared memory: one thread for matrix products, freed memory kept,
+    short sleeps that are short.
+    """
+    threadpoolctl.threadpool_limits(1)  # ranks share the cores, also where no launcher has set the environment
+    keep_freed_memory()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+
+
+def _end_with(start: WorkerStart) -> None:
+    """Arrange that this process does not outlive the notebook."""
+    if os.name == "posix":
+        os.setpgid(0, 0)  # signals to the notebook's group are not for us
+        from multiprocess import forkserver
+
+        alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+        if alive is not None:
+            os.close(alive)
+            forkserver._forkserver._forkserver_alive_fd = None
+    if sys.platform == "linux":
+        import ctypes
+
+        if start.server_pid is not None:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != start.server_pid:  # it died before the call: nobody will send the signal
+                os._exit(0)
+    watched = [start.life]
+    if hasattr(os, "pidfd_open"):
+        # a child that the notebook forked may hold copies of our pipes; the process itself cannot be copied
+        try:
+            watched.append(os.pidfd_open(start.parent_pid))
+        except ProcessLookupError:
+            os._exit(0)
+        except OSError:
+            pass  # a kernel or sandbox without pidfd: the life pipe remains
+
+    def watch() -> None:
+        connection.wait(watched)  # nothing is ever sent: readable means the end
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True, name="life-pipe").start()
+
+
+def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes]:
+    """Run one job; returns (kind, body) of the report: b"D" result, b"S" stopped by an interrupt, b"E" error."""
+    comm._begin_run()
+    slot = arena.map.slot(comm.rank)
+    try:
+        function, args = dill.loads(payload)
+        arena.words[slot + STARTED] = arena.words[RUN]
+        comm._loop.check_abort()  # loading may import much; the others may have failed meanwhile
+        result = function(comm, *args)
+        comm._end_run()
+        body = dill.dumps(result, recurse=True)
+    except RunInterrupted:
+        return b"S", b""
+    except BaseException as error:  # everything is reported: SystemExit and KeyboardInterrupt of user code too
+        return b"E", _report_error(comm, arena, error)
+    arena.words[slot + FINISHED] = arena.words[RUN]
+    return b"D", body
+
+
+def _report_error(comm: Communicator, arena: Arena, error: BaseException) -> bytes:
+    if getattr(error, "secondary", None) is None:
+        arena.write_fault(
+            comm.rank, "RankRaised", f"rank {comm.rank} raised {type(error).__name__}: {text_of(error)[:500]}."
+        )
+    return error_report(error)

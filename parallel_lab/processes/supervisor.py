@@ -1,0 +1,268 @@
+"""Looking after ranks: one state machine for pools, launchers and hubs.
+
+    starting --all ready--> idle --job--> running --fault, death, interrupt--> stopping
+                             ^               |                                    |
+                             +---------------+---- all have reported or are gone -+        closed: nothing any more
+
+`Supervisor.tick(now, facts)` is told what a transport sees and returns what it has to do. It reads no clock and holds
+neither processes nor memory, so a test walks through every transition on a virtual clock. The transports are thin: the
+pools (job_pool.py with shm/pool.py and mpi/pool.py), the launcher (launch/processes.py) and the hub (world/hub.py).
+
+A run that has to stop gets time for it: ranks in a collective raise at once, the others at their next call. Those that
+have not reported when the time is over are killed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+LOOK_S = 0.05  # how often a transport calls `tick` while a run is under way
+LATE = "CollectiveTimeout"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that a supervisor grants; math.inf: no limit.
+
+    timeout_s, warn_after_s   to a rank that keeps others waiting: then the run stops, and before that a warning comes
+    start_s, start_warn_s     the same until all ranks are ready
+    fault_s       to the ranks that have not reported, after a fault
+    loading_s     the same while one of them still loads its function: it sees the fault before it starts
+    culprit_s     the same while the rank at fault has not ended: its traceback is what everybody wants to read
+    death_s       the same after the death of a rank
+    interrupt_s   the same after an interrupt;  polite_s: of these, until every collective raises; before, ranks leave
+                  the run where they agree to
+    ask_s         before a rank is killed it is asked to end, so much earlier; 0: it is not asked
+    """
+
+    timeout_s: float
+    warn_after_s: float
+    start_s: float
+    start_warn_s: float = math.inf
+    fault_s: float = math.inf
+    loading_s: float = 0.0
+    culprit_s: float = 0.0
+    death_s: float = math.inf
+    interrupt_s: float = math.inf
+    polite_s: float = 0.0
+    ask_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Ranks that keep others waiting.
+
+    text      who waits for whom
+    waited_s  the longest wait
+    kind      LATE: a fault once it has lasted too long; another error's name: a fault at once, such as a deadlock
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+    waited_s: float
+    kind: str = LATE
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a transport sees.
+
+    ready      ranks that have started
+    queued     whether a job waits for its turn
+    reported   ranks that are done with the run: they have returned, raised, left
+    dead       ranks that have ended otherwise, the first one first
+    fault      whether the run has a fault;  culprit: the rank that caused it, None if that is no single one
+    loading    ranks that still load their function
+    stall      who keeps others waiting; None while a pause is asked for
+    """
+
+    ready: Collection[int] = ()
+    queued: bool = False
+    reported: Collection[int] = ()
+    dead: Collection[int] = ()
+    fault: bool = False
+    culprit: int | None = None
+    loading: Collection[int] = ()
+    stall: Stall | None = None
+
+
+@dataclass(frozen=True)
+class StartJob:
+    """Hand the next job to the ranks, then call `begin_run`."""
+
+
+@dataclass(frozen=True)
+class RefuseJobs:
+    """A rank has died while idle: the jobs that wait fail."""
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class RecordDeath:
+    """Tell every rank that this one has died."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """Let every collective raise the error `kind`."""
+
+    kind: str
+    text: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class AskToEnd:
+    """Ask these ranks to end (SIGTERM)."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End these ranks by force.  reason: what they did not do"""
+
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Settle:
+    """All ranks have reported or are gone: say what became of the run."""
+
+
+Action = StartJob | RefuseJobs | Warn | RecordDeath | StopRun | AskToEnd | Kill | Settle
+
+
+class Supervisor:
+    """The state of the ranks of one world.
+
+    takes_jobs   True: ranks that are ready wait for jobs; False: they run one program from the start
+    state        "starting", "idle", "running", "stopping" or "closed"
+    asked, killed   ranks of this run that were asked to end, and ended by force
+    counting_since_s   no wait counts from before: when the run began, or went on after a pause
+    """
+
+    def __init__(self, world_size: int, limits: Limits, *, takes_jobs: bool) -> None:
+        self.world, self.limits, self.takes_jobs = frozenset(range(world_size)), limits, takes_jobs
+        self._recorded: set[int] = set()
+        self.begin_run(0.0)
+        self.state = "starting"
+
+    # what is told from outside
+
+    def begin_run(self, now: float) -> None:
+        """The ranks have received a job."""
+        self.state = "running"
+        self.asked: tuple[int, ...] = ()
+        self.killed: tuple[int, ...] = ()
+        self.counting_since_s = now
+        self._causes: dict[str, float] = {}  # why the run stops, and since when
+        self._raising = False
+        self._warned: set[tuple[int, ...]] = set()
+
+    def resume(self, now: float) -> None:
+        """The run goes on after a pause."""
+        self.counting_since_s = now
+
+    def interrupt(self, now: float) -> None:
+        """The user wants the run to end."""
+        if self.state in ("starting", "running", "stopping"):
+            self._stop("interrupt", now)
+
+    def close(self) -> None:
+        """Look after nothing any more."""
+        self.state = "closed"
+
+    # what follows from what is seen
+
+    def tick(self, now: float, facts: Facts) -> list[Action]:
+        """What to do now.  now: seconds of a clock that does not go back. Each action comes once."""
+        if self.state == "closed":
+            return []
+        deaths = [rank for rank in facts.dead if rank not in self._recorded]
+        self._recorded.update(deaths)
+        if self.state == "idle":
+            if not facts.queued:
+                return []
+            return [RefuseJobs() if self._recorded else StartJob()]
+        actions: list[Action] = []
+        if "interrupt" not in self._causes:  # which ends the run anyway
+            actions += [RecordDeath(rank) for rank in deaths if rank not in (*self.asked, *self.killed)]
+        if self.world <= {*facts.reported, *facts.dead}:
+            self.state = "idle"
+            return [*actions, Settle()]
+        if actions:
+            self._stop("death", now)
+        elif facts.fault:
+            self._stop("fault", now)
+        if self.state == "starting" and self.world <= {*facts.ready, *facts.reported}:
+            self.state = "idle" if self.takes_jobs else "running"
+            self.counting_since_s = now
+        elif self.state == "stopping":
+            actions += self._stopping(now, facts)
+        elif facts.stall is not None:
+            actions += self._stalled(now, facts.stall)
+        return actions
+
+    def _stop(self, cause: str, now: float) -> None:
+        self._causes.setdefault(cause, now)
+        self.state = "stopping"
+
+    def _stopping(self, now: float, facts: Facts) -> list[Action]:
+        if self.killed:
+            return []
+        actions: list[Action] = []
+        since_s = self._causes.get("interrupt", math.inf)
+        if now - since_s >= self.limits.polite_s and not self._raising:
+            self._raising = True
+            actions.append(StopRun("Interrupted", "The run was interrupted."))
+        missing = tuple(sorted(self.world - {*facts.reported, *facts.dead}))
+        graces = {cause: self._grace_s(cause, missing, facts) for cause in self._causes}
+        cause = min(graces, key=lambda c: self._causes[c] + graces[c])
+        left_s = self._causes[cause] + graces[cause] - now
+        if left_s <= 0:
+            self.killed = missing
+            within = "" if cause == "interrupt" else f" within {graces[cause]:g} s"
+            actions.append(Kill(missing, f"did not stop{within}"))
+        elif left_s <= self.limits.ask_s and not self.asked:
+            self.asked = missing
+            actions.append(AskToEnd(missing))
+        return actions
+
+    def _grace_s(self, cause: str, missing: tuple[int, ...], facts: Facts) -> float:
+        """How long the missing ranks have after `cause`."""
+        limits = self.limits
+        if cause == "interrupt":
+            return limits.interrupt_s
+        grace_s = limits.death_s if cause == "death" else limits.fault_s
+        if facts.culprit in missing:
+            return max(grace_s, limits.culprit_s)
+        loading = cause == "fault" and set(facts.loading) & set(missing)
+        return max(grace_s, limits.loading_s) if loading else grace_s
+
+    def _stalled(self, now: float, stall: Stall) -> list[Action]:
+        limits, starting = self.limits, self.state == "starting"
+        if stall.kind != LATE:
+            self._stop("fault", now)
+            return [StopRun(stall.kind, stall.text, stall.ranks)]
+        limit_s, warn_s = (limits.start_s, limits.start_warn_s) if starting else (limits.timeout_s, limits.warn_after_s)
+        if stall.waited_s >= limit_s:
+            self._stop("fault", now)
+            name = "" if starting else "timeout_s = "
+            return [StopRun(LATE, f"{stall.text} for more than {name}{limit_s:g} s.", stall.ranks)]
+        key = () if starting else stall.ranks  # who starts late is told once, though others come meanwhile
+        if stall.waited_s < min(warn_s, limit_s) or key in self._warned:
+            return []
+        self._warned.add(key)
+        return [Warn(f"{stall.text} for {stall.waited_s:.1f} s; {LATE} follows at {limit_s:g} s.")]

@@ -1,0 +1,342 @@
+"""The hub of processes that were started one by one: it waits for all ranks at a socket, hands out the shared memory,
+and looks after them.
+
+    hub = Hub(plan, own_rank=0)     # rank 0 of a rank table; own_rank=None: the scheduler of a dynamic cluster
+    hub.collect()                   # all are there, and have their numbers and the memory
+    hub.watch()                     # until the last one has gone
+
+The connections stay open: the end of one without a goodbye is the death of its process, and so is the end of the
+process itself (a child that it forked may hold a copy of the connection). The other ends are in `rendezvous.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+
+from ...base.errors import WorldError, WorldTimeout, message
+from ..shm.arena import Arena, ArenaMap
+from ..shm.shared_memory import SharedBlock
+from ..shm.shared_world import SharedWorld
+from ..shm.watch import ranks_text
+from ..supervisor import LOOK_S, Limits, Warn
+from .world import TIMEOUT_S
+
+ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
+RETRY_S = 0.05
+BUSY_S = 5.0  # how long a run waits for an earlier one of the same name to end
+LINE_BYTES = 64 << 10
+LATE_START_S = 10.0  # a rank that comes to `init` this much later than another is worth a warning
+
+
+@dataclass(frozen=True)
+class RendezvousSpec:
+    """What all processes know before they meet.
+
+    name          of the socket;  what: the same for readers, such as "rank table hccl.json"
+    hub           who waits there: "rank 0", "the scheduler"
+    world_size    ranks
+    launcher      how they were started, for messages
+    limit_s       for all to come, and limit_variable: where that number comes from
+    timeout_s, warn_after_s   as for a launcher
+    """
+
+    name: str
+    what: str
+    hub: str
+    world_size: int
+    launcher: str
+    limit_s: float
+    limit_variable: str
+    timeout_s: float = TIMEOUT_S
+    warn_after_s: float = 2.0
+
+
+# ---- sockets ----
+
+
+def socket_address(name: str) -> str:
+    """Where processes of one machine meet under `name`: an abstract socket on Linux, which vanishes with its owner;
+    else a file.
+    """
+    if sys.platform == "linux":
+        return f"\0{name}"
+    return os.path.join(tempfile.gettempdir(), f"{name[:60]}.sock")
+
+
+def peer_identity(connection: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the other end; pid 0 where the system does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0, os.getuid()  # the socket's file is in a folder of this user's, with his permissions
+    pid, uid, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    return pid, uid
+
+
+def send(connection: socket.socket, body: dict, descriptors: tuple[int, ...] = ()) -> None:
+    """One line of JSON, and descriptors with it."""
+    data = json.dumps(body).encode() + b"\n"
+    if descriptors:
+        socket.send_fds(connection, [data], list(descriptors))
+    else:
+        connection.sendall(data)
+
+
+@dataclass
+class _Peer:
+    """One connection of the hub."""
+
+    connection: socket.socket
+    pid: int
+    process: int = -1  # descriptor that becomes readable when the process ends
+    rank: int | None = None
+    rest: bytes = b""
+    said_goodbye: bool = False
+    wanted: int | None = None
+
+    def lines(self) -> tuple[list[dict], bool]:
+        """What has come, and whether more may come."""
+        open_still = True
+        while True:
+            try:
+                data = self.connection.recv(LINE_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                open_still = False
+                break
+            self.rest += data
+        *whole, self.rest = self.rest.split(b"\n")
+        return [json.loads(line) for line in whole], open_still
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.process >= 0:
+            os.close(self.process)
+            self.process = -1
+
+
+def watched_process(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends; -1 where the system has none."""
+    if pid and hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return -1
+
+
+# ---- the hub ----
+
+
+class Hub:
+    """The one that waits: `collect` until all are there, then `watch` until all have gone.
+
+    own_rank   the rank of this process, None for a scheduler
+    """
+
+    def __init__(self, plan: RendezvousSpec, own_rank: int | None = None) -> None:
+        self.plan, self.own_rank = plan, own_rank
+        self.peers: list[_Peer] = []
+        self.arena: Arena | None = None
+        self.world: SharedWorld | None = None
+        self.selector = selectors.DefaultSelector()
+        self.listener = self._listen()
+        self.selector.register(self.listener, selectors.EVENT_READ, None)
+        self.all_gone = threading.Event()
+        self.stop_watching = threading.Event()
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        end = time.monotonic() + BUSY_S
+        while True:
+            try:
+                listener.bind(socket_address(self.plan.name))
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    listener.close()
+                    hint = "Wait for it to end, or end it" if error.errno == errno.EADDRINUSE else ""
+                    raise WorldError(
+                        f"{self.plan.hub} cannot wait for the others: another run of {self.plan.what} is under "
+                        f"way ({error})",
+                        hint=hint,
+                    ) from error
+                time.sleep(RETRY_S)
+        listener.listen(self.plan.world_size + 8)
+        listener.setblocking(False)
+        return listener
+
+    def collect(self) -> None:
+        """Wait for every rank, then hand out ranks and memory.
+
+        Raises WorldTimeout naming the ranks that did not come, WorldError for one that ended meanwhile; those that are
+        there are told the same.
+        """
+        plan, end = self.plan, time.monotonic() + self.plan.limit_s
+        needed = plan.world_size - (self.own_rank is not None)
+        while len(self.peers) < needed:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                self._fail(WorldTimeout, self._missing_text())
+            for key, _ in self.selector.select(min(left_s, LOOK_S)):
+                if key.data is None:
+                    self._accept()
+                elif key.data.rank is None:
+                    self._take_hello(key.data)
+        self._give_numbers()
+        layout = ArenaMap.for_budget(plan.world_size, ARENA_BYTES)
+        self.arena = Arena(SharedBlock(layout.size_bytes), layout)
+        limits = Limits(plan.timeout_s, plan.warn_after_s, plan.timeout_s, LATE_START_S)
+        self.world = SharedWorld(self.arena, limits)
+        if self.own_rank is not None:
+            self.world.pids[self.own_rank] = os.getpid()
+        for peer in self.peers:
+            self.world.pids[peer.rank] = peer.pid or None
+            body = {
+                "rank": peer.rank,
+                "world_size": plan.world_size,
+                "buffer_bytes": layout.buffer_bytes,
+                "ring_bytes": layout.ring_bytes,
+            }
+            with contextlib.suppress(OSError):  # gone already: the watch sees that
+                send(peer.connection, body, (self.arena.block.fd,))
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return
+        pid, uid = peer_identity(connection)
+        if uid != os.getuid():
+            connection.close()
+            return
+        connection.setblocking(False)
+        peer = _Peer(connection, pid, watched_process(pid))
+        self.selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _take_hello(self, peer: _Peer) -> None:
+        lines, open_still = peer.lines()
+        known = peer in self.peers
+        if not open_still:
+            self._forget(peer)
+            if known:
+                self.peers.remove(peer)
+                who = f"rank {peer.wanted}" if peer.wanted is not None else "a process"
+                self._fail(WorldError, f"{who} (pid {peer.pid}) ended while the ranks were meeting by {self.plan.what}")
+            return
+        if known or not lines:
+            return
+        hello, refusal = lines[0], ""
+        wanted = hello.get("rank")
+        taken = {self.own_rank, *(other.wanted for other in self.peers)} - {None}
+        if hello.get("world_size") != self.plan.world_size:
+            refusal = (
+                f"this process counts {hello.get('world_size')} ranks, and {self.plan.hub} counts "
+                f"{self.plan.world_size}"
+            )
+        elif wanted in taken:
+            refusal = f"rank {wanted} is taken"
+        elif self.arena is not None or len(self.peers) >= self.plan.world_size:
+            refusal = "all ranks have come already"
+        if refusal:
+            with contextlib.suppress(OSError):
+                send(peer.connection, {"error": refusal, "complete": self.arena is not None})
+            self._forget(peer)
+            return
+        peer.wanted = wanted
+        self.peers.append(peer)
+
+    def _give_numbers(self) -> None:
+        taken = {self.own_rank, *(peer.wanted for peer in self.peers)}
+        free = iter([rank for rank in range(self.plan.world_size) if rank not in taken])
+        for peer in self.peers:  # those without a number get the free ones in the order in which they came
+            peer.rank = peer.wanted if peer.wanted is not None else next(free)
+
+    def _missing_text(self) -> str:
+        plan = self.plan
+        here = {self.own_rank, *(peer.wanted for peer in self.peers)} - {None}
+        if any(peer.wanted is None for peer in self.peers) or not self.peers and self.own_rank is None:
+            missing = f"{plan.world_size - len(self.peers)} of {plan.world_size} workers"
+        else:
+            missing = ranks_text([rank for rank in range(plan.world_size) if rank not in here])
+        return f"{missing} did not come within {plan.limit_s:g} s ({plan.limit_variable}) to meet by {plan.what}"
+
+    def _fail(self, kind: type[WorldError], text: str) -> None:
+        for peer in self.peers:
+            with contextlib.suppress(OSError):
+                send(peer.connection, {"error": text, "kind": kind.__name__})
+        self.close()
+        raise kind(message(text, where="init"))
+
+    def _forget(self, peer: _Peer) -> None:
+        for descriptor in (peer.connection, peer.process):
+            with contextlib.suppress(KeyError, ValueError):  # not registered, or closed before
+                self.selector.unregister(descriptor)
+        peer.close()
+
+    def watch(self) -> None:
+        """Look after the ranks until the last peer has gone (or `stop_watching`)."""
+        for peer in self.peers:
+            if peer.process >= 0:
+                self.selector.register(peer.process, selectors.EVENT_READ, peer)
+        left = list(self.peers)
+        fault_told = False
+        while left and not self.stop_watching.is_set():
+            for key, _ in self.selector.select(LOOK_S):
+                peer = key.data
+                if peer is None:
+                    self._accept()
+                elif peer.rank is None:
+                    self._take_hello(peer)
+                elif peer in left:
+                    lines, open_still = peer.lines()
+                    peer.said_goodbye = peer.said_goodbye or any(line.get("bye") for line in lines)
+                    if not open_still or key.fd == peer.process:
+                        left.remove(peer)
+                        self._ended(peer)
+            for action in self.world.look():
+                if isinstance(action, Warn):
+                    print(f"parallel-lab: warning: {action.text}", file=sys.stderr, flush=True)
+            if self.own_rank is None and self.world.stopped and not fault_told:
+                fault_told = True
+                print(f"parallel-lab: {self.world.fault()['text']}", file=sys.stderr, flush=True)
+        self.all_gone.set()
+
+    def _ended(self, peer: _Peer) -> None:
+        rank = peer.rank
+        self._forget(peer)
+        if peer.said_goodbye:
+            self.world.left(rank)
+            return
+        entry = self.world.last_entry(rank)
+        where = f" {'in' if entry.end_s is None else 'after'} {entry}" if entry else ""
+        self.world.died(
+            rank, f"rank {rank} (pid {peer.pid}) ended without leaving its world (killed, or by os._exit){where}."
+        )
+
+    def close(self) -> None:
+        """Close the connections and the socket."""
+        for peer in self.peers:
+            with contextlib.suppress(OSError):
+                send(peer.connection, {"bye": True})
+            self._forget(peer)
+        for key in list(self.selector.get_map().values()):
+            if isinstance(key.data, _Peer):
+                self._forget(key.data)
+        self.selector.close()
+        self.listener.close()
+        if sys.platform != "linux":
+            with contextlib.suppress(OSError):
+                os.unlink(socket_address(self.plan.name))

@@ -1,0 +1,229 @@
+"""The world of a rank: this process is rank r of n, however it was started.
+
+    world = connect()                       # communication.init() does this
+    world.rank, world.world_size            # 3, 8
+    world.comm.all_reduce(x)                # shared memory or MPI: the same requests, the same answers
+    world.close()                           # also at exit
+
+How the processes found each other (`launcher` says which):
+
+    parallel-lab run, msrun, %%ranks        the launcher made the shared memory and handed it over
+                                            (processes/shm/attach.py)
+    mpirun                                  MPI (mpi/)
+    RANK_TABLE_FILE and RANK_ID             a rank table; rank 0 is the rendezvous (rank_table.py, rendezvous.py)
+    MS_ROLE, MS_SCHED_HOST, ...             a dynamic cluster; the scheduler is the rendezvous (cluster_env.py,
+                                            rendezvous.py)
+
+Shared memory ends at the border of one machine. Several hosts are MPI's business: `mpirun -H a:4,b:4 ...` starts the
+same script, `connect` finds MPI, and nothing above this file knows the difference. That is how it is designed; it has
+been tested on one machine only. A rank table or a cluster that names several hosts is refused with this advice.
+
+With PARALLEL_LAB_EVENTS=FILE in the environment every rank records its communication, and the last one to close writes
+FILE: a Chrome trace (chrome://tracing, ui.perfetto.dev) that also holds the events as `events.from_dicts` reads them,
+under "events". One file, one schema, for all launchers. PARALLEL_LAB_TIMEOUT: seconds a collective waits for a missing
+rank, where no launcher says so (120).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import WorldArgumentError
+from ...base.events import Event, chrome_trace, from_dicts, to_dicts
+from ...base.files import write_whole
+from ...base.hooks import current_world, set_world
+from ...base.seeds import get_seed, set_seed
+from ...run.communicator import Request
+
+WORLD_GROUPS = {"hccl": "hccl_world_group", "nccl": "nccl_world_group", "mccl": "mccl_world_group"}
+BACKENDS = (*WORLD_GROUPS, "mpi")
+EVENTS_VARIABLE = "PARALLEL_LAB_EVENTS"
+TIMEOUT_VARIABLE = "PARALLEL_LAB_TIMEOUT"
+TIMEOUT_S = 120.0  # for a collective of a script that nobody limits; learners in front of a notebook get less
+LOCAL_VARIABLES = (
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)  # Open MPI; MPICH
+
+
+class World:
+    """This process as one rank of a world.
+
+    rank, world_size
+    comm        answers requests: `answer(Request)` and the named methods (run/calls.py)
+    backend     "shared_memory" or "mpi": what carries the data
+    library     "hccl", "nccl" or "mccl": the library whose names a script uses ("hccl" unless `init` named another)
+    launcher    how the processes were started, for messages
+    groups      name -> ranks, ascending; the world's own names are always there
+    events      what was recorded besides the communicator's records; executors may add to it (written with
+                PARALLEL_LAB_EVENTS)
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        *,
+        backend: str,
+        launcher: str,
+        library: str = "hccl",
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.comm, self.backend, self.launcher, self.library = comm, backend, launcher, library
+        self.rank, self.world_size = comm.rank, comm.world_size
+        self.groups: dict[str, tuple[int, ...]] = dict.fromkeys(WORLD_GROUPS.values(), tuple(range(self.world_size)))
+        self.events: list[Event] = []
+        self.closed = False
+        self._on_close, self._pid = on_close, os.getpid()
+        self._events_file = os.environ.get(EVENTS_VARIABLE) or ""
+        self._events_key = ""
+        comm.recording = comm.recording or bool(self._events_file)
+        atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        return (
+            f"World(rank {self.rank} of {self.world_size}, {self.backend}, "
+            f"{self.launcher}{', closed' if self.closed else ''})"
+        )
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number among those of its host."""
+        return self._local(0, self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on this host."""
+        return self._local(1, self.world_size)
+
+    def _local(self, which: int, alone: int) -> int:
+        if self.backend == "mpi":
+            for names in LOCAL_VARIABLES:
+                if names[which] in os.environ:
+                    return int(os.environ[names[which]])
+        return alone
+
+    def group(self, name: str | None = None) -> tuple[int, ...]:
+        """The ranks of a named group; of the whole world without a name. Raises WorldArgumentError (a ValueError) for a
+        name that is not there.
+        """
+        if name is None:
+            return self.groups[WORLD_GROUPS["hccl"]]
+        if name not in self.groups:
+            own = sorted(set(self.groups) - set(WORLD_GROUPS.values()))
+            known = f"The world's name {WORLD_GROUPS[self.library]!r}" + (f", or one of {own}" if own else "")
+            raise WorldArgumentError(
+                f"there is no group {name!r}", allowed=known, hint="create_group(name, rank_ids) makes one"
+            )
+        return self.groups[name]
+
+    def agree(self) -> None:
+        """Meet all ranks for the first time: rank 0's seed (`set_seed`) becomes everybody's.
+
+        A program that is to be one program on all ranks must draw the same numbers everywhere; a seed that another rank
+        has set before `init` is replaced, one that it sets afterwards is its own business.
+        """
+        mine = np.array([get_seed(), int.from_bytes(os.urandom(6), "little")], np.uint64) if self.rank == 0 else None
+        request = Request("broadcast", self.group(), mine, root=0, shape=(2,), dtype="uint64", origin="init")
+        seed, key = (int(word) for word in self.comm.answer(request))
+        if seed != get_seed():
+            set_seed(seed)
+        self._events_key = f"{key:012x}"
+        self.comm.records.clear()
+
+    def close(self) -> None:
+        """Leave the world: peers that still wait for this rank raise. Called at exit; a second call, and one in a
+        forked child, do nothing.
+        """
+        if self.closed or os.getpid() != self._pid:
+            return
+        self.closed = True
+        atexit.unregister(self.close)
+        if current_world() is self:
+            set_world(None)
+        try:
+            self._on_close()
+        finally:
+            if self._events_file:
+                self._write_events()
+
+    def _write_events(self) -> None:
+        parts = Path(f"{self._events_file}.parts-{self._events_key}")
+        parts.mkdir(parents=True, exist_ok=True)
+        mine = {"world_size": self.world_size, "launcher": self.launcher, "events": to_dicts(self.recorded_events())}
+        write_whole(parts / f"rank.{self.rank}.json", json.dumps(mine))
+        if len(list(parts.glob("rank.*.json"))) == self.world_size:
+            merge_events(parts, self._events_file)
+
+    def recorded_events(self) -> list[Event]:
+        """The communication of this rank so far, and what executors added, in order of time."""
+        found = list(self.events)
+        for m in self.comm.records:
+            name = f"{m.kind} #{m.index}{f' at {m.origin}' if m.origin else ''}"
+            what = "run", "communication", name, m.kind, m.start_s, m.end_s
+            found.append(Event(self.rank, m.step, *what, tuple(m.group), int(m.size_bytes)))
+        return sorted(found, key=lambda event: event.start_s)
+
+
+def merge_events(parts: Path, target: str | os.PathLike[str]) -> None:
+    """Put the files that the ranks wrote into `parts` together as `target`, and remove the folder. Two ranks that do it
+    at once write the same.
+    """
+    events: list[Event] = []
+    ranks = 0
+    with contextlib.suppress(FileNotFoundError):  # another rank was quicker, and its file holds the same
+        for path in sorted(parts.glob("rank.*.json")):
+            events += from_dicts(json.loads(path.read_text(encoding="utf-8"))["events"]).events
+            ranks += 1
+        if ranks:
+            events.sort(key=lambda event: (event.start_s, event.rank))
+            whole = {**chrome_trace(events), "schema": "parallel_lab events 1", "events": to_dicts(events)}
+            write_whole(target, json.dumps(whole, separators=(",", ":"), allow_nan=False) + "\n")
+    shutil.rmtree(parts, ignore_errors=True)
+
+
+def collective_timeout_s() -> float:
+    """Seconds a collective of this process waits for a missing rank, where no launcher says so. Raises
+    WorldArgumentError.
+    """
+    return seconds_from(TIMEOUT_VARIABLE, TIMEOUT_S)
+
+
+def seconds_from(variable: str, default: float) -> float:
+    """A number of seconds from the environment. Raises WorldArgumentError for anything else."""
+    text = os.environ.get(variable)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise WorldArgumentError(f"{variable}={text!r}", where="init", allowed="A number of seconds above 0")
+    return value
+
+
+def leave_in_order(rank: Any) -> None:
+    """Leave the arena of `rank`. What stopped the run meanwhile is told in a line, not raised: this happens at exit as
+    well.
+    """
+    from ..shm.arena import ABORT
+
+    last = getattr(
+        sys, "last_value", None
+    )  # a test runner keeps the exception of a failed test there; it never reaches the excepthook
+    if last is not None and not rank.arena.words[ABORT]:
+        rank.note(last)
+    try:
+        rank.leave()
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

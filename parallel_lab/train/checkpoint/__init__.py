@@ -1,0 +1,61 @@
+"""Checkpoints: written whole or not at all, checked when they are read, and re-sliced for any other number of ranks.
+
+    from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
+
+    save_checkpoint(net, "net.ckpt")
+    load_param_into_net(other, load_checkpoint("net.ckpt"))
+
+`format.py` is the file, `folder.py` a folder of them with its manifest, `reslice.py` the arithmetic of slices,
+`values.py` the way from networks and optimizers to files and back. `serialization.py`, `distributed.py` and
+`transform.py` are MindSpore's functions over these.
+"""
+
+from .distributed import build_searched_strategy, load_distributed_checkpoint, merge_sliced_parameter
+from .folder import Manifest, load_distributed, read_manifest, save_distributed
+from .format import Checkpoint, CheckpointInfo, describe_checkpoint, read_checkpoint, write_checkpoint
+from .records import TensorInfo, TensorRecord
+from .reslice import needed_ranks, reslice, whole_array
+from .serialization import (
+    LoadedParameters,
+    async_ckpt_thread_status,
+    load_checkpoint,
+    load_param_into_net,
+    save_checkpoint,
+    wait_for_saves,
+)
+from .transform import rank_list_for_transform, transform_checkpoint_by_rank, transform_checkpoints
+from .values import load_optimizer_values, load_records, network_records, optimizer_records, optimizer_values
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointInfo",
+    "LoadedParameters",
+    "Manifest",
+    "TensorInfo",
+    "TensorRecord",
+    "async_ckpt_thread_status",
+    "build_searched_strategy",
+    "describe_checkpoint",
+    "load_checkpoint",
+    "load_distributed",
+    "load_distributed_checkpoint",
+    "load_optimizer_values",
+    "load_param_into_net",
+    "load_records",
+    "merge_sliced_parameter",
+    "needed_ranks",
+    "network_records",
+    "optimizer_records",
+    "optimizer_values",
+    "rank_list_for_transform",
+    "read_checkpoint",
+    "read_manifest",
+    "reslice",
+    "save_checkpoint",
+    "save_distributed",
+    "transform_checkpoint_by_rank",
+    "transform_checkpoints",
+    "wait_for_saves",
+    "whole_array",
+    "write_checkpoint",
+]

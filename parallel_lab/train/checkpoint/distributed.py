@@ -1,0 +1,307 @@
+"""Checkpoints of many ranks: merged, loaded into a network that is cut otherwise, and the strategy files that describe
+them.
+
+    merge_sliced_parameter([p0, p1], {"w": layout})                        one Parameter from all slices
+    build_searched_strategy("train_strategy.ckpt")                         {name: layout} of a strategy file
+    load_distributed_checkpoint(net, ["rank_0/x.ckpt", "rank_1/x.ckpt"])   into a network, whatever its layouts
+
+Rules and errors: MindSpore (train/serialization.py). Our files know their layouts; where a strategy file is given it
+must agree with them, and it explains files that hold bare slices.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import checked, instance
+from ...base.errors import CheckpointError, CheckpointKeyError, CheckpointTypeError, message, shorten
+from ...base.hooks import current_world
+from ...base.settings.context import get_auto_parallel_context
+from ...graph.strategy_file import ParameterStrategy, StrategyFile, as_layout, load_strategy, parameter_layouts
+from ...layout.slices import is_cut, same_slices
+from ...layout.tensor_layout import TensorLayout
+from ...nn.cell import Cell
+from ...nn.tensor.tensor import Parameter, Tensor
+from .format import Checkpoint, describe_checkpoint, read_checkpoint
+from .records import CHECKPOINT, TensorInfo, TensorRecord
+from .reslice import whole_array
+from .serialization import FILE, refuse_encryption, wait_for_saves
+from .stored import StoredTensor, load_parts
+from .values import load_records, optimizer_names, optimizers_of, parameter_of_state
+
+LAYOUTS = instance(Mapping, "A dict {name: layout}")
+
+
+def strategy_of(name: str, strategy: StrategyFile | None) -> ParameterStrategy | None:
+    """How a strategy file cuts tensor `name`: optimizer states are cut like their parameter. None: it does not say."""
+    if strategy is None:
+        return None
+    return strategy.by_name.get(name) or strategy.by_name.get(parameter_of_state(name) or "")
+
+
+# ---- a list of files ----
+
+
+class RankFiles:
+    """The checkpoint files of some or all ranks, read as one.
+
+    files     {rank: file}
+    strategy  how their tensors are cut, for files that do not say it themselves; None: as they say
+    where     for error texts
+
+    `tensors` is {name: StoredTensor}. Headers are read at once, elements when `load` needs them.
+    """
+
+    def __init__(self, files: Mapping[int, str | os.PathLike[str]], strategy: StrategyFile | None, where: str) -> None:
+        self.files, self.where = {rank: Path(file) for rank, file in sorted(files.items())}, where
+        self._infos: dict[int, dict[str, TensorInfo]] = {}
+        held: dict[str, tuple[TensorInfo, dict[int, int]]] = {}
+        for rank, file in self.files.items():
+            own = {
+                n: _explained(i, strategy_of(n, strategy), rank, f"{file}, tensor {n!r}")
+                for n, i in describe_checkpoint(file).tensors.items()
+            }
+            self._infos[rank] = own
+            for name, info in own.items():
+                first, holders = held.setdefault(name, (info, {}))
+                if (first.dtype, first.global_shape) != (info.dtype, info.global_shape) or not same_slices(
+                    first.layout, info.layout
+                ):
+                    what = f"{file} holds {name!r} as {_text(info)}, an earlier file as {_text(first)}"
+                    raise CheckpointError(what, where=where, allowed="Files of one save")
+                if is_cut(info.layout) and holders.get(info.rank, rank) != rank:
+                    what = (
+                        f"{file} and {self.files[holders[info.rank]]} both hold the part of rank {info.rank} "
+                        f"of {name!r}"
+                    )
+                    raise CheckpointError(what, where=where, allowed="Each rank's file once, in the order of the ranks")
+                holders[info.rank if info.layout is not None else rank] = rank
+        self.tensors = {
+            n: StoredTensor(i.dtype, i.global_shape, i.layout, tuple(holders.items()))
+            for n, (i, holders) in held.items()
+        }
+
+    @property
+    def device_num(self) -> int:
+        """Ranks of the run that wrote the files; 1 if nothing is cut."""
+        return max((t.layout.device_num for t in self.tensors.values() if is_cut(t.layout)), default=1)
+
+    def load(
+        self, layouts: Mapping[str, TensorLayout | None], rank: int, names: Collection[str] | None = None
+    ) -> dict[str, TensorRecord]:
+        """{name: what `rank` holds under `layouts`}, from the files that are needed for it."""
+        return load_parts(self.tensors, self._read, layouts, rank, names, self.where)
+
+    def _read(self, rank: int, names: set[str]) -> Checkpoint:
+        found = read_checkpoint(self.files[rank], names)
+        known = self._infos[rank]
+        tensors = {
+            n: TensorRecord(r.array, known[n].global_shape, known[n].layout, known[n].rank)
+            for n, r in found.tensors.items()
+        }
+        return replace(found, tensors=tensors)
+
+
+def _text(info: TensorInfo) -> str:
+    return f"{info.dtype} {info.global_shape} by {info.layout}"
+
+
+def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, where: str) -> TensorInfo:
+    """What a file says of a tensor, completed by the strategy: a bare slice, which knows of no whole, becomes the part
+    of one.
+    """
+    if strategy is None:
+        return info
+    if info.layout is not None:
+        if is_cut(info.layout) and not same_slices(info.layout, strategy.layout):
+            what = f"it is split by {info.layout}, and the strategy says {strategy.layout}"
+            raise CheckpointError(what, where=where, allowed="The strategy file of the run that wrote it")
+        return info
+    if info.shape == strategy.shape:
+        return info
+    if info.shape == strategy.slice_shape:
+        return replace(
+            info, global_shape=strategy.shape, layout=strategy.layout, rank=rank % strategy.layout.device_num
+        )
+    allowed = f"{strategy.shape}, or a slice of {strategy.slice_shape}, by the strategy"
+    raise CheckpointError(f"it has shape {info.shape}", where=where, allowed=allowed)
+
+
+# ---- MindSpore's functions ----
+
+
+@checked("", CHECKPOINT, strategy_filename=FILE)
+def build_searched_strategy(strategy_filename: str | os.PathLike[str]) -> dict[str, TensorLayout]:
+    """{parameter name: layout} of a strategy file. Raises CheckpointTypeError (a TypeError), or CheckpointError (a
+    ValueError) if there is none.
+    """
+    return load_strategy(strategy_filename).layouts
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    sliced_parameters=instance(list, "A list of Parameters, in the order of the ranks"),
+    strategy=LAYOUTS | None,
+)
+def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping[str, Any] | None = None) -> Parameter:
+    """One whole Parameter from its slices.
+
+    sliced_parameters  one Parameter per rank, in the order of the ranks, of one name, shape and dtype
+    strategy           {name: layout}, as `build_searched_strategy` gives; of ranks with the same slice the last one
+                       counts. None: the slices are joined along dim 0
+
+    Raises CheckpointTypeError (a TypeError) for other types, CheckpointError (a ValueError) if slices do not fit
+    together, CheckpointKeyError (a KeyError) if the strategy does not name the parameter.
+    """
+    where = "merge_sliced_parameter"
+    if not sliced_parameters:
+        raise CheckpointError("sliced_parameters is empty", where=where, allowed="One Parameter per rank")
+    for i, one in enumerate(sliced_parameters):
+        if not isinstance(one, Parameter):
+            raise CheckpointTypeError(f"sliced_parameters[{i}] is {shorten(one)}", where=where, allowed="A Parameter")
+    first = sliced_parameters[0]
+    arrays = [p.asnumpy() for p in sliced_parameters]
+    for i, one in enumerate(sliced_parameters):
+        if (one.name, one.shape, one.dtype) != (first.name, first.shape, first.dtype):
+            what = (
+                f"slice {i} is {one.name!r}, {one.dtype} {one.shape}, and slice 0 {first.name!r}, {first.dtype} "
+                f"{first.shape}"
+            )
+            raise CheckpointError(what, where=where, allowed="Slices of one parameter, with one name, shape and dtype")
+    if strategy is None:
+        if not first.shape:
+            raise CheckpointError(
+                f"{first.name!r} is a number and cannot be joined along dim 0", where=where, hint="Give the strategy"
+            )
+        full = np.concatenate(arrays)
+    else:
+        if first.name not in strategy:
+            what = f"the strategy has no entry for {first.name!r}"
+            raise CheckpointKeyError(what, where=where, allowed=f"It names {shorten(sorted(map(str, strategy)))}")
+        full = _merged(
+            arrays, as_layout(strategy[first.name], f"{where}, strategy[{first.name!r}]"), f"{where}, {first.name!r}"
+        )
+    return Parameter(
+        Tensor(full), name=first.name, requires_grad=first.requires_grad, layerwise_parallel=first.layerwise_parallel
+    )
+
+
+def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -> np.ndarray:
+    if layout is None:
+        return np.array(arrays[-1])
+    if layout.device_num != len(arrays):
+        raise CheckpointError(
+            f"{len(arrays)} slices", where=where, allowed=f"{layout.device_num}, one per rank of {layout}"
+        )
+    if layout.ndim != arrays[0].ndim:
+        raise CheckpointError(
+            f"slices of {arrays[0].ndim} dims", where=where, allowed=f"{layout.ndim} dims, by {layout}"
+        )
+    shape = tuple(size * cut for size, cut in zip(arrays[0].shape, layout.splits, strict=True))
+    return whole_array([TensorRecord(array, shape, layout, rank) for rank, array in enumerate(arrays)], where)
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    network=instance(Cell, "A Cell"),
+    checkpoint_filenames=instance(Sequence, "A list of file names, one per rank, in the order of the ranks"),
+    predict_strategy=LAYOUTS | None,
+)
+def load_distributed_checkpoint(
+    network: Cell,
+    checkpoint_filenames: Sequence[str | os.PathLike[str]],
+    predict_strategy: Mapping[str, Any] | None = None,
+    train_strategy_filename: str | os.PathLike[str] | None = None,
+    strict_load: bool = False,
+    dec_key: bytes | None = None,
+    dec_mode: str = "AES-GCM",
+) -> None:
+    """Load the checkpoint files of all ranks into a network, whatever the numbers of ranks and the layouts on both
+    sides.
+
+    network                  parameters that hold slices get their slices, the others whole tensors; optimizers it holds
+                             get their states
+    checkpoint_filenames     one .ckpt file per rank of the run that wrote them, in the order of the ranks
+    predict_strategy         {name: layout} of this run, as `Model.infer_predict_layout` gives; None: whole tensors
+    train_strategy_filename  strategy file of the run that wrote them; None: the context's strategy_ckpt_load_file if
+                             that is set. Files of `save_checkpoint` say themselves how they are cut
+
+    A rank reads the elements of those files only that hold something of its own: under an unchanged strategy its own
+    file. Parameters that are in none of the files keep their values, with a warning. Raises CheckpointTypeError (a
+    TypeError) for other types; CheckpointError (a ValueError) for files that are not there, not one per rank, or do not
+    fit.
+    """
+    where = "load_distributed_checkpoint"
+    refuse_encryption(dec_key, where)
+    files = _checked_files(checkpoint_filenames, where)
+    wait_for_saves()
+    strategy_file = train_strategy_filename or get_auto_parallel_context("strategy_ckpt_load_file")
+    strategy = load_strategy(strategy_file) if strategy_file else None
+    stored = RankFiles(dict(enumerate(files)), strategy, where)
+    expected = strategy.device_num if strategy else stored.device_num
+    if len(files) != expected and (strategy or expected > 1):
+        raise CheckpointError(
+            f"{len(files)} files", where=where, allowed=f"{expected}, one per rank of the run that wrote them"
+        )
+    world = current_world()
+    layouts = _wanted_layouts(network, stored, parameter_layouts(predict_strategy or {}), world)
+    known = {p.name for p in network.get_parameters()}.union(*map(optimizer_names, optimizers_of(network)))
+    # names that differ by a prefix are matched when all is there
+    names = known if known <= stored.tensors.keys() else None
+    missing, _ = load_records(network, stored.load(layouts, world.rank if world else 0, names), strict=strict_load)
+    if missing:
+        what = f"{len(missing)} parameters are in none of the files and keep their values: {shorten(missing)}"
+        warnings.warn(message(what, where=where, hint="Check that the network is the one that was saved"), stacklevel=2)
+
+
+def _checked_files(files: Any, where: str) -> list[Path]:
+    if isinstance(files, (str, os.PathLike)):
+        allowed = "A list of file names, one per rank, in the order of the ranks"
+        raise CheckpointTypeError(f"checkpoint_filenames={shorten(files)}", where=where, allowed=allowed)
+    found = []
+    for i, file in enumerate(files):
+        path = Path(FILE(where, f"checkpoint_filenames[{i}]", file, CHECKPOINT))
+        if not path.is_file() or path.suffix != ".ckpt":
+            what = f"checkpoint_filenames[{i}], {str(file)!r}, " + (
+                "is not there" if not path.is_file() else "does not end with '.ckpt'"
+            )
+            raise CheckpointError(what, where=where, allowed="An existing .ckpt file")
+        found.append(path)
+    if not found:
+        raise CheckpointError("checkpoint_filenames is empty", where=where, allowed="One file per rank")
+    return found
+
+
+def _wanted_layouts(
+    network: Cell, stored: RankFiles, predict: Mapping[str, TensorLayout | None], world: Any
+) -> dict[str, TensorLayout | None]:
+    """How this process is to hold each stored tensor: as the network does now; what it holds whole, as the strategy for
+    this run says.
+    """
+    held: dict[str, TensorLayout | None] = {p.name: p.layout for p in network.get_parameters()}
+    for optimizer in optimizers_of(network):
+        held.update(
+            {
+                f"{state}.{name}": layout
+                for name, layout in optimizer.state_layouts.items()
+                for state in optimizer.states[name]
+            }
+        )
+    wanted = {}
+    for name in stored.tensors:
+        layout = held.get(name)
+        planned = predict.get(name, predict.get(parameter_of_state(name) or ""))
+        if not is_cut(layout) and is_cut(planned) and world is not None and world.world_size == planned.device_num:
+            layout = planned
+        if is_cut(layout):
+            wanted[name] = layout
+    return wanted

@@ -1,0 +1,163 @@
+"""From one layout to another, through files: which ranks' parts are needed, and which of their elements go where.
+
+    needed_ranks(src, dst, (16, 32), rank=1)          the source ranks that rank 1 of `dst` must read
+    reslice(parts, src, dst, (16, 32), rank=1)        what rank 1 of `dst` holds, from those parts
+    whole_array(records)                              the full array, from the records of any ranks that hold all slices
+
+Source and target may have any device matrices and numbers of ranks, 6 and 4 too: per dim a target slice overlaps a run
+of source slices, and the elements in every combination of overlaps are copied. Whole = one slice. A source slice that
+several ranks hold is read from the target's own rank if that is one of them, so that on an unchanged world every rank
+reads its own file and no other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from ...base.errors import CheckpointError
+from ...layout.slices import same_slices
+from ...layout.tensor_layout import TensorLayout
+from .records import TensorRecord
+
+Index = tuple[slice, ...]
+
+
+def whole(ndim: int) -> TensorLayout:
+    """The layout of a tensor that is one slice on one rank."""
+    return TensorLayout((1,), ((),) * ndim)
+
+
+def holder(layout: TensorLayout, numbers: tuple[int, ...], prefer: int = 0) -> int:
+    """A rank that holds the slice with these numbers: `prefer` if it does, else the one that shares most coordinates
+    with it.
+
+    >>> rows = TensorLayout((2, 4), (1, -1))
+    >>> holder(rows, (1, 0)), holder(rows, (1, 0), prefer=6)
+    (4, 6)
+    """
+    prefer = prefer if prefer < layout.device_num else 0
+    coordinates = list(layout.coordinates(prefer))
+    for number, axes in zip(numbers, layout.tensor_map, strict=True):
+        for axis in reversed(axes):
+            number, coordinates[-1 - axis] = divmod(number, layout.axis_size(axis))
+    rank = 0
+    for size, coordinate in zip(layout.device_matrix, coordinates, strict=True):
+        rank = rank * size + coordinate
+    return rank
+
+
+def _overlaps(
+    src: TensorLayout, dst: TensorLayout | None, shape: tuple[int, ...], rank: int
+) -> Iterator[tuple[int, Index, Index]]:
+    """(source rank, elements of its part, where they go in the target's part), each target element once."""
+    part = src.slice_shape(shape)
+    wanted = tuple(slice(0, n) for n in shape) if dst is None else dst.slice_index(shape, rank)
+    runs = []
+    for size, target in zip(part, wanted, strict=True):
+        run = []
+        for number in range(target.start // size, -(-target.stop // size)) if target.stop > target.start else ():
+            begin, stop = max(target.start, number * size), min(target.stop, (number + 1) * size)
+            run.append(
+                (
+                    number,
+                    slice(begin - number * size, stop - number * size),
+                    slice(begin - target.start, stop - target.start),
+                )
+            )
+        runs.append(run)
+    for combination in itertools.product(*runs):
+        yield (
+            holder(src, tuple(c[0] for c in combination), rank),
+            tuple(c[1] for c in combination),
+            tuple(c[2] for c in combination),
+        )
+
+
+def needed_ranks(
+    src: TensorLayout | None, dst: TensorLayout | None, shape: tuple[int, ...], rank: int
+) -> tuple[int, ...]:
+    """Ranks of `src` whose parts together hold what `rank` of `dst` holds, ascending. None: whole, on rank 0.
+
+    >>> needed_ranks(TensorLayout((4,), (0,)), TensorLayout((2,), (0,)), (8,), 1)
+    (2, 3)
+    """
+    src = src or whole(len(shape))
+    found = {source for source, _, _ in _overlaps(src, dst, shape, rank)}
+    return tuple(sorted(found or {holder(src, (0,) * len(shape), rank)}))  # of an empty tensor any part will do
+
+
+def reslice(
+    parts: Mapping[int, np.ndarray],
+    src: TensorLayout | None,
+    dst: TensorLayout | None,
+    shape: tuple[int, ...],
+    rank: int,
+) -> np.ndarray:
+    """What `rank` of `dst` holds of a tensor of `shape`, C-contiguous and its own memory.
+
+    parts  {source rank: its part}, at least those of `needed_ranks`
+
+    Raises CheckpointError if one is missing or has another shape; LayoutError if a layout does not divide the shape.
+    """
+    src = src or whole(len(shape))
+    moves = list(_overlaps(src, dst, shape, rank))
+    expected = src.slice_shape(shape)
+    for source in sorted({source for source, _, _ in moves}):
+        if source not in parts:
+            raise CheckpointError(
+                f"the part of rank {source} is missing", where="reslice", allowed=f"Given: ranks {sorted(parts)}"
+            )
+        if parts[source].shape != expected:
+            raise CheckpointError(
+                f"the part of rank {source} has shape {parts[source].shape}", where="reslice", allowed=f"{expected}"
+            )
+    dtypes = {part.dtype for part in parts.values()}
+    if len(dtypes) != 1:
+        raise CheckpointError(
+            f"parts of dtypes {', '.join(sorted(map(str, dtypes)))}", where="reslice", allowed="One dtype"
+        )
+    made = np.empty(shape if dst is None else dst.slice_shape(shape), dtypes.pop())
+    for source, taken, placed in moves:
+        made[placed] = parts[source][taken]
+    return made
+
+
+def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> np.ndarray:
+    """The full array from the parts of (at least) all different slices; of ranks that hold the same slice, the last one
+    counts.
+
+    Raises CheckpointError if the parts are of different tensors, or slices are missing: before memory for the whole is
+    taken.
+    """
+    records = list(records)
+    if not records:
+        raise CheckpointError("there are no parts", where=where, allowed="At least one")
+    first = records[0]
+    shape, layout = first.global_shape, first.layout
+    for record in records[1:]:
+        if (record.global_shape, record.array.dtype) != (shape, first.array.dtype) or not same_slices(
+            record.layout, layout
+        ):
+            what = (
+                f"rank {first.rank} has {first.array.dtype} {shape} by {layout}, rank {record.rank} "
+                f"{record.array.dtype} {record.global_shape} by"
+            )
+            raise CheckpointError(f"{what} {record.layout}", where=where, allowed="Parts of one tensor in one layout")
+    if first.is_whole:
+        return np.array(records[-1].array, order="C")
+    parts = {layout.slice_numbers(record.rank): record.array for record in records}
+    count = math.prod(layout.splits)
+    if len(parts) < count:
+        missing = next(numbers for numbers in layout.distinct_slices() if numbers not in parts)
+        what = (
+            f"{count - len(parts)} of {count} slices are missing, for instance that of rank {holder(layout, missing)}"
+        )
+        raise CheckpointError(what, where=where, allowed=f"{layout}; given: ranks {sorted(r.rank for r in records)}")
+    full, size = np.empty(shape, first.array.dtype), layout.slice_shape(shape)
+    for numbers, part in parts.items():
+        full[tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, size, strict=True))] = part
+    return full

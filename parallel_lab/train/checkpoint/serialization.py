@@ -1,0 +1,426 @@
+"""MindSpore's functions for one file: save_checkpoint, load_checkpoint, load_param_into_net.
+
+    save_checkpoint(net, "net.ckpt", append_dict={"epoch": 3})
+    params = load_checkpoint("net.ckpt")                   {name: Parameter}
+    not_loaded, not_used = load_param_into_net(net, params)
+
+Signatures and defaults: MindSpore (train/serialization.py, 2.x). Differences: checksums are always written and always
+checked, whatever `crc_check` says; an optimizer can be saved and loaded like a Cell, and a Cell that holds one
+(TrainOneStepCell) is saved with its states; a slice in a file knows what it is a slice of; encryption is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import checked, choice, flag, instance, path_text
+from ...base.errors import (
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointFolderError,
+    CheckpointTypeError,
+    MissingPackage,
+    NotBuiltYet,
+    shorten,
+)
+from ...nn.cell import Cell
+from ...nn.optim.optimizer import Optimizer
+from ...nn.tensor.tensor import Parameter, Tensor
+from .folder import MANIFEST, load_distributed, read_manifest
+from .format import read_checkpoint, write_checkpoint
+from .records import CHECKPOINT, TensorRecord, check_name
+from .values import load_records, network_records, optimizer_records, record_of
+
+SUFFIXES = {"ckpt": ".ckpt", "safetensors": ".safetensors"}
+TEXTS = "append"  # where the file's meta keeps the texts of append_dict and append_info
+NETWORK = instance((Cell, Optimizer), "A Cell or an optimizer")
+CHOICE = instance(Callable, "A function of a name")
+FILE = path_text("The name of a file, as str or path", empty=False, kinds=(str, os.PathLike))
+
+
+class LoadedParameters(dict):
+    """{name: Parameter} of a checkpoint; texts that were appended are str.
+
+    path   where it was read;  ranks: {name: rank} of the parts it holds
+    meta   what the writer added
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Any], path: Path, ranks: Mapping[str, int], meta: Mapping[str, Any]
+    ) -> None:
+        super().__init__(parameters)
+        self.path, self.ranks, self.meta = path, dict(ranks), dict(meta)
+
+
+# ---- saving ----
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    integrated_save=flag,
+    async_save=flag,
+    crc_check=flag,
+    choice_func=CHOICE | None,
+    format=choice(*SUFFIXES),
+)
+def save_checkpoint(
+    save_obj: Any,
+    ckpt_file_name: str | os.PathLike[str],
+    integrated_save: bool = True,
+    async_save: bool = False,
+    append_dict: Mapping[str, Any] | None = None,
+    enc_key: bytes | None = None,
+    enc_mode: str = "AES-GCM",
+    choice_func: Callable[[str], bool] | None = None,
+    crc_check: bool = False,
+    format: str = "ckpt",
+) -> None:
+    """Save parameters to a file.
+
+    save_obj         a Cell, an optimizer, a list of Parameters or of {"name": str, "data": Parameter or Tensor}, or
+                     {name: Parameter, Tensor or str}
+    ckpt_file_name   file; ".ckpt" is added if it is not there. An older one is replaced, in one step
+    integrated_save  parameters that are sharded are gathered, so that every rank saves them whole:
+                     every rank has to call this; False: each rank saves its own slices, with their layouts. A dict is
+                     saved as it is
+    async_save       write in a thread; `wait_for_saves()` waits for it, and so does the next save and load
+    append_dict      {name: int, float, bool, str, Parameter or Tensor} to be saved too
+    choice_func      of a parameter's name: whether it is saved
+    crc_check        accepted; the checksums are always there
+    format           "ckpt" or "safetensors": the ending of the name; the content is the same
+
+    Raises CheckpointTypeError (a TypeError) for arguments of other types, CheckpointError (a ValueError) for names not
+    allowed or standing twice, CheckpointWriteError (an OSError) if the file cannot be written.
+    """
+    where = "save_checkpoint"
+    path = _file_to_write(ckpt_file_name, format, where)
+    refuse_encryption(enc_key, where)
+    records, texts = _records_of(save_obj, integrated_save, choice_func)
+    _append(append_dict, records, texts)
+    for name in (*records, *texts):
+        check_name(name, where)
+    meta = {TEXTS: texts} if texts else {}
+    wait_for_saves()  # two saves of one file come in the order in which they were asked for
+    if async_save:
+        copies = {
+            n: TensorRecord(np.array(r.array, order="C"), r.global_shape, r.layout, r.rank) for n, r in records.items()
+        }
+        SaveThread(path, lambda: write_checkpoint(path, copies, meta=meta)).start()
+    else:
+        write_checkpoint(path, records, meta=meta)
+
+
+class SaveThread(threading.Thread):
+    """Writes one checkpoint to `path` by calling `write`. Not a daemon: Python waits for it before it ends.
+
+    An error is raised by `wait_for_saves`, and printed if nobody waited for it. is_awaited: the one who starts it will
+    wait.
+    """
+
+    def __init__(self, path: Path, write: Callable[[], Any], *, is_awaited: bool = False) -> None:
+        super().__init__(name=f"parallel_lab-save {path.name}")
+        self.write, self.is_awaited = write, is_awaited
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.write()
+        except BaseException as error:
+            self.error = error
+            if not self.is_awaited:
+                raise
+
+
+def _running() -> list[SaveThread]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, SaveThread)]
+
+
+def async_ckpt_thread_status() -> bool:
+    """Whether a save is being written in the background."""
+    return bool(_running())
+
+
+def wait_for_saves() -> None:
+    """Wait until everything that is being saved in the background is written. Raises what went wrong with one that was
+    still running.
+    """
+    threads = [thread for thread in _running() if thread is not threading.current_thread()]
+    for thread in threads:
+        thread.is_awaited = True
+    for thread in threads:
+        thread.join()
+    for thread in threads:
+        if thread.error is not None:
+            raise thread.error
+
+
+def _file_to_write(name: Any, format: str, where: str) -> Path:
+    path = Path(_file_name(name, where))
+    if path.is_dir():
+        hint = "Name a file in it, such as 'net.ckpt'"
+        raise CheckpointFolderError(f"{str(name)!r} is a folder", where=where, allowed="The name of a file", hint=hint)
+    return path if path.name.endswith(SUFFIXES[format]) else path.with_name(path.name + SUFFIXES[format])
+
+
+def _file_name(name: Any, where: str) -> str:
+    text = FILE(where, "ckpt_file_name", name, CHECKPOINT)
+    if text.endswith(os.sep) and not os.path.isdir(text):
+        raise CheckpointError(f"ckpt_file_name={shorten(name)}", where=where, allowed="The name of a file")
+    return text
+
+
+def refuse_encryption(key: Any, where: str) -> None:
+    """Raise NotBuiltYet if a key is given."""
+    if key is not None:
+        hint = "Omit the key, and encrypt the file with a tool made for that"
+        raise NotBuiltYet("checkpoints cannot be encrypted", where=where, hint=hint)
+
+
+def _records_of(
+    save_obj: Any, integrated: bool, choose: Callable[[str], bool] | None
+) -> tuple[dict[str, TensorRecord], dict[str, str]]:
+    where = "save_checkpoint"
+    if isinstance(save_obj, Cell):
+        return network_records(save_obj, integrated=integrated, choose=choose), {}
+    if isinstance(save_obj, Optimizer):
+        return optimizer_records(save_obj, integrated=integrated, choose=choose), {}
+    records: dict[str, TensorRecord] = {}
+    texts: dict[str, str] = {}
+    if isinstance(save_obj, dict):
+        ranks = getattr(save_obj, "ranks", {})
+        for name, value in save_obj.items():
+            if not isinstance(name, str) or not isinstance(value, (Parameter, Tensor, np.ndarray, str)):
+                what = f"the entry {shorten(name)}: {shorten(value)}"
+                raise CheckpointTypeError(what, where=where, allowed="Names as str, values as Parameter, Tensor or str")
+            if choose is not None and not choose(name):
+                continue
+            if isinstance(value, str):
+                texts[name] = value
+            else:
+                records[name] = record_of(value, rank=ranks.get(name), where=f"{where}, {name!r}")
+        return records, texts
+    if not isinstance(save_obj, (list, tuple)):
+        allowed = "A Cell, an optimizer, a list of Parameters or of {'name', 'data'}, or a dict of Parameters"
+        raise CheckpointTypeError(
+            f"save_obj is a {type(save_obj).__name__}: {shorten(save_obj)}", where=where, allowed=allowed
+        )
+    for i, one in enumerate(save_obj):
+        if isinstance(one, Parameter):
+            name, data = one.name, one
+        elif isinstance(one, dict) and {"name", "data"} <= one.keys():
+            name, data = one["name"], one["data"]
+        else:
+            raise CheckpointTypeError(
+                f"element {i} is {shorten(one)}", where=where, allowed="A Parameter, or {'name': str, 'data': Tensor}"
+            )
+        if not isinstance(name, str):
+            raise CheckpointTypeError(f"the name of element {i} is {shorten(name)}", where=where, allowed="A str")
+        if choose is not None and not choose(name):
+            continue
+        if name in records or name in texts:
+            raise CheckpointError(f"the name {name!r} stands twice", where=where, allowed="Each name once")
+        if isinstance(data, str):
+            texts[name] = data
+        else:
+            records[name] = record_of(data, integrated=integrated, where=f"{where}, {name!r}")
+    return records, texts
+
+
+def _append(append_dict: Any, records: dict[str, TensorRecord], texts: dict[str, str]) -> None:
+    where = "save_checkpoint, append_dict"
+    if append_dict is None:
+        return
+    if not isinstance(append_dict, Mapping):
+        raise CheckpointTypeError(f"it is a {type(append_dict).__name__}", where=where, allowed="A dict, or None")
+    for name, value in append_dict.items():
+        if not isinstance(name, str) or not isinstance(value, (int, float, str, Tensor, np.generic)):
+            what = f"the entry {shorten(name)}: {shorten(value)}"
+            raise CheckpointTypeError(
+                what, where=where, allowed="Names as str, values as int, float, bool, str, Parameter or Tensor"
+            )
+        if name in records or name in texts:
+            raise CheckpointError(f"the name {name!r} is that of a parameter", where=where, allowed="Another name")
+        if isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise CheckpointError(f"{name}={shorten(value)}", where=where, allowed="An int of 64 bits")
+        else:
+            records[name] = record_of(value, where=f"{where}, {name!r}")
+
+
+# ---- loading ----
+
+
+@checked("", CHECKPOINT, net=NETWORK | None, choice_func=CHOICE | None, format=choice(*SUFFIXES))
+def load_checkpoint(
+    ckpt_file_name: str | os.PathLike[str],
+    net: Cell | Optimizer | None = None,
+    strict_load: bool = False,
+    filter_prefix: str | list[str] | tuple[str, ...] | None = None,
+    dec_key: bytes | None = None,
+    dec_mode: str = "AES-GCM",
+    specify_prefix: str | list[str] | tuple[str, ...] | None = None,
+    choice_func: Callable[[str], bool] | None = None,
+    crc_check: bool = False,
+    remove_redundancy: bool = False,
+    format: str = "ckpt",
+) -> LoadedParameters:
+    """Load a checkpoint: {name: Parameter}, texts as str.
+
+    ckpt_file_name   the file; or the folder of a distributed checkpoint, whose tensors are gathered
+    net              load it into this network too, as `load_param_into_net`
+    filter_prefix    leave out names that begin so (one or several)
+    specify_prefix   load only names that begin so; either of the two has precedence over choice_func, as in MindSpore
+    choice_func      of a name: whether it is loaded
+    crc_check, remove_redundancy   accepted; checksums are always compared, and a file need not hold everything
+    format           "ckpt"; "safetensors": the name ends so, and a file from another program, which has no checksums of
+                     ours, is taken too
+
+    Raises CheckpointError (a ValueError) if there is no such file, or nothing is left to be loaded; CheckpointCorrupt
+    if it is damaged; CheckpointTypeError for arguments of other types.
+    """
+    where = "load_checkpoint"
+    text = _file_name(ckpt_file_name, where)
+    refuse_encryption(dec_key, where)
+    wanted = _wanted(filter_prefix, specify_prefix, choice_func)
+    wait_for_saves()
+    path = Path(text)
+    if path.is_dir():
+        records, meta = _from_folder(path)
+    elif path.suffix != SUFFIXES[format] and path.exists():
+        raise CheckpointError(
+            f"{text!r} does not end with {SUFFIXES[format]!r}", where=where, allowed=f"A {SUFFIXES[format]} file"
+        )
+    elif format == "safetensors":
+        records, meta = _from_safetensors(path)
+    else:
+        found = read_checkpoint(path)
+        records, meta = found.tensors, found.meta
+    texts = meta.get(TEXTS, {})
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+        raise CheckpointCorrupt("the texts are not as they were written", where=text)
+    kept = {name: record for name, record in records.items() if wanted(name)}
+    parameters = {name: parameter_from(name, record) for name, record in kept.items()}
+    parameters.update({name: value for name, value in texts.items() if wanted(name)})
+    if not parameters:
+        raise CheckpointError(
+            "nothing was loaded",
+            where=text,
+            allowed=f"It holds {shorten([*records, *texts])}",
+            hint="Check the prefixes",
+        )
+    loaded = LoadedParameters(parameters, path, {name: record.rank for name, record in kept.items()}, meta)
+    if net is not None:
+        load_records(net, kept, strict=strict_load)
+    return loaded
+
+
+def parameter_from(name: str, record: TensorRecord) -> Parameter:
+    """The Parameter of a record. Of a slice it knows the whole's shape and the layout."""
+    parameter = Parameter(Tensor(record.array), name=name)
+    if not record.is_whole:
+        parameter.full_shape = record.global_shape
+        parameter.hold(parameter.asnumpy(), record.layout)
+    return parameter
+
+
+def _wanted(filter_prefix: Any, specify_prefix: Any, choice: Any) -> Callable[[str], bool]:
+    left_out, only = (
+        _prefixes(n, v) for n, v in (("filter_prefix", filter_prefix), ("specify_prefix", specify_prefix))
+    )
+    if left_out is None and only is None:
+        return choice or (lambda name: True)
+    return lambda name: not (left_out and name.startswith(left_out)) and (not only or name.startswith(only))
+
+
+def _prefixes(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (None,)
+    if not all(isinstance(prefix, str) for prefix in found):
+        raise CheckpointTypeError(
+            f"{name}={shorten(value)}", where="load_checkpoint", allowed="A str, or a list of them"
+        )
+    if "" in found:
+        raise CheckpointError(
+            f"{name}={shorten(value)}", where="load_checkpoint", allowed="Prefixes that are not empty"
+        )
+    return found
+
+
+def _from_folder(path: Path) -> tuple[dict[str, TensorRecord], dict[str, Any]]:
+    if (path / MANIFEST).exists():
+        return load_distributed(path, rank=0), read_manifest(path).meta
+    files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
+    hint = f"Name the file: the newest one there is {str(files[-1])!r}" if files else "There is no .ckpt file in it"
+    raise CheckpointFolderError(
+        f"{str(path)!r} is a folder", where="load_checkpoint", allowed="A checkpoint file", hint=hint
+    )
+
+
+def _from_safetensors(path: Path) -> tuple[dict[str, TensorRecord], dict[str, Any]]:
+    """One of our files, or one from elsewhere."""
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        what = "the package safetensors is missing"
+        raise MissingPackage(
+            what, where="load_checkpoint", hint="Install what environment.yml lists: pip install safetensors"
+        ) from error
+    if not path.is_file():
+        raise CheckpointError("there is no such file", where=str(path), allowed="An existing checkpoint file")
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+        if {"sha256", "tensors"} & metadata.keys():
+            found = read_checkpoint(path)
+            return found.tensors, found.meta
+        arrays = safetensors.numpy.load_file(path)
+    except (safetensors.SafetensorError, OSError, TypeError, KeyError) as error:
+        raise CheckpointCorrupt(f"safetensors refuses it: {error}", where=str(path)) from None
+    return {
+        check_name(name, str(path), CheckpointCorrupt): TensorRecord(array) for name, array in sorted(arrays.items())
+    }, {}
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    net=NETWORK,
+    parameter_dict=instance(Mapping, "A dict of Parameters"),
+    strict_load=flag,
+    remove_redundancy=flag,
+)
+def load_param_into_net(
+    net: Cell | Optimizer, parameter_dict: Mapping[str, Any], strict_load: bool = False, remove_redundancy: bool = False
+) -> tuple[list[str], list[str]]:
+    """Load parameters into a network, or into an optimizer: (names of the network that were not loaded, names of the
+    dict that were not used).
+
+    net             a Cell (and the optimizers it holds), or an optimizer
+    parameter_dict  what `load_checkpoint` gave, or {name: Parameter}. On a rank of a compiled network, whole tensors
+                    are cut for it; slices must be this rank's own
+    strict_load     False: floats and ints are cast to the network's dtype, and where names differ by one prefix, the
+                    rest counts
+    remove_redundancy  accepted: what is not in the dict is left as it is
+
+    Nothing is changed unless everything fits. Raises CheckpointTypeError (a TypeError) for arguments of other types,
+    CheckpointError (a RuntimeError) for shapes and dtypes that do not fit.
+    """
+    where = "load_param_into_net"
+    ranks, records = getattr(parameter_dict, "ranks", {}), {}
+    for name, value in parameter_dict.items():
+        if not isinstance(name, str) or not isinstance(value, (Tensor, str)):
+            what = f"parameter_dict has {shorten(name)}: {shorten(value)}"
+            raise CheckpointTypeError(what, where=where, allowed="Names as str, values as Parameter")
+        if not isinstance(value, str):  # a text that was appended: nothing to load
+            records[name] = record_of(value, rank=ranks.get(name), where=f"{where}, {name!r}")
+    return load_records(net, records, strict=strict_load)

@@ -1,0 +1,88 @@
+"""Tensors that lie in parts in several files, read and re-sliced: what folders with a manifest and lists of rank files
+have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...base.errors import CheckpointCorrupt, CheckpointError, LayoutError, shorten
+from ...layout.tensor_layout import TensorLayout
+from .format import Checkpoint
+from .records import TensorRecord
+from .reslice import needed_ranks, reslice
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor and where its parts are.
+
+    layout   how it is cut; None: every holder has the whole
+    holders  (rank of the layout, number of the file) of every part that is stored
+    """
+
+    dtype: str
+    global_shape: tuple[int, ...]
+    layout: TensorLayout | None
+    holders: tuple[tuple[int, int], ...]
+
+    def sources(self, layout: TensorLayout | None, rank: int, where: str) -> dict[int, int]:
+        """{rank of this layout: number of its file} of the parts from which `rank` of `layout` can be made."""
+        holders = dict(self.holders)
+        try:
+            needed = {
+                source: holders.get(source) for source in needed_ranks(self.layout, layout, self.global_shape, rank)
+            }
+        except LayoutError as error:
+            raise CheckpointError(f"it cannot be split as asked for: {error}", where=where) from None
+        if self.layout is None:
+            needed = {0: holders.get(rank, next(iter(holders.values()), None))}
+        if None in needed.values():
+            missing = next(source for source, file in needed.items() if file is None)
+            allowed = (
+                f"Every slice of {self.layout or 'the whole'}; there are the parts of ranks {shorten(sorted(holders))}"
+            )
+            raise CheckpointCorrupt(f"the part of rank {missing} is in none of the files", where=where, allowed=allowed)
+        return needed
+
+
+def load_parts(
+    stored: Mapping[str, StoredTensor],
+    read: Callable[[int, set[str]], Checkpoint],
+    layouts: Mapping[str, TensorLayout | None],
+    rank: int,
+    names: Collection[str] | None,
+    where: str,
+) -> dict[str, TensorRecord]:
+    """{name: what `rank` holds under `layouts`}; tensors that `layouts` does not name are whole.
+
+    read   reads tensors of one file: called once for each file with a needed part, for no other
+    names  these tensors only; None: all
+
+    Raises CheckpointError for a name that is not there, CheckpointCorrupt if a part is missing.
+    """
+    unknown = sorted(({*(names or ())} | layouts.keys()) - stored.keys())
+    if unknown:
+        raise CheckpointError(
+            f"there is no tensor {unknown[0]!r}", where=where, allowed=f"It holds {shorten(sorted(stored))}"
+        )
+    wanted = [name for name in stored if names is None or name in names]
+    sources = {name: stored[name].sources(layouts.get(name), rank, f"{where}, tensor {name!r}") for name in wanted}
+    per_file: dict[int, set[str]] = {}
+    for name in wanted:
+        for file in sources[name].values():
+            per_file.setdefault(file, set()).add(name)
+    parts: dict[str, dict[int, np.ndarray]] = {name: {} for name in wanted}
+    for file, needed in sorted(per_file.items()):
+        for name, record in read(file, needed).tensors.items():
+            parts[name].update({source: record.array for source, holder in sources[name].items() if holder == file})
+    made = {}
+    for name in wanted:
+        one, layout = stored[name], layouts.get(name)
+        made[name] = TensorRecord(
+            reslice(parts[name], one.layout, layout, one.global_shape, rank), one.global_shape, layout, rank
+        )
+    return made

@@ -1,0 +1,238 @@
+"""Checkpoint files re-sliced, without a network: from any strategy and number of ranks to any other.
+
+    transform_checkpoints("trained", "for_serving", "net", "train_strategy.ckpt", "serve_strategy.ckpt")
+
+    trained/rank_0/net-3_100.ckpt ... rank_7/net-3_100.ckpt    ->    for_serving/rank_0/net0.ckpt ... rank_3/net3.ckpt
+
+`rank_list_for_transform` says which source ranks a target rank needs, `transform_checkpoint_by_rank` makes one target
+file: on a cluster each machine fetches only those. Optimizer states are cut like their parameters. Names, folders and
+errors: MindSpore (parallel/checkpoint_transform.py). There a source without a strategy file is whole; here it is what
+its files say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...base.checks import checked, instance, integer, is_int, path_text, text
+from ...base.errors import (
+    CheckpointError,
+    CheckpointFolderError,
+    CheckpointTypeError,
+    CheckpointWriteError,
+    shorten,
+)
+from ...graph.strategy_file import StrategyFile, load_strategy
+from ...layout.tensor_layout import TensorLayout
+from .distributed import RankFiles, strategy_of
+from .folder import MANIFEST, read_manifest
+from .format import write_checkpoint
+from .records import CHECKPOINT, check_name
+from .reslice import needed_ranks
+from .serialization import FILE, wait_for_saves
+from .stored import load_parts
+
+RANK = integer(0, kinds=int)
+FOLDER = path_text("The name of a folder, as str or path", kinds=(str, os.PathLike))
+_RANK_FOLDER = re.compile(r"rank_(\d{1,7})")
+
+
+@checked("", CHECKPOINT, rank_id=RANK, src_strategy_file=FILE | None, dst_strategy_file=FILE | None)
+def rank_list_for_transform(
+    rank_id: int,
+    src_strategy_file: str | os.PathLike[str] | None = None,
+    dst_strategy_file: str | os.PathLike[str] | None = None,
+) -> list[int]:
+    """Ranks of the source whose files are needed to make the file of rank `rank_id` of the target, ascending.
+
+    A strategy file of None means whole tensors on that side; a whole source is read from rank 0. Raises
+    CheckpointTypeError (a TypeError), CheckpointError (a ValueError) if a strategy file is not there or the two do not
+    fit, or there is no such rank.
+    """
+    where = "rank_list_for_transform"
+    source, target = _strategies(src_strategy_file, dst_strategy_file)
+    _check_rank(rank_id, target, where)
+    if source is None:
+        return [0]
+    if not source.parameters:
+        raise CheckpointError(
+            f"{str(src_strategy_file)!r} has no parameters", where=where, allowed="The strategy file of a network"
+        )
+    found: set[int] = set()
+    for parameter in source.parameters:
+        wanted = strategy_of(parameter.name, target)
+        if wanted is not None and wanted.shape != parameter.shape:
+            what = (
+                f"{parameter.name!r} has shape {parameter.shape} in the source's strategy, and {wanted.shape} in "
+                "the target's"
+            )
+            raise CheckpointError(what, where=where, allowed="Strategies of one network")
+        found.update(needed_ranks(parameter.layout, wanted.layout if wanted else None, parameter.shape, rank_id))
+    return sorted(found)
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    rank_id=RANK,
+    checkpoint_files_map=instance(Mapping, "A dict {rank: file name}"),
+    save_checkpoint_file_name=text,
+    src_strategy_file=FILE | None,
+    dst_strategy_file=FILE | None,
+)
+def transform_checkpoint_by_rank(
+    rank_id: int,
+    checkpoint_files_map: Mapping[int, str | os.PathLike[str]],
+    save_checkpoint_file_name: str,
+    src_strategy_file: str | os.PathLike[str] | None = None,
+    dst_strategy_file: str | os.PathLike[str] | None = None,
+) -> None:
+    """Make the checkpoint file of rank `rank_id` of the target.
+
+    checkpoint_files_map       {source rank: file}, at least of those that `rank_list_for_transform` names
+    save_checkpoint_file_name  file to write, ending with ".ckpt"; its folder is made
+    src_strategy_file          None: the files say how they are cut
+    dst_strategy_file          None: whole tensors
+
+    Raises CheckpointTypeError (a TypeError) for other types, CheckpointError (a ValueError) for names, files and
+    strategies that are not there or do not fit.
+    """
+    where = "transform_checkpoint_by_rank"
+    if not save_checkpoint_file_name.endswith(".ckpt"):
+        what = f"save_checkpoint_file_name={shorten(save_checkpoint_file_name)}"
+        raise CheckpointError(what, where=where, allowed="A str that ends with '.ckpt'")
+    source, target = _strategies(src_strategy_file, dst_strategy_file)
+    _check_rank(rank_id, target, where)
+    for rank, file in checkpoint_files_map.items():
+        if not is_int(rank) or not isinstance(file, (str, os.PathLike)):
+            what = f"checkpoint_files_map has {shorten(rank)}: {shorten(file)}"
+            raise CheckpointTypeError(what, where=where, allowed="Ranks as int, file names as str")
+        if rank < 0 or not os.path.isfile(file):
+            what = f"checkpoint_files_map has {rank}: {str(file)!r}, which is " + (
+                "no rank" if rank < 0 else "not there"
+            )
+            raise CheckpointError(what, where=where, allowed="Files that are there, of ranks from 0")
+    if not checkpoint_files_map:
+        raise CheckpointError(
+            "checkpoint_files_map is empty", where=where, allowed="The files that rank_list_for_transform names"
+        )
+    wait_for_saves()
+    _write(RankFiles(checkpoint_files_map, source, where), target, rank_id, Path(save_checkpoint_file_name))
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    src_checkpoints_dir=FOLDER,
+    dst_checkpoints_dir=FOLDER,
+    ckpt_prefix=text,
+    src_strategy_file=FILE | None,
+    dst_strategy_file=FILE | None,
+)
+def transform_checkpoints(
+    src_checkpoints_dir: str | os.PathLike[str],
+    dst_checkpoints_dir: str | os.PathLike[str],
+    ckpt_prefix: str,
+    src_strategy_file: str | os.PathLike[str] | None = None,
+    dst_strategy_file: str | os.PathLike[str] | None = None,
+) -> None:
+    """Make the checkpoint files of all ranks of the target.
+
+    src_checkpoints_dir  folder with rank_0, rank_1, ...; of several .ckpt files in one of them the last is taken,
+                         numbers compared as numbers:
+                         x-1_10.ckpt comes after x-1_9.ckpt, which in MindSpore it does not. Or a folder that
+                         save_distributed wrote
+    dst_checkpoints_dir  gets rank_<n>/<ckpt_prefix><n>.ckpt
+    src_strategy_file    None: the files say how they are cut
+    dst_strategy_file    None: whole tensors, for rank 0
+
+    Raises CheckpointFolderError (a NotADirectoryError) if the source is no folder, CheckpointError (a ValueError) if
+    files or strategies are missing or do not fit, CheckpointTypeError (a TypeError) for other types.
+    """
+    where = "transform_checkpoints"
+    check_name(ckpt_prefix, f"{where}, ckpt_prefix")
+    if not os.path.isdir(src_checkpoints_dir):
+        raise CheckpointFolderError(
+            f"src_checkpoints_dir={str(src_checkpoints_dir)!r} is not a folder", where=where, allowed="A folder"
+        )
+    source, target = _strategies(src_strategy_file, dst_strategy_file)
+    wait_for_saves()
+    stored = (
+        _Folder(src_checkpoints_dir)
+        if os.path.exists(Path(src_checkpoints_dir) / MANIFEST)
+        else _rank_files(src_checkpoints_dir, source)
+    )
+    for rank in range(target.device_num if target else 1):
+        _write(stored, target, rank, Path(dst_checkpoints_dir) / f"rank_{rank}" / f"{ckpt_prefix}{rank}.ckpt")
+
+
+class _Folder:
+    """A distributed checkpoint with a manifest, in the form of `RankFiles`."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._manifest = read_manifest(folder)
+        self.where, self.tensors = str(folder), self._manifest.tensors
+
+    def load(self, layouts: Mapping[str, TensorLayout | None], rank: int) -> dict[str, Any]:
+        return load_parts(self.tensors, self._manifest.read, layouts, rank, None, self.where)
+
+
+def _rank_files(folder: str | os.PathLike[str], strategy: StrategyFile | None) -> RankFiles:
+    files = {}
+    for entry in Path(folder).iterdir():
+        found = _RANK_FOLDER.fullmatch(entry.name)
+        if found and entry.is_dir():
+            inside = sorted(entry.glob("*.ckpt"), key=_by_numbers)
+            if not inside:
+                raise CheckpointError(
+                    "there is no .ckpt file in it", where=str(entry), allowed="The checkpoint file of this rank"
+                )
+            files[int(found[1])] = inside[-1]
+    expected = range(strategy.device_num if strategy else len(files))
+    if sorted(files) != list(expected) or not files:
+        allowed = f"rank_0 to rank_{max(len(expected), 1) - 1}, with a .ckpt file in each"
+        raise CheckpointError(
+            f"there are the folders of ranks {shorten(sorted(files))}", where=str(folder), allowed=allowed
+        )
+    stored = RankFiles(files, strategy, str(folder))
+    if len(files) < stored.device_num:
+        what = f"there are {len(files)} files of {stored.device_num} ranks"
+        raise CheckpointError(what, where=str(folder), allowed=f"rank_0 to rank_{stored.device_num - 1}")
+    return stored
+
+
+def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
+    """A key that compares the numbers in a name as numbers."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _write(stored: RankFiles | _Folder, target: StrategyFile | None, rank: int, path: Path) -> None:
+    layouts: dict[str, TensorLayout | None] = {}
+    for name, one in stored.tensors.items():
+        wanted = strategy_of(name, target)
+        if wanted is not None and one.global_shape == wanted.shape:
+            layouts[name] = wanted.layout
+        elif wanted is not None and wanted.name == name:
+            what = f"it has shape {one.global_shape}, and {wanted.shape} in the target's strategy"
+            raise CheckpointError(what, where=f"{stored.where}, tensor {name!r}", allowed="Strategies of one network")
+    records = stored.load(layouts, rank)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointWriteError(f"the folder cannot be made: {error}", where=str(path.parent)) from error
+    write_checkpoint(path, records)
+
+
+def _strategies(src: Any, dst: Any) -> tuple[StrategyFile | None, StrategyFile | None]:
+    source, target = (None if file is None else load_strategy(file) for file in (src, dst))
+    return source, target
+
+
+def _check_rank(rank: int, target: StrategyFile | None, where: str) -> None:
+    if target is not None and rank >= target.device_num:
+        allowed = f"0 to {target.device_num - 1}, by the target's strategy"
+        raise CheckpointError(f"rank_id={rank}", where=where, allowed=allowed)

@@ -1,0 +1,400 @@
+"""From networks and optimizers to records, and back.
+
+A Parameter of a network on a running rank holds a slice or the whole tensor; a record of it is one or the other.
+Optimizer states are named as in MindSpore, "moments.fc.weight" for the state "moments" of parameter "fc.weight", and
+lie like their parameter; beside them the scalars: "global_step", "learning_rate" (where it is a number, not a
+schedule), "beta1_power", ...
+
+Loading looks at everything before it changes anything: a checkpoint that does not fit leaves network and optimizer as
+they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import CheckpointError, CheckpointTypeError, shorten
+from ...base.hooks import current_world
+from ...layout.slices import cut, is_cut
+from ...layout.tensor_layout import TensorLayout
+from ...nn.cell import Cell
+from ...nn.optim.optimizer import Optimizer
+from ...nn.tensor.tensor import Parameter, RankTensor, Tensor
+from .records import TensorRecord
+from .reslice import whole
+
+# what optimizers call their states, ours and MindSpore's: "moments.w" is a state of "w", and never a parameter of a
+# network called "moments"
+STATE_NAMES = frozenset(
+    (
+        *(
+            "moments",
+            "accum",
+            "stat",
+            "moment",
+            "moment1",
+            "moment2",
+            "vhat",
+            "mean_square",
+            "mean_grad",
+            "mean_gradient",
+        ),
+        *("adam_m", "adam_v", "lamb_m", "lamb_v", "linear", "max_grad", "delta", "exp_avg", "exp_inf"),
+    )
+)
+GLOBAL_STEP = "global_step"
+
+
+def parameter_of_state(name: str) -> str | None:
+    """The parameter whose optimizer state `name` is, or None if it is no state.
+
+    >>> parameter_of_state("moment1.fc.weight"), parameter_of_state("fc.weight")
+    ('fc.weight', None)
+    """
+    state, dot, parameter = name.partition(".")
+    return parameter if dot and state in STATE_NAMES else None
+
+
+def _rank() -> int:
+    world = current_world()
+    return world.rank if world else 0
+
+
+# ---- to records ----
+
+
+def record_of(
+    value: Any, *, integrated: bool = False, rank: int | None = None, where: str = "save_checkpoint"
+) -> TensorRecord:
+    """The record of a Parameter, Tensor, array or number.
+
+    integrated  put a slice together first, which every rank of the world has to do
+    rank        which rank's slice it is; default: this process's
+
+    Raises CheckpointTypeError for anything else, CheckpointError for a slice of nobody knows which rank.
+    """
+    if isinstance(value, (Parameter, RankTensor)) and is_cut(value.layout):
+        if integrated:
+            return TensorRecord(value.full().asnumpy(), rank=_rank())
+        if rank is None and current_world() is None:
+            what = f"it is a slice of {value.full_shape}, and this process is not a rank"
+            raise CheckpointError(what, where=where, hint="Save the dict that load_checkpoint gave: it knows the ranks")
+        return TensorRecord(value.asnumpy(), value.full_shape, value.layout, _rank() if rank is None else rank)
+    if isinstance(value, (Tensor, np.ndarray, np.generic, bool, int, float)):
+        return TensorRecord(value.asnumpy() if isinstance(value, Tensor) else np.asarray(value), rank=_rank())
+    raise CheckpointTypeError(
+        f"{shorten(value)} of type {type(value).__name__}", where=where, allowed="A Parameter, Tensor, array or number"
+    )
+
+
+def optimizers_of(network: Cell) -> Iterator[Optimizer]:
+    """The optimizers that a Cell or one below it holds as attributes: what a cell that trains has beside its
+    network.
+    """
+    seen: set[int] = set()
+    for _, cell in network.cells_and_names():
+        for value in list(vars(cell).values()):
+            if isinstance(value, Optimizer) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+
+def network_records(
+    network: Cell, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
+) -> dict[str, TensorRecord]:
+    """{name: record} of a network's parameters and of the optimizers it holds.
+
+    integrated  whole tensors: every rank of the world has to call this; False: this rank's slices
+    choose      of a name: whether it is wanted
+    """
+    found = {}
+    for parameter in network.get_parameters():
+        if choose is None or choose(parameter.name):
+            found[parameter.name] = record_of(parameter, integrated=integrated, where=f"parameter {parameter.name!r}")
+    for optimizer in optimizers_of(network):
+        found.update(optimizer_records(optimizer, integrated=integrated, choose=choose))
+    return found
+
+
+def optimizer_records(
+    optimizer: Optimizer, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
+) -> dict[str, TensorRecord]:
+    """{name: record} of an optimizer's states and scalars. Arguments as of `network_records`; the parameters themselves
+    are not among them.
+
+    States that one rank alone holds (weight grouping): whole on every rank if integrated; else in the records of that
+    rank only.
+    """
+    found, rank = {}, _rank()
+    for parameter in optimizer.parameters:
+        name, shape = parameter.name, parameter.full_shape
+        held = optimizer.state_layouts.get(name) or parameter.layout
+        layout = whole(len(shape)) if integrated or held is None else held
+        if not is_cut(layout):
+            layout = whole(len(shape))
+        owners = {} if integrated else optimizer.state_owners
+        for state, array in optimizer.take_states({name: (shape, layout)}, rank, owners).get(name, {}).items():
+            found[f"{state}.{name}"] = TensorRecord(array, shape, layout if is_cut(layout) else None, rank)
+    found.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
+    return {name: record for name, record in found.items() if choose is None or choose(name)}
+
+
+def optimizer_values(optimizer: Optimizer) -> dict[str, np.ndarray]:
+    """{name: array} of an optimizer's states, as this process holds them, and scalars."""
+    return {name: record.array for name, record in optimizer_records(optimizer, integrated=False).items()}
+
+
+def optimizer_names(optimizer: Optimizer) -> set[str]:
+    """Names of all states and scalars, without looking at one."""
+    states = {f"{kind}.{p.name}" for p in optimizer.parameters for kind in _kinds(optimizer, p)}
+    return states | _scalars(optimizer).keys()
+
+
+def _kinds(optimizer: Optimizer, parameter: Parameter) -> tuple[str, ...]:
+    return tuple(optimizer.initial_state(np.empty((0,), parameter.dtype)))
+
+
+def _scalars(optimizer: Optimizer) -> dict[str, np.ndarray]:
+    """{name: 0-d array}: rates that are numbers, what all parameters share, the loss scaler's values, the steps
+    taken.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, rate in _constant_rates(optimizer).items():
+        found[name] = np.asarray(rate, np.float64)
+    for i, dtype in enumerate(_dtypes(optimizer)):
+        # each dtype has its own: a power of beta2 rounds differently in float16
+        found.update(
+            {
+                name if not i else f"{name}.{dtype}": np.asarray(value)
+                for name, value in optimizer.shared_state(dtype).items()
+            }
+        )
+    if optimizer.loss_scaler is not None:
+        found.update(
+            {name: np.asarray(value, np.float32) for name, value in optimizer.loss_scaler.scalar_state().items()}
+        )
+    found[GLOBAL_STEP] = np.asarray(optimizer.global_step, np.int64)
+    return found
+
+
+def _constant_rates(optimizer: Optimizer) -> dict[str, float]:
+    return {name: rate for name, rate in optimizer.rates(0).items() if not optimizer.has_schedule}
+
+
+def _dtypes(optimizer: Optimizer) -> list[np.dtype]:
+    return list(dict.fromkeys(p.dtype for p in optimizer.parameters))
+
+
+# ---- from records ----
+
+Change = Callable[[], None]
+
+
+def load_records(
+    target: Cell | Optimizer, records: Mapping[str, TensorRecord], *, strict: bool = False
+) -> tuple[list[str], list[str]]:
+    """Load what fits by name into a network (and the optimizers it holds) or an optimizer: (names not loaded, records
+    not used).
+
+    strict  False: floats and ints are cast to the dtype they are loaded into, and if the names differ by what stands
+            before them ("network.fc.weight" for "fc.weight"), the rest of the name counts
+
+    Raises CheckpointError (also a RuntimeError), and changes nothing, if a shape or dtype does not fit.
+    """
+    used: set[str] = set()
+    not_loaded: list[str] = []
+    changes: list[Change] = []
+    if isinstance(target, Cell):
+        parameters = {p.name: p for p in target.get_parameters()}
+        by_name = _matched(list(parameters), records, strict)
+        for name, parameter in parameters.items():
+            if name in by_name:
+                changes.append(_parameter_change(parameter, records[by_name[name]], strict))
+                used.add(by_name[name])
+            else:
+                not_loaded.append(name)
+    for optimizer in [target] if isinstance(target, Optimizer) else optimizers_of(target):
+        missing, found, change = _optimizer_change(optimizer, records, strict)
+        not_loaded += missing
+        used |= found
+        changes.append(change)
+    for change in changes:
+        change()
+    return not_loaded, [name for name in records if name not in used]
+
+
+def load_optimizer_values(optimizer: Optimizer, values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Load states and scalars by name: (names not loaded, values not used).
+
+    values  {name: TensorRecord, Parameter, Tensor, array or number}, as `optimizer_values` gives them
+
+    Raises CheckpointError, and changes nothing, if a shape or dtype does not fit.
+    """
+    records = {
+        n: v if isinstance(v, TensorRecord) else record_of(v, where=f"load_optimizer_values, {n!r}")
+        for n, v in values.items()
+    }
+    return load_records(optimizer, records)
+
+
+def _matched(names: list[str], records: Mapping[str, TensorRecord], strict: bool) -> dict[str, str]:
+    """{name in the network: name of its record}. What no record is named like takes, if not strict, the one prefix
+    under which most are found.
+    """
+    found = {name: name for name in names if name in records}
+    rest = [name for name in names if name not in records]
+    if strict or not rest:
+        return found
+    prefixes: dict[str, int] = {}
+    for name in rest:
+        for other in records:
+            # a whole word of the path, and never an optimizer state, which has the shape of the parameter and would be
+            # taken for it in silence
+            if other.endswith(f".{name}") and parameter_of_state(other) is None:
+                prefix = other[: -len(name)]
+                prefixes[prefix] = prefixes.get(prefix, 0) + 1
+    if prefixes:
+        best = max(prefixes, key=lambda prefix: (prefixes[prefix], -len(prefix)))
+        found.update({name: best + name for name in rest if best + name in records})
+    return found
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, strict: bool, where: str) -> np.ndarray:
+    if array.dtype == dtype:
+        return array
+    what = f"its dtype is {array.dtype}"
+    if strict:
+        raise CheckpointError(what, where=where, allowed=f"{dtype}, as strict_load=True asks for")
+    kinds = "f" if dtype.kind == "f" else "iu"
+    if array.dtype.kind not in kinds or dtype.kind not in kinds:
+        raise CheckpointError(what, where=where, allowed=f"{dtype}, or another dtype of that kind")
+    with np.errstate(over="ignore"):  # a float too large for float16 becomes inf, as any cast of it does
+        made = array.astype(dtype)
+    if kinds == "iu" and not np.array_equal(made, array):
+        raise CheckpointError(f"{what}, with numbers that do not fit into {dtype}", where=where)
+    return made
+
+
+def _placed(
+    record: TensorRecord, shape: tuple[int, ...], layout: TensorLayout | None, where: str
+) -> tuple[np.ndarray, TensorLayout | None]:
+    """(what this rank is to hold of a tensor of `shape`, in which layout), from a record; `layout`: how it is held
+    now.
+    """
+    world = current_world()
+    if not record.is_whole:
+        if record.global_shape != shape:
+            raise CheckpointError(
+                f"it is a slice of a tensor of shape {record.global_shape}", where=where, allowed=f"Shape {shape}"
+            )
+        given = "this process is not a rank" if world is None else f"this is rank {world.rank} of {world.world_size}"
+        if world is None or (world.rank, world.world_size) != (record.rank, record.layout.device_num):
+            what = f"it is the slice of rank {record.rank} of {record.layout.device_num}, and {given}"
+            hint = (
+                "Give all files of the save to load_distributed_checkpoint, which gathers the slices and re-slices them"
+            )
+            raise CheckpointError(what, where=where, allowed="A whole tensor, or this rank's own slice", hint=hint)
+        return record.array, record.layout
+    array = record.array
+    if array.shape != shape and {array.shape, shape} == {(), (1,)}:
+        array = array.reshape(shape)  # MindSpore keeps its scalars in either form
+    if array.shape == shape:
+        if not is_cut(layout):
+            return array, None
+        if world is None or world.world_size != layout.device_num:
+            what = f"it would have to be split for {layout.device_num} ranks, and this process is not one of them"
+            raise CheckpointError(
+                what, where=where, hint="Load it in the run that compiled the network, or before it is compiled"
+            )
+        return cut(array, layout, world.rank), layout
+    if is_cut(layout) and array.shape == layout.slice_shape(shape):
+        return array, layout
+    allowed = f"Shape {shape}" + (
+        f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_cut(layout) else ""
+    )
+    raise CheckpointError(f"it has shape {array.shape}", where=where, allowed=allowed)
+
+
+def _parameter_change(parameter: Parameter, record: TensorRecord, strict: bool) -> Change:
+    where = f"parameter {parameter.name!r}"
+    array, layout = _placed(record, parameter.full_shape, parameter.layout, where)
+    array = _cast(array, parameter.dtype, strict, where)
+    if layout is None:
+        return lambda: parameter.set_data(array)
+    return lambda: parameter.hold(np.array(array, order="C"), layout)
+
+
+def _optimizer_change(
+    optimizer: Optimizer, records: Mapping[str, TensorRecord], strict: bool
+) -> tuple[list[str], set[str], Change]:
+    """(names not found, records used, what to do)."""
+    missing, used = [], set()
+    states: dict[str, dict[str, np.ndarray]] = {}
+    layouts: dict[str, TensorLayout | None] = {}
+    for parameter in optimizer.parameters:
+        name, shape = parameter.name, parameter.full_shape
+        held = optimizer.state_layouts.get(name)
+        kinds = _kinds(optimizer, parameter)
+        given = {kind: f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" in records}
+        missing += [f"{kind}.{name}" for kind in kinds if kind not in given]
+        used |= set(given.values())
+        if len(given) < len(kinds):
+            if given:
+                what = f"{', '.join(given.values())} without {', '.join(k for k in kinds if k not in given)}"
+                raise CheckpointError(
+                    what, where=f"states of parameter {name!r}", allowed="All states of a parameter, or none"
+                )
+            continue
+        placed = {kind: _placed(records[full], shape, held, f"state {full!r}") for kind, full in given.items()}
+        if len({layout for _, layout in placed.values()}) > 1:
+            what = (
+                f"its states lie differently: {', '.join(f'{kind}: {layout}' for kind, (_, layout) in placed.items())}"
+            )
+            raise CheckpointError(what, where=f"states of parameter {name!r}")
+        if placed:
+            states[name] = {
+                kind: np.array(_cast(a, parameter.dtype, strict, f"state {given[kind]!r}"), order="C")
+                for kind, (a, _) in placed.items()
+            }
+            layouts[name] = next(iter(placed.values()))[1]
+    shared: dict[np.dtype, dict[str, np.ndarray]] = {}
+    numbers = _scalars(optimizer)
+    for name, old in numbers.items():
+        if name not in records:
+            missing.append(name)
+            continue
+        array, _ = _placed(records[name], (), None, f"scalar {name!r}")
+        numbers[name] = _cast(array, old.dtype, False, f"scalar {name!r}")
+        used.add(name)
+    for i, dtype in enumerate(_dtypes(optimizer)):
+        shared[dtype] = {name: numbers[name if not i else f"{name}.{dtype}"] for name in optimizer.shared_state(dtype)}
+    rates = {name: float(numbers[name]) for name in _constant_rates(optimizer)}
+    for name, rate in rates.items():
+        if not 0 <= rate < math.inf:
+            raise CheckpointError(
+                f"it is {rate}", where=f"scalar {name!r}", allowed="A learning rate: a finite number, at least 0"
+            )
+
+    def change() -> None:
+        # what another rank alone holds stays where it is
+        untouched = {
+            p.name: p for p in optimizer.parameters if p.name not in states and p.name not in optimizer.state_owners
+        }
+        # a parameter without states in the checkpoint keeps those it has, or starts with those of the first step
+        kept_layouts = {n: optimizer.state_layouts.get(n) or whole(len(p.full_shape)) for n, p in untouched.items()}
+        kept = {
+            n: optimizer.take_states({n: (p.full_shape, kept_layouts[n])}, _rank()).get(n, {})
+            for n, p in untouched.items()
+        }
+        optimizer.keep_states({**kept, **states}, {**kept_layouts, **layouts}, shared)
+        optimizer.global_step = int(numbers[GLOBAL_STEP])
+        for name, rate in rates.items():
+            optimizer.set_rate(name, rate)
+        if optimizer.loss_scaler is not None:
+            optimizer.loss_scaler.take({name: numbers[name] for name in optimizer.loss_scaler.scalar_state()})
+
+    return missing, used, change

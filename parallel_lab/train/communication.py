@@ -1,0 +1,251 @@
+"""MindSpore's communication functions: `init`, ranks, groups.
+
+    from parallel_lab.train.communication import init, get_rank, get_group_size
+
+    init()
+    print(get_rank(), "of", get_group_size())
+
+`init` connects this process with the other ranks, however they were started (processes/world/world.py lists the ways).
+Names, arguments and exception classes:
+MindSpore, mindspore.communication; texts are ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..base import hooks
+from ..base.checks import Errors, checked, choice, instance, integer, text
+from ..base.errors import WorldArgumentError, WorldError, WorldTypeError, shorten
+from ..processes.world.connect import connect, ways_to_start
+from ..processes.world.world import BACKENDS, WORLD_GROUPS, World
+
+__all__ = [
+    "HCCL_WORLD_COMM_GROUP",
+    "MCCL_WORLD_COMM_GROUP",
+    "NCCL_WORLD_COMM_GROUP",
+    "GlobalComm",
+    "create_group",
+    "destroy_group",
+    "get_group_rank_from_world_rank",
+    "get_group_size",
+    "get_local_rank",
+    "get_local_rank_size",
+    "get_process_group_ranks",
+    "get_rank",
+    "get_world_rank_from_group_rank",
+    "init",
+    "release",
+]
+
+HCCL_WORLD_COMM_GROUP = WORLD_GROUPS["hccl"]
+NCCL_WORLD_COMM_GROUP = WORLD_GROUPS["nccl"]
+MCCL_WORLD_COMM_GROUP = WORLD_GROUPS["mccl"]
+WORLD = Errors(WorldTypeError, WorldArgumentError)
+RANK = integer(kinds=int)
+LONGEST_NAME = 127  # characters of a group name; MindSpore, create_group
+
+
+class _LiveNames(type):
+    """Reads the names from the world of this process, so that there is no second place that could disagree with it."""
+
+    @property
+    def BACKEND(cls) -> str:
+        """ "hccl", "nccl" or "mccl"; "" before `init`."""
+        world = hooks.current_world()
+        return world.library if world else ""
+
+    @property
+    def WORLD_COMM_GROUP(cls) -> str:
+        """The name of the group of all ranks."""
+        world = hooks.current_world()
+        return WORLD_GROUPS[world.library if world else "hccl"]
+
+    @property
+    def INITED(cls) -> bool:
+        """True between `init` and `release`."""
+        return hooks.current_world() is not None
+
+
+class GlobalComm(metaclass=_LiveNames):
+    """What the communication of this process is called: BACKEND, WORLD_COMM_GROUP, INITED. Read-only."""
+
+
+@checked("", WORLD, backend_name=choice(*BACKENDS) | None)
+def init(backend_name: str | None = None) -> None:
+    """Connect this process with the other ranks. A second call does nothing.
+
+    backend_name   "hccl", "nccl" or "mccl": only the name of the group of all ranks, all of them run on this machine's
+                   processors; "mpi": through MPI, whoever started the processes; None: as the launcher says, with
+                   "hccl" for the name
+
+    The ranks meet here for the first time: a rank that does not call `init` keeps the others waiting, and the time
+    limit names it. Rank 0's seed (`set_seed`) becomes every rank's.
+
+    Raises WorldTypeError (a TypeError) for a name that is no string, WorldArgumentError (a ValueError) for one that is
+    not known, WorldError (a RuntimeError) where no launcher started this process.
+    """
+    if hooks.current_world() is None:
+        connect(backend_name)
+        # Cells that are called from now on may have to run compiled; a process that is no rank need not load the
+        # compiler
+        from .run_cell import run_cell
+
+        hooks.set_cell_runner(run_cell)
+
+
+def release() -> None:
+    """Leave the world; at exit this happens by itself. Raises WorldError before `init`."""
+    _world("release").close()
+
+
+def get_rank(group: str | None = None) -> int:
+    """This process's number in `group` (its name; default: all ranks).
+
+    Raises WorldError (a RuntimeError) before `init`, WorldTypeError for a group that is no string, WorldArgumentError
+    for one that is not there or does not hold this rank.
+    """
+    return _place(_world("get_rank"), "get_rank", group)
+
+
+def get_group_size(group: str | None = None) -> int:
+    """How many ranks `group` has (default: all). Errors as `get_rank`."""
+    return len(_members(_world("get_group_size"), "get_group_size", group))
+
+
+def get_local_rank(group: str | None = None) -> int:
+    """This process's number among the ranks of `group` on its host. Errors as `get_rank`."""
+    world = _world("get_local_rank")
+    members = _members(world, "get_local_rank", group)
+    return world.local_rank if len(members) == world.world_size else _place(world, "get_local_rank", group)
+
+
+def get_local_rank_size(group: str | None = None) -> int:
+    """How many ranks of `group` this host has. Errors as `get_rank`."""
+    world = _world("get_local_rank_size")
+    members = _members(world, "get_local_rank_size", group)
+    return world.local_size if len(members) == world.world_size else len(members)
+
+
+def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
+    """The number in the world of the rank that has number `group_rank_id` in `group`. Errors as `get_rank`, also for a
+    number out of range.
+    """
+    where = "get_world_rank_from_group_rank"
+    members = _members(_world(where), where, group, needed=True)
+    RANK(where, "group_rank_id", group_rank_id, WORLD)
+    if not 0 <= group_rank_id < len(members):
+        raise WorldArgumentError(
+            f"group_rank_id={group_rank_id}", where=where, allowed=f"0 to {len(members) - 1}: {group!r} has {members}"
+        )
+    return members[group_rank_id]
+
+
+def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
+    """The number in `group` of the rank that has number `world_rank_id` in the world. Errors as `get_rank`, also for a
+    rank outside the group.
+    """
+    where = "get_group_rank_from_world_rank"
+    members = _members(_world(where), where, group, needed=True)
+    RANK(where, "world_rank_id", world_rank_id, WORLD)
+    if world_rank_id not in members:
+        raise WorldArgumentError(
+            f"world_rank_id={world_rank_id} is not in group {group!r}", where=where, allowed=f"Its ranks: {members}"
+        )
+    return members.index(world_rank_id)
+
+
+def get_process_group_ranks(group: str | None = None) -> list[int]:
+    """The world's numbers of the ranks of `group` (default: all), ascending. Errors as `get_rank`."""
+    return list(_members(_world("get_process_group_ranks"), "get_process_group_ranks", group))
+
+
+def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
+    """Give the ranks `rank_ids` a name by which operators and `get_rank` find them. Ranks outside may call it too;
+    nobody waits for anybody.
+
+    group      1 to 127 characters, not the name of a group with other ranks
+    rank_ids   ascending ints, each once
+    options    None: the options MindSpore takes here tune its own libraries
+
+    Raises WorldError (a RuntimeError) before `init`, WorldTypeError (a TypeError), WorldArgumentError (a ValueError).
+    """
+    where = "create_group"
+    world = _world(where)
+    text(where, "group", group, WORLD)
+    instance(list, "A list of ints, such as [0, 1]")(where, "rank_ids", rank_ids, WORLD)
+    if not 0 < len(group) <= LONGEST_NAME:
+        raise WorldArgumentError(
+            f"the name {shorten(group)} has {len(group)} characters", where=where, allowed=f"1 to {LONGEST_NAME}"
+        )
+    if options is not None:
+        raise WorldArgumentError(
+            f"options={shorten(options)}", where=where, allowed="None: there is no library here to tune"
+        )
+    for rank in rank_ids:
+        RANK(where, "a rank of rank_ids", rank, WORLD)
+    outside = [rank for rank in rank_ids if not 0 <= rank < world.world_size]
+    if not rank_ids or outside:
+        raise WorldArgumentError(
+            f"rank_ids={shorten(rank_ids)}",
+            where=where,
+            allowed=f"At least one of the ranks 0 to {world.world_size - 1}",
+        )
+    if sorted(set(rank_ids)) != rank_ids:
+        what = (
+            f"rank_ids={shorten(rank_ids)} "
+            f"{'names a rank twice' if len(set(rank_ids)) < len(rank_ids) else 'is not ascending'}"
+        )
+        raise WorldArgumentError(what, where=where, allowed=f"Each rank once, ascending: {sorted(set(rank_ids))}")
+    if world.groups.get(group, tuple(rank_ids)) != tuple(rank_ids):
+        what = f"group {group!r} already exists, with the ranks {list(world.groups[group])}"
+        raise WorldArgumentError(what, where=where, hint="Take another name, or destroy_group first")
+    world.groups[group] = tuple(rank_ids)
+
+
+def destroy_group(group: str) -> None:
+    """Forget a group that `create_group` made. Errors as `get_rank`; the group of all ranks cannot be destroyed
+    (WorldArgumentError).
+    """
+    world = _world("destroy_group")
+    _members(world, "destroy_group", group, needed=True)
+    if group in WORLD_GROUPS.values():
+        raise WorldArgumentError(
+            f"{group!r} is the group of all ranks", where="destroy_group", hint="release() leaves the world"
+        )
+    del world.groups[group]
+
+
+# ---- helpers ----
+
+
+def _world(where: str) -> World:
+    world = hooks.current_world()
+    if world is None:
+        from ..processes.shm.attach import launched_place
+
+        raise WorldError(
+            "the communication is not initialised in this process",
+            where=where,
+            allowed="Call init() first",
+            hint="" if launched_place() else ways_to_start(),  # a launcher has started the ranks already
+        )
+    return world
+
+
+def _members(world: World, where: str, group: str | None, *, needed: bool = False) -> tuple[int, ...]:
+    if not isinstance(group, str) and (needed or group is not None):
+        raise WorldTypeError(f"group={shorten(group)}", where=where, allowed="The name of a group, a str")
+    try:
+        return world.group(group)
+    except WorldArgumentError as error:
+        raise WorldArgumentError(f"{where}: {error}") from None
+
+
+def _place(world: World, where: str, group: str | None) -> int:
+    members = _members(world, where, group)
+    if world.rank not in members:
+        raise WorldArgumentError(
+            f"rank {world.rank} is not in group {group!r}, whose ranks are {list(members)}", where=where
+        )
+    return members.index(world.rank)

@@ -1,0 +1,76 @@
+"""Checks of arguments shared by datasets and transforms, in the form of `base/checks.py`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import INT_LIMIT, Check, integer
+from ...base.errors import DatasetError, shorten
+from ...nn.tensor.tensor import Tensor
+
+
+def at_least(low: int) -> Check:
+    """An int, at least `low`, and at most what MindSpore's datasets take."""
+    return integer(low, INT_LIMIT)
+
+
+def _read_names(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else list(value) if isinstance(value, Sequence) else None
+    if names is None or not all(isinstance(column, str) for column in names):
+        raise TypeError
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise ValueError("At least one name, none empty, none twice")
+    return tuple(names)
+
+
+def _read_dtype(value: Any) -> np.dtype:
+    if value is not None:  # numpy takes None for float64; nobody who passes None means that
+        with contextlib.suppress(TypeError):
+            return np.dtype(value)
+    raise TypeError
+
+
+NAMES = Check("A column name or a list of column names", _read_names)
+DTYPE = Check("A dtype or its name, such as 'int32'", _read_dtype)
+
+
+def member(choices: type[Enum]) -> Check:
+    """A member of the enum `choices`, or the member of that name in any case."""
+
+    def read(value: Any) -> Enum:
+        if isinstance(value, choices):
+            return value
+        if not isinstance(value, str):
+            raise TypeError
+        if value.upper() not in choices.__members__:
+            raise ValueError
+        return choices[value.upper()]
+
+    return Check(f"One of {', '.join(f'{choices.__name__}.{name}' for name in choices.__members__)}", read)
+
+
+def check_workers(where: str, num_parallel_workers: Any) -> None:
+    """A number of MindSpore's worker threads, without effect here: None, or an int, at least 1."""
+    if num_parallel_workers is not None:
+        at_least(1)(where, "num_parallel_workers", num_parallel_workers)
+
+
+def as_value(value: Any, column: str, where: str) -> np.ndarray:
+    """What a source or an operation gave for one column, as an array. Raises DatasetError for what is no array of
+    numbers or text.
+    """
+    if isinstance(value, Tensor):
+        return value.asnumpy()
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "biufUS":
+        what = f"column {column!r} got {shorten(value)}"
+        raise DatasetError(what, where=where, allowed="Numbers, text, arrays or Tensors in a rectangular shape")
+    return array

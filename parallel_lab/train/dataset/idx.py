@@ -1,0 +1,195 @@
+"""IDX files, the format of MNIST: `read_idx`, `write_idx`.
+
+    bytes 0-1   zero
+    byte 2      element type (0x08 is uint8, ...)
+    byte 3      number of dims
+    then        one big-endian uint32 per dim, then the elements, row-major, big-endian
+
+Format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats". A file is checked before it is
+believed: the declared size is compared with the real one before memory is asked for, and a `.gz` file may not unpack to
+more than it declares.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels-idx1-ubyte.gz"
+    >>> write_idx(path, np.array([5, 0, 4], np.uint8))
+    >>> read_idx(path)
+    array([5, 0, 4], dtype=uint8)
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ...base.errors import DataFileError, ShapeError
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_CODES = {np.dtype(name).newbyteorder("="): code for code, name in _TYPES.items()}
+_GZIP_MAGIC = b"\x1f\x8b"
+_DEFLATE_RATIO = (
+    1032  # most bytes that one byte of deflate can unpack to (zlib technical details, "Maximum Compression Factor")
+)
+_CHUNK_BYTES = 1 << 20
+_MAX_DIMS = 32  # what every numpy can hold
+_MAX_SIZE_BYTES = 1 << 31  # 2 GiB: forty times MNIST; more needs an explicit max_size_bytes
+
+
+def _fault(path: Path, offset: int, expected: str, found: str, hint: str = "") -> DataFileError:
+    return DataFileError(f"at byte {offset}: expected {expected}, found {found}", where=str(path), hint=hint)
+
+
+def _read_header(path: Path, stream: BinaryIO) -> tuple[np.dtype, tuple[int, ...], int]:
+    """Element type, shape, and length of the header in bytes."""
+    magic = _read_up_to(stream, 4)
+    if len(magic) < 4:
+        raise _fault(
+            path, len(magic), "the 4 bytes of an IDX magic number", f"the end of the file after {len(magic)} bytes"
+        )
+    if magic[:2] != b"\0\0":
+        raise _fault(
+            path, 0, "an IDX magic number (two zero bytes first)", f"0x{magic.hex()}", "This is not an IDX file"
+        )
+    if magic[2] not in _TYPES:
+        raise _fault(
+            path, 2, "an element type of " + ", ".join(f"0x{code:02x}" for code in _TYPES), f"0x{magic[2]:02x}"
+        )
+    dims = magic[3]
+    if not 1 <= dims <= _MAX_DIMS:
+        raise _fault(path, 3, f"1 to {_MAX_DIMS} dims", str(dims))
+    sizes = _read_up_to(stream, 4 * dims)
+    if len(sizes) < 4 * dims:
+        raise _fault(
+            path,
+            4 + len(sizes),
+            f"{dims} sizes of 4 bytes",
+            f"the end of the file after {len(sizes)} of {4 * dims} bytes",
+        )
+    shape = tuple(int.from_bytes(sizes[4 * i : 4 * i + 4], "big") for i in range(dims))
+    return np.dtype(_TYPES[magic[2]]), shape, 4 + 4 * dims
+
+
+def _read_up_to(stream: BinaryIO, size_bytes: int) -> bytearray:
+    """At most `size_bytes` bytes; the buffer grows with what really arrives, never with what was promised."""
+    found = bytearray()
+    while len(found) < size_bytes:
+        part = stream.read(min(_CHUNK_BYTES, size_bytes - len(found)))
+        if not part:
+            break
+        found += part
+    return found
+
+
+def _read(path: Path, stream: BinaryIO, file_bytes: int, packed: bool, max_size_bytes: int) -> np.ndarray:
+    dtype, shape, header_bytes = _read_header(path, stream)
+    size_bytes = math.prod(shape) * dtype.itemsize  # Python ints: cannot overflow
+    declared = f"{size_bytes:,} bytes of data (shape {shape}, {dtype.name})"
+    if size_bytes > max_size_bytes:
+        raise _fault(
+            path,
+            4,
+            f"at most {max_size_bytes:,} bytes of data",
+            declared,
+            "If the file is right, pass a larger max_size_bytes",
+        )
+    if packed:
+        possible = file_bytes * _DEFLATE_RATIO
+        if size_bytes > possible:
+            raise _fault(
+                path,
+                4,
+                declared,
+                f"a gzip file of {file_bytes:,} bytes, which cannot unpack to more than {possible:,}",
+                "The file is truncated or damaged",
+            )
+    elif size_bytes > file_bytes - header_bytes:
+        raise _fault(
+            path,
+            file_bytes,
+            declared,
+            f"the end of the file after {file_bytes - header_bytes:,} bytes of data",
+            "The file is truncated",
+        )
+    data = _read_up_to(stream, size_bytes)
+    if len(data) < size_bytes:
+        raise _fault(
+            path,
+            header_bytes + len(data),
+            declared,
+            f"the end of the file after {len(data):,} bytes of data",
+            "The file is truncated",
+        )
+    if stream.read(1):
+        raise _fault(
+            path,
+            header_bytes + size_bytes,
+            f"the end of the file after {declared}",
+            "more bytes",
+            "The sizes in the header do not fit the file",
+        )
+    return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def read_idx(path: str | os.PathLike, *, max_size_bytes: int = _MAX_SIZE_BYTES) -> np.ndarray:
+    """The array in an IDX file, plain or gzipped (told from its first bytes, not from its name), in this machine's byte
+    order.
+
+    max_size_bytes  refuse files that declare more data than this
+
+    Raises DataFileError, naming file, offset, what was expected and what was found: a missing file, a wrong magic
+    number, a file cut short, extra bytes, damaged gzip data. No file makes it take more memory than its own size
+    allows.
+    """
+    path = Path(path)
+    try:
+        file_bytes = path.stat().st_size
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == _GZIP_MAGIC
+            plain.seek(0)
+            if not packed:
+                return _read(path, plain, file_bytes, packed, max_size_bytes)
+            with gzip.GzipFile(fileobj=plain, mode="rb") as stream:
+                try:
+                    return _read(path, stream, file_bytes, packed, max_size_bytes)
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    offset = plain.tell()
+                    raise _fault(
+                        path,
+                        offset,
+                        "whole gzip data (offset within the .gz file)",
+                        str(error),
+                        "The file is truncated or damaged",
+                    ) from error
+    except OSError as error:
+        raise DataFileError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
+    """Write `array` (1 or more dims; uint8, int8, int16, int32, float32 or float64) as an IDX file, gzipped if the name
+    ends in `.gz`.
+
+    The same array gives the same bytes: the gzip header carries no time and no name. Raises ShapeError for what IDX
+    cannot hold.
+    """
+    path, array = Path(path), np.asarray(array)
+    code = _CODES.get(array.dtype.newbyteorder("="))
+    if code is None:
+        raise ShapeError(
+            f"dtype {array.dtype} cannot be written as IDX",
+            where=str(path),
+            allowed=f"One of {', '.join(map(str, _CODES))}",
+        )
+    if not 1 <= array.ndim <= _MAX_DIMS or max(array.shape) >= 1 << 32:
+        raise ShapeError(
+            f"shape {array.shape} cannot be written as IDX",
+            where=str(path),
+            allowed=f"1 to {_MAX_DIMS} dims of less than 2**32",
+        )
+    header = bytes([0, 0, code, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    content = header + array.astype(_TYPES[code]).tobytes()
+    path.write_bytes(gzip.compress(content, compresslevel=9, mtime=0) if path.suffix == ".gz" else content)

@@ -1,0 +1,577 @@
+"""Data pipelines: a `Dataset` gives samples one by one; each method makes a longer pipeline, and nothing is read before
+someone iterates.
+
+    dataset = Cifar10Dataset(folder, num_shards=8, shard_id=rank)
+    dataset = dataset.map(TypeCast("int32"), "label").map([RandomCrop(32, 4), Rescale(1 / 255, 0), HWC2CHW()], "image")
+    for image, label in dataset.batch(32, drop_remainder=True):     # one pass over the data, as Tensors
+        ...
+
+**Which numbers are drawn.** Augmentations depend on (global seed, place among the random operations, epoch, sample
+index), orders on (global seed, place among the shuffles, epoch), and on nothing else: not on the rank, not on the
+number of ranks, not on what was drawn before. So all ranks see one order and each takes its share, and sample 17 is
+cropped the same way wherever it is read. The sample index counts in the whole data, before shuffling and sharding.
+
+**Which epoch it is.** A dataset counts the passes that ran to their end; the next pass is the next epoch, with another
+order. A pass that is left early does not count: looking at one batch changes nothing, and on one rank only it does no
+harm. To go on in the middle of an epoch keep one iterator (`create_tuple_iterator`). Another seed starts at epoch 0
+again, as does `set_epoch(0)`. The count lies in the object that is iterated:
+every rank builds its own pipeline.
+
+Names and defaults are MindSpore's (mindspore.dataset). Arguments for its worker threads and processes are taken and
+have no effect: rows are made in the calling process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.checks import checked, flag
+from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, shorten
+from ...base.seeds import get_dataset_seed as get_seed
+from ...nn.tensor.tensor import Tensor
+from .checks import NAMES, as_value, at_least, check_workers
+from .transforms import RandomTransform, Transform, apply_operations, keyed_generator, operation_name, operations_of
+
+
+class Row(NamedTuple):
+    """One sample, or one batch, on its way.
+
+    key     (epoch, sample index) of the sample; of a batch, the keys of its samples one after the other
+    values  one array per column
+    """
+
+    key: tuple[int, ...]
+    values: tuple[np.ndarray, ...]
+
+
+class Dataset:
+    """A pipeline that can be iterated and made longer. Sources are in `sources.py` and `images.py`; every method here
+    returns a new Dataset.
+    """
+
+    _parent: Dataset | None = None
+    _epoch = 0  # passes of this object that ran to their end
+    _epoch_seed: int | None = None  # the global seed they were drawn with
+
+    # ---- what a node is ----
+
+    def _columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._parent._columns()
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        """The rows of one epoch."""
+        raise NotImplementedError
+
+    def _size(self) -> int:
+        """Rows of one epoch."""
+        return self._parent._size()
+
+    def _sized(self) -> bool:
+        """Whether the source tells its length without being read."""
+        return self._parent._sized()
+
+    def _describe(self) -> str:
+        return type(self).__name__
+
+    def _count_nodes(self, kind: Callable[[Dataset], bool]) -> int:
+        """Nodes of one kind up to here. The place of a random map is the number of random maps before it, and that of a
+        shuffle the number of shuffles: a `project`, or a shuffle before a map, does not change what the map draws.
+        """
+        return kind(self) + (0 if self._parent is None else self._parent._count_nodes(kind))
+
+    # ---- longer pipelines ----
+
+    @checked("map", python_multiprocessing=flag)
+    def map(
+        self,
+        operations: Callable | Sequence[Callable],
+        input_columns: str | Sequence[str] | None = None,
+        output_columns: str | Sequence[str] | None = None,
+        column_order: str | Sequence[str] | None = None,
+        num_parallel_workers: int | None = None,
+        *,
+        python_multiprocessing: bool = False,
+    ) -> Dataset:
+        """Every row with some columns replaced by what `operations` make of them.
+
+        operations      a callable or a list, each given what the one before returned; a tuple is several columns
+        input_columns   what the first operation gets, one argument each; default: the first column
+        output_columns  names of the results; default: those of the inputs
+        column_order    the columns to go on with, in this order; default: all. As many results as inputs take their
+                        places; otherwise the results come first and the columns left over after them
+
+        Raises DatasetError for an unknown column, and while running when the number of results is not that of the
+        names.
+        """
+        check_workers("map", num_parallel_workers)
+        node = MapDataset(self, operations, input_columns, output_columns)
+        return node if column_order is None else node.project(column_order)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False, num_parallel_workers: int | None = None) -> Dataset:
+        """`batch_size` rows stacked to one: each column gains a first dim. The last batch may be smaller, or is left
+        out (`drop_remainder`).
+
+        Raises DatasetError while running when rows differ in shape or dtype.
+        """
+        check_workers("batch", num_parallel_workers)
+        return BatchDataset(self, batch_size, drop_remainder)
+
+    def shuffle(self, buffer_size: int) -> Dataset:
+        """Rows in random order, each drawn from the next `buffer_size` (at least 2); a buffer as long as the data
+        shuffles fully.
+
+        Every rank draws the same numbers, so shards of equal length are shuffled alike; which samples share a step then
+        depends on the number of ranks. The `shuffle=` of a source shuffles before sharding and does not have this
+        effect.
+        """
+        return ShuffleDataset(self, buffer_size)
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The data `count` times over (None or -1: without end), each time as the next epoch. get_dataset_size of an
+        endless one is that of once.
+        """
+        return RepeatDataset(self, count)
+
+    def take(self, count: int = -1) -> Dataset:
+        """The first `count` rows (-1: all)."""
+        return TakeDataset(self, count)
+
+    def skip(self, count: int) -> Dataset:
+        """All but the first `count` rows."""
+        return SkipDataset(self, count)
+
+    @checked("project", columns=NAMES)
+    def project(self, columns: str | Sequence[str]) -> Dataset:
+        """Only these columns, in this order. Raises DatasetError for an unknown one."""
+        return ProjectDataset(self, columns)
+
+    def rename(self, input_columns: str | Sequence[str], output_columns: str | Sequence[str]) -> Dataset:
+        """Other names for some columns. Raises DatasetError for an unknown one or a name that is there already."""
+        return RenameDataset(self, input_columns, output_columns)
+
+    def reset(self) -> None:
+        """Accepted for scripts that call it between epochs: every iteration over a dataset begins anew."""
+
+    # ---- what it holds ----
+
+    def get_dataset_size(self) -> int:
+        """Rows (after `batch`: steps) of one epoch. A source without a length is counted by reading it once."""
+        return self._size()
+
+    def get_batch_size(self) -> int:
+        """The `batch_size` of the last `batch`; 1 without one."""
+        return 1 if self._parent is None else self._parent.get_batch_size()
+
+    def get_repeat_count(self) -> int:
+        """How often the data are repeated in one epoch; -1: without end."""
+        return 1 if self._parent is None else self._parent.get_repeat_count()
+
+    def get_col_names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return list(self._columns())
+
+    def output_shapes(self) -> list[list[int]]:
+        """The shape of each column in the first row (which is read for it)."""
+        return [list(value.shape) for value in self._first().values]
+
+    def output_types(self) -> list[np.dtype]:
+        """The dtype of each column in the first row (which is read for it)."""
+        return [value.dtype for value in self._first().values]
+
+    def _first(self) -> Row:
+        for row in self._rows(get_seed(), 0):
+            return row
+        raise DatasetError("there are no rows", where=repr(self))
+
+    def __len__(self) -> int:
+        # list(dataset) asks for a length first: with a TypeError it goes on without, and a stream is not read twice
+        if not self._sized():
+            raise ArgumentTypeError(
+                "the source has no length", where=repr(self), hint="get_dataset_size() reads it once to count"
+            )
+        return self._size()
+
+    def __bool__(self) -> bool:
+        return True  # without it, `if dataset:` would read the data to count them
+
+    def __repr__(self) -> str:
+        return self._describe() if self._parent is None else f"{self._parent!r}.{self._describe()}"
+
+    # ---- iteration ----
+
+    def create_dict_iterator(self, num_epochs: int = -1, output_numpy: bool = False) -> DatasetIterator:
+        """An iterator over {column: value}; see DatasetIterator."""
+        return DatasetIterator(self, self._columns(), num_epochs, output_numpy, as_dict=True)
+
+    @checked("create_tuple_iterator", columns=NAMES | None)
+    def create_tuple_iterator(
+        self, columns: str | Sequence[str] | None = None, num_epochs: int = -1, output_numpy: bool = False
+    ) -> DatasetIterator:
+        """An iterator over tuples of `columns` (default: all); see DatasetIterator."""
+        columns = self._columns() if columns is None else columns
+        return DatasetIterator(self, columns, num_epochs, output_numpy, as_dict=False)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        """One epoch, as tuples of Tensors."""
+        it = self.create_tuple_iterator(num_epochs=1)
+        yield from it
+
+    @checked("set_epoch", epoch=at_least(0))
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is epoch `epoch` (from 0): its order and its augmentation, for instance after a checkpoint was
+        loaded.
+        """
+        self._epoch, self._epoch_seed = epoch, get_seed()
+
+    def _next_epoch(self, seed: int) -> int:
+        if seed != self._epoch_seed:
+            self._epoch, self._epoch_seed = 0, seed
+        return self._epoch
+
+    def _epoch_done(self, seed: int, epoch: int) -> None:
+        if seed == self._epoch_seed:
+            self._epoch = max(self._epoch, epoch + 1)
+
+    def _indices(self, where: str, columns: Sequence[str]) -> tuple[int, ...]:
+        """Positions of columns. Raises DatasetError for one that is not there."""
+        have = self._columns()
+        for name in columns:
+            if name not in have:
+                raise DatasetError(f"there is no column {name!r}", where=where, allowed=f"Columns: {', '.join(have)}")
+        return tuple(have.index(name) for name in columns)
+
+
+class DatasetIterator:
+    """Goes through a dataset epoch after epoch: each `for` loop over it is one epoch (or the rest of one that was left
+    early).
+
+    num_epochs    how many epochs may be read; -1: any number
+    output_numpy  numpy arrays instead of Tensors
+
+    Raises DatasetError (a RuntimeError) for a row beyond `num_epochs`.
+    """
+
+    @checked("iterator", num_epochs=at_least(-1), output_numpy=flag)
+    def __init__(
+        self, dataset: Dataset, columns: tuple[str, ...], num_epochs: int, output_numpy: bool, *, as_dict: bool
+    ) -> None:
+        self.num_epochs = num_epochs
+        if self.num_epochs == 0:
+            raise ArgumentError("num_epochs=0", where="iterator", allowed="At least 1, or -1 for any number")
+        self._output_numpy = output_numpy
+        self._dataset, self._columns, self._as_dict = dataset, columns, as_dict
+        self._indices = dataset._indices("iterator", columns)
+        self._finished = 0
+        self._rows: Iterator[Row] | None = None
+        self._running = (0, 0)  # seed and epoch of the rows
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._rows is None:
+            if self._finished == self.num_epochs:
+                what = f"all {self.num_epochs} epochs were read"
+                raise DatasetError(
+                    what, where="iterator", hint="Make a new iterator, or a larger num_epochs (-1: any number)"
+                )
+            seed = get_seed()
+            self._running = (seed, self._dataset._next_epoch(seed))
+            self._rows = self._dataset._rows(*self._running)
+        try:
+            row = next(self._rows)
+        except StopIteration:
+            self._rows = None
+            self._finished += 1
+            self._dataset._epoch_done(*self._running)
+            raise
+        except BaseException:
+            self._rows = (
+                None  # a generator that raised is at its end; asking again reads the epoch anew and raises again
+            )
+            raise
+        values = [row.values[i] if self._output_numpy else self._tensor(i, row.values[i]) for i in self._indices]
+        return dict(zip(self._columns, values, strict=True)) if self._as_dict else tuple(values)
+
+    def _tensor(self, i: int, value: np.ndarray) -> Tensor:
+        if value.dtype.kind not in "biuf":
+            name = self._dataset._columns()[i]
+            raise DatasetError(
+                f"column {name!r} holds {value.dtype}, no numbers",
+                where="iterator",
+                hint="Use output_numpy=True, or project()",
+            )
+        return Tensor(value)
+
+
+# ---- nodes ----
+
+
+class MapDataset(Dataset):
+    """See Dataset.map."""
+
+    @checked("map", input_columns=NAMES | None, output_columns=NAMES | None)
+    def __init__(self, parent: Dataset, operations: Any, input_columns: Any, output_columns: Any) -> None:
+        self._parent = parent
+        self._operations = operations_of("map", operations)
+        have = parent._columns()
+        inputs = have[:1] if input_columns is None else input_columns
+        self._inputs = parent._indices("map", inputs)
+        self._outputs = inputs if output_columns is None else output_columns
+        kept = [i for i in range(len(have)) if i not in self._inputs]
+        twice = sorted({have[i] for i in kept} & set(self._outputs))
+        if twice:
+            raise DatasetError(
+                f"output column {twice[0]!r} already exists", where="map", allowed=f"Columns: {', '.join(have)}"
+            )
+        # where each column of the result comes from: a result (>= 0) or a column that is kept (~i)
+        if len(self._outputs) == len(inputs):
+            place = {column: result for result, column in enumerate(self._inputs)}
+            self._order = [place.get(i, ~i) for i in range(len(have))]
+        else:
+            self._order = [*range(len(self._outputs)), *(~i for i in kept)]
+        self._names = tuple(self._outputs[i] if i >= 0 else have[~i] for i in self._order)
+        self._random = [isinstance(operation, RandomTransform) for operation in self._operations]
+        self._place = parent._count_nodes(lambda node: isinstance(node, MapDataset) and any(node._random))
+
+    def _columns(self) -> tuple[str, ...]:
+        return self._names
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        for key, values in self._parent._rows(seed, epoch):
+
+            def generator(i: int, key: tuple[int, ...] = key) -> np.random.Generator | None:
+                return (
+                    keyed_generator(seed, "map", self._place, sum(self._random[:i]), *key) if self._random[i] else None
+                )
+
+            try:
+                results = apply_operations(self._operations, tuple(values[i] for i in self._inputs), generator)
+            except Exception as error:
+                names = ", ".join(self._parent._columns()[i] for i in self._inputs)
+                error.add_note(f"(in {self!r}, column {names}, sample {key[1]} of epoch {key[0]})")
+                raise
+            if len(results) != len(self._outputs):
+                what = (
+                    f"the operations returned {len(results)} columns, output_columns names {len(self._outputs)} "
+                    f"({', '.join(self._outputs)})"
+                )
+                raise DatasetError(
+                    what, where=repr(self), hint="Give output_columns as many names as there are results"
+                )
+            arrays = [as_value(result, name, repr(self)) for result, name in zip(results, self._outputs, strict=True)]
+            if not isinstance(self._operations[-1], Transform):
+                arrays = [
+                    np.array(array) for array in arrays
+                ]  # a function may return the same array each time, or part of a table
+            yield Row(key, tuple(arrays[i] if i >= 0 else values[~i] for i in self._order))
+
+    def _describe(self) -> str:
+        return f"map({', '.join(operation_name(operation) for operation in self._operations)})"
+
+
+class BatchDataset(Dataset):
+    """See Dataset.batch."""
+
+    @checked("batch", batch_size=at_least(1), drop_remainder=flag)
+    def __init__(self, parent: Dataset, batch_size: int, drop_remainder: bool) -> None:
+        self._parent = parent
+        self._batch_size = batch_size
+        self._drop = drop_remainder
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        waiting: list[Row] = []
+        for row in self._parent._rows(seed, epoch):
+            waiting.append(row)
+            if len(waiting) == self._batch_size:
+                yield self._stack(waiting)
+                waiting = []
+        if waiting and not self._drop:
+            yield self._stack(waiting)
+
+    def _stack(self, rows: list[Row]) -> Row:
+        columns = []
+        for i, name in enumerate(self._columns()):
+            values = [row.values[i] for row in rows]
+            first = values[0]
+            for row, value in zip(rows, values, strict=True):
+                if value.shape != first.shape or value.dtype != first.dtype and first.dtype.kind not in "US":
+                    other = f"{value.dtype} {value.shape} in sample {row.key[1]}"
+                    what = f"column {name!r} is {first.dtype} {first.shape} in sample {rows[0].key[1]}, but {other}"
+                    raise DatasetError(
+                        what,
+                        where=repr(self),
+                        allowed="Rows of one batch have one shape and dtype",
+                        hint="map() them first",
+                    )
+            columns.append(np.stack(values))
+        return Row(tuple(number for row in rows for number in row.key), tuple(columns))
+
+    def _size(self) -> int:
+        size = self._parent._size()
+        return size // self._batch_size if self._drop else -(-size // self._batch_size)
+
+    def get_batch_size(self) -> int:
+        return self._batch_size
+
+    def _describe(self) -> str:
+        return f"batch({self._batch_size})"
+
+
+class ShuffleDataset(Dataset):
+    """See Dataset.shuffle."""
+
+    @checked("shuffle", buffer_size=at_least(2))
+    def __init__(self, parent: Dataset, buffer_size: int) -> None:
+        self._parent, self._place = parent, parent._count_nodes(lambda node: isinstance(node, ShuffleDataset))
+        self._buffer_size = buffer_size
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        rng = keyed_generator(seed, "shuffle", self._place, epoch)
+        buffer: list[Row] = []
+        for row in self._parent._rows(seed, epoch):
+            if len(buffer) < self._buffer_size:
+                buffer.append(row)
+                continue
+            place = int(rng.integers(self._buffer_size))
+            yield buffer[place]
+            buffer[place] = row
+        for place in rng.permutation(len(buffer)):
+            yield buffer[place]
+
+    def _describe(self) -> str:
+        return f"shuffle({self._buffer_size})"
+
+
+class RepeatDataset(Dataset):
+    """See Dataset.repeat."""
+
+    @checked("repeat", count=at_least(-1) | None)
+    def __init__(self, parent: Dataset, count: int | None) -> None:
+        self._parent = parent
+        self._count = -1 if count is None else count
+        if self._count == 0:
+            raise ArgumentError("count=0", where="repeat", allowed="At least 1, or -1 (None) for without end")
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        if self._count > 0:
+            for inner in range(epoch * self._count, (epoch + 1) * self._count):
+                yield from self._parent._rows(seed, inner)
+            return
+        while True:
+            empty = True
+            for row in self._parent._rows(seed, epoch):
+                empty = False
+                yield row
+            if empty:
+                raise DatasetError("there are no rows to repeat", where=repr(self))
+            epoch += 1
+
+    def _size(self) -> int:
+        return self._parent._size() * max(self._count, 1)
+
+    def get_repeat_count(self) -> int:
+        inner = self._parent.get_repeat_count()
+        return -1 if -1 in (inner, self._count) else inner * self._count
+
+    def _describe(self) -> str:
+        return f"repeat({'' if self._count == -1 else self._count})"
+
+
+class TakeDataset(Dataset):
+    """See Dataset.take."""
+
+    @checked("take", count=at_least(-1))
+    def __init__(self, parent: Dataset, count: int) -> None:
+        self._parent = parent
+        self._count = count
+        if self._count == 0:
+            raise ArgumentError("count=0", where="take", allowed="At least 1, or -1 for all")
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        left = self._count
+        for row in self._parent._rows(seed, epoch):
+            yield row
+            left -= 1
+            if left == 0:
+                return
+
+    def _size(self) -> int:
+        size = self._parent._size()
+        return size if self._count == -1 else min(size, self._count)
+
+    def _describe(self) -> str:
+        return f"take({self._count})"
+
+
+class SkipDataset(Dataset):
+    """See Dataset.skip."""
+
+    @checked("skip", count=at_least(0))
+    def __init__(self, parent: Dataset, count: int) -> None:
+        self._parent = parent
+        self._count = count
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        for i, row in enumerate(self._parent._rows(seed, epoch)):
+            if i >= self._count:
+                yield row
+
+    def _size(self) -> int:
+        return max(0, self._parent._size() - self._count)
+
+    def _describe(self) -> str:
+        return f"skip({self._count})"
+
+
+class ProjectDataset(Dataset):
+    """See Dataset.project."""
+
+    def __init__(self, parent: Dataset, columns: tuple[str, ...]) -> None:
+        self._parent = parent
+        self._names, self._taken = columns, parent._indices("project", columns)
+
+    def _columns(self) -> tuple[str, ...]:
+        return self._names
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        for key, values in self._parent._rows(seed, epoch):
+            yield Row(key, tuple(values[i] for i in self._taken))
+
+    def _describe(self) -> str:
+        return f"project({', '.join(self._names)})"
+
+
+class RenameDataset(Dataset):
+    """See Dataset.rename."""
+
+    @checked("rename", input_columns=NAMES, output_columns=NAMES)
+    def __init__(self, parent: Dataset, input_columns: Any, output_columns: Any) -> None:
+        self._parent = parent
+        old, new = input_columns, output_columns
+        if len(old) != len(new):
+            raise DatasetError(
+                f"{len(old)} columns but {len(new)} new names", where="rename", allowed="One new name per column"
+            )
+        parent._indices("rename", old)
+        names = dict(zip(old, new, strict=True))
+        self._names = tuple(names.get(name, name) for name in parent._columns())
+        if len(set(self._names)) < len(self._names):
+            raise DatasetError(
+                f"new names {shorten(new)} give a column twice",
+                where="rename",
+                allowed=f"Columns: {', '.join(parent._columns())}",
+            )
+
+    def _columns(self) -> tuple[str, ...]:
+        return self._names
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        return self._parent._rows(seed, epoch)
+
+    def _describe(self) -> str:
+        return f"rename({', '.join(self._names)})"

@@ -1,0 +1,354 @@
+"""Operations on pictures, with MindSpore's names: crop, flip, resize, rescale, normalize, change of layout, patches.
+
+A picture is an array (height, width) or (height, width, channels), usually uint8; HWC2CHW gives the layout networks
+take. The pipeline of the data-parallel tutorial:
+
+    operations = [RandomCrop((32, 32), (4, 4, 4, 4)), RandomHorizontalFlip(), Resize((224, 224)),
+                  Rescale(1 / 255, 0), Normalize((0.4465, 0.4822, 0.4914), (0.2010, 0.1994, 0.2023)), HWC2CHW()]
+
+Every one can be called by hand as well:
+
+    >>> HWC2CHW()(np.zeros((32, 30, 3), np.uint8)).shape
+    (3, 32, 30)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import checked, flag, integer, number
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from .checks import at_least, member
+from .transforms import RandomTransform, Transform
+
+__all__ = [
+    "Border",
+    "HWC2CHW",
+    "Inter",
+    "Normalize",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "Rescale",
+    "Resize",
+    "SliceMode",
+    "SlicePatches",
+]
+
+
+class Inter(Enum):
+    """How Resize fills in: the nearest pixel, or a straight line between neighbours (BILINEAR and LINEAR are one)."""
+
+    NEAREST = 0
+    BILINEAR = 2
+    LINEAR = 2
+
+
+class Border(Enum):
+    """What is put around a picture: one value, its edge pixels, its mirror image without (REFLECT) or with (SYMMETRIC)
+    the edge twice.
+    """
+
+    CONSTANT = "constant"
+    EDGE = "edge"
+    REFLECT = "reflect"
+    SYMMETRIC = "symmetric"
+
+
+class SliceMode(Enum):
+    """What SlicePatches does when the patches do not divide the picture: fill up at the right and bottom, or drop what
+    is left over.
+    """
+
+    PAD = 0
+    DROP = 1
+
+
+class RandomCrop(RandomTransform):
+    """A window of `size` at a random place.  (h, w[, c]) -> (size[0], size[1][, c]), any dtype.
+
+    size           height and width, or one int for both
+    padding        pixels put around first: one int, (left and right, top and bottom), or (left, top, right, bottom)
+    pad_if_needed  a picture that is still smaller than `size` is padded evenly until it is not
+    fill_value     an int from 0 to 255, or one per channel, for Border.CONSTANT
+    padding_mode   a Border
+
+    Raises ShapeError when the padded picture is smaller than `size`.
+    """
+
+    @checked(pad_if_needed=flag)
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill_value: int | Sequence[int] = 0,
+        padding_mode: Border | str = Border.CONSTANT,
+    ) -> None:
+        self.size = _size("RandomCrop", size)
+        self.padding = _padding("RandomCrop", padding)
+        self.pad_if_needed = pad_if_needed
+        values = (fill_value,) if not isinstance(fill_value, Sequence) else tuple(fill_value)
+        self.fill_value = tuple(integer(0, 255)("RandomCrop", "fill_value", value) for value in values)
+        self.padding_mode = member(Border)("RandomCrop", "padding_mode", padding_mode)
+
+    def apply(self, data: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        image = _picture("RandomCrop", data)
+        left, top, right, bottom = self.padding
+        if self.pad_if_needed:
+            missing_h = max(0, self.size[0] - image.shape[0] - top - bottom)
+            missing_w = max(0, self.size[1] - image.shape[1] - left - right)
+            top, bottom = top + missing_h // 2, bottom + missing_h - missing_h // 2
+            left, right = left + missing_w // 2, right + missing_w - missing_w // 2
+        if left or top or right or bottom:
+            image = self._padded(image, ((top, bottom), (left, right)))
+        rest_h, rest_w = image.shape[0] - self.size[0], image.shape[1] - self.size[1]
+        if rest_h < 0 or rest_w < 0:
+            what = f"the padded picture is {image.shape[0]}x{image.shape[1]}, smaller than size {self.size}"
+            raise ShapeError(what, where="RandomCrop", hint="Use a smaller size, more padding, or pad_if_needed=True")
+        y, x = int(rng.integers(rest_h + 1)), int(rng.integers(rest_w + 1))
+        return image[y : y + self.size[0], x : x + self.size[1]]
+
+    def _padded(self, image: np.ndarray, widths: tuple[tuple[int, int], tuple[int, int]]) -> np.ndarray:
+        if self.padding_mode is not Border.CONSTANT:
+            return np.pad(image, [*widths, *[(0, 0)] * (image.ndim - 2)], mode=self.padding_mode.value)
+        channels = image.shape[2] if image.ndim == 3 else 1
+        if len(self.fill_value) not in (1, channels):
+            what = f"fill_value has {len(self.fill_value)} values, the picture has {channels} channels"
+            raise ShapeError(what, where="RandomCrop", allowed="One value, or one per channel")
+        (top, bottom), (left, right) = widths
+        h, w = image.shape[:2]
+        padded = np.empty((top + h + bottom, left + w + right, *image.shape[2:]), image.dtype)
+        padded[...] = self.fill_value if image.ndim == 3 else self.fill_value[0]
+        padded[top : top + h, left : left + w] = image
+        return padded
+
+
+class RandomHorizontalFlip(RandomTransform):
+    """The mirror image, left for right, with probability `prob`.  (h, w[, c]) -> the same shape and dtype."""
+
+    @checked(prob=number(0.0, 1.0))
+    def __init__(self, prob: float = 0.5) -> None:
+        self.prob = prob
+
+    def apply(self, data: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        image = _picture("RandomHorizontalFlip", data)
+        return (
+            image[:, ::-1] if rng.random() < self.prob else image
+        )  # random() is below 1: prob 1 always flips, 0 never
+
+
+class Resize(Transform):
+    """Another height and width.  (h, w[, c]) -> (size[0], size[1][, c]), same dtype.
+
+    size           height and width; one int gives the shorter side and keeps the proportions (the longer is rounded
+                   down)
+    interpolation  Inter.BILINEAR (= LINEAR) or Inter.NEAREST
+
+    Bilinear with half-pixel centres, the rule of OpenCV's INTER_LINEAR, which MindSpore's Resize calls for arrays:
+    output pixel i lies at (i + 1/2) * h / size - 1/2, edge pixels go on beyond the edge, and there is no smoothing when
+    it shrinks (Pillow smooths then, and rounds twice). Integer pictures are computed exactly and rounded half up, so
+    that every machine has the same bytes; OpenCV's fixed-point weights can differ from that by one grey level. NEAREST
+    takes pixel floor(i * h / size), as OpenCV does.
+    """
+
+    def __init__(self, size: int | Sequence[int], interpolation: Inter | str = Inter.LINEAR) -> None:
+        self.size = (
+            at_least(1)("Resize", "size", size) if isinstance(size, (int, np.integer)) else _size("Resize", size)
+        )
+        self.interpolation = member(Inter)("Resize", "interpolation", interpolation)
+
+    def apply(self, data: np.ndarray) -> np.ndarray:
+        image = _picture("Resize", data)
+        h, w = image.shape[:2]
+        if 0 in image.shape:
+            raise ShapeError(f"an empty picture, shape {image.shape}", where="Resize", allowed="At least one pixel")
+        if isinstance(self.size, tuple):
+            size = self.size
+        else:
+            size = (self.size, max(1, w * self.size // h)) if h <= w else (max(1, h * self.size // w), self.size)
+        if (h, w) == size:
+            return image
+        if self.interpolation is Inter.NEAREST:
+            return image[np.arange(size[0]) * h // size[0]][:, np.arange(size[1]) * w // size[1]]
+        if image.dtype.kind in "biu" and image.dtype.itemsize <= 4:
+            # 255 * 4 * size[0] * size[1] has to fit; int32 halves the time
+            work = np.dtype(np.int32 if image.dtype.itemsize == 1 and size[0] * size[1] < 2**20 else np.int64)
+        elif image.dtype in (np.float16, np.float32, np.float64):
+            work = np.promote_types(image.dtype, np.float32)
+        else:
+            raise ShapeError(
+                f"a picture of dtype {image.dtype}", where="Resize", allowed="Integers of up to 32 bits, or floats"
+            )
+        # each direction gives 2 * size times the interpolated value: exact in integers, and divided once
+        sums, unit = _line(_line(image.astype(work), size[0], 0), size[1], 1), 4 * size[0] * size[1]
+        return ((sums + unit // 2) // unit if work.kind == "i" else sums / work.type(unit)).astype(image.dtype)
+
+
+class Rescale(Transform):
+    """data * rescale + shift, as float32.  Any shape -> the same shape.
+
+    >>> Rescale(1 / 255, 0)(np.array([[0, 255]], np.uint8)).tolist()
+    [[0.0, 1.0]]
+    """
+
+    @checked(rescale=number(), shift=number())
+    def __init__(self, rescale: float, shift: float) -> None:
+        self.rescale = rescale
+        self.shift = shift
+
+    def apply(self, data: np.ndarray) -> np.ndarray:
+        return data.astype(np.float32) * np.float32(self.rescale) + np.float32(self.shift)
+
+
+class Normalize(Transform):
+    """(data - mean) / std per channel, as float32.  (..., h, w, c) -> the same shape; (h, w) counts as one channel.
+
+    mean, std  one value per channel, or one for all; std above 0
+    is_hwc     False: the channels come first, (c, h, w)
+
+    Raises ShapeError when the channels do not fit.
+    """
+
+    @checked(is_hwc=flag)
+    def __init__(self, mean: Sequence[float], std: Sequence[float], is_hwc: bool = True) -> None:
+        self.mean, self.std = (self._values(name, given) for name, given in (("mean", mean), ("std", std)))
+        if len(self.mean) != len(self.std):
+            raise ArgumentError(
+                f"{len(self.mean)} means but {len(self.std)} stds", where="Normalize", allowed="One of each per channel"
+            )
+        if min(self.std) <= 0:
+            raise ArgumentError(f"std={shorten(std)}", where="Normalize", allowed="Every std is above 0")
+        self.is_hwc = is_hwc
+
+    @staticmethod
+    def _values(name: str, given: Any) -> tuple[float, ...]:
+        if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) == 0:
+            raise ArgumentTypeError(
+                f"{name}={shorten(given)}", where="Normalize", allowed="One number per channel, such as (0.1307,)"
+            )
+        return tuple(number()("Normalize", name, value) for value in given)
+
+    def apply(self, data: np.ndarray) -> np.ndarray:
+        if data.ndim < 2:
+            raise ShapeError(
+                f"shape {data.shape}",
+                where="Normalize",
+                allowed="A picture: (height, width) or (height, width, channels)",
+            )
+        channels = 1 if data.ndim == 2 else data.shape[-1 if self.is_hwc else -3]
+        if len(self.mean) not in (1, channels):
+            what = f"{len(self.mean)} means for {channels} channels (shape {data.shape})"
+            layout = "(height, width, channels)" if self.is_hwc else "(channels, height, width)"
+            raise ShapeError(what, where="Normalize", allowed=f"The picture is read as {layout}", hint="See is_hwc")
+        mean, std = np.float32(self.mean), np.float32(self.std)
+        if data.ndim == 2 or not self.is_hwc:
+            mean, std = (mean[:, None, None], std[:, None, None]) if data.ndim > 2 else (mean[0], std[0])
+        return (data.astype(np.float32) - mean) / std
+
+
+class HWC2CHW(Transform):
+    """Channels first.  (h, w, c) -> (c, h, w), same dtype; (h, w) stays as it is."""
+
+    def apply(self, data: np.ndarray) -> np.ndarray:
+        image = _picture("HWC2CHW", data)
+        return image if image.ndim == 2 else np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+class SlicePatches(Transform):
+    """Cut a picture into num_height x num_width patches, row by row.  (h, w[, c]) -> a tuple of patches of equal shape.
+
+    slice_mode  SliceMode.PAD: a patch has ceil(h / num_height) rows, `fill_value` fills up at the bottom and right;
+                SliceMode.DROP: floor(h / num_height) rows, and what is left over is dropped; columns likewise
+    fill_value  from 0 to 255
+
+    In `map` each patch is a column: `output_columns` names them. Raises ShapeError when there are more patches than
+    pixels.
+    """
+
+    @checked(num_height=at_least(1), num_width=at_least(1), fill_value=integer(0, 255))
+    def __init__(
+        self, num_height: int = 1, num_width: int = 1, slice_mode: SliceMode | str = SliceMode.PAD, fill_value: int = 0
+    ) -> None:
+        self.num_height = num_height
+        self.num_width = num_width
+        self.slice_mode = member(SliceMode)("SlicePatches", "slice_mode", slice_mode)
+        self.fill_value = fill_value
+
+    def apply(self, data: np.ndarray) -> tuple[np.ndarray, ...]:
+        image = _picture("SlicePatches", data)
+        h, w = image.shape[:2]
+        if self.num_height > h or self.num_width > w:
+            what = f"{self.num_height}x{self.num_width} patches of a picture {h}x{w}"
+            raise ShapeError(what, where="SlicePatches", allowed="At most as many patches as pixels in each direction")
+        patch_h, patch_w = h // self.num_height, w // self.num_width
+        if self.slice_mode is SliceMode.PAD:
+            patch_h, patch_w = -(-h // self.num_height), -(-w // self.num_width)
+            full_h, full_w = patch_h * self.num_height, patch_w * self.num_width
+            if (full_h, full_w) != (h, w):
+                full = np.full((full_h, full_w, *image.shape[2:]), self.fill_value, image.dtype)
+                full[:h, :w] = image
+                image = full
+        return tuple(
+            image[row * patch_h : (row + 1) * patch_h, column * patch_w : (column + 1) * patch_w]
+            for row in range(self.num_height)
+            for column in range(self.num_width)
+        )
+
+
+# ---- helpers ----
+
+
+def _picture(where: str, data: np.ndarray) -> np.ndarray:
+    if data.ndim not in (2, 3):
+        hint = "Map pictures before batch()" if data.ndim == 4 else ""
+        raise ShapeError(
+            f"shape {data.shape}",
+            where=where,
+            allowed="A picture: (height, width) or (height, width, channels)",
+            hint=hint,
+        )
+    return data
+
+
+def _size(where: str, size: Any) -> tuple[int, int]:
+    if isinstance(size, (int, np.integer)):
+        size = (size, size)
+    if not isinstance(size, Sequence) or len(size) != 2:
+        raise ArgumentTypeError(f"size={shorten(size)}", where=where, allowed="An int, or (height, width)")
+    return at_least(1)(where, "size", size[0]), at_least(1)(where, "size", size[1])
+
+
+def _padding(where: str, padding: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom), each 0 or more."""
+    if padding is None:
+        return 0, 0, 0, 0
+    values = (padding,) * 4 if isinstance(padding, (int, np.integer)) else padding
+    if not isinstance(values, Sequence) or len(values) not in (2, 4):
+        allowed = "An int, (left and right, top and bottom), or (left, top, right, bottom)"
+        raise ArgumentTypeError(f"padding={shorten(padding)}", where=where, allowed=allowed)
+    left, top, right, bottom = values if len(values) == 4 else (values[0], values[1], values[0], values[1])
+    return tuple(at_least(0)(where, "padding", value) for value in (left, top, right, bottom))
+
+
+@lru_cache(maxsize=64)
+def _taps(source: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each of `target` outputs: the two inputs it lies between, and how far it is from the first, in units of 1/(2
+    * target) input pixel.
+    """
+    place = np.clip(
+        (2 * np.arange(target) + 1) * source - target, 0, 2 * target * (source - 1)
+    )  # (i + 1/2) * source / target - 1/2
+    low = place // (2 * target)
+    return low, np.minimum(low + 1, source - 1), place - low * (2 * target)
+
+
+def _line(image: np.ndarray, target: int, axis: int) -> np.ndarray:
+    """2 * target times the bilinear interpolation of `image` along `axis`, in its own dtype."""
+    low, high, part = _taps(image.shape[axis], target)
+    part = part.astype(image.dtype).reshape([-1 if dim == axis else 1 for dim in range(image.ndim)])
+    return np.take(image, low, axis) * (image.dtype.type(2 * target) - part) + np.take(image, high, axis) * part

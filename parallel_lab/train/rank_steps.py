@@ -1,0 +1,148 @@
+"""What a rank of a `Session` does: functions that its pool runs, on the values that it keeps between them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import PlanError
+from ..base.events import Event, to_dicts
+from ..cost.simulated_clock import Ran
+from ..graph.plan import Plan
+from ..run.communicator import Start, Wait
+from ..run.interpreter import Env, computing, rank_step
+
+REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
+
+
+def ran_events(rank: int, step: int, ran: Sequence[Ran], source: str) -> list[Event]:
+    """What one rank ran as events. A message that was started lasts until it was complete, and is overlapped with what
+    the rank did meanwhile.
+    """
+    arrivals = {instr.ins[0]: arrived_s for _, instr, _, _, _, arrived_s in ran if arrived_s is not None}
+    return [
+        Event(
+            rank=rank,
+            step=step,
+            phase=phase,
+            kind="communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute",
+            name=instr.ins[0] if instr.kind == "wait" else instr.out,
+            op=instr.op_class or instr.message or instr.attr("message") or instr.kind,
+            start_s=start_s,
+            end_s=max(start_s, arrivals.get(instr.out, end_s)) if instr.kind == "start" else end_s,
+            group=instr.group(rank) if instr.is_communication or instr.kind == "wait" else (),
+            bytes=instr.handed_bytes(handed_over, rank),
+            source=source,
+            overlapped=instr.kind == "start",
+        )
+        for phase, instr, start_s, end_s, handed_over, arrived_s in ran
+    ]
+
+
+def load_values(comm: Any, key: str, plan: Plan, env: Env) -> None:
+    """Keep a plan, and this rank's parameters and states, under `key`."""
+    comm.state[key] = {"plan": plan, "env": env, "batches": [], "left": (0, [])}
+
+
+def feed(comm: Any, key: str, batches: list[Env]) -> None:
+    """Keep this rank's slices of the batches that the next steps take in turn."""
+    comm.state[key]["batches"] = batches
+
+
+def run_forward(comm: Any, key: str, inputs: Env, step: int) -> None:
+    """Run the forward program alone, on inputs of its own."""
+    session = comm.state[key]
+    session["env"].update(inputs)
+    with computing(session["plan"]):
+        step_on(comm, session["plan"], session["env"], phases=("forward",), step=step, show=comm.report)
+
+
+def left_behind(comm: Any, key: str) -> tuple[int, list[str]]:
+    """How many steps this rank has ended, and what has its new value of the step after them."""
+    return comm.state[key]["left"]
+
+
+def drop_values(comm: Any, key: str) -> None:
+    """Forget everything kept under `key`."""
+    comm.state.pop(key, None)
+
+
+def collect(comm: Any, key: str, names: list[str]) -> dict[str, np.ndarray]:
+    """This rank's values of these names; those it does not hold are missing."""
+    env, plan = comm.state[key]["env"], comm.state[key]["plan"]
+    names = [n for n in names if plan.held_by(n, comm.rank)]
+    missing = [n for n in names if n not in env]
+    if missing:
+        raise PlanError(f"rank {comm.rank} does not hold {missing[0]!r} now", where="Session", hint="Take a step first")
+    return {n: env[n] for n in names}
+
+
+def rates_of_step(rates: dict[str, np.ndarray], number: int) -> Env:
+    """The learning rates of one of the steps."""
+    return {name: np.asarray(per_step[min(number, len(per_step) - 1)]) for name, per_step in rates.items()}
+
+
+def train_rank(
+    comm: Any, key: str, first: int, steps: int, record: int, phases: Sequence[str] | None, rates: dict[str, np.ndarray]
+) -> tuple[list[float], list[dict]]:
+    """One rank's training loop; every rank takes the same number of steps, also when stopped."""
+    session = comm.state[key]
+    plan, env, batches = session["plan"], session["env"], session["batches"]
+    losses: list[float] = []
+    reported, last_report = 0, time.perf_counter()
+    recorded: deque[tuple[int, list[Ran]]] = deque(maxlen=record)
+    session["left"] = first, []
+    with computing(plan):
+        for step in range(first, first + steps):
+            if not comm.agree_to_continue(step):
+                break
+            env.update(batches[step % len(batches)])
+            env.update(rates_of_step(rates, step - first))
+            ran: list[Ran] = []
+            seen = (lambda *what, ran=ran: ran.append(what)) if record else None
+            replaced = session["left"][1]
+            step_on(comm, plan, env, phases=phases, step=step, observe=seen, show=comm.report, replaced=replaced)
+            session["left"] = step + 1, []
+            losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
+            recorded.append((step, ran))
+            now = time.perf_counter()
+            if comm.rank == 0 and now - last_report >= REPORT_INTERVAL_S:
+                comm.report(losses[reported:])
+                reported, last_report = len(losses), now
+    if (
+        record
+    ):  # whoever is through goes on to its report, and would take the core of those that are in the recorded step
+        comm.barrier(tag="all ranks have ended the recorded steps")
+    if comm.rank == 0 and reported < len(losses):
+        comm.report(losses[reported:])
+    return losses, to_dicts(e for step, ran in recorded for e in ran_events(comm.rank, step, ran, "measured"))
+
+
+def step_on(comm: Any, plan: Plan, env: Env, **options: Any) -> Env:
+    """One step of a plan on this process's rank. comm: its communicator; None for a plan of one device.  options: those
+    of `rank_step`.
+    """
+    if comm is None:
+        return drive(rank_step(plan, 0, env, **options), None)
+    return drive(rank_step(plan, comm.rank, env, empty=comm.empty, progress=comm.progress, **options), comm)
+
+
+def drive(program: Any, comm: Any) -> Any:
+    """Run one rank's generator; `comm` answers what it asks for."""
+    reply = None
+    while True:
+        try:
+            asked = program.send(reply)
+        except StopIteration as end:
+            return end.value
+        match asked:
+            case Start(request):
+                reply = comm.begin(request)
+            case Wait(handle):
+                reply = handle.wait()
+            case _:
+                reply = comm.answer(asked)

@@ -1,0 +1,102 @@
+"""What decides whether a function or a Cell that is called runs compiled: `jit`, and `run_cell` for Cells."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..base.checks import checked, instance
+from ..base.errors import ArgumentTypeError, TraceError
+from ..base.hooks import current_tracer, current_world, on_tape
+from ..base.origin import caller
+from ..base.settings.checks import SHARDED_MODES
+from ..base.settings.context import frozen
+from ..nn.cell import Cell, ShardedCell, check_propagates
+from .compiled import CompiledFunction, is_tensor, positional, runs_compiled
+from .region import run_region
+
+
+def refuse_on_tape(name: str) -> None:
+    """Raise TraceError where code that runs at once asks for the gradient through a compiled call: it would get
+    zeros.
+    """
+    if on_tape.get():
+        what = f"the gradient through {name}, which runs compiled, is asked for by code that runs at once"
+        hint = (
+            "Put value_and_grad and the optimizer into one function, and decorate it with jit or give it to "
+            "AutoParallel"
+        )
+        raise TraceError(what, where=caller().place, allowed="A training step that is compiled as a whole", hint=hint)
+
+
+def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a Cell that is called outside any trace does on a rank: NotImplemented to run at once, or what its compiled
+    form returns.
+
+    cell  a Cell, or a function that `value_and_grad` made
+    """
+    world = current_world()
+    if (
+        isinstance(cell, ShardedCell)
+        and world is not None
+        and frozen().parallel_mode in SHARDED_MODES
+        and not runs_compiled()
+    ):
+        check_propagates()
+        return run_region(
+            cell, positional(cell.fn if not isinstance(cell.fn, Cell) else cell.fn.construct, args, kwargs), world
+        )
+    if not runs_compiled():
+        return NotImplemented
+    given = positional(getattr(cell, "construct", cell), args, kwargs)
+    if not any(is_tensor(a) and a.ndim for a in given):
+        return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to cut
+    refuse_on_tape(getattr(cell, "__name__", type(cell).__name__))
+    compiled = cell.__dict__.get("_compiled")
+    if compiled is None:
+        compiled = cell.__dict__["_compiled"] = CompiledFunction(cell)
+    return compiled(*given)
+
+
+@checked(fn=instance(Callable, "A function, a method or a Cell") | None)
+def jit(fn: Callable | None = None, **options: Any) -> Callable:
+    """Compile a function or method where the parallel mode cuts operators; else it runs as it is, with the same
+    results.
+
+    Used as `@jit`, `@jit(...)` or `jit(fn)`. Options of MindSpore's jit (mode, input_signature, jit_level, jit_config,
+    backend, ...) are taken and change nothing: there is one compiler.
+    """
+    known = (
+        "mode",
+        "input_signature",
+        "hash_args",
+        "jit_config",
+        "compile_once",
+        "jit_level",
+        "dynamic",
+        "fullgraph",
+        "backend",
+        "capture_mode",
+    )
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        raise ArgumentTypeError(f"option {unknown!r}", where="jit", allowed=f"Options: {', '.join(known)}")
+    if fn is None:
+        return functools.partial(jit, **options)
+    compiled: dict[int, tuple[Any, CompiledFunction]] = {}
+
+    @functools.wraps(fn if not isinstance(fn, Cell) else fn.construct)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if current_tracer.get() is not None or not runs_compiled():
+            return fn(*args, **kwargs)
+        refuse_on_tape(getattr(fn, "__name__", type(fn).__name__))
+        args = positional(fn, args, kwargs)
+        owner = (
+            args[0] if args and not is_tensor(args[0]) and callable(getattr(type(args[0]), fn.__name__, None)) else None
+        )
+        if id(owner) not in compiled:
+            compiled[id(owner)] = owner, CompiledFunction(functools.partial(fn, owner) if owner is not None else fn)
+        return compiled[id(owner)][1](*(args[1:] if owner is not None else args))
+
+    return call

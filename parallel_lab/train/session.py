@@ -1,0 +1,557 @@
+"""`Session`: a plan at work. Parameters and optimizer states live on the ranks, simulated or real; steps are taken;
+results are gathered.
+
+    with Session(plan, net, optimizer, executor="processes") as session:
+        losses = session.train([(x, label)], steps=20)
+        session.parameters()["w"]            # the full tensor, from the ranks' slices
+
+All executors run the same interpreter on the same plan: losses and parameters are equal bit for bit. Two sessions can
+be compared step by step (`single_device` gives the plan of the undivided computation).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..base.checks import is_int
+from ..base.errors import ArgumentError, PlanError, ShapeError, shorten
+from ..base.events import Event, from_dicts
+from ..graph.plan import Plan
+from ..nn.tensor.tensor import Tensor
+from ..run.interpreter import gather_value, half_done, slice_value, step_inputs
+from ..run.simulator import Simulator
+from .rank_steps import (
+    collect,
+    drop_values,
+    feed,
+    left_behind,
+    load_values,
+    ran_events,
+    rates_of_step,
+    run_forward,
+    train_rank,
+)
+
+if TYPE_CHECKING:
+    from ..cost.simulated_clock import Ran
+
+EXECUTORS = ("simulator", "processes", "mpi")
+STOP_S = 0.5  # an interrupted cell must be over within a second: half of it for ending in order
+LOOK_S = 0.05  # how often train() asks whether it is to stop
+
+Batch = Sequence[Any]
+_keys = itertools.count()
+
+
+def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[str, np.ndarray]:
+    """Full tensors by value name for step 1: the parameters' present values and the optimizer's initial states.
+
+    parameters  a Cell, or a mapping from parameter name to Tensor or array
+    Raises PlanError naming a parameter or state the plan needs and does not get, and when the optimizer is not the one
+    the plan was compiled with.
+    """
+    if not isinstance(plan, Plan):
+        raise ArgumentError(f"plan is {shorten(plan)}", where="Session", allowed="What parallel_lab.compile returns")
+    table = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
+    if not isinstance(table, Mapping):
+        raise ArgumentError(
+            f"parameters is {shorten(parameters)}",
+            where="Session",
+            allowed="The network, or a mapping from parameter name to array",
+        )
+    values: dict[str, np.ndarray] = {}
+    for given in plan.parameters:
+        if given.name not in table:
+            raise PlanError(
+                f"parameter {given.name!r} is missing",
+                where="Session",
+                allowed=f"Parameters given: {', '.join(table) or 'none'}",
+            )
+        values[given.name] = _array(table[given.name])
+    if plan.states and optimizer is None:
+        raise PlanError(
+            "the plan updates parameters, but no optimizer is given",
+            where="Session",
+            hint="Give the optimizer it was compiled with",
+        )
+    rule = getattr(optimizer, "rule", shorten(optimizer))
+    if plan.states and rule != plan.optimizer:
+        raise PlanError(
+            f"the plan was compiled with {plan.optimizer}, the session got {rule}",
+            where="Session",
+            allowed="The same optimizer with the same settings; only the learning rate may differ",
+            hint="Give the optimizer it was compiled with, or compile again",
+        )
+    scalars = optimizer.initial_scalars() if plan.states else {}
+    for state in plan.states:
+        initial = optimizer.initial_state(table[state.parameter]) if state.parameter else scalars
+        values[state.name] = np.asarray(initial[state.kind], plan.value(state.name).dtype)
+    return values
+
+
+def rates_of_steps(plan: Plan, optimizer: Any, first: int, steps: int) -> dict[str, np.ndarray]:
+    """The learning rates of `steps` steps from number `first` on: {value name: (steps,), or (1,) if they are all the
+    same}.
+
+    Raises ArgumentError if a schedule has no such step.
+    """
+    if optimizer is None or not steps:
+        return {}
+    per_step = [optimizer.rates(step) for step in range(first, first + (steps if optimizer.has_schedule else 1))]
+    wanted = [s for s in plan.states if not s.parameter and s.kind in per_step[0]]
+    return {s.name: np.array([rates[s.kind] for rates in per_step], plan.value(s.name).dtype) for s in wanted}
+
+
+def _shared_pool(executor: str, world_size: int) -> Any:
+    """This process's own workers of that kind and number, started when first asked for."""
+    if executor == "mpi":
+        from ..processes.mpi.pool import get_mpi_pool
+
+        return get_mpi_pool(world_size)
+    from ..processes.shm import get_pool
+
+    return get_pool(world_size)
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+class Session:
+    """A plan on an executor.
+
+    plan        what to run
+    parameters  a Cell or a mapping: initial values
+    optimizer   the one the plan was compiled with (None for plans without update)
+    executor    "simulator": all ranks in this process, in lock step; "processes": one worker process per rank, shared
+                memory; "mpi": one rank of MPI each, on this machine
+    pool        workers to use (a WorkerPool or an MpiPool); default: this process's shared pool of that size
+    cluster     name of the machine profile that simulated times are for; default: the laptop for up to 8 ranks, nodes
+                of 8 beyond
+
+    A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        parameters: Any,
+        optimizer: Any = None,
+        *,
+        executor: str = "simulator",
+        pool: Any = None,
+        cluster: str | None = None,
+    ) -> None:
+        if executor not in EXECUTORS:
+            raise PlanError(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}")
+        self.plan, self.executor = plan, executor
+        self.step = 0
+        self.cluster = cluster
+        if cluster is not None:
+            from ..base.cluster import get_cluster
+
+            get_cluster(cluster).check_device_num(plan.device_num)
+        self.events: list[Event] = []
+        self._key = f"session-{next(_keys)}"
+        self._closed = False
+        self._broken = ""
+        self._run: Run | None = None
+        values = initial_values(plan, parameters, optimizer)
+        self._optimizer = optimizer if plan.states else None
+        if executor == "simulator":
+            self._simulator = Simulator(plan, values)
+        else:
+            self._pool = pool if pool is not None else _shared_pool(executor, plan.device_num)
+            if self._pool.world_size != plan.device_num:
+                raise PlanError(
+                    f"the pool has {self._pool.world_size} workers",
+                    where="Session",
+                    allowed=f"The plan needs {plan.device_num}",
+                )
+            envs = [
+                {n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)}
+                for r in range(plan.device_num)
+            ]
+            self._pool.run_each(load_values, [(self._key, plan, env) for env in envs])
+
+    # ---- training ----
+
+    def train(
+        self,
+        batches: Iterable[Batch],
+        steps: int,
+        *,
+        record: int = 0,
+        phases: Sequence[str] | None = None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> list[float]:
+        """Take `steps` steps, going round `batches` (each the global inputs of one step); returns the losses.
+
+        batches  a list of tuples; or a dataset, which is read anew at the end of each epoch
+
+        The learning rate of each step is what the optimizer says for it: a schedule's, or `optimizer.learning_rate` as
+        it is when `train` is called.
+
+        record  keep the events of the last `record` steps in `self.events`. Processes: measured. Simulator: simulated,
+                on a clock where every rank has a core of its own (its numpy work as timed here) and messages take what
+                `cluster` says.
+        stopped   asked again and again; once it is true the training ends after the present step, and the losses so far
+                  are returned
+
+        A step that fails before its update changes nothing, and the session can go on with it. The update runs in
+        place: after a step that fails in it, the session refuses to go on, and says which parameters and states had
+        their new values already.
+
+        Ctrl-C ends the training on processes after the present step; the steps taken are kept, and the session can go
+        on.
+        """
+        self._check_order(steps, record, phases)
+        if self.executor != "simulator":
+            run = self.start(batches, steps, record=record, phases=phases)
+            try:
+                while stopped is not None and not run.done():
+                    if stopped():
+                        run.stop()
+                        break
+                    run.wait_for_change(LOOK_S)
+                return run.result()
+            except KeyboardInterrupt:
+                run.interrupt()
+                raise
+        # the cost model is only needed here: importing parallel_lab stays light
+        from ..base.cluster import cluster_for, get_cluster
+        from ..cost.simulated_clock import virtual_clock
+
+        cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
+        self._check_open()
+        batches = _checked(self.plan, batches, self.step, steps)
+        losses = []
+        recorded: deque[list[Event]] = deque(maxlen=record)
+        first, rates = self.step, rates_of_steps(self.plan, self._optimizer, self.step, steps)
+        for step in range(first, first + steps):
+            if stopped is not None and stopped():
+                break
+            for env in self._simulator.envs:
+                env.update(rates_of_step(rates, step - first))
+            ran: list[list[Ran]] = [[] for _ in range(self.plan.device_num)]
+            seen = (lambda rank, *what, ran=ran: ran[rank].append(what)) if record else None
+            losses.append(
+                float(
+                    self._simulator.run_step(
+                        *batches[step % len(batches)], phases=phases, step=step, observe=seen
+                    ).reshape(-1)[0]
+                )
+            )
+            self.step = step + 1
+            if record:
+                clock = virtual_clock(ran, cluster)
+                recorded.append(
+                    [e for rank, mine in enumerate(clock) for e in ran_events(rank, step, mine, "simulated")]
+                )
+        if record:
+            self.events = [e for events in recorded for e in events]
+        return losses
+
+    def start(
+        self,
+        batches: Iterable[Batch],
+        steps: int,
+        *,
+        record: int = 0,
+        phases: Sequence[str] | None = None,
+        on_losses: Callable[[int, list[float]], None] | None = None,
+    ) -> Run:
+        """As `train`, on processes and in the background: returns a `Run` at once.
+
+        on_losses  called in a helper thread with (first step, losses) about 60 times a second at most
+        """
+        if self.executor == "simulator":
+            raise PlanError(
+                "a simulated session cannot run in the background",
+                where="Session.start",
+                hint="Use train(), or executor='processes'",
+            )
+        self._check_order(steps, record, phases)
+        self._check_open()
+        if self._run is not None and self._run.state == "done":
+            self._run.result()  # so that the steps are counted even if nobody asked for the losses
+        batches = _checked(self.plan, batches, self.step, steps)
+        per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
+        if self._run is not None and not self._run.done():
+            raise PlanError(
+                f"a run is {self._run.state}",
+                where="Session.start",
+                hint="Wait for it with result(), or stop() it first",
+            )
+        self._pool.run_each(feed, [(self._key, mine) for mine in per_rank])
+        self._run = Run(self, steps, record, phases, on_losses)
+        return self._run
+
+    def outputs(self, *inputs: Any) -> list[np.ndarray]:
+        """Run the network forward once on the global `inputs`; its outputs in full (for a plan with a loss: the loss).
+        Nothing is trained.
+        """
+        self._check_open()
+        if self.executor == "simulator":
+            self._simulator.run_step(*inputs, phases=("forward",), step=self.step)
+        else:
+            envs = [step_inputs(self.plan, r, inputs) for r in range(self.plan.device_num)]
+            self._pool.run_each(run_forward, [(self._key, env, self.step) for env in envs])
+        found = self.values(self.plan.outputs)
+        return [found[name] for name in self.plan.outputs]
+
+    # ---- looking ----
+
+    def values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Full tensors by value name, gathered from the ranks' slices."""
+        names = list(names)
+        for name in names:
+            self.plan.value(name)
+        self._check_open()
+        if self.executor == "simulator":
+            return {n: self._simulator.full(n) for n in names}
+        slices = self._pool.run(collect, self._key, names)
+        return {n: gather_value(self.plan, n, [s.get(n) for s in slices]) for n in names}
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Every parameter in full, as it is now."""
+        return self.values(p.name for p in self.plan.parameters)
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Every parameter's gradient of the last step, in full."""
+        found = self.values(value for _, value in self.plan.gradients)
+        return {name: found[value] for name, value in self.plan.gradients}
+
+    def scalars(self) -> dict[str, float]:
+        """The optimizer's values that all parameters share, as the last step left them: learning rate, loss scale,
+        Adam's beta powers.
+        """
+        found = {s.kind: s.name for s in reversed(self.plan.states) if not s.parameter}
+        values = self.values(found.values())
+        return {kind: float(values[name]) for kind, name in reversed(found.items())}
+
+    def slices(self, name: str) -> list[np.ndarray | None]:
+        """What each rank holds of `name`, in rank order; None of a rank that never holds it (optimizer states in weight
+        grouping).
+        """
+        self.plan.value(name)
+        self._check_open()
+        if self.executor == "simulator":
+            return [
+                self._simulator.value(name, r) if self.plan.held_by(name, r) else None
+                for r in range(self.plan.device_num)
+            ]
+        return [s.get(name) for s in self._pool.run(collect, self._key, [name])]
+
+    def close(self) -> None:
+        """Free the ranks' arrays. Called again, does nothing."""
+        if not self._closed:
+            self._closed = True
+            if self._run is not None and not self._run.done():
+                self._run.stop()
+            if self.executor != "simulator" and self._pool.alive:
+                self._pool.run(drop_values, self._key)
+
+    def _after_fault(self) -> None:
+        """Ask the ranks what a run that failed has left: if its last step changed nothing, the session can go on with
+        that step.
+        """
+        if self._broken or not self._pool.alive:
+            return
+        found = self._pool.run(left_behind, self._key)
+        self.step = min(steps for steps, _ in found)
+        self._broken = half_done(self.step, (name for _, replaced in found for name in replaced))
+        ahead = [rank for rank, (steps, _) in enumerate(found) if steps > self.step]
+        if ahead and not self._broken:
+            self._broken = f"failed in step {self.step}, which ranks {ahead} had ended already"
+
+    def _check_order(self, steps: Any, record: Any, phases: Any) -> None:
+        """Raise ArgumentError for counts and phases that are none, PlanError for a plan whose result is not one number
+        per step.
+        """
+        for name, count in (("steps", steps), ("record", record)):
+            if not is_int(count, 0):
+                raise ArgumentError(
+                    f"{name}={shorten(count)}", where="Session.train", allowed="A whole number, 0 or more"
+                )
+        known = [name for name, _ in self.plan.stages[0].programs]
+        unknown = [phases] if isinstance(phases, str) else [p for p in phases or () if p not in known]
+        if unknown:
+            raise ArgumentError(
+                f"phases {shorten(unknown[0])}",
+                where="Session.train",
+                allowed=f"A tuple of this plan's phases: {tuple(known)}",
+            )
+        shape = self.plan.value(self.plan.outputs[0]).shape
+        if shape:
+            raise PlanError(
+                f"the plan's first output has shape {shape}",
+                where="Session.train",
+                allowed="One number per step: the loss",
+                hint="Compile with loss=..., or use outputs(*inputs) to run the network forward",
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PlanError("the session was closed", where="Session")
+        if self._run is not None:
+            self._run.look_after_fault()
+        broken = self._broken or (self._simulator.half_done if self.executor == "simulator" else "")
+        if broken:
+            raise PlanError(f"the session {broken}", where="Session", hint="Make a new Session")
+        if self._run is not None and self._run.state == "paused":
+            raise PlanError("the ranks are paused in a run", where="Session", hint="resume() or stop() it first")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Run:
+    """Training in the background. `result()` waits and returns the losses; `pause()`, `resume()`, `stop()` act at the
+    next step border.
+
+    losses     losses so far (grows while it runs)
+    printed    what `construct` printed on the ranks, in order of arrival; `result()` prints it, because a helper thread
+               has no cell to print into
+    started_s  perf_counter at the start
+    """
+
+    def __init__(
+        self, session: Session, steps: int, record: int, phases: Sequence[str] | None, on_losses: Callable | None
+    ) -> None:
+        self.session, self.steps = session, steps
+        self.losses: list[float] = []
+        self.printed: list[str] = []
+        self.started_s = time.perf_counter()
+        self._on_losses = on_losses
+        self._record = record
+        self._first = session.step
+        self._taken = False
+        rates = rates_of_steps(session.plan, session._optimizer, self._first, steps)
+        self._job = session._pool.submit(
+            train_rank, session._key, self._first, steps, record, phases, rates, on_message=self._receive
+        )
+
+    def _receive(self, message_: tuple[int, Any]) -> None:
+        _, losses = message_
+        if isinstance(losses, str):
+            self.printed.append(losses)
+            return
+        first = self._first + len(self.losses)
+        self.losses.extend(losses)
+        if self._on_losses is not None:
+            self._on_losses(first, losses)
+
+    @property
+    def state(self) -> str:
+        return self._job.state
+
+    def done(self) -> bool:
+        return self._job.done()
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        """Block until losses come or the run ends; False when `timeout` seconds pass first."""
+        return self._job.wait_for_change(timeout)
+
+    def pause(self) -> None:
+        self._job.pause()
+
+    def resume(self) -> None:
+        self._job.resume()
+
+    def stop(self) -> None:
+        """Ask all ranks to end after the same step; `result()` then returns the losses up to it."""
+        self._job.stop()
+
+    def interrupt(self) -> None:
+        """End the run within a second. All ranks stop after the same step if they can; if a step takes longer than
+        that, they stop in the middle of it, and the session cannot go on: ranks may differ by a step.
+        """
+        self.stop()
+        end = time.monotonic() + STOP_S
+        while not self.done() and time.monotonic() < end:
+            self._job.wait_for_change(end - time.monotonic())
+        if self.done():
+            self.result()
+            return
+        self.session._pool.interrupt(self._job)
+        self.session._broken = "was interrupted in the middle of a step"
+
+    def look_after_fault(self) -> None:
+        """If this run has failed: let the session ask, once, what the ranks have left."""
+        if self.state == "failed" and not self._taken:
+            self._taken = True
+            self.session._after_fault()
+
+    def result(self, timeout: float | None = None) -> list[float]:
+        """Wait for the end; the losses of the steps taken. Raises what ended the run badly (RankDied,
+        CollectiveTimeout, ...).
+        """
+        try:
+            results = self._job.result(timeout)
+        except BaseException:
+            self.look_after_fault()
+            raise
+        if not self._taken:
+            self._taken = True
+            for text in self.printed:
+                print(text)
+            results = [r or ([], []) for r in results]  # None: stopped before its turn came, no step was taken
+            self.losses[:] = results[0][0]
+            self.session.step = self._first + len(self.losses)
+            if self._record:
+                self.session.events = [e for _, events in results for e in from_dicts(events)]
+        return list(self.losses)
+
+
+def _checked(plan: Plan, batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
+    """The batches of steps `first` to `first + steps`: what a list holds, to be gone round; of a dataset or generator
+    as many as there are steps.
+
+    A dataset is read anew at its end, so that order and augmentation of each epoch are its own. The first step's batch
+    is at `first` modulo the length of what is returned.
+    """
+    fault = ""
+    try:
+        batches = batches if isinstance(batches, (list, tuple)) else _read(batches, first, steps)
+    except TypeError:
+        fault = f"batches is {shorten(batches)}"
+    else:
+        wrong = [b for b in batches if not isinstance(b, (tuple, list))]
+        if wrong:
+            fault = f"a batch is a {type(wrong[0]).__name__}"
+    if fault:
+        names = ", ".join(i.name for i in plan.data_inputs)
+        raise ShapeError(fault, where="Session", allowed=f"A list with one tuple of inputs per step: [({names}), ...]")
+    if not batches:
+        raise ShapeError("no batches were given", where="Session", hint="Give a list with at least one tuple of inputs")
+    return list(batches)
+
+
+def _read(batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
+    """`steps` batches of something that is iterated, so placed that index `first` modulo their number is the first of
+    them.
+    """
+    size = batches.get_dataset_size() if hasattr(batches, "get_dataset_size") else 0
+    source, found = (
+        itertools.islice(batches, first % size if size > 0 else 0, None),
+        [],
+    )  # on from where the last steps ended
+    again = iter(batches) is not batches  # a generator can be read once: what it gave is gone round
+    while len(found) < steps:
+        begin = len(found)
+        found += itertools.islice(source, steps - begin)
+        if len(found) == begin or not again:
+            break
+        source = iter(batches)
+    turn = first % len(found) if found else 0
+    return found[-turn:] + found[:-turn] if turn else found

@@ -1,0 +1,416 @@
+"""What settings refuse and accept: the class of the error and its words, key by key.
+
+The rows of RECORDED are what MindSpore 2.10.0 said to a call (recorded on a CPU, nothing executed): the class it
+raised, None where it accepted.
+"""
+
+import pytest
+
+from parallel_lab import ops
+from parallel_lab.base.errors import ContextError, ContextStrategyError, ContextTypeError, ParallelLabError, shorten
+from parallel_lab.base.settings.checks import (
+    PARALLEL_MODES,
+    SETTINGS,
+    check_comm_fusion,
+)
+from parallel_lab.base.settings.context import (
+    ParallelMode,
+    frozen,
+    get_algo_parameters,
+    get_auto_parallel_context,
+    get_context,
+    get_cost_model_context,
+    set_algo_parameters,
+    set_auto_parallel_context,
+    set_context,
+    set_cost_model_context,
+)
+from parallel_lab.layout.named_layout import Layout
+from parallel_lab.train.auto_parallel import AutoParallel
+
+pytestmark = pytest.mark.usefixtures("default_settings")
+
+OK = None
+TYPE, VALUE, KEY, RUNTIME = TypeError, ValueError, KeyError, RuntimeError
+
+
+def fuse(**kinds):
+    return {kind: {"mode": mode, "config": config} for kind, (mode, config) in kinds.items()}
+
+
+# ---- recorded: what MindSpore said ----
+
+RECORDED = [  # settings of one call, what MindSpore 2.10 raised, what is raised here if that is another thing
+    ({"parallel_mode": "semi-auto"}, VALUE),
+    ({"device_num": 0}, VALUE),
+    ({"device_num": 4097}, OK, VALUE),  # the documents say 1 to 4096
+    ({"device_num": "8"}, TYPE),
+    ({"global_rank": 4096}, VALUE),
+    ({"global_rank": -1}, VALUE),
+    ({"device_num": 8, "global_rank": 8}, OK, RUNTIME),  # MindSpore's RuntimeError comes when it compiles
+    ({"search_mode": "genetic"}, VALUE),
+    ({"auto_parallel_search_mode": "dynamic_programming"}, OK),
+    ({"gradients_mean": 1}, TYPE),
+    ({"devices": 8}, VALUE),
+    ({"pipeline_stages": 0}, VALUE),
+    ({"comm_fusion": {"broadcast": {"mode": "auto", "config": None}}}, KEY),
+    ({"comm_fusion": {"allreduce": {"mode": "count", "config": 4}}}, KEY),
+    ({"comm_fusion": {"allreduce": {"mode": "size"}}}, KEY),
+    ({"comm_fusion": {"allreduce": {"mode": "index", "config": 4}}}, TYPE),
+    ({"comm_fusion": {"allreduce": {"mode": "size", "config": -1}}}, VALUE),
+    ({"comm_fusion": {"allreduce": {"mode": "size", "config": [1]}}}, TYPE),
+    ({"comm_fusion": {"allreduce": {"mode": "auto", "config": 32}}}, OK, TYPE),  # the documents say None
+    ({"comm_fusion": {"allgather": {"mode": "index", "config": [1]}}}, KEY),
+    ({"comm_fusion": "auto"}, TYPE),
+    ({"all_reduce_fusion_config": [3, 2]}, VALUE),
+    ({"all_reduce_fusion_config": [2, 2]}, VALUE),
+    ({"dataset_strategy": "half"}, VALUE),
+    ({"dataset_strategy": [[8, 1]]}, TYPE),
+    ({"full_batch": 1}, TYPE),
+    ({"parallel_optimizer_config": {"parallel_optimizer_threshold": -1}}, VALUE),
+    (
+        {
+            "device_num": 8,
+            "enable_parallel_optimizer": True,
+            "parallel_optimizer_config": {"optimizer_weight_shard_size": 3},
+        },
+        OK,
+    ),
+    ({"parameter_broadcast": "yes"}, TYPE),
+    ({"loss_repeated_mean": 1}, TYPE),
+    ({"strategy_ckpt_load_file": "/nope/strategy.ckpt"}, OK),  # a file is looked for when it is read
+    ({"dataset_strategy": ((3, 1), (3, 1))}, RUNTIME),  # MindSpore's comes when it compiles
+    # documented, or pinned by its own tests
+    ({"device_num": 4096}, OK),
+    ({"parallel_mode": "wrong_mode"}, VALUE),
+    ({"parallel_mode": 1}, TYPE),
+    ({"comm_fusion": [1]}, TYPE),
+    ({"comm_fusion": {"all": {"mode": "auto", "config": None}}}, KEY),
+    ({"comm_fusion": {"allgather": [1, 2]}}, TYPE),
+    ({"comm_fusion": {"allreduce": {"modes": "auto", "config": None}}}, KEY),
+    ({"comm_fusion": {"allreduce": {"mode": "sizes", "config": 1}}}, KEY),
+    ({"comm_fusion": {"allreduce": {"mode": "size", "config": "30.12"}}}, TYPE),
+    ({"comm_fusion": {"allreduce": {"mode": "size", "config": 30.12}}}, TYPE),
+    ({"comm_fusion": {"reducescatter": {"mode": "size", "config": 0}}}, OK),
+    ({"comm_fusion": {"openstate": 1}}, TYPE),
+    ({"comm_fusion": {"allreduce": {"mode": "index", "config": []}}}, VALUE),
+    ({"comm_fusion": {"allreduce": {"mode": "index", "config": [2, 2]}}}, VALUE),
+    ({"comm_fusion": {"allreduce": {"mode": "auto", "config": None, "size": 3}}}, OK, KEY),  # a key that nothing reads
+    ({"all_reduce_fusion_config": (20, 35)}, TYPE),
+    ({"all_reduce_fusion_config": []}, VALUE),
+    ({"all_reduce_fusion_config": [-1]}, TYPE),
+    ({"all_reduce_fusion_config": [True]}, TYPE),
+    ({"all_reduce_fusion_config": [1.0]}, TYPE),
+    ({"dataset_strategy": ([8, 1],)}, TYPE),
+    ({"dataset_strategy": ((8.0, 1),)}, TYPE),
+    ({"dataset_strategy": ()}, OK, VALUE),  # no input at all
+    ({"pipeline_stages": True}, TYPE),
+    ({"pipeline_stages": 1.0}, TYPE),
+    ({"grad_accumulation_step": 0}, VALUE),
+    ({"communi_parallel_mode": "some"}, VALUE),
+    ({"communi_parallel_mode": None}, TYPE),
+    ({"optimizer_weight_shard_size": 1}, OK, VALUE),  # MindSpore warns and ignores it
+    ({"optimizer_weight_shard_size": 2.0}, TYPE),
+    ({"parallel_optimizer_config": {"optimizer_level": "level4"}}, VALUE),
+    ({"parallel_optimizer_config": {"gradient_accumulation_shard": 1}}, TYPE),
+    ({"parallel_optimizer_config": {"threshold": 1}}, OK, KEY),  # a key that nothing reads
+    ({"parallel_optimizer_config": [1]}, TYPE),
+    ({"strategy_ckpt_config": {"load": "x"}}, VALUE),
+    ({"strategy_ckpt_config": {"load_file": 3}}, TYPE),
+    ({"pipeline_config": {"pipeline_scheduler": "2f2b"}}, VALUE),
+    ({"strategy_ckpt_load_file": 3}, TYPE),
+    ({"strategy_ckpt_load_file": b"x"}, TYPE),
+    ({"group_ckpt_save_file": None}, TYPE),
+    ({"device_num": True}, OK, TYPE),  # a bool is no count
+]
+
+
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: str(row[0]))
+def test_recorded_calls(row):
+    settings, recorded, *here = row
+    expected = here[0] if here else recorded
+    if expected is None:
+        set_auto_parallel_context(**settings)
+        return
+    with pytest.raises(expected) as caught:
+        set_auto_parallel_context(**settings)
+    assert isinstance(caught.value, ParallelLabError) and isinstance(caught.value, ValueError)
+    assert list(settings)[-1] in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", PARALLEL_MODES)
+def test_strategies_are_kept_in_every_mode(mode):
+    """As recorded: accepted in stand_alone and data_parallel too, where nothing uses them."""
+    set_auto_parallel_context(parallel_mode=mode)
+    assert ops.MatMul().shard(((2, 4), (4, 1))).in_strategy == ((2, 4), (4, 1))
+
+
+def test_modes_have_names():
+    names = ("STAND_ALONE", "DATA_PARALLEL", "HYBRID_PARALLEL", "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")
+    assert (
+        tuple(getattr(ParallelMode, name) for name in names) == PARALLEL_MODES == tuple(name.lower() for name in names)
+    )
+
+
+# ---- texts ----
+
+
+def test_a_refusal_says_key_value_and_what_is_allowed():
+    with pytest.raises(ContextError) as caught:
+        set_auto_parallel_context(parallel_mode="semi_auto")
+    assert str(caught.value) == (
+        "set_auto_parallel_context: parallel_mode='semi_auto'. One of 'stand_alone', "
+        "'data_parallel', 'hybrid_parallel', "
+        "'semi_auto_parallel', 'auto_parallel'. The nearest is 'semi_auto_parallel'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: set_auto_parallel_context(gradient_mean=True), "The nearest is 'gradients_mean'"),
+        (lambda: set_auto_parallel_context(mode=0), "set_context knows it"),
+        (lambda: set_auto_parallel_context(fully_use_devices=True), "set_algo_parameters knows it"),
+        (lambda: set_auto_parallel_context(optimizer_level="level1"), "inside the dict parallel_optimizer_config"),
+        (lambda: get_auto_parallel_context("save_graphs"), "get_context knows it"),
+        (lambda: set_context(parallel_mode="auto_parallel"), "set_auto_parallel_context knows it"),
+        (lambda: set_context(devicetarget="CPU"), "The nearest is 'device_target'"),
+        (lambda: set_algo_parameters(fully_use_device=True), "The nearest is 'fully_use_devices'"),
+        (lambda: set_cost_model_context(alpha=1.0), "costmodel_alpha"),
+    ],
+)
+def test_an_unknown_key_gets_a_hint(call, words):
+    with pytest.raises(ContextError) as caught:
+        call()
+    assert words in str(caught.value) and "Keys: " in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [get_auto_parallel_context, get_algo_parameters, get_cost_model_context, get_context])
+@pytest.mark.parametrize("key", [None, 3, ["device_num"], b"mode"])
+def test_a_key_is_a_text(read, key):
+    with pytest.raises(ContextTypeError, match="text"):
+        read(key)
+
+
+def test_a_key_error_shows_its_text_and_not_its_repr():
+    with pytest.raises(KeyError) as caught:
+        set_auto_parallel_context(comm_fusion={"allreduce": {"mode": "count", "config": 4}})
+    assert str(caught.value) == (
+        "set_auto_parallel_context: comm_fusion['allreduce']['mode']='count'. mode is one of ('auto', 'size', 'index')."
+    )
+
+
+# ---- set_context ----
+
+EXECUTION = [  # settings, what is raised; None: read back as given
+    ({"mode": 0}, OK),
+    ({"mode": 1, "device_target": "Ascend", "device_id": 7}, OK),
+    ({"device_target": "GPU", "save_graphs": 2, "save_graphs_path": "../saved_graph"}, OK),
+    ({"max_call_depth": 10000, "deterministic": "ON", "memory_optimize_level": "O1"}, OK),
+    ({"max_device_memory": "3.5GB", "pynative_synchronize": True, "enable_graph_kernel": True}, OK),
+    ({"jit_config": {"jit_level": "O2"}, "jit_level": "O1"}, OK),
+    ({"ascend_config": {"precision_mode": "must_keep_origin_dtype", "ge_options": {"global": {"a": "b"}}}}, OK),
+    ({"gpu_config": {"conv_allow_tf32": False}}, OK),
+    ({"mode": 2}, VALUE),
+    ({"mode": "graph"}, TYPE),
+    ({"mode": True}, TYPE),
+    ({"device_target": "cuda"}, VALUE),
+    ({"device_id": -1}, VALUE),
+    ({"device_id": "0"}, TYPE),
+    ({"save_graphs": 4}, VALUE),
+    ({"save_graphs": "yes"}, TYPE),
+    ({"save_graphs_path": 3}, TYPE),
+    ({"max_call_depth": 0}, VALUE),
+    ({"max_device_memory": "3.5"}, VALUE),
+    ({"max_device_memory": "0GB"}, VALUE),
+    ({"max_device_memory": "-1GB"}, VALUE),
+    ({"max_device_memory": "1e3GB"}, VALUE),
+    ({"max_device_memory": ".GB"}, VALUE),
+    ({"max_device_memory": 3}, TYPE),
+    ({"deterministic": "on"}, VALUE),
+    ({"deterministic": True}, TYPE),
+    ({"ascend_config": {"speed": 1}}, VALUE),
+    ({"ascend_config": {"precision_mode": "fp16"}}, VALUE),
+    ({"jit_config": {"jit_level": "O3"}}, VALUE),
+    ({"jit_config": "O1"}, TYPE),
+    ({"enable_graph_kernels": True}, VALUE),
+]
+
+
+@pytest.mark.parametrize(("settings", "raised"), EXECUTION, ids=str)
+def test_settings_of_a_run(settings, raised):
+    if raised is None:
+        set_context(**settings)
+        assert {key: get_context(key) for key in settings} == settings
+        return
+    with pytest.raises(raised) as caught:
+        set_context(**settings, precompile_only=True)
+    assert isinstance(caught.value, ContextError) and next(iter(settings)) in str(caught.value)
+    assert get_context("precompile_only") is False
+
+
+@pytest.mark.parametrize(("given", "level"), [(False, 0), (True, 2), (0, 0), (1, 1), (3, 3)])
+def test_graphs_are_saved_by_level(given, level):
+    set_context(save_graphs=given)
+    assert get_context("save_graphs") == level and type(get_context("save_graphs")) is int
+
+
+def test_a_dict_that_was_read_can_be_changed_without_effect():
+    set_context(jit_config={"jit_level": "O0"})
+    get_context("jit_config")["jit_level"] = "O9"
+    get_context("ascend_config")["x"] = 1
+    assert (get_context("jit_config"), get_context("ascend_config")) == ({"jit_level": "O0"}, {})
+
+
+# ---- search ----
+
+ALGORITHM = [
+    ({"fully_use_devices": False, "elementwise_op_strategy_follow": True, "enable_algo_approxi": True}, OK),
+    ({"algo_approxi_epsilon": 1.0, "tensor_slice_align_enable": True, "tensor_slice_align_size": 1024}, OK),
+    ({"tensor_slice_align_size": 1}, OK),
+    ({"tensor_slice_align_size": 0}, VALUE),
+    ({"tensor_slice_align_size": 1025}, VALUE),
+    ({"tensor_slice_align_size": 16.0}, TYPE),
+    ({"algo_approxi_epsilon": 0.0}, VALUE),
+    ({"algo_approxi_epsilon": 1.5}, VALUE),
+    ({"algo_approxi_epsilon": float("nan")}, VALUE),
+    ({"algo_approxi_epsilon": 1}, TYPE),
+    ({"fully_use_devices": 1}, TYPE),
+    ({"use_devices": True}, VALUE),
+]
+
+
+@pytest.mark.parametrize(("settings", "raised"), ALGORITHM, ids=str)
+def test_settings_of_the_search(settings, raised):
+    if raised is None:
+        set_algo_parameters(**settings)
+        assert (
+            {key: get_algo_parameters(key) for key in settings}
+            == settings
+            == {key: getattr(frozen(), key) for key in settings}
+        )
+        return
+    with pytest.raises(raised, match=next(iter(settings))):
+        set_algo_parameters(**settings)
+
+
+COST = [
+    ({"costmodel_allreduce_fusion_algorithm": 3}, VALUE),
+    ({"costmodel_allreduce_fusion_tail_percent": 1.0}, VALUE),
+    ({"costmodel_alpha": 1}, TYPE),
+    ({"costmodel_alpha": float("inf")}, VALUE),
+    ({"device_memory_capacity": 0.0}, VALUE),
+    ({"run_phase": True}, TYPE),
+    ({"dp_algo_approxi_epsilon": 0.0}, VALUE),
+    ({"costmodel_delta": 1.0}, VALUE),
+]
+
+
+@pytest.mark.parametrize(("settings", "raised"), COST, ids=str)
+def test_settings_of_the_cost_model(settings, raised):
+    with pytest.raises(raised, match=next(iter(settings))):
+        set_cost_model_context(**settings)
+
+
+# ---- the checks that AutoParallel shares ----
+
+
+def auto():
+    return AutoParallel(lambda x: x)
+
+
+SHARED = [
+    (lambda: auto().hsdp(shard_size=0), VALUE, "shard_size=0"),
+    (lambda: auto().hsdp(shard_size=-2), VALUE, "shard_size=-2"),
+    (lambda: auto().hsdp(shard_size="2"), VALUE, "shard_size='2'"),
+    (lambda: auto().hsdp(threshold=-1), VALUE, "threshold=-1"),
+    (lambda: auto().hsdp(optimizer_level="level0"), VALUE, "optimizer_level='level0'"),
+    (lambda: auto().pipeline(stages=0), VALUE, "stages=0"),
+    (lambda: auto().pipeline(stages=1.0), TYPE, "stages=1.0"),
+    (lambda: auto().pipeline(output_broadcast=1), TYPE, "output_broadcast=1"),
+    (lambda: auto().pipeline(interleave=None), TYPE, "interleave=None"),
+    (lambda: auto().pipeline(scheduler="2f2b"), VALUE, "scheduler='2f2b'"),
+    (lambda: auto().pipeline(scheduler=1), TYPE, "scheduler=1"),
+    (lambda: auto().comm_fusion([]), TYPE, "config="),
+    (lambda: auto().comm_fusion(None), TYPE, "config=None"),
+    (lambda: auto().dataset_strategy(None), VALUE, "config=None"),
+    (lambda: auto().dataset_strategy("batch"), VALUE, "config='batch'"),
+    (lambda: auto().dataset_strategy([(8, 1)]), TYPE, "config="),
+    (lambda: auto().dataset_strategy((Layout((8,), ("dp",))("dp"), (8,))), TYPE, "not both"),
+    (lambda: auto().dataset_strategy((Layout((8,), ("dp",)),)), VALUE, "called"),
+    (lambda: auto().dataset_strategy(((8192,),)), RUNTIME, "8192"),
+    (lambda: auto().save_param_strategy_file(3), TYPE, "file_path=3"),
+    (lambda: auto().save_param_strategy_file("a\0b"), VALUE, "file_path="),
+    (lambda: auto().save_operator_strategy_file(b"/a.json"), TYPE, "file_path="),
+    (lambda: auto().save_operator_strategy_file("a.json"), KEY, "absolute"),
+    (lambda: auto().save_operator_strategy_file("/a.ckpt"), KEY, ".json"),
+]
+
+
+@pytest.mark.parametrize(("call", "raised", "words"), SHARED)
+def test_shared_checks_refuse(call, raised, words):
+    with pytest.raises(raised) as caught:
+        call()
+    assert isinstance(caught.value, ContextError) and words in str(caught.value)
+
+
+def test_methods_of_auto_parallel_keep_plain_values():
+    net = auto()
+    net.hsdp()
+    assert net.settings()["optimizer_weight_shard_size"] == -1 and net.settings()["optimizer_level"] == "level1"
+    net.hsdp(1, 0, "level3")
+    kept = net.settings()
+    assert kept["optimizer_weight_shard_size"] == 1 and kept["parallel_optimizer_threshold"] == 0
+    assert kept["optimizer_level"] == "level3"
+    net.pipeline(4, True, True, "zero_bubble_v")
+    assert net.settings()["pipeline_stages"] == 4
+    net.save_operator_strategy_file("/tmp/strategy.json")
+    assert net.settings()["strategy_ckpt_save_file"] == "/tmp/strategy.json"
+    net.save_param_strategy_file("strategy.ckpt")
+    assert net.settings()["strategy_ckpt_save_file"] == "strategy.ckpt"
+    given = {"openstate": True, **fuse(allreduce=("index", [1, 4]))}
+    plain = check_comm_fusion("set", "comm_fusion", given, SETTINGS)
+    assert plain == given and plain is not given
+
+
+# ---- values that fight back ----
+
+
+def test_a_value_whose_repr_raises_is_refused_in_words():
+    """Was an error of the value instead of a refusal."""
+
+    class Hostile:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    with pytest.raises(ContextTypeError, match="gradients_mean=<Hostile whose repr raises RuntimeError>"):
+        set_auto_parallel_context(gradients_mean=Hostile())
+
+
+def test_an_int_of_more_digits_than_python_prints_is_refused_in_words():
+    """Was a ValueError of Python's about digits."""
+    with pytest.raises(ContextError, match="device_num=<int whose repr raises ValueError>"):
+        set_auto_parallel_context(device_num=10**5000)
+    assert len(shorten(10**4000)) == 80
+
+
+def test_a_subclass_is_kept_as_its_plain_value():
+    class Text(str):
+        def __eq__(self, other):
+            raise RuntimeError("no")
+
+        __hash__ = str.__hash__
+
+    class Number(int):
+        def __lt__(self, other):
+            raise RuntimeError("no")
+
+    set_auto_parallel_context(parallel_mode=Text("data_parallel"), device_num=Number(8))
+    values = get_auto_parallel_context("parallel_mode"), get_auto_parallel_context("device_num")
+    assert values == ("data_parallel", 8) and (type(values[0]), type(values[1])) == (str, int)
+
+
+def test_cuts_that_no_layout_can_have_are_strategy_errors():
+    with pytest.raises(ContextStrategyError) as caught:
+        set_auto_parallel_context(dataset_strategy=((6, 1),))
+    assert "power of two" in str(caught.value) and "dataset_strategy=((6, 1),)" in str(caught.value)

@@ -1,0 +1,166 @@
+"""Groups of ranks: answers by rank, failures that are told, nothing that stays, and turns."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from parallel_lab.cli.bench.groups import LONGEST_BATCH, RankGroup, interleaved_batches
+from parallel_lab.cli.bench.startup import cpu_seconds
+from parallel_lab.cli.bench.workers import BenchError
+
+ECHO = """
+import argparse, os, sys
+from parallel_lab.cli.bench.groups import connect_rank, serve_rank
+
+parser = argparse.ArgumentParser()
+parser.add_argument("how", nargs="?")
+parser.add_argument("--rank", type=int)
+parser.add_argument("--ranks", type=int)
+args = parser.parse_args()
+if args.how == "mute":
+    sys.exit("no such thing as a mute rank")
+made = []
+
+def make(order):
+    made.append(order["op"])
+    if order["op"] == "wrong" and args.rank == 1:
+        raise ValueError("seven is no six")
+    if order["op"] == "die" and args.rank == 1:
+        os._exit(3)
+    return lambda: {"rank": args.rank, "made": len(made), "pid": os.getpid()}
+
+serve_rank(connect_rank(args.rank)[0], make, lambda: None)
+"""
+
+
+@pytest.fixture
+def echo(tmp_path, monkeypatch):
+    """A module whose ranks answer who they are; importable by us and by what we start. Temporary files go to a folder
+    that can be looked at.
+    """
+    (tmp_path / "echo_rank.py").write_text(ECHO)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    yield "echo_rank"
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_every_rank_answers_and_a_case_is_made_once(echo):
+    with RankGroup("echo", 3, echo) as group:
+        first, again = group.ask({"op": "a", "iterations": 2}), group.ask({"op": "a", "iterations": 5})
+        other = group.ask({"op": "b"})
+    assert [a["rank"] for a in first] == [0, 1, 2] and all(a["seconds"] > 0 for a in first)
+    assert [a["made"] for a in again] == [1, 1, 1] and [a["made"] for a in other] == [2, 2, 2]
+
+
+def test_a_batch_takes_as_long_as_its_slowest_rank(echo, monkeypatch):
+    with RankGroup("echo", 2, echo) as group:
+        monkeypatch.setattr(group, "ask", lambda order: [{"seconds": 0.25}, {"seconds": float(order["iterations"])}])
+        assert group.batch({"op": "a"}, 3) == 3.0
+
+
+def test_parked_ranks_take_no_processor_time(echo):
+    with RankGroup("echo", 2, echo) as group:
+        pids = [a["pid"] for a in group.ask({"op": "a"})]
+        time.sleep(0.2)  # the answer is sent before the rank goes back to its read
+        before = [cpu_seconds(pid) for pid in pids]
+        time.sleep(0.3)
+        assert [cpu_seconds(pid) for pid in pids] == before  # not a single time slice
+
+
+@pytest.mark.parametrize(
+    "order, words",
+    [
+        ({"op": "wrong"}, r"bench wrong: echo: rank 1: ValueError: seven is no six"),
+        ({"op": "die"}, r"bench die: echo: ended"),
+    ],
+)
+def test_a_rank_that_fails_ends_its_group_and_is_named(echo, order, words):
+    with RankGroup("echo", 2, echo) as group:
+        pids = [a["pid"] for a in group.ask({"op": "a"})]
+        with pytest.raises(BenchError, match=words):
+            group.ask(order)
+        assert [cpu_seconds(pid) for pid in pids] == [None, None]
+
+
+def test_a_group_that_does_not_start_tells_its_last_words(echo):
+    with pytest.raises(BenchError, match=r"bench start: echo: ended while starting: no such thing as a mute rank"):
+        RankGroup("echo", 2, echo, ["mute"])
+
+
+@pytest.mark.faults
+def test_ranks_end_when_who_started_them_is_killed(echo):
+    code = f"""
+import json, sys, time
+from parallel_lab.cli.bench.groups import RankGroup
+group = RankGroup("echo", 2, {echo!r})
+print(json.dumps([[a["pid"] for a in group.ask({{"op": "a"}})], str(group.folder)]), flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as starter:
+        pids, folder = json.loads(starter.stdout.readline())
+        starter.send_signal(signal.SIGKILL)
+        starter.wait()
+    end = time.monotonic() + 5
+    while any(cpu_seconds(pid) is not None for pid in pids) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert [cpu_seconds(pid) for pid in pids] == [None, None]
+    subprocess.run(["rm", "-r", folder], check=True)  # a process that is killed cannot remove it
+
+
+class Recorded:
+    """A competitor that answers from a list and keeps who was asked."""
+
+    def __init__(self, name, asked, seconds, fails_at=None):
+        self.name, self.asked, self.seconds, self.fails_at = name, asked, seconds, fails_at
+        self.count = 0
+
+    def batch(self, order, iterations):
+        self.count += 1
+        if self.count == self.fails_at:
+            raise BenchError(f"{self.name} broke\nand more")
+        self.asked.append((self.name, iterations))
+        return self.seconds
+
+
+def test_competitors_take_turns_and_batches_last_alike():
+    asked = []
+    found, failed = interleaved_batches(
+        [Recorded("a", asked, 1e-3), Recorded("b", asked, 4e-3)], {"op": "x"}, rounds=3, batch_s=0.02
+    )
+    assert found == {"a": [1e-3] * 3, "b": [4e-3] * 3} and failed == {}
+    assert asked[4:] == [("a", 20), ("b", 5)] * 3
+
+
+def test_a_batch_has_one_call_at_least_and_a_limit_at_most():
+    asked = []
+    interleaved_batches(
+        [Recorded("slow", asked, 9.0), Recorded("quick", asked, 1e-9)], {"op": "x"}, rounds=1, batch_s=0.02
+    )
+    assert asked[4:] == [("slow", 1), ("quick", LONGEST_BATCH)]
+
+
+def test_a_batch_has_as_many_calls_as_are_asked_for():
+    asked = []
+    interleaved_batches(
+        [Recorded("slow", asked, 9.0), Recorded("quick", asked, 1e-3)], {"op": "x"}, rounds=1, batch_s=0.02, least=4
+    )
+    assert asked[4:] == [("slow", 4), ("quick", 20)]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 4])
+def test_a_competitor_that_fails_is_left_out_and_the_others_go_on(fails_at):
+    asked = []
+    competitors = [Recorded("a", asked, 1e-3), Recorded("b", asked, 1e-3, fails_at)]
+    found, failed = interleaved_batches(competitors, {"op": "x"}, rounds=3, batch_s=0.02)
+    assert found == {"a": [1e-3] * 3} and failed == {"b": "b broke"}

@@ -1,0 +1,97 @@
+"""`parallel-lab bench startup`: complete, with what idle workers take, and nothing left. No test asserts a speed."""
+
+import json
+import os
+
+import pytest
+
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.cli import main as cli
+from parallel_lab.cli.bench import startup
+from parallel_lab.cli.bench.startup import (
+    COLD,
+    MPIRUN,
+    TORCH_FORK,
+    TORCH_SPAWN,
+    WARM,
+    cpu_seconds,
+    measure_startup,
+    startup_goals,
+    startup_text,
+)
+
+
+def test_ours_starts_cold_and_warm_and_is_idle():
+    found = measure_startup(2, 2, idle_s=0.3, peers=False)
+    assert set(found["median_s"]) == {COLD, WARM} and all(
+        len(times) == 2 and min(times) > 0 for times in found["seconds"].values()
+    )
+    assert found["whole"][COLD][0] > found["seconds"][COLD][0] > 0
+    assert (
+        found["idle"]["watched_s"] >= 0.3 and 0 <= found["idle"]["workers_s"] < 0.01
+    )  # they block: a promise, not a speed
+    spawn, idle = startup_goals(found)
+    assert spawn.met is None and idle.met is not None
+    assert "ours, cold" in startup_text(found) and "not measured" in startup_text(found)
+
+
+def test_every_other_way_is_timed_or_missing_with_its_reason(monkeypatch):
+    monkeypatch.setattr(
+        startup, "installed_version", lambda name: None
+    )  # torch takes seconds to start; its own test is the command's
+    found = measure_startup(2, 1, idle_s=0.05)
+    text = startup_text(found)
+    assert (
+        found["missing"][TORCH_SPAWN] == found["missing"][TORCH_FORK] == "PyTorch is not installed: pip install torch"
+    )
+    assert (MPIRUN in found["median_s"]) != (MPIRUN in found["missing"])
+    assert all(f"{name} is missing: {why}" in text for name, why in found["missing"].items())
+
+
+def test_the_command_times_torch_where_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = tmp_path / "start.json"
+    assert cli.main(["bench", "startup", "--quick", "--ranks", "2", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())["startup"]
+    for name in (TORCH_SPAWN, TORCH_FORK):
+        assert name in found["missing"] or found["whole"][name][0] >= found["median_s"][name] > 0
+    assert "whole command" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == ["start.json"]
+
+
+def test_goals_are_quotients():
+    made_up = {
+        "ranks": 8,
+        "median_s": {COLD: 0.5, TORCH_SPAWN: 5.0},
+        "idle": {"watched_s": 2.0, "workers_s": 0.01, "notebook_s": 0.0},
+    }
+    ready, idle = startup_goals(made_up)
+    assert (ready.reached, ready.met) == (pytest.approx(0.1), True)
+    assert (idle.reached, idle.met) == (pytest.approx(0.005), False)
+
+
+def test_a_competitor_that_fails_is_a_line(monkeypatch):
+    monkeypatch.setattr(
+        startup,
+        "_start_torch",
+        lambda how, ranks: startup._run([startup.sys.executable, "-c", "raise SystemExit('no')"], os.environ, how),
+    )
+    monkeypatch.setattr(startup, "_start_mpi", lambda ranks: (1.0, 1.0))
+    monkeypatch.setattr(startup, "installed_version", lambda name: "1")
+    monkeypatch.setattr(startup, "_start_ours", lambda ranks, idle_s: ({"warm_s": 1.0, "cold_s": 2.0, "idle": {}}, 3.0))
+    found = measure_startup(2, 2)
+    assert found["missing"][TORCH_SPAWN] == "bench startup: spawn ended with 1: no."
+    assert set(found["median_s"]) == {COLD, WARM, MPIRUN} and "does not tell the processor time" in startup_text(found)
+
+
+def test_processor_time_of_a_process_grows_when_it_works():
+    before = cpu_seconds(os.getpid())
+    sum(range(2_000_000))
+    assert cpu_seconds(os.getpid()) > before
+    assert cpu_seconds(2**22 + 1) is None  # above the largest process number
+
+
+@pytest.mark.parametrize("options", [{"ranks": 1}, {"rounds": 0}, {"idle_s": 0.0}])
+def test_what_cannot_be_timed_is_refused(options):
+    with pytest.raises(ArgumentError, match="bench startup"):
+        measure_startup(**options)

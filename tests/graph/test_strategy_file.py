@@ -1,0 +1,312 @@
+"""The strategy file: what a plan was compiled with, there and back; and what is refused, field by field."""
+
+import copy
+import json
+import os
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+from parallel_lab import nn
+from parallel_lab.base.errors import CheckpointError, CheckpointTypeError, CheckpointWriteError
+from parallel_lab.graph.strategy_file import (
+    DEFAULT_NAME,
+    OperatorStrategy,
+    ParameterStrategy,
+    StrategyFile,
+    as_layout,
+    load_strategy,
+    plan_strategy,
+    save_strategy,
+    strategy_path,
+)
+from parallel_lab.layout.named_layout import Layout, LayoutStrategy
+from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.train.checkpoint import build_searched_strategy
+from tests.recorded import nets
+
+
+@pytest.fixture(scope="module")
+def plan():
+    net = nets.Quick(32, 16, 16, ((2, 4), (4, 1)), ((2, 4),), ((8, 1), (1, 1)))
+    x, label = np.zeros((64, 32), np.float32), np.zeros((64, 16), np.float32)
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    return pl.compile(
+        net,
+        x,
+        label,
+        loss=nn.MSELoss(),
+        optimizer=optimizer,
+        device_num=8,
+        parallel_mode="semi_auto_parallel",
+        dataset_strategy="full_batch",
+    )
+
+
+def test_a_plans_strategies_come_back(plan, tmp_path):
+    path = save_strategy(plan, tmp_path / "strategy.json")
+    found = load_strategy(path)
+    assert found == plan_strategy(plan)
+    assert (
+        found.layouts
+        == {p.name: plan.value(p.name).layout for p in plan.parameters}
+        == build_searched_strategy(str(path))
+    )
+    assert found.strategies == {node.name: node.strategy for node in plan.graph.nodes if node.strategy is not None}
+    assert ((2, 4), (4, 1)) in found.strategies.values()
+    assert (found.device_num, found.stages) == (8, ((0, 8),))
+
+
+def test_the_file_holds_what_mindspores_holds(plan, tmp_path):
+    """Per parameter device matrix, tensor map, slice shape, field size, optimizer shard, stages; per operator its
+    strategy (MindSpore's words).
+    """
+    content = json.loads(save_strategy(plan, tmp_path / "s.json").read_text())
+    assert (content["format"], content["version"], content["device_num"]) == ("parallel_lab-strategy", 1, 8)
+    first = next(p for p in plan.parameters if plan.value(p.name).layout.splits == (4, 1))
+    one = content["parameters"][first.name]
+    assert {
+        "device_matrix",
+        "tensor_map",
+        "slice_shape",
+        "field_size",
+        "opt_shard_step",
+        "opt_shard_size",
+        "stages",
+    } <= one.keys()
+    assert np.array_equal(np.array(one["slice_shape"]) * (4, 1), first.shape)
+    assert [[2, 4], [4, 1]] in [operator["strategy"] for operator in content["operators"].values()]
+
+
+@pytest.mark.parametrize("name", ["strategy.json", "train_strategy.ckpt", "strategy.txt", "new/folder/s.json"])
+def test_any_file_name_will_do_and_folders_are_made(plan, tmp_path, name):
+    save_strategy(plan, str(tmp_path / name))
+    assert load_strategy(str(tmp_path / name)).device_num == 8
+
+
+def test_a_folder_stands_for_the_file_in_it(plan, tmp_path, monkeypatch):
+    """Seed 000 sets strategy_ckpt_save_file="./"."""
+    monkeypatch.chdir(tmp_path)
+    assert save_strategy(plan, "./").name == DEFAULT_NAME
+    assert (tmp_path / DEFAULT_NAME).exists()
+    assert load_strategy("./") == load_strategy(tmp_path) == load_strategy(DEFAULT_NAME)
+    save_strategy(plan, "new/")
+    assert (tmp_path / "new" / DEFAULT_NAME).exists()
+
+
+def test_only_trainable_params_is_the_default(tmp_path):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.bn = nn.Dense(4, 4), nn.BatchNorm1d(4)
+
+        def construct(self, x):
+            return self.bn(self.dense(x))
+
+    net = Net().set_train()
+    x = np.zeros((8, 4), np.float32)
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    plan = pl.compile(
+        net,
+        x,
+        x,
+        loss=nn.MSELoss(),
+        optimizer=optimizer,
+        device_num=2,
+        parallel_mode="semi_auto_parallel",
+        dataset_strategy="full_batch",
+    )
+    trained = {p.name for p in net.trainable_params()}
+    assert plan_strategy(plan).layouts.keys() == trained
+    assert (
+        plan_strategy(plan, only_trainable_params=False).layouts.keys()
+        == {p.name for p in net.get_parameters()}
+        > trained
+    )
+
+
+def test_layouts_with_named_axes_come_back(tmp_path):
+    layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+    strategy = LayoutStrategy((layout("dp", ("sp", "mp")), layout(("sp", "mp"), "None"), layout), True)
+    file = StrategyFile(
+        8, (), (OperatorStrategy("m", "MatMul", strategy, None, "user"), OperatorStrategy("r", "ReLU", None)), ((0, 8),)
+    )
+    save_strategy(file, tmp_path / "s.json")
+    assert load_strategy(tmp_path / "s.json") == file
+
+
+def test_ranks_that_write_at_once_leave_one_whole_file(plan, tmp_path):
+    from tests.checkpoint.ranks import run_ranks
+
+    run_ranks(4, lambda rank, barrier: (barrier(), save_strategy(plan, tmp_path / "s.json")))
+    assert load_strategy(tmp_path / "s.json") == plan_strategy(plan)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+
+
+# ---- what is refused ----
+
+
+def written(plan, path, change):
+    content = json.loads(save_strategy(plan, path).read_text())
+    first = next(iter(content["parameters"]))
+    operator = next(iter(content["operators"]))
+    change(content, content["parameters"][first], content["operators"][operator])
+    path.write_text(json.dumps(content))
+    return path
+
+
+EDITS = {
+    "format": (lambda c, p, o: c.update(format="x"), "not a strategy file"),
+    "version": (lambda c, p, o: c.update(version=2), "version 2"),
+    "more": (lambda c, p, o: c.update(more=1), "the content"),
+    "less": (lambda c, p, o: c.pop("stages"), "the content"),
+    "device_num": (lambda c, p, o: c.update(device_num=0), "device_num is 0"),
+    "device_num-text": (lambda c, p, o: c.update(device_num="8"), "device_num is '8'"),
+    "device_num-bool": (lambda c, p, o: c.update(device_num=True), "device_num is True"),
+    "device_num-huge": (lambda c, p, o: c.update(device_num=10**18), "device_num"),
+    "stages": (lambda c, p, o: c.update(stages=[[0, 9]]), "stages"),
+    "stages-flat": (lambda c, p, o: c.update(stages=[0, 8]), "stages"),
+    "parameters": (lambda c, p, o: c.update(parameters=[]), "parameters is"),
+    "parameter": (lambda c, p, o: c["parameters"].update(w=3), "parameters\\['w'\\] is 3"),
+    "shape": (lambda c, p, o: p.update(shape=[-1, 2]), "shape is -1"),
+    "slice_shape": (lambda c, p, o: p.update(slice_shape=[1, 1]), "slice_shape is"),
+    "device_matrix": (lambda c, p, o: p.update(device_matrix=[3]), "parameters"),
+    "device_matrix-3": (
+        lambda c, p, o: p.update(device_matrix=[3], tensor_map=[[], []], slice_shape=p["shape"]),
+        "divides the 8 devices",
+    ),
+    "tensor_map": (lambda c, p, o: p.update(tensor_map=[[9], []]), "axis 9 does not exist"),
+    "tensor_map-flat": (lambda c, p, o: p.update(tensor_map=[1, -1]), "tensor_map"),
+    "dtype": (lambda c, p, o: p.update(dtype="\x1b[31m"), "dtype"),
+    "trainable": (lambda c, p, o: p.update(trainable=1), "trainable is 1"),
+    "field_size": (lambda c, p, o: p.update(field_size=2), "split evenly"),
+    "parameter-stages": (lambda c, p, o: p.update(stages=[5]), "stages"),
+    "opt_shard": (lambda c, p, o: p.update(opt_shard_step="x"), "opt_shard_step"),
+    "operators": (lambda c, p, o: c.update(operators=None), "operators is None"),
+    "strategy": (lambda c, p, o: o.update(strategy=[[0, 1]]), "strategy is 0"),
+    "strategy-large": (lambda c, p, o: o.update(strategy=[[16, 1]]), "At most 8 slices"),
+    "strategy-text": (lambda c, p, o: o.update(strategy="((1,1),)"), "strategy is"),
+    "strategy-layout": (
+        lambda c, p, o: o.update(strategy={"device_matrix": [2], "alias_name": ["a"], "dims": [["b"]], "nd_tp": False}),
+        "axis 'b'",
+    ),
+    "strategy-names": (
+        lambda c, p, o: o.update(strategy={"device_matrix": [2], "alias_name": [3], "dims": [], "nd_tp": False}),
+        "alias_name",
+    ),
+    "op": (lambda c, p, o: o.update(op=""), "op is ''"),
+    "source": (lambda c, p, o: o.update(source=None), "source"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), EDITS.values(), ids=EDITS)
+def test_a_wrong_field_is_named(plan, tmp_path, change, said):
+    path = written(plan, tmp_path / "s.json", change)
+    with pytest.raises(CheckpointError, match=said) as caught:
+        load_strategy(path)
+    assert isinstance(caught.value, ValueError) and str(caught.value).startswith(str(path))
+
+
+BYTES = {
+    "empty": b"",
+    "binary": bytes(range(256)),
+    "twice": b'{"format": "parallel_lab-strategy", "format": "parallel_lab-strategy"}',
+    "nan": b'{"format": NaN}',
+    "deep": b"[" * 1000,
+    "large": b" " * ((16 << 20) + 1),
+    "items": b"[" + b"1," * 1_000_001 + b"1]",
+    "protobuf": b"\n\x12\n\x02w1\x12\x0c\n\x04\x08\x02\x08\x04",
+}
+
+
+@pytest.mark.parametrize("data", BYTES.values(), ids=BYTES)
+def test_what_is_no_strategy_file_is_refused(tmp_path, data):
+    (tmp_path / "s.ckpt").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"s\.ckpt"):
+        load_strategy(tmp_path / "s.ckpt")
+
+
+def random_change(rng, value):
+    """`value` with one leaf, key or element replaced, left out or added, anywhere in it."""
+    junk = [None, True, -1, 0, 1, 10**18, 0.5, "", "x", "\x00", [], [[]], {}, {"a": 1}, [1, [2]], -(10**30)]
+    made = copy.deepcopy(value)
+    place, parent, key = made, None, None
+    while isinstance(place, (dict, list)) and place and rng.random() < 0.8:
+        parent = place
+        key = list(place)[int(rng.integers(len(place)))] if isinstance(place, dict) else int(rng.integers(len(place)))
+        place = parent[key]
+    if parent is None:
+        return junk[int(rng.integers(len(junk)))]
+    if rng.random() < 0.2:
+        del parent[key]
+    else:
+        parent[key] = junk[int(rng.integers(len(junk)))]
+    return made
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.exhaustive)])
+def test_changed_files_are_read_or_refused_in_one_class(plan, tmp_path, rng, count):
+    """What is read must fit together: every slice shape follows from its layout."""
+    good = json.loads(save_strategy(plan, tmp_path / "s.json").read_text())
+    path, refused = tmp_path / "junk.json", 0
+    for _ in range(count):
+        content = random_change(rng, good)
+        path.write_text(json.dumps(content))
+        try:
+            found = load_strategy(path)
+        except CheckpointError as error:
+            refused += 1
+            assert len(str(error)) < 600, content
+            continue
+        assert isinstance(found, StrategyFile)
+        assert all(
+            found.device_num % p.layout.device_num == 0 and p.slice_shape == p.layout.slice_shape(p.shape)
+            for p in found.parameters
+        )
+    print(f"{refused} of {count} refused")
+    assert refused > count / 2
+
+
+def test_paths_that_are_none_are_refused(plan, tmp_path):
+    for path in (None, 3, b"x", ["x"]):
+        with pytest.raises(CheckpointTypeError):
+            strategy_path(path)
+    for path in ("", "a\0b"):
+        with pytest.raises(CheckpointError):
+            strategy_path(path)
+    with pytest.raises(CheckpointError, match="no such strategy file"):
+        load_strategy(tmp_path / "none.json")
+    with pytest.raises(CheckpointWriteError):
+        save_strategy(plan, "/proc/none/s.json")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointWriteError):
+        save_strategy(plan, tmp_path / "file" / "s.json")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="no such strategy file"):
+        load_strategy(tmp_path / "pipe")
+
+
+# ---- layouts in dicts ----
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TensorLayout((2, 4), (0, -1)),
+        Layout((2, 4), ("a", "b"))("b", "None"),
+        ParameterStrategy("w", (8, 4), "float32", TensorLayout((2, 4), (0, -1))),
+        [[2, 4], [0, -1]],
+        [[2, 4], [0, -1], [2, 4], 0, True, ""],
+        ((2, 4), ((0,), ())),
+    ],
+    ids=["TensorLayout", "Layout", "ParameterStrategy", "lists", "MindSpore", "tuples"],
+)
+def test_every_form_of_a_layout_is_understood(value):
+    assert as_layout(value, "here") == TensorLayout((2, 4), (0, -1))
+
+
+@pytest.mark.parametrize("value", [3, "x", [], [[2]], [2, 4], [[2], [5]], {"a": 1}, [["2"], [0]]])
+def test_what_is_no_layout_is_a_value_error(value):
+    with pytest.raises(CheckpointError, match="here: it is"):
+        as_layout(value, "here")

@@ -1,0 +1,417 @@
+"""The Strategy Lab trains on real processes: paused, stopped, killed and left; its listeners, threads and widget."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from parallel_lab.base.errors import ArgumentError, ParallelLabError
+from parallel_lab.lab.shared.networks import NETWORKS, apply_strategies
+from parallel_lab.lab.shared.problems import get_problem
+from parallel_lab.lab.strategy import training
+from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.widgets import StrategyLabWidget
+from parallel_lab.processes.shm import close_all, get_pool
+from parallel_lab.train.session import Session
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def lab():
+    """A lab on two ranks; at the end nothing of it is left, workers included."""
+    made = StrategyLab(devices=2, steps=30)
+    yield made
+    made.close()
+    close_all()
+
+
+def until(what, timeout_s: float = PATIENCE_S) -> bool:
+    end = time.monotonic() + timeout_s
+    while not what():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def state(lab) -> str:
+    return lab.progress()["run"]["state"]
+
+
+def operator(lab, name: str) -> dict:
+    return next(o for o in lab.snapshot()["operators"] if o["name"] == name)
+
+
+def running_for_long(lab, steps: int = 1_000_000):
+    """Start a run that does not end by itself within a test, and wait for its first losses."""
+    lab._steps = steps
+    lab.run()
+    assert until(lambda: state(lab) == "running" and lab.progress()["loss"]["steps"] > 0), lab.progress()["run"]
+
+
+# ---- training on real processes ----
+
+
+def test_a_run_trains_and_equals_training_by_hand(lab):
+    """The same losses, bit for bit, as a session of the same plan in the simulator, and as many on one device within
+    the bound.
+    """
+    problem = get_problem("seed")
+    net = apply_strategies(NETWORKS["quickstart"].factory(problem), NETWORKS["quickstart"].preset(2))
+    with Session(lab.plan, net, problem.optimizer(net.trainable_params())) as session:
+        want = session.train(problem.batches, 30)
+    lab.run()
+    assert lab.wait(PATIENCE_S)
+    shot = lab.snapshot()
+    assert shot["run"]["state"] == "done" and shot["run"]["step"] == 30 and shot["run"]["error"] is None
+    assert shot["loss"]["parallel"] == want and len(shot["loss"]["single"]) == 30 == shot["loss"]["steps"]
+    assert (
+        shot["loss"]["largest_difference"]
+        == np.abs(np.subtract(shot["loss"]["parallel"], shot["loss"]["single"])).max()
+    )
+    assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 1e-2
+    arrays = lab.loss_arrays(10)
+    assert (
+        arrays["parallel"].dtype == np.float32
+        and arrays["parallel"].tolist() == want[10:]
+        and len(arrays["single"]) == 20
+    )
+
+
+def test_after_a_run_bytes_and_times_are_counted_and_the_timeline_is_measured(lab):
+    assert lab.snapshot()["timeline"]["source"] == "predicted" and lab.events == ()
+    lab.run()
+    assert lab.wait(PATIENCE_S)
+    shot = lab.snapshot()
+    assert shot["timeline"]["source"] == "measured" and {e.step for e in lab.events} == {29}
+    for rank in range(2):
+        lab.select_rank(rank)
+        for m in lab.snapshot()["messages"]:
+            assert m["bytes_counted"] == m["bytes_predicted"] and m["time_measured_s"] > 0
+    assert len(shot["timeline"]["lanes"]) == 2
+
+
+@pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
+def test_a_long_network_trains_on_processes_and_equals_one_device(net):
+    lab = StrategyLab(net, 2, steps=12)
+    try:
+        lab.run()
+        assert lab.wait(PATIENCE_S)
+        shot = lab.snapshot()
+        assert shot["run"]["state"] == "done", shot["run"]["error"]
+        assert (
+            shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 0.1
+            and shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
+        )
+        assert all(m["bytes_counted"] == m["bytes_predicted"] for m in shot["messages"])
+    finally:
+        lab.close()
+        close_all()
+
+
+def test_run_returns_at_once_and_a_second_press_starts_nothing(lab):
+    running_for_long(lab)
+    thread = lab._run.thread
+    lab.run()
+    assert lab._run.thread is thread
+    assert lab.wait(0) is False
+    lab.stop()
+    assert lab.wait(PATIENCE_S)
+
+
+def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(lab):
+    running_for_long(lab)
+    lab.pause()
+    assert state(lab) == "paused"
+    time.sleep(0.3)  # steps under way may still be reported
+    held = lab.progress()["loss"]["steps"]
+    time.sleep(0.3)
+    assert lab.progress()["loss"]["steps"] == held and "paused" in lab.progress()["run"]["text"]
+    lab.resume()
+    assert state(lab) == "running" and until(lambda: lab.progress()["loss"]["steps"] > held)
+    lab.stop()
+    assert lab.wait(PATIENCE_S)
+    shot = lab.snapshot()
+    assert shot["run"]["state"] == "done" and shot["loss"]["steps"] > held and shot["timeline"]["source"] == "measured"
+    assert len(shot["loss"]["parallel"]) == len(shot["loss"]["single"]) == shot["run"]["step"]
+
+
+@pytest.mark.parametrize("taker", ["main thread", "another thread"])
+def test_waiting_can_be_interrupted_and_done_again(lab, taker):
+    """Wrong before: after an interrupt the next wait came back at once although the run went on; one that another
+    thread took went unheard.
+    """
+    running_for_long(lab)
+    main = threading.main_thread().ident
+    timer = threading.Timer(
+        0.3, lambda: signal.pthread_kill(main if taker == "main thread" else threading.get_ident(), signal.SIGINT)
+    )
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        lab.wait(PATIENCE_S)
+    timer.join()
+    assert state(lab) == "running"
+    lab.stop()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+
+
+def test_stop_ends_a_paused_run_too(lab):
+    running_for_long(lab)
+    lab.pause()
+    lab.stop()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+
+
+def test_stop_before_the_workers_are_there(lab):
+    lab.run()
+    lab.stop()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+
+
+def test_what_the_buttons_may_do_follows_the_state(lab):
+    def can() -> set[str]:
+        return {name for name, on in lab.progress()["run"]["can"].items() if on}
+
+    assert can() == {"run"}
+    running_for_long(lab)
+    assert can() == {"pause", "stop", "reset"}
+    lab.pause()
+    assert can() == {"pause", "stop", "reset"}  # the second is drawn as Resume
+    lab.stop()
+    lab.wait(PATIENCE_S)
+    assert can() == {"run", "reset"}
+    lab.reset()
+    assert can() == {"run"}
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "stop", "reset"])
+def test_a_control_that_has_nothing_to_do_does_nothing(lab, command):
+    getattr(lab, command)()
+    assert state(lab) == "idle"
+
+
+def test_reset_forgets_the_run_at_once_even_in_the_middle(lab):
+    running_for_long(lab)
+    old = lab._run.thread
+    lab.reset()
+    assert state(lab) == "idle" and lab.progress()["loss"]["steps"] == 0 and lab.events == ()
+    old.join(PATIENCE_S)
+    assert not old.is_alive() and state(lab) == "idle" and lab.progress()["loss"]["steps"] == 0
+
+
+def test_another_strategy_in_the_middle_ends_the_run_and_the_next_one_uses_it(lab):
+    running_for_long(lab)
+    old = lab._run.thread
+    lab.set_strategy("matmul", "((1, 2), (2, 1))")
+    assert state(lab) == "idle"
+    lab._steps = 5
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done" and lab.progress()["loss"]["steps"] == 5
+    old.join(PATIENCE_S)
+    assert {e.name for e in lab.events if e.kind == "communication"} == {
+        i.out for _, i in lab.plan.instructions() if i.is_communication
+    }
+
+
+def test_a_refused_strategy_does_not_disturb_the_run(lab):
+    running_for_long(lab)
+    lab.set_strategy("matmul", "((3, 1), (1, 1))")
+    steps = lab.progress()["loss"]["steps"]
+    assert state(lab) == "running" and until(lambda: lab.progress()["loss"]["steps"] > steps)
+    lab.stop()
+    lab.wait(PATIENCE_S)
+
+
+def test_a_change_of_network_while_the_workers_start_does_not_mix_two_networks(lab):
+    """Wrong before: the thread compiled its one-device plan from what was chosen by then."""
+    lab.run()
+    thread = lab._run.thread
+    lab.set_net("dense")
+    lab.set_data("digits")
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+    thread.join(PATIENCE_S)
+    loss = lab.snapshot()["loss"]
+    assert loss["largest_difference"] <= loss["bound"] and loss["steps"] == 30
+
+
+@pytest.mark.faults
+def test_a_killed_worker_fails_the_run_with_its_reason_and_the_next_run_works(lab):
+    running_for_long(lab)
+    os.kill(get_pool(2).pids[1], signal.SIGKILL)
+    assert until(lambda: state(lab) == "failed")
+    run = lab.progress()["run"]
+    assert "rank 1" in run["error"] and "SIGKILL" in run["error"] and run["can"]["run"]
+    assert run["error"] in lab.to_text()
+    lab._steps = 10
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done" and lab.progress()["run"]["error"] is None
+
+
+def test_a_defect_in_the_thread_ends_as_failed_and_is_raised(lab, monkeypatch):
+    """Wrong before: the lab said "starting" for ever."""
+
+    class Broken:
+        def __init__(self, *given, **options):
+            raise OSError("no descriptors left")
+
+    raised = []
+    monkeypatch.setattr(training, "Session", Broken)
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
+    lab.run()
+    assert lab.wait(PATIENCE_S)
+    assert state(lab) == "failed" and "no descriptors left" in lab.progress()["run"]["error"] and raised == [OSError]
+
+
+def test_close_in_the_middle_ends_the_run(lab):
+    running_for_long(lab)
+    thread, heard = lab._run.thread, []
+    lab.on_change(heard.append)
+    lab.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive() and not heard
+    close_all()
+
+
+# ---- listeners and threads ----
+
+
+def test_listeners_hear_what_changed_until_they_unsubscribe():
+    lab, heard = StrategyLab(), []
+    unsubscribe = lab.on_change(heard.append)
+    lab.select_rank(1)
+    lab.set_strategy("relu", "((1, 1),)")
+    assert heard == ["picture", "picture"]
+    unsubscribe()
+    unsubscribe()
+    lab.select_rank(2)
+    assert heard == ["picture", "picture"]
+
+
+def test_a_run_is_heard_as_run_loss_and_in_the_end_picture(lab):
+    heard = []
+    lab.on_change(heard.append)
+    lab.run()
+    assert lab.wait(PATIENCE_S)
+    assert set(heard) == {"run", "loss", "picture"} and heard[0] == "run" and heard[-1] == "picture"
+
+
+def test_a_listener_may_look_and_command(lab):
+    seen = []
+    lab.on_change(lambda kind: seen.append(lab.progress()["run"]["state"]) or (lab.stop() if kind == "loss" else None))
+    lab._steps = 1_000_000
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done" and "running" in seen
+
+
+@pytest.mark.exhaustive
+def test_commands_from_four_threads_while_it_trains(lab):
+    """Seeded commands against each other and the run: no exception, no deadlock, and a consistent end."""
+    failed, shots = [], []
+    end = time.monotonic() + 3.0
+
+    def hammer(seed: int) -> None:
+        rng = random.Random(seed)
+        acts = [
+            lambda: lab.set_devices(rng.choice((1, 2))),
+            lambda: lab.set_data(rng.choice(("seed", "digits"))),
+            lambda: lab.set_net(rng.choice(tuple(NETWORKS))),
+            lambda: lab.set_strategy(
+                lab.snapshot()["operators"][0]["name"], rng.choice(("((1, 2), (2, 1))", "((3, 1), (1, 1))", None))
+            ),
+            lambda: lab.select_rank(rng.randrange(2)),
+            lambda: lab.select_phase(rng.choice(("forward", "backward"))),
+            lambda: lab.select_tensor(rng.choice(lab.snapshot()["tensors"])["id"]),
+            *[
+                lambda name=name: getattr(lab, name)()
+                for name in ("run", "run", "run", "pause", "resume", "stop", "reset", "snapshot", "to_text")
+            ],
+        ]
+        came_round = False
+        while time.monotonic() < end or (not came_round and time.monotonic() < end + PATIENCE_S / 2):
+            try:
+                rng.choice(acts)()
+                shots.append((seed, lab.snapshot()))
+                came_round = True
+            except ArgumentError:
+                continue  # what was looked up is gone: another thread chose another network
+            except Exception as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=hammer, args=(seed,)) for seed in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE_S)
+    assert not failed and not any(t.is_alive() for t in threads) and {seed for seed, _ in shots} == {0, 1, 2, 3}
+    assert all(len(s["cards"]) == s["devices"]["value"] and s["rank"] < s["devices"]["value"] for _, s in shots)
+    lab.set_net("quickstart")
+    lab.set_data("seed")
+    lab.set_devices(2)
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done", lab.progress()["run"]
+
+
+# ---- through the widget ----
+
+
+@pytest.fixture
+def panel(lab):
+    made = StrategyLabWidget(lab)
+    yield made
+    made.close()
+
+
+def press(panel, command, *arguments):
+    panel._handle_custom_msg({"command": command, "arguments": list(arguments), "number": 1}, [])
+
+
+def test_controls_reach_the_lab_and_no_error_is_left(lab, panel):
+    press(panel, "set_devices", 4)
+    press(panel, "set_strategy", "matmul", "((4, 1), (1, 1))")
+    press(panel, "select_rank", 2)
+    press(panel, "select_tensor", "w")
+    press(panel, "select_phase", "backward")
+    assert panel.last_error is None
+    shot = lab.snapshot()
+    assert (shot["devices"]["value"], shot["rank"], shot["tensor"], shot["phase"]) == (4, 2, "w", "backward")
+    assert operator(lab, "matmul")["strategy"] == "((4, 1), (1, 1))"
+    assert panel.snapshot["picture"]["label"] == "gradient of w"
+
+
+def test_a_command_publishes_one_snapshot(lab, panel, monkeypatch):
+    """Wrong before: one for what the model reported and one for the end of the command, each some 50 KB for the
+    page.
+    """
+    taken, take = [], lab.snapshot
+    monkeypatch.setattr(lab, "snapshot", lambda: taken.append(1) or take())
+    press(panel, "select_rank", 0)
+    assert len(taken) == 1 and panel.snapshot["rank"] == 0
+    lab.select_rank(1)  # not through the panel: it hears of it
+    assert len(taken) == 2 and panel.snapshot["rank"] == 1
+
+
+def test_a_refused_command_is_shown_and_the_next_clears_it(lab, panel):
+    press(panel, "select_rank", 7)
+    assert "Ranks run from 0 to 1" in panel.last_error and lab.snapshot()["rank"] == 1
+    press(panel, "select_rank", 0)
+    assert panel.last_error is None and lab.snapshot()["rank"] == 0
+
+
+def test_a_run_through_the_panel_ends_with_all_its_losses_on_the_page(lab, panel):
+    press(panel, "run")
+    assert lab.wait(PATIENCE_S)
+    assert until(lambda: panel.progress["run"]["state"] == "done" and panel.progress["loss"]["steps"] == 30)
+    assert until(lambda: np.frombuffer(panel.loss_parallel, "<f4").tolist() == lab.snapshot()["loss"]["parallel"])
+    assert panel.last_error is None and panel.snapshot["timeline"]["source"] == "measured"
+
+
+def test_every_error_of_the_lab_is_one_of_the_family():
+    assert issubclass(ArgumentError, ParallelLabError) and issubclass(ArgumentError, ValueError)

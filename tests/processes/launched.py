@@ -1,0 +1,131 @@
+"""Running launchers in tests: bounded, tagged in the environment, and counted afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = (sys.executable, "-m", "parallel_lab")
+LIMIT_S = 60.0  # no test waits longer for a process
+# what a test run inside other ranks, or on a machine with settings of its own, must not inherit
+_FOREIGN = ("RANK_", "DEVICE_ID", "MS_", "OMPI_", "PMI", "PARALLEL_LAB", "HCCL_", "PYTEST_", "COV_")
+
+HEAD = """
+import os, signal, sys, time
+import numpy as np
+from parallel_lab.base import hooks, seeds
+from parallel_lab.train.communication import *
+"""
+
+
+@dataclass
+class Started:
+    """A process and everything that bears its tag."""
+
+    process: subprocess.Popen
+    tag: str
+    start_s: float = field(default_factory=time.monotonic)
+
+    def wait(self, limit_s: float = LIMIT_S) -> tuple[int, str]:
+        """(exit code, output). Kills everything and raises when it takes longer."""
+        out, _ = self.process.communicate(timeout=limit_s)
+        return self.process.returncode, out
+
+    def family(self) -> list[int]:
+        """Living processes that bear the tag, this one included: also those whose parents are gone."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z" and self.tag.encode() in (
+                    folder / "environ"
+                ).read_bytes():
+                    found.append(int(folder.name))
+        return found
+
+    def gone_after(self, limit_s: float = 10.0) -> float | None:
+        """Seconds until no tagged process lives; None if some still do after limit_s."""
+        start = time.monotonic()
+        while self.family():
+            if time.monotonic() - start > limit_s:
+                return None
+            time.sleep(0.01)
+        return time.monotonic() - start
+
+    def wait_for(self, *paths: Path, limit_s: float = LIMIT_S) -> None:
+        """Until all the files are there (scripts make them to say how far they are)."""
+        end = time.monotonic() + limit_s
+        while not all(path.exists() for path in paths):
+            assert self.process.poll() is None, self.process.communicate()[0]
+            assert time.monotonic() < end, f"{[str(p) for p in paths if not p.exists()]} did not come"
+            time.sleep(0.01)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a test's processes: this checkout on the path, nothing of other launchers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **extra}
+
+
+@contextlib.contextmanager
+def started(*command: str, cwd: Path, **extra: str) -> Iterator[Started]:
+    """Start a command; at the end nothing of it is left, whatever happened."""
+    tag = f"PARALLEL_LAB_TEST_TAG={uuid.uuid4().hex}"
+    name, value = tag.split("=")
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=environment(**extra, **{name: value}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    run = Started(process, tag)
+    try:
+        yield run
+    finally:
+        for pid in run.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def script(folder: Path, body: str, name: str = "train.py") -> Path:
+    """A script of a rank in `folder`: the usual imports, then `body`."""
+    path = folder / name
+    path.write_text(HEAD + textwrap.dedent(body))
+    return path
+
+
+def run_ranks(
+    folder: Path, count: int, body: str, *options: str, arguments: tuple[str, ...] = (), **extra: str
+) -> tuple[int, str]:
+    """`parallel-lab run -n count` of a script with `body`; (exit code, output). Nothing may be left of it."""
+    script(folder, body)
+    with started(*LAB, "run", "-n", str(count), *options, "train.py", *arguments, cwd=folder, **extra) as run:
+        code, output = run.wait()
+        assert run.gone_after(2.0) is not None, f"left: {run.family()}\n{output}"
+    return code, output
+
+
+def lines_of(output: str, rank: int) -> list[str]:
+    """What `rank` printed, without its tag."""
+    return [line[len(f"[{rank}] ") :] for line in output.splitlines() if line.startswith(f"[{rank}] ")]
+
+
+def notes(output: str) -> list[str]:
+    """What the launcher said."""
+    return [line.removeprefix("parallel-lab: ") for line in output.splitlines() if line.startswith("parallel-lab: ")]

@@ -1,0 +1,401 @@
+"""Collectives of real worker processes give the bits of `communicator.answer`, for every kind, group, dtype and
+size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parallel_lab.base.errors import CollectiveMismatch, RankRaised, ShapeError
+from parallel_lab.ops.collectives.definitions import COLLECTIVES
+from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.processes.shm.fast.single_step import APART_FROM_BYTES
+from parallel_lab.run.communicator import Request, answer
+from tests.processes.drawn import (
+    DTYPES,
+    SEED,
+    assert_same_bits,
+    cases,
+    draw,
+    off_root,
+)
+
+ALL_TO_ALL_DIMS = [{"split_dim": a, "concat_dim": b} for a in (0, 1) for b in (0, 2)]
+
+
+pytestmark = pytest.mark.timeout(40)  # nothing hangs: a wait without end fails here, with all stacks
+
+
+# with the shorter ways of shm/fast/, and without: the bits are the same
+EVERY_WAY = [(2, True), (4, True), (4, False), pytest.param((8, True), marks=pytest.mark.exhaustive)]
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY, ids=lambda given: f"{given[0]}{'' if given[1] else ' plain'}")
+def small_pool(request):
+    """Buffers of one page: nearly every value passes in many steps."""
+    world, fast = request.param
+    with WorkerPool(world, arena_bytes=1 << 16, fast=fast) as pool:
+        assert pool._arena.map.buffer_bytes <= 8192
+        yield pool
+
+
+@pytest.fixture(scope="module", params=EVERY_WAY, ids=lambda given: f"{given[0]}{'' if given[1] else ' plain'}")
+def pool(request):
+    world, fast = request.param
+    with WorkerPool(world, fast=fast) as pool:
+        yield pool
+
+
+def test_without_the_fast_ways_nothing_of_their_folder_is_used(pool, request):
+    def program(comm):
+        kinds = [type(way).__module__ for way in (comm, comm._collectives, comm._started_collectives)]
+        return ["fast" in kind for kind in kinds]
+
+    fast = "plain" not in request.node.name
+    assert pool.run(program) == [[fast] * 3] * pool.world_size
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_every_group_and_dtype_in_many_steps_equals_answer(small_pool, kind):
+    dtypes = DTYPES
+    if kind in ("all_reduce", "reduce", "reduce_scatter"):
+        dtypes = tuple(
+            d for d in DTYPES if d != "complex64"
+        )  # max and min of complex numbers are not defined in all numpy versions
+    assert_same_bits(small_pool, cases(kind, small_pool.world_size, dtypes, big=small_pool.world_size < 8))
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_every_group_through_the_default_arena_equals_answer(pool, kind):
+    assert_same_bits(pool, cases(kind, pool.world_size, ("float32",), big=True))
+
+
+def test_value_larger_than_all_buffers_equals_answer(pool):
+    rng = np.random.default_rng(SEED)
+    n = pool.world_size
+    values = [
+        rng.standard_normal((1_000_003,)).astype("f4") for _ in range(n)
+    ]  # 4 MB, a prime: no step border divides it
+    requests = [Request("all_reduce", tuple(range(n)), v) for v in values]
+    replies = pool.run_each(lambda comm, r: comm.answer(r), [(r,) for r in requests])
+    want = answer(requests)[0].tobytes()
+    assert [reply.tobytes() == want for reply in replies] == [True] * n
+
+
+def test_only_border_strips_of_a_halo_pass_through_the_arena(small_pool):
+    """A slice many times as large as all buffers, with strips of one row: two meetings at most, and the bits of
+    `answer`.
+    """
+    n = small_pool.world_size
+    rng = np.random.default_rng([SEED, 11])
+    slices = [rng.standard_normal((4000, 33)) for _ in range(n)]
+    requests = [Request("halo_exchange", tuple(range(n)), x, window=(4000, -1, 4002, 4000)) for x in slices]
+
+    def program(comm, request):
+        from parallel_lab.processes.shm.groups import Group
+
+        barriers = []
+        come = Group.come
+        Group.come = lambda *given, **options: (barriers.append(1), come(*given, **options))[1]
+        try:
+            reply = comm.answer(request)
+        finally:
+            Group.come = come
+        return reply, len(barriers)
+
+    for (reply, barriers), want in zip(
+        small_pool.run_each(program, [(r,) for r in requests]), answer(requests), strict=True
+    ):
+        assert reply.tobytes() == want.tobytes()
+        assert barriers == 1
+
+
+def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
+    n = pool.world_size
+
+    def program(comm):
+        comm.recording = True
+        comm.halo_exchange(np.ones((4, 3)), (4, -1, 7, 4))
+        comm.halo_reduce(np.ones((7, 3)), (4, -1, 7, 4))
+        comm.recording = False
+        return [record[4] for record in comm.records]
+
+    # a rank gives 2 rows to the rank before it and 1 to the rank after it; of its window it gives 1 row back to the one
+    # before, 2 to the one after
+    row = 3 * 8
+    want = [[row * (2 * (r > 0) + (r < n - 1)), row * ((r > 0) + 2 * (r < n - 1))] for r in range(n)]
+    assert pool.run(program) == want
+
+
+@pytest.mark.parametrize("size_bytes", [APART_FROM_BYTES - 4096, APART_FROM_BYTES, 600_000, 2 << 20, 5_000_000])
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_to_all"])
+def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, size_bytes):
+    """Values of this size and the next larger one that divides, along each dim, twice (both buffers); and in place."""
+    rng, n = np.random.default_rng([SEED, size_bytes]), pool.world_size
+    shape = (n, 2 * n, -(-size_bytes // (8 * n * n)))
+    dims = (
+        [{"dim": d, "reduce": r} for d in (0, 1) for r in ("sum", "max")]
+        if kind == "reduce_scatter"
+        else ALL_TO_ALL_DIMS
+    )
+    dims = dims if size_bytes < 2 << 20 else [dims[0], dims[-1]]  # larger ones go through pipes for a while
+    group = tuple(range(n))
+    assert_same_bits(
+        pool,
+        [
+            {rank: Request(kind, group, draw(rng, shape, "float32"), **fields) for rank in group}
+            for fields in dims
+            for _ in (0, 1)
+        ],
+    )
+
+    def in_place(comm, values, fields):
+        x = values[comm.rank].copy()
+        out = x if kind == "all_to_all" else x[len(x) // n * comm.rank :][: len(x) // n]
+        assert comm.answer(Request(kind, group, x, out=out, **fields)) is out
+        return out.copy()
+
+    values, fields = (
+        [draw(rng, shape, "float32") for _ in group],
+        {"dim": 0} if kind == "reduce_scatter" else {"split_dim": 0, "concat_dim": 0},
+    )
+    wanted = answer([Request(kind, group, value, **fields) for value in values])
+    for found, want in zip(pool.run(in_place, values, fields), wanted, strict=True):
+        assert found.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_foreign_byte_order_equals_answer(pool, kind):
+    """Compared inside the workers: pickled arrays come back in the machine's byte order."""
+
+    def program(comm):
+        n = comm.world_size
+        values = [(np.arange(2.0 * n) * (r + 0.1)).astype(">f4") for r in range(n)]
+        requests = [Request(kind, tuple(range(n)), v) for v in values]
+        got, want = comm.answer(requests[comm.rank]), answer(requests)[comm.rank]
+        return requests[0].value.dtype.str, got.dtype.str == want.dtype.str, got.tobytes() == want.tobytes()
+
+    assert pool.run(program) == [(">f4", True, True)] * pool.world_size
+
+
+def test_replies_own_their_memory(pool):
+    """A reply that looked into the arena would change under the user's hands with the next collective."""
+
+    def program(comm):
+        first = comm.all_gather(np.full(2, comm.rank))
+        kept = first.copy()
+        for _ in range(4):
+            comm.all_gather(np.full(2, -1))
+        one = comm.all_reduce(np.ones(2))
+        return bool((first == kept).all()), first.flags.owndata, one.flags.owndata
+
+    assert pool.run(program) == [(True, True, True)] * pool.world_size
+
+
+def test_value_that_is_not_contiguous_is_read_as_it_looks(pool):
+    def program(comm):
+        x = np.arange(12.0).reshape(3, 4).T * (comm.rank + 1)
+        return comm.answer(Request("all_reduce", tuple(range(comm.world_size)), x))
+
+    n = pool.world_size
+    for reply in pool.run(program):
+        np.testing.assert_array_equal(reply, np.arange(12.0).reshape(3, 4).T * n * (n + 1) / 2)
+
+
+def test_a_group_and_a_value_given_as_lists_are_taken(pool):
+    """A list as group used to be `TypeError: unhashable type`."""
+    n = pool.world_size
+    got = pool.run(
+        lambda comm: comm.answer(Request("all_reduce", list(range(comm.world_size)), [1.0, float(comm.rank)])).tolist()
+    )
+    assert got == [[n, n * (n - 1) / 2]] * n
+
+
+def test_random_mix_of_overlapping_groups_equals_answer(small_pool):
+    """Buffers are used again by the next group while slow members of the last one still read."""
+    rng = np.random.default_rng([SEED, 7])
+    n, made = small_pool.world_size, []
+    for _ in range(150):
+        size = int(rng.integers(2, n + 1))
+        group = tuple(sorted(int(r) for r in rng.choice(n, size, replace=False)))
+        kind = str(rng.choice(["all_reduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter", "barrier"]))
+        shape = (size * int(rng.choice([1, 40, 700])),)
+        root = group[int(rng.integers(size))] if kind == "broadcast" else None
+        case = {}
+        for rank in group:
+            request = Request(kind, group, None if kind == "barrier" else draw(rng, shape, "float32"), root=root)
+            case[rank] = off_root(request) if kind == "broadcast" and rank != root else request
+        made.append(case)
+    assert_same_bits(small_pool, made)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (40_000,)])
+def test_send_and_recv_carry_any_size_around_the_ring_when_all_send_first(small_pool, shape):
+    def program(comm, x):
+        comm.send(x + comm.rank, (comm.rank + 1) % comm.world_size)
+        source = (comm.rank - 1) % comm.world_size
+        return comm.recv(source, shape=x.shape, dtype=x.dtype), source
+
+    x = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape)
+    for got, source in small_pool.run(program, x):
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, x + source)
+
+
+def test_sender_may_change_its_array_after_send(small_pool):
+    def program(comm):
+        if comm.rank == 0:
+            x = np.ones(50_000)
+            comm.send(x, 1)
+            x[:] = -1
+        if comm.rank == 1:
+            return float(comm.recv(0).sum())
+
+    assert small_pool.run(program)[1] == 50_000.0
+
+
+def test_messages_of_one_channel_arrive_in_order_and_both_ways(small_pool):
+    def program(comm):
+        if comm.rank > 1:
+            return None
+        other = 1 - comm.rank
+        for i in range(50):
+            comm.answer(Request("send", (comm.rank, other), np.full(i * 30, i)))
+        return [
+            int(comm.answer(Request("recv", (other, comm.rank), shape=(i * 30,), dtype="int64")).sum())
+            for i in range(50)
+        ]
+
+    assert small_pool.run(program)[:2] == [[i * i * 30 for i in range(50)]] * 2
+
+
+def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
+    def program(comm):
+        n = comm.world_size
+        x = np.arange(6.0 * n).reshape(3, 2 * n) if comm.rank == n - 1 else None
+        return comm.broadcast(x, root=n - 1), comm.scatter(x, dim=1, root=n - 1)
+
+    n = pool.world_size
+    full = np.arange(6.0 * n).reshape(3, 2 * n)
+    for rank, (whole, part) in enumerate(pool.run(program)):
+        np.testing.assert_array_equal(whole, full)
+        np.testing.assert_array_equal(part, full[:, 2 * rank : 2 * rank + 2])
+
+
+@pytest.mark.parametrize(
+    "size_bytes", [1000, (1 << 20) - 8, 1 << 20, (1 << 20) + 8, 1_500_000, (2 << 20) - 256, 2 << 20, 5_000_000]
+)
+def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_not(pool, size_bytes):
+    """Some take the prepared way and some the general one: they must meet equally often."""
+
+    def program(comm, size_bytes):
+        wrong = 0
+        for step in range(3):
+            x = (
+                np.full(size_bytes // 8, step + 1.0)
+                if comm.rank == 0
+                else None
+                if comm.rank % 2
+                else np.empty(size_bytes // 8)
+            )
+            wrong += int((comm.broadcast(x) != step + 1).sum())
+            wrong += int((comm.all_reduce(np.ones(3)) != comm.world_size).sum())
+        return wrong
+
+    assert pool.run(program, size_bytes) == [0] * pool.world_size
+
+
+def test_named_methods_equal_the_formulas(pool):
+    def program(comm):
+        n, r = comm.world_size, comm.rank
+        x = np.arange(2.0 * n) + 100 * r
+        return (
+            *(comm.all_reduce(x, "max"), comm.all_gather(x[:2]), comm.reduce_scatter(x), comm.all_to_all(x)),
+            *(comm.reduce(x, root=1), comm.gather(x[:1], root=1), comm.barrier()),
+        )
+
+    n = pool.world_size
+    x = np.arange(2.0 * n)
+    for r, (top, gathered, piece, exchanged, reduced, collected, nothing) in enumerate(pool.run(program)):
+        np.testing.assert_array_equal(top, x + 100 * (n - 1))
+        np.testing.assert_array_equal(gathered, np.concatenate([[100 * i, 100 * i + 1] for i in range(n)]))
+        np.testing.assert_array_equal(piece, (n * x + 100 * n * (n - 1) / 2)[2 * r : 2 * r + 2])
+        np.testing.assert_array_equal(exchanged, np.concatenate([x[2 * r : 2 * r + 2] + 100 * i for i in range(n)]))
+        assert nothing is None and (reduced is None) == (r != 1) and (collected is None) == (r != 1)
+        if r == 1:
+            np.testing.assert_array_equal(reduced, n * x + 100 * n * (n - 1) / 2)
+            np.testing.assert_array_equal(collected, 100.0 * np.arange(n))
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        (lambda comm: comm.all_gather(np.float32(1)), ShapeError),
+        (lambda comm: comm.reduce_scatter(np.ones(2 * comm.world_size + 1)), ShapeError),
+        (lambda comm: comm.all_reduce(np.array([object()])), ShapeError),
+        (lambda comm: comm.all_gather(np.array(["text"])), ShapeError),
+        (lambda comm: comm.all_reduce(np.ones(1), "average"), CollectiveMismatch),
+        (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
+        (lambda comm: comm.barrier(group=(0, 99)), CollectiveMismatch),
+        (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
+    ],
+    ids=[
+        "0-d gather",
+        "uneven pieces",
+        "objects",
+        "text",
+        "unknown reduce",
+        "root outside",
+        "group outside",
+        "send to itself",
+    ],
+)
+def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):
+    with pytest.raises(RankRaised, match=r"rank \d+ \(pid \d+\) raised") as caught:
+        pool.run(call)
+    assert isinstance(caught.value.__cause__, cause)
+    assert pool.run(lambda comm: comm.rank) == list(range(pool.world_size))
+
+
+def test_records_hold_index_kind_times_and_bytes(pool):
+    def program(comm):
+        comm.recording = True
+        comm.all_reduce(np.ones(1000))
+        comm.all_gather(np.ones(10, "f4"))
+        comm.barrier()
+        comm.recording = False
+        return comm.records, comm.sent()
+
+    n = pool.world_size
+    for records, sent in pool.run(program):
+        assert {r.group for r in records} == {tuple(range(n))}
+        assert all(r.origin.startswith("test_shm_collectives.py:") and r.step == 0 for r in records)
+        wanted = [(0, "all_reduce", 2 * (n - 1) * 8000 // n), (1, "all_gather", (n - 1) * 40), (2, "barrier", 0)]
+        assert [(r.index, r.kind, r.size_bytes) for r in records] == wanted
+        assert list(sent) == (records[:2] if n > 1 else [])  # a barrier carries no bytes
+        times = [t for r in records for t in (r.start_s, r.end_s)]
+        assert times == sorted(times)
+
+
+def test_numbers_of_numpy_on_some_ranks_are_the_same_call(pool):
+    n = len(pool.pids)
+
+    def program(comm):
+        number, name = (np.int64, np.str_) if comm.rank % 2 else (int, str)
+        ranks = tuple(map(number, range(comm.world_size)))
+        x = np.arange(4.0).reshape(2, 2) + comm.rank
+        found = []
+        for _ in range(2):  # the second time the place is known
+            found.append(comm.all_reduce(x, name("max"), group=ranks).tolist())
+            found.append(comm.all_gather(x, dim=number(1)).shape)
+            found.append(comm.broadcast(x if comm.rank == 1 else None, root=number(1)).tolist())
+            summed = comm.reduce(x, root=number(0))
+            found.append(comm.rank == 0 or summed is None)
+            found.append(comm.begin(Request("all_reduce", ranks, x)).wait().tolist())
+        return found
+
+    base = np.arange(4.0).reshape(2, 2)
+    every = [(base + n - 1).tolist(), (2, 2 * n), (base + 1).tolist(), True, (n * base + n * (n - 1) / 2).tolist()]
+    assert pool.run(program) == [every * 2] * n
