@@ -6,6 +6,9 @@ Any dim may be cut; a dim of size 1 that is broadcast stays whole. No communicat
 
 from __future__ import annotations
 
+import functools
+import inspect
+
 import numpy as np
 
 from ..base.errors import ShapeError, shorten
@@ -374,21 +377,77 @@ def _(g, out, x):
 PIECE = 1 << 15  # elements that are worked on at a time: what is in between stays in cache
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=lambda dtypes: dtypes[0])
+def piecewise(formula):
+    """An element-wise formula, worked out PIECE elements at a time, so that no array in between is as large as the
+    result. The first operand gives shape and dtype of the result; the others have that shape or are numbers.
+    """
+
+    names = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+
+    @functools.wraps(formula)
+    def in_pieces(**given):
+        first, *_ = operands = [given[name] for name in names]
+        numbers = {name: value for name, value in given.items() if name not in names}
+        whole = [np.shape(x) == first.shape for x in operands]
+        if first.size <= PIECE or not all(
+            x.flags.c_contiguous for x, each in zip(operands, whole, strict=True) if each
+        ):
+            return np.asarray(formula(*operands, **numbers), first.dtype)
+        new = np.empty_like(first)
+        out, flat = new.reshape(-1), [x.reshape(-1) if each else x for x, each in zip(operands, whole, strict=True)]
+        for start in range(0, first.size, PIECE):
+            part = slice(start, start + PIECE)
+            out[part] = formula(*(x[part] if each else x for x, each in zip(flat, whole, strict=True)), **numbers)
+        return new
+
+    return in_pieces
+
+
+def update_op(formula):
+    """Declare a piecewise operator of update rules."""
+    return op(infer_fn=lambda shapes, **_: shapes[0], dtype=lambda dtypes, **_: dtypes[0])(piecewise(formula))
+
+
+@update_op
 def descend(parameter, step, rate):
-    """parameter - step * rate, without an array in between.  parameter, step: (...), rate: () -> (...)."""
-    if parameter.size <= PIECE or not (
-        parameter.flags.c_contiguous and step.flags.c_contiguous and parameter.shape == step.shape
-    ):
-        down = np.asarray(np.multiply(step, rate, dtype=parameter.dtype))
-        return np.subtract(parameter, down, out=down)
-    new = np.empty_like(parameter)
-    flat, steps, out = parameter.reshape(-1), step.reshape(-1), new.reshape(-1)
-    for start in range(0, flat.size, PIECE):
-        part = slice(start, start + PIECE)
-        down = np.multiply(steps[part], rate, out=out[part], dtype=parameter.dtype)
-        np.subtract(flat[part], down, out=down)
-    return new
+    """parameter - step * rate.  parameter, step: (...), rate: () -> (...)."""
+    return parameter - np.multiply(step, rate, dtype=parameter.dtype)
+
+
+@update_op
+def moving_mean(mean, x, *, keep, add):
+    """mean * keep + x * add.  mean, x: (...) -> (...)."""
+    return mean * keep + x * add
+
+
+@update_op
+def moving_square(mean, x, *, keep, add):
+    """mean * keep + x^2 * add.  mean, x: (...) -> (...)."""
+    return mean * keep + x * x * add
+
+
+@update_op
+def descend_by_root(parameter, step, square, rate, *, eps):
+    """parameter - step * rate / (sqrt(square) + eps).  parameter, step, square: (...), rate: () -> (...)."""
+    return parameter - step * rate / (np.sqrt(square) + eps)
+
+
+@update_op
+def moving_root_mean(mean, x, square, rate, *, keep, eps):
+    """mean * keep + x * rate / sqrt(square + eps).  mean, x, square: (...), rate: () -> (...)."""
+    return mean * keep + x * rate / np.sqrt(square + eps)
+
+
+@update_op
+def descend_decayed(parameter, step, square, rate, *, eps, decay):
+    """parameter - (step / (sqrt(square) + eps) + decay * parameter) * rate.
+
+    parameter, step, square: (...), rate: () -> (...).
+    """
+    down = step / (np.sqrt(square) + eps)
+    if decay:
+        down += parameter * decay
+    return parameter - np.multiply(down, rate, dtype=parameter.dtype)
 
 
 @op(infer_fn=lambda shapes: (), dtype="float32")

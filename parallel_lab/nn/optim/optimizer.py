@@ -26,6 +26,7 @@ from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldEr
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, gather_full, is_cut, same_slices
 from ...layout.tensor_layout import TensorLayout
+from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.primitive import check_target, refuse_placement
 from ..tensor.arithmetic import Arithmetic
@@ -242,7 +243,7 @@ class Optimizer:
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
         decay = self.weight_decay if place is None else place.weight_decay
-        return gradient if decay == 0 else ops.add(gradient, ops.mul(parameter, decay))
+        return gradient if decay == 0 else moving_mean(gradient, parameter, keep=1.0, add=decay)
 
     # ---- a step, at once ----
 

@@ -13,7 +13,15 @@ import numpy as np
 from ... import ops
 from ...base.checks import Check, flag, number
 from ...base.errors import ArgumentError
-from ...ops.elementwise import descend, norm_ratio
+from ...ops.elementwise import (
+    descend,
+    descend_by_root,
+    descend_decayed,
+    moving_mean,
+    moving_root_mean,
+    moving_square,
+    norm_ratio,
+)
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 
 AT_LEAST_0, ABOVE_0, FRACTION = number(0), number(0, above=True), number(0, 1, above=True, below=True)
@@ -73,8 +81,8 @@ def SGD(h, p, g, v=None):
         # first: 1 in step 1 and 0 later; v starts at 0, so that an undampened gradient gives v = g there
         first = ops.maximum(2.0 - h.scalars["step"], 0.0)
         kept = g * (1.0 - (1.0 - first) * h.dampening)
-    v = v * h.momentum + kept
-    return descend(p, g + v * h.momentum if h.nesterov else v, h.rate), v
+    v = moving_mean(v, kept, keep=h.momentum, add=1.0)
+    return descend(p, moving_mean(v, g, keep=h.momentum, add=1.0) if h.nesterov else v, h.rate), v
 
 
 @update_rule(
@@ -92,8 +100,8 @@ def Momentum(h, p, g, v):
     v = momentum * v + g
     p = p - learning_rate * v           with use_nesterov: p - learning_rate * (g + momentum * v)
     """
-    v = v * h.momentum + g
-    return descend(p, g + v * h.momentum if h.use_nesterov else v, h.rate), v
+    v = moving_mean(v, g, keep=h.momentum, add=1.0)
+    return descend(p, moving_mean(v, g, keep=h.momentum, add=1.0) if h.use_nesterov else v, h.rate), v
 
 
 # ---- a rate for every element ----
@@ -121,7 +129,8 @@ def _rest(beta: float, like: Any) -> float:
 
 def _moments(h: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any]:
     """The running means of the gradient and of its square."""
-    return m * h.beta1 + g * _rest(h.beta1, g), v * h.beta2 + ops.square(g) * _rest(h.beta2, g)
+    m = moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g))
+    return m, moving_square(v, g, keep=h.beta2, add=_rest(h.beta2, g))
 
 
 @update_rule(
@@ -148,8 +157,8 @@ def Adam(h, p, g, m, v):
     """
     m, v = _moments(h, g, m, v)
     correction = ops.sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
-    ahead = m * h.beta1 + g * _rest(h.beta1, g) if h.use_nesterov else m
-    return p - ahead * (h.rate * correction) / (ops.sqrt(v) + h.eps), m, v
+    ahead = moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
+    return descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
 
 
 @update_rule(
@@ -169,7 +178,7 @@ def AdamWeightDecay(h, p, g, m, v):
     p = p - learning_rate * (m / (sqrt(v) + eps) + weight_decay * p)
     """
     m, v = _moments(h, g, m, v)
-    return descend(p, h.decayed(p, m / (ops.sqrt(v) + h.eps)), h.rate), m, v
+    return descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.weight_decay), m, v
 
 
 @update_rule(
@@ -223,12 +232,12 @@ def RMSProp(h, p, g, *states):
     """
     *mean, s, m = states
     rest = 1 - h.decay
-    s = spread = s * h.decay + ops.square(g) * rest
+    s = spread = moving_square(s, g, keep=h.decay, add=rest)
     if h.centered:
-        mean = [mean[0] * h.decay + g * rest]
+        mean = [moving_mean(mean[0], g, keep=h.decay, add=rest)]
         # a variance; of gradients that are all alike, rounding leaves it a little below 0
         spread = ops.maximum(s - ops.square(mean[0]), 0.0)
-    m = m * h.momentum + g * h.rate / ops.sqrt(spread + h.epsilon)
+    m = moving_root_mean(m, g, spread, h.rate, keep=h.momentum, eps=h.epsilon)
     return p - m, *mean, s, m
 
 
@@ -252,5 +261,5 @@ def Adagrad(h, p, g, s):
 
     update_slots  False: h stays at accum
     """
-    s = s + ops.square(g) if h.update_slots else s
-    return p - g * h.rate / (ops.sqrt(s) + EPS), s
+    s = moving_square(s, g, keep=1.0, add=1.0) if h.update_slots else s
+    return descend_by_root(p, g, s, h.rate, eps=EPS), s

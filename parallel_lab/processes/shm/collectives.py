@@ -103,8 +103,8 @@ class Collectives:
     def plain(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
         """The way that needs nothing but the buffers."""
         value, out = request.value, request.out
-        if value is not None and out is not None and np.may_share_memory(value, out):
-            # what is written to `out` would change the value before it has been read
+        if request.kind != "broadcast" and value is not None and out is not None and np.may_share_memory(value, out):
+            # what is written to `out` would change the value before it has been read; a root's value is read first
             request = dataclasses.replace(request, value=value.copy())
         return (yield from getattr(self, f"_{request.kind}")(group, request, check, loose))
 
@@ -200,7 +200,7 @@ class Collectives:
         if self.rank != request.root:
             return (yield from self._receive_down(group, request, root, check, loose, parts=1, piece=0))
         yield from self._down(group, value.dtype, value.shape, value.reshape(1, 1, -1), check, loose)
-        return delivered(np.array(value, order="C"), request)
+        return np.array(value, order="C") if request.out is None else delivered(value, request)
 
     def _scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
         n, root, value = group.n, group.members.index(request.root), request.value

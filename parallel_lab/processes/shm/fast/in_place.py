@@ -83,7 +83,7 @@ class InPlace:
         group.finish()
         while not group.finished.test():
             yield group.finished
-        return value if request.out is value else delivered(np.array(value, order="C"), request)
+        return np.array(value, order="C") if request.out is None else delivered(value, request)
 
     def _all_gather(self, group: Group, request: Request, places: list[int], shared: bool) -> np.ndarray:
         value = request.value
