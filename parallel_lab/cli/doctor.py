@@ -1,7 +1,7 @@
 """`parallel-lab doctor`: can this machine do what the lessons need, and if not, what fixes it?
 
-Every check is a function that yields `Finding`s; what may hang or crash (starting workers, loading an MPI library)
-happens in a process of its own, under a time limit.
+Every check is a function that returns status, fact and fix (`Result`); CHECKS names them. What may hang or crash
+(starting workers, loading an MPI library) happens in a process of its own, under a time limit.
 
     >>> Finding("python", "ok", "3.11.7").text()
     'ok       python     3.11.7'
@@ -29,10 +29,15 @@ from ..base.files import checkout_folder, shipped_folder
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _MINIMUM_PYTHON = (3, 11)
-_MIB = 1 << 20
-_GIB = 1 << 30
+_MIB, _GIB = 1 << 20, 1 << 30
+_SHARED_BYTES = 64 * _MIB  # what a trial of shared memory takes
 _WORKERS_LIMIT_S = 60.0  # a cold start takes about a second; this is for a machine that is swapping
 _MPI_LIMIT_S = 30.0
+_PIP = f"{sys.executable} -m pip install"
+
+Result = tuple[
+    str, ...
+]  # status, what was found and, unless the status is "ok", what to do about it; () for no finding
 
 
 @dataclass(frozen=True)
@@ -58,45 +63,38 @@ class Finding:
 # ---- the machine ----
 
 
-def check_python() -> Iterator[Finding]:
+def check_python() -> Result:
     """Python 3.11 or newer, 64 bits."""
     found = (
         f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()} "
         f"{platform.machine()}), {sys.executable}"
     )
     if sys.version_info[:2] < _MINIMUM_PYTHON:
-        yield Finding("python", "problem", found, "Install Python 3.11 or newer, or use environment.yml")
-    elif sys.maxsize < 1 << 32:
-        yield Finding("python", "problem", f"{found}, 32 bits", "Install a 64-bit Python")
-    else:
-        yield Finding("python", "ok", found)
+        return "problem", found, "Install Python 3.11 or newer, or use environment.yml"
+    if sys.maxsize < 1 << 32:
+        return "problem", f"{found}, 32 bits", "Install a 64-bit Python"
+    return "ok", found
 
 
 def _cgroup_number(name: str) -> str | None:
-    """First word of a limit of the container this runs in (cgroup 2), None where there is none."""
-    path = Path("/sys/fs/cgroup") / name
+    """First word of a limit of the container this runs in (cgroup 2), None without a limit."""
     try:
-        word = path.read_text(encoding="ascii").split()[0]
+        word = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").split()[0]
     except (OSError, IndexError):
         return None
     return None if word == "max" else word
 
 
-def check_cores() -> Iterator[Finding]:
+def check_cores() -> Result:
     """Cores this process may use; one is enough to run, two show real parallel work."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_number("cpu.max")
     limit = int(quota) / 100_000 if quota else None  # microseconds per period; 100,000 is the kernel's usual period
     found = f"{cores} usable" + (f", limited by the container to the time of {limit:g}" if limit else "")
     if cores < 2 or (limit is not None and limit < 2):
-        yield Finding(
-            "cores",
-            "warning",
-            found,
-            "Everything runs, but ranks take turns: give the machine 2 cores or more to see a speed-up",
-        )
-    else:
-        yield Finding("cores", "ok", found)
+        mend = "Everything runs, but ranks take turns: give the machine 2 cores or more to see a speed-up"
+        return "warning", found, mend
+    return "ok", found
 
 
 def available_memory_bytes() -> int | None:
@@ -113,62 +111,48 @@ def available_memory_bytes() -> int | None:
     return min(available, max(int(limit) - int(used), 0)) if limit and used else available
 
 
-def check_memory() -> Iterator[Finding]:
+def check_memory() -> Result:
     """Free memory: a notebook kernel and eight workers take about 1 GiB."""
     available = available_memory_bytes()
     if available is None:
-        yield Finding(
-            "memory",
-            "warning",
-            "this system does not say how much is free",
-            "Keep 2 GiB free for eight workers and a browser",
-        )
-        return
+        mend = "Keep 2 GiB free for eight workers and a browser"
+        return "warning", "this system does not say how much is free", mend
     found = f"{available / _GIB:.1f} GiB free"
     if available < _GIB // 2:
-        yield Finding(
-            "memory", "problem", found, "Close other programs until 1 GiB is free, or raise the container's limit"
-        )
-    elif available < 2 * _GIB:
-        yield Finding("memory", "warning", found, "Use 4 workers rather than 8, or close other programs")
-    else:
-        yield Finding("memory", "ok", found)
+        return "problem", found, "Close other programs until 1 GiB is free, or raise the container's limit"
+    if available < 2 * _GIB:
+        return "warning", found, "Use 4 workers rather than 8, or close other programs"
+    return "ok", found
 
 
-def check_shared_memory() -> Iterator[Finding]:
-    """Nameless shared memory for the workers (memfd on Linux), and the size of /dev/shm, which the browser uses."""
-    size_bytes = 64 * _MIB
-    if hasattr(os, "memfd_create"):
+def check_shared() -> Result:
+    """Nameless shared memory for the workers (memfd on Linux)."""
+    if not hasattr(os, "memfd_create"):
+        return "ok", f"{platform.system()} has no memfd; named segments are used, and unlinked at once"
+    try:
+        handle = os.memfd_create("parallel-lab-doctor")
         try:
-            handle = os.memfd_create("parallel-lab-doctor")
-            try:
-                os.ftruncate(handle, size_bytes)
-                with mmap.mmap(handle, size_bytes) as memory:
-                    memory[0] = memory[size_bytes - 1] = 7
-            finally:
-                os.close(handle)
-            yield Finding(
-                "shared", "ok", f"{size_bytes // _MIB} MiB of nameless shared memory made and released (memfd)"
-            )
-        except OSError as error:
-            yield Finding(
-                "shared",
-                "problem",
-                f"no nameless shared memory: {error}",
-                "Raise the container's memory limit, or allow memfd_create in its profile",
-            )
-    else:
-        yield Finding(
-            "shared", "ok", f"{platform.system()} has no memfd; named segments are used, and unlinked at once"
-        )
-    if Path("/dev/shm").is_dir():
-        state = os.statvfs("/dev/shm")
-        free = state.f_bavail * state.f_frsize
-        if free < size_bytes:
-            mend = "Start the container with --shm-size=1g; Chromium and named segments need it"
-            yield Finding("/dev/shm", "warning", f"{free / _MIB:.0f} MiB free", mend)
-        else:
-            yield Finding("/dev/shm", "ok", f"{free / _MIB:,.0f} MiB free")
+            os.ftruncate(handle, _SHARED_BYTES)
+            with mmap.mmap(handle, _SHARED_BYTES) as memory:
+                memory[0] = memory[_SHARED_BYTES - 1] = 7
+        finally:
+            os.close(handle)
+    except OSError as error:
+        mend = "Raise the container's memory limit, or allow memfd_create in its profile"
+        return "problem", f"no nameless shared memory: {error}", mend
+    return "ok", f"{_SHARED_BYTES // _MIB} MiB of nameless shared memory made and released (memfd)"
+
+
+def check_dev_shm() -> Result:
+    """The size of /dev/shm, which the browser uses."""
+    if not Path("/dev/shm").is_dir():
+        return ()
+    state = os.statvfs("/dev/shm")
+    free = state.f_bavail * state.f_frsize
+    if free < _SHARED_BYTES:
+        mend = "Start the container with --shm-size=1g; Chromium and named segments need it"
+        return "warning", f"{free / _MIB:.0f} MiB free", mend
+    return "ok", f"{free / _MIB:,.0f} MiB free"
 
 
 # ---- packages ----
@@ -180,9 +164,8 @@ def requirements() -> tuple[str, ...]:
 
     checkout = checkout_folder()
     if checkout is not None:
-        return tuple(
-            tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-        )
+        project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return tuple(project["dependencies"])
     return tuple(line for line in importlib.metadata.requires("parallel-lab") or () if "extra ==" not in line)
 
 
@@ -203,75 +186,54 @@ def meets(version: str, limit: str) -> bool:
     return _numbers(version) >= _numbers(limit)
 
 
-def check_packages() -> Iterator[Finding]:
-    """Every declared package is there and new enough."""
-    faults, present = [], []
+def check_packages() -> Result:
+    """Every declared package is installed and new enough."""
+    faults, present, wanted = [], [], []
     for requirement in requirements():
         name, _, limit = requirement.partition(">=")
         try:
             version = importlib.metadata.version(name)
+            present.append(f"{name} {version}")
+            fault = "" if meets(version, limit) else f"{name} is {version}, but {limit} or newer is needed"
         except importlib.metadata.PackageNotFoundError:
-            faults.append((f"{name} is missing", f'"{requirement}"'))
-            continue
-        present.append(f"{name} {version}")
-        if not meets(version, limit):
-            faults.append((f"{name} is {version}, but {limit} or newer is needed", f'"{requirement}"'))
-    if faults:
-        mend = f"{sys.executable} -m pip install " + " ".join(requirement for _, requirement in faults)
-        yield Finding("packages", "problem", "; ".join(fault for fault, _ in faults), mend)
-    else:
-        yield Finding("packages", "ok", ", ".join(present))
+            fault = f"{name} is missing"
+        if fault:
+            faults.append(fault)
+            wanted.append(f'"{requirement}"')
+    return ("problem", "; ".join(faults), f"{_PIP} {' '.join(wanted)}") if faults else ("ok", ", ".join(present))
 
 
-def check_numpy() -> Iterator[Finding]:
+def check_numpy() -> Result:
     """numpy multiplies matrices rightly, with which BLAS, on how many threads."""
     try:
         import numpy as np
         import threadpoolctl
     except ImportError as error:
-        yield Finding("numpy", "problem", str(error), f"{sys.executable} -m pip install numpy threadpoolctl")
-        return
+        return "problem", str(error), f"{_PIP} numpy threadpoolctl"
     size = 96
     a = np.arange(size * size, dtype=np.float64).reshape(size, size) % 7
     wrong = np.abs(a @ a.T - np.einsum("ik,jk->ij", a, a, optimize=False)).max()  # small whole numbers: both are exact
-    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-    blas = ", ".join(f"{pool['internal_api']} {pool['version']} with {pool['num_threads']} threads" for pool in pools)
     if wrong:
-        yield Finding(
-            "numpy",
-            "problem",
-            f"{np.__version__} gives wrong matrix products (off by {wrong:g})",
-            "Install numpy again: its BLAS is broken",
-        )
-    elif not pools:
-        found, mend = (
-            f"{np.__version__}, BLAS not known to threadpoolctl",
-            "Set OMP_NUM_THREADS=1 so that workers do not fight over cores",
-        )
-        yield Finding("numpy", "warning", found, mend)
-    else:
-        yield Finding("numpy", "ok", f"{np.__version__}, {blas}")
+        found = f"{np.__version__} gives wrong matrix products (off by {wrong:g})"
+        return "problem", found, "Install numpy again: its BLAS is broken"
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    if not pools:
+        mend = "Set OMP_NUM_THREADS=1 so that workers do not fight over cores"
+        return "warning", f"{np.__version__}, BLAS not known to threadpoolctl", mend
+    blas = (f"{pool['internal_api']} {pool['version']} with {pool['num_threads']} threads" for pool in pools)
+    return "ok", f"{np.__version__}, {', '.join(blas)}"
 
 
-def check_jupyterlab() -> Iterator[Finding]:
+def check_jupyter() -> Result:
     """JupyterLab and a Python kernel for it (the version is looked at with the other packages)."""
     missing = [name for name in ("jupyterlab", "ipykernel") if importlib.util.find_spec(name) is None]
     if missing:
-        yield Finding(
-            "jupyter",
-            "problem",
-            f"{' and '.join(missing)} not found",
-            f"{sys.executable} -m pip install {' '.join(missing)}",
-        )
-    else:
-        found = (
-            f"JupyterLab {importlib.metadata.version('jupyterlab')}, ipykernel "
-            f"{importlib.metadata.version('ipykernel')}"
-        )
-        yield Finding("jupyter", "ok", found)
+        return "problem", f"{' and '.join(missing)} not found", f"{_PIP} {' '.join(missing)}"
+    lab, kernel = map(importlib.metadata.version, ("jupyterlab", "ipykernel"))
+    return "ok", f"JupyterLab {lab}, ipykernel {kernel}"
 
 
-def check_lessons() -> Iterator[Finding]:
+def check_lessons() -> Result:
     """The notebooks and the digits that come with the package."""
     try:
         from ..train.dataset.digits import load_digits
@@ -279,22 +241,12 @@ def check_lessons() -> Iterator[Finding]:
         count = len(list(shipped_folder("notebooks").glob("*.ipynb")))
         images, _ = load_digits()
     except DataFileError as error:
-        yield Finding(
-            "lessons",
-            "problem",
-            str(error).partition(". ")[0],
-            "Install the package again: pip install --force-reinstall parallel-lab",
-        )
-        return
+        mend = "Install the package again: pip install --force-reinstall parallel-lab"
+        return "problem", str(error).partition(". ")[0], mend
     if not count:
-        yield Finding(
-            "lessons",
-            "problem",
-            f"no notebook in {shipped_folder('notebooks')}",
-            "Install the package again, or use a complete checkout",
-        )
-    else:
-        yield Finding("lessons", "ok", f"{count} notebooks, {len(images)} training digits")
+        mend = "Install the package again, or use a complete checkout"
+        return "problem", f"no notebook in {shipped_folder('notebooks')}", mend
+    return "ok", f"{count} notebooks, {len(images)} training digits"
 
 
 # ---- processes ----
@@ -316,63 +268,46 @@ def try_workers(world_size: int = 2) -> None:
 
 
 def _python(code: str, limit_s: float) -> tuple[int | None, str]:
-    """Exit code (None: took longer than `limit_s` seconds and was ended) and last line of output of `code` in a fresh
-    Python.
-    """
+    """As `_finish`, with the last line alone, of `code` in a fresh Python."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    code_found, lines = _finish([sys.executable, "-c", code], limit_s, {**os.environ, "PYTHONPATH": path})
-    return code_found, lines[-1] if lines else ""
+    exit_code, lines = _finish([sys.executable, "-c", code], limit_s, {**os.environ, "PYTHONPATH": path})
+    return exit_code, lines[-1] if lines else ""
 
 
 def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) -> tuple[int | None, list[str]]:
     """Exit code (None: took longer than `limit_s` seconds and was ended, with all its processes) and lines of output of
     `command`.
     """
-    group = {"start_new_session": True} if os.name == "posix" else {}
+    group = os.name == "posix"
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        **group,
+        command, text=True, errors="replace", env=environment, start_new_session=group, **streams
     )
     try:
         output, _ = process.communicate(timeout=limit_s)
-        code_found: int | None = process.returncode
+        exit_code: int | None = process.returncode
     except subprocess.TimeoutExpired:
         if group:
             os.killpg(process.pid, 9)  # its workers too
         else:
             process.kill()
         output, _ = process.communicate()
-        code_found = None
-    return code_found, [line.strip() for line in output.splitlines() if line.strip()]
+        exit_code = None
+    return exit_code, [line.strip() for line in output.splitlines() if line.strip()]
 
 
-def check_workers() -> Iterator[Finding]:
+def check_workers(world_size: int = 2) -> Result:
     """Two worker processes start, answer and end."""
-    world_size = 2
     code, line = _python(
         f"from parallel_lab.cli.doctor import try_workers; try_workers({world_size})", _WORKERS_LIMIT_S
     )
     if code is None:
-        found, mend = (
-            f"no answer within {_WORKERS_LIMIT_S:g} s",
-            "Check whether a security program or a process limit (ulimit -u) blocks new processes",
-        )
-        yield Finding("workers", "problem", found, mend)
-    elif code or line != str(world_size):
-        yield Finding(
-            "workers",
-            "problem",
-            f"could not run {world_size}: {line}",
-            "Fix the problems above first; then see what the message names",
-        )
-    else:
-        yield Finding("workers", "ok", f"{world_size} processes started, answered and ended")
+        mend = "Check whether a security program or a process limit (ulimit -u) blocks new processes"
+        return "problem", f"no answer within {_WORKERS_LIMIT_S:g} s", mend
+    if code or line != str(world_size):
+        mend = "Fix the problems above first; then see what the message names"
+        return "problem", f"could not run {world_size}: {line}", mend
+    return "ok", f"{world_size} processes started, answered and ended"
 
 
 _MPI_TRIAL = """
@@ -383,34 +318,23 @@ if MPI.COMM_WORLD.Get_rank() == 0:
 """
 
 
-def check_mpi() -> Iterator[Finding]:
+def check_mpi() -> Result:
     """mpirun and mpi4py: two ranks start, add and end. Says the line that runs a script on this machine."""
     from ..processes.mpi.launch import INSTALL_HINT, find_mpirun, mpirun_command, rank_environment
 
-    launcher = find_mpirun()
+    launcher, has_mpi4py = find_mpirun(), importlib.util.find_spec("mpi4py") is not None
     mend = f"Only for running under MPI: {INSTALL_HINT}"
-    if importlib.util.find_spec("mpi4py") is None:
-        yield Finding("mpi", "warning", f"mpi4py is not installed, launcher: {launcher or 'none'}", mend)
-        return
-    if launcher is None:
-        yield Finding("mpi", "warning", "mpi4py is installed, launcher: none", mend)
-        return
+    if launcher is None or not has_mpi4py:
+        return "warning", f"mpi4py is {'' if has_mpi4py else 'not '}installed, launcher: {launcher or 'none'}", mend
     code, lines = _finish(mpirun_command(2, [sys.executable, "-c", _MPI_TRIAL]), _MPI_LIMIT_S, rank_environment())
-    answer = next(
-        (line.removeprefix("trial 3 ") for line in lines if line.startswith("trial 3 ")), ""
-    )  # 1 + 2: both ranks took part
-    if code != 0 or not answer:
-        told = (
-            "no answer"
-            if code is None
-            else " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
-        )
-        yield Finding("mpi", "warning", f"{launcher} could not run 2 ranks: {told}", mend)
-        return
+    answers = [line.removeprefix("trial 3 ") for line in lines if line.startswith("trial 3 ")]  # 1 + 2: both took part
+    if code != 0 or not answers:
+        said = " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
+        return "warning", f"{launcher} could not run 2 ranks: {'no answer' if code is None else said}", mend
     command = mpirun_command(8, ["python", "script.py"])
     if shutil.which("mpirun") == launcher:
         command[0] = "mpirun"
-    yield Finding("mpi", "ok", f"{answer}; 2 ranks added and ended. Run a script: {shlex.join(command)}")
+    return "ok", f"{answers[0]}; 2 ranks added and ended. Run a script: {shlex.join(command)}"
 
 
 def find_chromium() -> str | None:
@@ -419,54 +343,43 @@ def find_chromium() -> str | None:
     return named or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
 
 
-def check_browser() -> Iterator[Finding]:
+def check_browser() -> Result:
     """A Chromium for the browser tests; any browser shows the notebooks."""
+    mend = "Only the browser tests need it: apt-get install chromium. Any browser shows the lessons"
     path = find_chromium()
-    if path is None:
-        yield Finding(
-            "browser",
-            "warning",
-            "no Chromium found",
-            "Only the browser tests need it: apt-get install chromium. Any browser shows the lessons",
-        )
-    else:
-        yield Finding("browser", "ok", path)
+    return ("ok", path) if path else ("warning", "no Chromium found", mend)
 
 
-Check = Callable[[], Iterator[Finding]]
+CHECKS: dict[str, Callable[[], Result]] = {
+    "python": check_python,
+    "cores": check_cores,
+    "memory": check_memory,
+    "shared": check_shared,
+    "/dev/shm": check_dev_shm,
+    "packages": check_packages,
+    "numpy": check_numpy,
+    "jupyter": check_jupyter,
+    "lessons": check_lessons,
+    "workers": check_workers,
+    "browser": check_browser,
+    "mpi": check_mpi,
+}
 
-CHECKS: tuple[Check, ...] = (
-    check_python,
-    check_cores,
-    check_memory,
-    check_shared_memory,
-    check_packages,
-    check_numpy,
-    check_jupyterlab,
-    check_lessons,
-    check_workers,
-    check_browser,
-    check_mpi,
-)
 
-
-def examine(checks: Iterable[Check] = CHECKS) -> Iterator[Finding]:
-    """The findings, each as soon as it is known. A check that fails by itself is a problem, not the end of the
-    examination.
-    """
-    for check in checks:
+def examine(checks: Mapping[str, Callable[[], Result]] = CHECKS) -> Iterator[Finding]:
+    """The findings, one after the other. A check that fails by itself is a problem, not the end of the examination."""
+    for name, check in checks.items():
         try:
-            yield from check()
+            result = check()
         except Exception as error:
-            name = check.__name__.removeprefix("check_")
-            yield Finding(
-                name, "problem", f"the check itself failed: {type(error).__name__}: {error}", "Please report this line"
-            )
+            found = f"the check itself failed: {type(error).__name__}: {error}"
+            result = "problem", found, "Please report this line"
+        if result:
+            yield Finding(name, *result)
 
 
 def report_json(findings: Iterable[Finding]) -> str:
     """The findings as one JSON object: {"usable": bool, "findings": [{name, status, found, mend}, ...]}."""
     listed = [asdict(finding) for finding in findings]
-    return json.dumps(
-        {"usable": all(finding["status"] != "problem" for finding in listed), "findings": listed}, indent=2
-    )
+    usable = all(finding["status"] != "problem" for finding in listed)
+    return json.dumps({"usable": usable, "findings": listed}, indent=2)

@@ -24,6 +24,8 @@ from typing import Any
 from ..base import errors
 from ..base.errors import ParallelLabError, RankRaised
 from ..processes.launch import Console, LaunchSpec, launch, launch_over_mpi
+from .options import add_options
+from .run_command import launch_options
 
 TIMEOUT_S = 30.0  # a learner waits in front of the cell
 
@@ -32,9 +34,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises instead of ending the process, which here is the notebook's kernel."""
 
     def error(self, message: str) -> Any:
-        raise _quiet(
-            errors.ArgumentError(errors.message(message, where="%%ranks", hint="%%ranks --help lists the options"))
-        )
+        raise _quiet(errors.ArgumentError(message, where="%%ranks", hint="%%ranks --help lists the options"))
 
     def exit(self, status: int = 0, message: str | None = None) -> Any:
         raise _Help
@@ -44,36 +44,14 @@ class _Help(Exception):
     """The help was asked for and printed."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="%%ranks", description="Run the cell as a script on N ranks, one process each.")
-    parser.add_argument("-n", "--np", dest="world_size", type=int, required=True, metavar="N", help="ranks")
-    parser.add_argument("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore")
-    parser.add_argument(
-        "--backend",
-        choices=("shared_memory", "mpi"),
-        default="shared_memory",
-        help="what carries the data (default shared_memory)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=TIMEOUT_S,
-        metavar="S",
-        help=f"seconds a collective waits (default {TIMEOUT_S:g})",
-    )
-    parser.add_argument("--events", metavar="FILE", help="record the communication of all ranks into FILE")
-    parser.add_argument("--fold", action="store_true", help="equal lines of several ranks become one, tagged [0-7]")
-    parser.add_argument("--no-tag", action="store_true", help="print lines as they are, without their rank")
-    return parser
-
-
 def run_cell(line: str, cell: str, name: str = "cell") -> None:
     """Run `cell` with the options of `line`; `name` stands for it in tracebacks.
 
     Raises KeyboardInterrupt after an interrupt; the error of the rank that failed first: RankRaised, RankDied,
     CollectiveMismatch, ...; ArgumentError for options that make no sense.
     """
-    parser = _parser()
+    parser = _Parser(prog="%%ranks", description="Run the cell as a script on N ranks, one process each.")
+    add_options(parser, launch_options(TIMEOUT_S, required=True))
     try:
         words = shlex.split(line)
     except ValueError as error:  # a quotation mark without its other half
@@ -82,11 +60,6 @@ def run_cell(line: str, cell: str, name: str = "cell") -> None:
         args = parser.parse_args(words)
     except _Help:
         return
-    if not 1 <= args.world_size <= 4096 or not 0 < args.timeout < 1e6:
-        what = f"-n {args.world_size} --timeout {args.timeout:g}"
-        raise _quiet(
-            errors.ArgumentError(errors.message(what, where="%%ranks", allowed="1 to 4096 ranks, and seconds above 0"))
-        )
     console = _CellConsole(args.world_size, stream=_Batched(), tag=not args.no_tag, fold=args.fold)
     spec = LaunchSpec(
         (),

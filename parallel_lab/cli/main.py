@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ..base.errors import MissingPackage, ParallelLabError
 from ..base.files import checkout_folder, shipped_folder, version
+from .options import add_options, option, subcommand, whole_number
 from .workbench import first_notebook, update_notebooks
 
 WORKING_FOLDER = "parallel_lab_notebooks"
@@ -44,15 +45,12 @@ examples:
 def jupyterlab_command(
     folder: Path, *, browser: bool = True, port: int | None = None, extra: Sequence[str] = ()
 ) -> list[str]:
-    """The command line that opens JupyterLab on `folder`, with the Python that runs this. `extra` goes last, so it
-    wins.
-
-    Raises MissingPackage if JupyterLab is not installed.
+    """The command line that opens JupyterLab on `folder`, with the Python that runs this; `extra` goes last, so it
+    wins. Raises MissingPackage if JupyterLab is not installed.
     """
     if importlib.util.find_spec("jupyterlab") is None:
-        raise MissingPackage(
-            "JupyterLab is not installed", hint=f"{sys.executable} -m pip install jupyterlab, or use environment.yml"
-        )
+        hint = f"{sys.executable} -m pip install jupyterlab, or use environment.yml"
+        raise MissingPackage("JupyterLab is not installed", hint=hint)
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
     notebook = first_notebook(folder)
     if notebook:
@@ -62,9 +60,7 @@ def jupyterlab_command(
     if port is not None:
         command.append(f"--port={port}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append(
-            "--allow-root"
-        )  # in a container root is the only user there is, and JupyterLab refuses root without it
+        command.append("--allow-root")  # often the only user of a container; JupyterLab refuses root without it
     return command + list(extra)
 
 
@@ -116,27 +112,16 @@ def _doctor(args: argparse.Namespace) -> int:
         findings.append(finding)
         if not args.json:
             print(finding.text(), flush=True)
-    problems = sum(finding.status == "problem" for finding in findings)
-    warnings = sum(finding.status == "warning" for finding in findings)
+    problems, warnings = (sum(f.status == status for f in findings) for status in ("problem", "warning"))
+    usable, broken = "This machine can run the lessons", "The lessons will not run until the problems are fixed"
     if args.json:
         print(report_json(findings))
     else:
-        verdict = (
-            "This machine can run the lessons"
-            if not problems
-            else "The lessons will not run until the problems are fixed"
-        )
-        print(f"\n{verdict}: {_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
+        print(f"\n{broken if problems else usable}: {_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
     return 1 if problems else 0
 
 
 # ---- the command ----
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"port {text!r} is not a number from 1 to 65535")
-    return int(text)
 
 
 class _ShowVersion(argparse.Action):
@@ -147,8 +132,21 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
+_OPTIONS = (
+    option("--version", action=_ShowVersion, nargs=0, help="print the version and exit"),
+    option(
+        "--folder", help=f"work on copies in this folder (default: a checkout's own notebooks, else ./{WORKING_FOLDER})"
+    ),
+    option("--no-browser", action="store_true", help="start the server without opening a browser"),
+    option(
+        "--port", type=whole_number(1, 65535), help="port of the server (default: JupyterLab's, 8888 or the next free)"
+    ),
+)
+
+
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
+    from . import bench_command, quickstart_command, run_command
+
     parser = argparse.ArgumentParser(
         prog="parallel-lab",
         # argparse takes a subcommand for required
@@ -156,31 +154,22 @@ def _parser() -> argparse.ArgumentParser:
         description="See and try distributed training of neural networks. Without a subcommand: opens the notebooks "
         "in JupyterLab.",
         epilog=_EXAMPLES,
-        formatter_class=raw,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and exit")
-    parser.add_argument(
-        "--folder", help=f"work on copies in this folder (default: a checkout's own notebooks, else ./{WORKING_FOLDER})"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="start the server without opening a browser")
-    parser.add_argument(
-        "--port", type=_port, help="port of the server (default: JupyterLab's, 8888 or the next free one)"
-    )
+    add_options(parser, _OPTIONS)
     parser.set_defaults(run=_open_notebooks)
     subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND", help="one of:", prog="parallel-lab")
-    doctor = subparsers.add_parser(
+    subcommand(
+        subparsers,
         "doctor",
+        _doctor,
+        (option("--json", action="store_true", help="print one JSON object instead of lines"),),
         help="check this machine: Python, memory, workers, packages, browser, MPI",
         description="Checks what the lessons need, and says how to fix what is missing. Exit code 0: usable; 1: a "
         "problem was found.",
         epilog="examples:\n  parallel-lab doctor\n  parallel-lab doctor --json > doctor.json\n",
-        formatter_class=raw,
     )
-    doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    doctor.set_defaults(run=_doctor, parser=doctor)
-    from . import bench_command as cli_bench, quickstart_command as cli_quickstart, run_command as cli_run
-
-    for part in (cli_quickstart, cli_bench, cli_run):
+    for part in (quickstart_command, bench_command, run_command):
         part.add_parser(subparsers)
     return parser
 
@@ -195,21 +184,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("parallel-lab: interrupted", file=sys.stderr)
         return 130
-    except (
-        BrokenPipeError
-    ):  # the reader of our output has gone (`parallel-lab doctor | head -1`); nothing more can be told
+    except BrokenPipeError:  # the reader has gone (`parallel-lab doctor | head -1`): nothing more can be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 def _run(arguments: list[str]) -> int:
     of_a_script = arguments[:1] in (["run"], ["msrun"])  # there -- is the script's business
-    cut = arguments.index("--") if "--" in arguments and not of_a_script else len(arguments)
+    end = arguments.index("--") if "--" in arguments and not of_a_script else len(arguments)
     parser = _parser()
-    args, unknown = parser.parse_known_args(arguments[:cut])
+    args, unknown = parser.parse_known_args(arguments[:end])
     if unknown:  # the subcommand's own usage is the one that helps
         getattr(args, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
-    args.jupyterlab_args = arguments[cut + 1 :]
+    args.jupyterlab_args = arguments[end + 1 :]
     if args.jupyterlab_args and args.run is not _open_notebooks:
         parser.error("arguments after -- go to JupyterLab, which this subcommand does not start")
     return args.run(args)

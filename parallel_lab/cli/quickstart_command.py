@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from ..base.errors import ArgumentError, shorten
 from ..base.files import check_writable
+from .options import option, subcommand
 
 _EXAMPLES = """\
 examples:
@@ -27,56 +28,44 @@ exit codes: 0 the ranks computed what one device computes; 1 they did not; 2 an 
 """
 
 
+_NETS = (
+    "quickstart (default), megatron, dense; convnet: convolutions; transformer: a one-block GPT; embedding: Wide & Deep"
+)
+_DATA = (
+    "seed: one fixed random batch (default); digits: handwritten digits; the last three networks have their own data"
+)
+_EXECUTORS = "processes: one worker per rank (default); simulator: all ranks in this process; mpi: under mpirun"
+_STRATEGY = "slices per dim of each input of an operator; once for each operator"
+_OPTIONS = (
+    option("--devices", type=int, default=8, help="ranks: 1, 2, 4 or 8 (default: 8)"),
+    option("--net", default="quickstart", help=_NETS),
+    option("--data", help=_DATA),
+    option("--epochs", type=int, help="default: 5 of the seed's 4 steps, 2 of the digits' 45 steps"),
+    option("--strategy", action="append", default=[], metavar="OP=STRATEGY", help=_STRATEGY),
+    option("--executor", default="processes", help=_EXECUTORS),
+    option("--report", type=Path, metavar="FILE.html", help="write the run as one self-contained web page"),
+    option("--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)"),
+    option("--full-text", action="store_true", help="print every step of a long log, and the program of rank 0"),
+)
+
+
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand `quickstart` to the command's parser."""
-    parser = subparsers.add_parser(
+    subcommand(
+        subparsers,
         "quickstart",
+        _quickstart,
+        _OPTIONS,
         help="train a small network on several ranks and see what each holds and sends",
         description="Splits a small network over ranks, trains it on real processes, and compares every tensor with "
         "one device.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--devices", type=int, default=8, help="ranks: 1, 2, 4 or 8 (default: 8)")
-    nets = (
-        "quickstart (default), megatron, dense; convnet: convolutions; transformer: a one-block GPT; embedding: "
-        "Wide & Deep"
-    )
-    parser.add_argument("--net", default="quickstart", help=nets)
-    data = (
-        "seed: one fixed random batch (default); digits: handwritten digits; the last three networks have "
-        "their own data"
-    )
-    parser.add_argument("--data", help=data)
-    parser.add_argument("--epochs", type=int, help="default: 5 of the seed's 4 steps, 2 of the digits' 45 steps")
-    parser.add_argument(
-        "--strategy",
-        action="append",
-        default=[],
-        metavar="OP=STRATEGY",
-        help="slices per dim of each input of an operator; once for each operator",
-    )
-    parser.add_argument(
-        "--executor",
-        default="processes",
-        help="processes: one worker per rank (default); simulator: all ranks in this process; mpi: under mpirun",
-    )
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write the run as one self-contained web page")
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE.json", help="write the last steps as a Chrome trace (ui.perfetto.dev)"
-    )
-    parser.add_argument(
-        "--full-text", action="store_true", help="print every step of a long log, and the program of rank 0"
-    )
-    parser.set_defaults(run=_quickstart, parser=parser)
 
 
 class Progress:
     """Steps done, on `stream`: one line that is written over on a terminal, a line every few seconds elsewhere; silent
-    for a second.
-
-    May be called from any thread. Time counts from the first call, so that the start of the workers does not spoil the
-    estimate.
+    for a second. May be called from any thread. Time counts from the first call, when the workers have started.
     """
 
     QUIET_S, TERMINAL_S, LINE_S = 1.0, 0.2, 5.0
@@ -117,15 +106,12 @@ def _check_files(report: Path | None, trace: Path | None) -> None:
     if len(files) == 2 and (
         files[0] == files[1] or files[0].exists() and files[1].exists() and files[0].samefile(files[1])
     ):
-        raise ArgumentError(
-            f"--report and --trace both name {files[0]}", where="quickstart", hint="Give each a file of its own"
-        )
+        what = f"--report and --trace both name {files[0]}"
+        raise ArgumentError(what, where="quickstart", hint="Give each a file of its own")
 
 
 def _strategies(texts: list[str]) -> dict[str, Any]:
-    """{operator: strategy} from the words of --strategy. Raises ArgumentError, also for an operator that is named
-    twice.
-    """
+    """{operator: strategy} from the words of --strategy. Raises ArgumentError."""
     from ..lab.quickstart.model import parse_strategy
 
     found: dict[str, Any] = {}
