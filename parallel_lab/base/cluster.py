@@ -13,30 +13,20 @@ alpha + beta * m (Hockney). MindSpore's cost model names the two the other way r
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from .checks import Check, choice, instance, integer, number
 from .errors import ArgumentError, ArgumentTypeError, shorten
 
-
-def _check_number(where: str, name: str, value: object, *, zero: bool) -> None:
-    """Raise unless `value` is a finite number above 0, or 0 where `zero` allows it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArgumentTypeError(f"{name}={shorten(value)} is a {type(value).__name__}", where=where, allowed="A number")
-    if not math.isfinite(value) or value < 0 or value == 0 and not zero:
-        raise ArgumentError(
-            f"{name}={value}", where=where, allowed=f"A finite number {'of at least' if zero else 'above'} 0"
-        )
+_TIME, _RATE, _COUNT = number(0), number(0, above=True), integer(1)
 
 
-def _check_count(where: str, name: str, value: object) -> None:
-    """Raise unless `value` is an int of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name}={shorten(value)} is a {type(value).__name__}", where=where, allowed="An int")
-    if value < 1:
-        raise ArgumentError(f"{name}={value}", where=where, allowed="At least 1")
+def _check(where: str, data: Any, **checks: Check) -> None:
+    """Raise ArgumentError or ArgumentTypeError unless the fields of `data` are what they may be."""
+    for name, check in checks.items():
+        check(where, name, getattr(data, name))
 
 
 @dataclass(frozen=True)
@@ -51,8 +41,7 @@ class Link:
     beta_s_per_byte: float
 
     def __post_init__(self) -> None:
-        _check_number("Link", "alpha_s", self.alpha_s, zero=True)
-        _check_number("Link", "beta_s_per_byte", self.beta_s_per_byte, zero=True)
+        _check("Link", self, alpha_s=_TIME, beta_s_per_byte=_TIME)
 
     def time_s(self, size_bytes: float) -> float:
         """Seconds for one message of `size_bytes`.
@@ -79,10 +68,8 @@ class Device:
     overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_number("Device", "flops_per_s", self.flops_per_s, zero=False)
-        _check_count("Device", "memory_bytes", self.memory_bytes)
-        _check_number("Device", "memory_bandwidth_bytes_per_s", self.memory_bandwidth_bytes_per_s, zero=False)
-        _check_number("Device", "overhead_s", self.overhead_s, zero=True)
+        _check("Device", self, flops_per_s=_RATE, memory_bytes=_COUNT, memory_bandwidth_bytes_per_s=_RATE)
+        _check("Device", self, overhead_s=_TIME)
 
     @property
     def gamma_s_per_byte(self) -> float:
@@ -109,18 +96,12 @@ class Cluster:
         where = f"Cluster {shorten(self.name)}"
         if not isinstance(self.name, str) or not self.name:
             raise ArgumentTypeError(f"name={shorten(self.name)}", where="Cluster", allowed="A name")
-        for field, kind, optional in (("device", Device, False), ("link", Link, False), ("node_link", Link, True)):
-            value = getattr(self, field)
-            if not isinstance(value, kind) and not (optional and value is None):
-                raise ArgumentTypeError(
-                    f"{field}={shorten(value)} is a {type(value).__name__}", where=where, allowed=f"A {kind.__name__}"
-                )
-        _check_count(where, "devices_per_node", self.devices_per_node)
-        _check_count(where, "node_count", self.node_count)
+        link = instance(Link, "A Link")
+        _check(where, self, device=instance(Device, "A Device"), link=link, node_link=link | None)
+        _check(where, self, devices_per_node=_COUNT, node_count=_COUNT)
         if self.node_count > 1 and self.node_link is None:
-            raise ArgumentError(
-                f"{self.node_count} nodes have no link between them", where=where, hint="Give node_link=Link(...)"
-            )
+            what = f"{self.node_count} nodes have no link between them"
+            raise ArgumentError(what, where=where, hint="Give node_link=Link(...)")
 
     @property
     def device_num(self) -> int:
@@ -166,7 +147,7 @@ class Cluster:
 
 
 # Measured with eight ranks on a laptop-like machine of 2 cores (Zen 5, numpy, one BLAS thread per rank), medians, 2026.
-# Eight ranks share two # cores, so each gets a quarter of one; the rates below are those of eight ranks that work at
+# Eight ranks share two cores, so each gets a quarter of one; the rates below are those of eight ranks that work at
 # once. On 4 cores computing is up to twice as fast.
 _SHARE = 2 / 8  # cores per rank
 
@@ -174,30 +155,29 @@ LAPTOP = Cluster(
     name="laptop",
     device=Device(
         # an MLP 784-1024-1024-10, batch 256, on one core: 2.45e9 operations per step (forward, weight gradients, input
-        # gradients but the first) # in 21.7 ms
+        # gradients but the first) in 21.7 ms
         flops_per_s=1.13e11 * _SHARE,
         memory_bytes=1_000_000_000,  # a choice: an eighth of the 8 GB that are free on a laptop of 16 GB
         # a copy of 16 MiB runs at 25 GB/s on one process and on two: the memory, not a core, is the limit, and eight
-        # ranks share it; a copied byte is # read and written
+        # ranks share it; a copied byte is read and written
         memory_bandwidth_bytes_per_s=2 * 25e9 / 8,
         overhead_s=2.5e-6 / _SHARE,  # the interpreter on a 4x4 ReLU: 2.5 us when it has a core for itself
     ),
     # Set by hand near the times of this package's own workers, eight ranks (tests/base/test_cluster.py has the table):
-    # within a factor 2 of # all_reduce, all_gather and reduce_scatter from 4 KiB to 16 MiB. All of it on a quiet
-    # machine: with other work on the cores ranks wait for # time slices, and short messages take ten times as long and
-    # more.
+    # within a factor 2 of all_reduce, all_gather and reduce_scatter from 4 KiB to 16 MiB. All of it on a quiet machine:
+    # with other work on the cores ranks wait for time slices, and short messages take ten times as long and more.
     link=Link(alpha_s=14e-6, beta_s_per_byte=0.39e-9),
     devices_per_node=8,
 )
 
 # Eight accelerators of about an A100. 140e12 half-precision operations per second are what one of 312e12 peak reaches
-# in large models (Narayanan et # al., SC21, table 1: 135 to 163e12); 80 GB at 2.0e12 bytes per second: data sheet; 5 us
+# in large models (Narayanan et al., SC21, table 1: 135 to 163e12); 80 GB at 2.0e12 bytes per second: data sheet; 5 us
 # per instruction: a choice, the order of a kernel launch.
 _ACCELERATOR = Device(
     flops_per_s=140e12, memory_bytes=80_000_000_000, memory_bandwidth_bytes_per_s=2.0e12, overhead_s=5e-6
 )
 # PyTorch DTensor's cost model (tensor/_collective_utils.py): 6.6 us + 0.6 us per hop, 87.7 GiB/s; between hosts 2.7 us
-# per hop and 0.22 of that # bandwidth. The 6.6 us are spread over the hops of one ring: 7 hops of 8 ranks, 15 of 16.
+# per hop and 0.22 of that bandwidth. The 6.6 us are spread over the hops of one ring: 7 hops of 8 ranks, 15 of 16.
 _NVLINK = Link(alpha_s=(6.6e-6 + 7 * 0.6e-6) / 7, beta_s_per_byte=1 / (87.7 * 2**30))
 _BETWEEN_NODES = Link(alpha_s=(6.6e-6 + 15 * 2.7e-6) / 15, beta_s_per_byte=1 / (0.22 * 87.7 * 2**30))
 
@@ -217,15 +197,8 @@ def get_cluster(name: str | Cluster) -> Cluster:
     """
     if isinstance(name, Cluster):
         return name
-    for cluster in CLUSTERS:
-        if cluster.name == name:
-            return cluster
-    names = [c.name for c in CLUSTERS]
-    near = difflib.get_close_matches(str(name), names, 1)
-    hint = f"Did you mean {near[0]!r}?" if near else ""
-    raise ArgumentError(
-        f"{shorten(name)} is not known", where="get_cluster", allowed=f"One of {', '.join(names)}", hint=hint
-    )
+    named = {cluster.name: cluster for cluster in CLUSTERS}
+    return named[choice(*named)("get_cluster", "name", name)]
 
 
 def cluster_for(device_num: int) -> Cluster:

@@ -33,6 +33,10 @@ class ParallelLabError(Exception):
         super().__init__(told, *more, **named)
 
 
+class _KeyError(KeyError):
+    __str__ = Exception.__str__  # a KeyError shows the repr of its text
+
+
 class LayoutError(ParallelLabError, ValueError):
     """A tensor layout that does not describe a placement: wrong axis, axis used twice, dim that does not divide."""
 
@@ -63,10 +67,8 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """A value of the wrong Python type given to a Cell, layer, initializer or optimizer."""
 
 
-class StageNameError(ArgumentError, KeyError):
+class StageNameError(ArgumentError, _KeyError):
     """A Cell named in a pipeline's stage_config that the network does not have (MindSpore raises KeyError)."""
-
-    __str__ = Exception.__str__  # KeyError's shows the repr
 
 
 class DeviceError(ArgumentError, RuntimeError):
@@ -99,10 +101,8 @@ class ContextTypeError(ContextError, TypeError):
     """A setting of the wrong Python type."""
 
 
-class ContextKeyError(ContextError, KeyError):
+class ContextKeyError(ContextError, _KeyError):
     """A wrong or missing key inside a setting that is a dict (MindSpore raises KeyError)."""
-
-    __str__ = Exception.__str__  # a KeyError shows the repr of its text
 
 
 class ContextStrategyError(ContextError, StrategyError):
@@ -191,10 +191,8 @@ class CheckpointTypeError(CheckpointError, TypeError):
     """An argument of the wrong Python type given to a function that saves, loads or transforms checkpoints."""
 
 
-class CheckpointKeyError(CheckpointError, KeyError):
+class CheckpointKeyError(CheckpointError, _KeyError):
     """A parameter for which a strategy or a checkpoint has no entry."""
-
-    __str__ = Exception.__str__  # KeyError shows the repr of its text
 
 
 class CheckpointFolderError(CheckpointError, NotADirectoryError, IsADirectoryError):
@@ -221,10 +219,8 @@ class MetricEmpty(ParallelLabError, RuntimeError):
     """A metric asked for its result before it was given a sample."""
 
 
-class MetricKeyError(ArgumentError, KeyError):
+class MetricKeyError(ArgumentError, _KeyError):
     """A metric's name that is not known (MindSpore raises KeyError)."""
-
-    __str__ = Exception.__str__  # a KeyError would show the text in quotes
 
 
 class ModelError(ParallelLabError, RuntimeError):
@@ -268,9 +264,7 @@ def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)` cut to `limit` characters, for error texts that quote what was given."""
     try:
         text = str.__str__(repr(value))
-    except (
-        Exception
-    ) as error:  # the value's own code, or an int of more digits than Python prints: the message must still be made
+    except Exception as error:  # the value's own code, or an int of more digits than Python prints
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 

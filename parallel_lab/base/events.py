@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from .checks import Check, flag, integer, number, text
 from .errors import ArgumentError, ArgumentTypeError, DataFileError, shorten
 from .files import write_whole
 
@@ -60,10 +61,8 @@ class Event:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start_s) and math.isfinite(self.end_s) and self.start_s <= self.end_s):
-            raise self._fault(
-                f"it runs from {self.start_s} s to {self.end_s} s",
-                "Times are finite, and an event ends no earlier than it starts",
-            )
+            times = f"it runs from {self.start_s} s to {self.end_s} s"
+            raise self._fault(times, "Times are finite, and an event ends no earlier than it starts")
         if self.rank < 0 or self.step < 0 or self.bytes < 0:
             raise self._fault(f"rank {self.rank}, step {self.step}, {self.bytes} bytes", "None of them is negative")
         if self.source not in SOURCES:
@@ -115,11 +114,8 @@ class EventLog:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, ArgumentError | ArgumentTypeError):
                 raise
-            raise DataFileError(
-                f"{os.fspath(path)!r} has no events",
-                where="EventLog.load",
-                allowed="A file that `parallel-lab run --events FILE` wrote",
-            ) from error
+            allowed = "A file that `parallel-lab run --events FILE` wrote"
+            raise DataFileError(f"{os.fspath(path)!r} has no events", where="EventLog.load", allowed=allowed) from error
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
@@ -142,13 +138,10 @@ class EventLog:
         """
         unknown = sorted(set(wanted) - set(_FIELDS))
         if unknown:
-            raise ArgumentError(
-                f"field {unknown[0]!r} is not known", where="EventLog.filter", allowed=f"Fields: {', '.join(_FIELDS)}"
-            )
-        tests = [
-            (name, value if isinstance(value, list | set | frozenset | range) else (value,))
-            for name, value in wanted.items()
-        ]
+            what = f"field {unknown[0]!r} is not known"
+            raise ArgumentError(what, where="EventLog.filter", allowed=f"Fields: {', '.join(_FIELDS)}")
+        several = (list, set, frozenset, range)
+        tests = [(name, value if isinstance(value, several) else (value,)) for name, value in wanted.items()]
         return EventLog(tuple(e for e in self.events if all(getattr(e, name) in values for name, values in tests)))
 
     @property
@@ -197,20 +190,16 @@ class EventLog:
         totals = []
         for (phase, name, op), events in found.items():
             sent = [e for e in events if e.kind == "communication"]
-            waits = math.fsum(e.duration_s for e in events if e.kind == "wait")
-            totals.append(
-                MessageTotal(
-                    phase, name, op, len(sent), sum(e.bytes for e in sent), math.fsum(e.duration_s for e in sent), waits
-                )
-            )
+            seconds, waits = (math.fsum(e.duration_s for e in events if e.kind == k) for k in ("communication", "wait"))
+            totals.append(MessageTotal(phase, name, op, len(sent), sum(e.bytes for e in sent), seconds, waits))
         return tuple(totals)
 
 
 _FIELDS = tuple(f.name for f in fields(Event))
 _REQUIRED = {"rank", "step", "phase", "kind", "name", "op", "start_s", "end_s"}
-_TYPES: dict[str, type | tuple[type, ...]] = dict.fromkeys(("phase", "kind", "name", "op", "source"), str)
-_TYPES |= dict.fromkeys(("rank", "step", "bytes"), int) | dict.fromkeys(("start_s", "end_s"), (int, float))
-_TYPES |= {"group": (list, tuple), "overlapped": bool}
+_CHECKS: dict[str, Check] = dict.fromkeys(("phase", "kind", "name", "op", "source"), text)
+_CHECKS |= dict.fromkeys(("rank", "step", "bytes"), integer(0)) | dict.fromkeys(("start_s", "end_s"), number())
+_CHECKS |= {"group": Check("A list of ranks", lambda v: tuple(integer(0).read(r) for r in v)), "overlapped": flag}
 
 
 # ---- plain data ----
@@ -236,13 +225,7 @@ def _event(position: int, entry: Mapping[str, Any]) -> Event:
     if missing or unknown:
         what = f"field {missing[0]!r} is missing" if missing else f"field {shorten(unknown[0])} is not known"
         raise ArgumentError(what, where=where, allowed=f"Fields: {', '.join(_FIELDS)}")
-    for name, value in entry.items():
-        if isinstance(value, bool) is not (name == "overlapped") or not isinstance(value, _TYPES[name]):
-            raise ArgumentTypeError(f"{name}={shorten(value)} is a {type(value).__name__}", where=where)
-    group = entry.get("group", ())
-    if any(isinstance(r, bool) or not isinstance(r, int) for r in group):
-        raise ArgumentTypeError(f"group={shorten(group)}", where=where, allowed="Ranks are ints")
-    return Event(**{**entry, "group": tuple(group)})
+    return Event(**{name: _CHECKS[name](where, name, value) for name, value in entry.items()})
 
 
 # ---- Chrome trace ----
@@ -268,15 +251,13 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
     names: list[dict[str, Any]] = []
     for pid, source in enumerate(SOURCES):
         ranks = sorted({e.rank for e in events if e.source == source})
+        sending = sorted({e.rank for e in events if e.source == source and e.overlapped})
         if ranks:
-            names.append(_metadata("process_name", pid, 0, name=source))
-            names.append(_metadata("process_sort_index", pid, 0, sort_index=pid))
+            names += _named("process", pid, 0, source, pid)
         for rank in ranks:
-            names.append(_metadata("thread_name", pid, rank, name=f"rank {rank}"))
-            names.append(_metadata("thread_sort_index", pid, rank, sort_index=rank))
-        for rank in sorted({e.rank for e in events if e.source == source and e.overlapped}):
-            names.append(_metadata("thread_name", pid, _MESSAGES + rank, name=f"rank {rank}: messages meanwhile"))
-            names.append(_metadata("thread_sort_index", pid, _MESSAGES + rank, sort_index=rank))
+            names += _named("thread", pid, rank, f"rank {rank}", rank)
+        for rank in sending:
+            names += _named("thread", pid, _MESSAGES + rank, f"rank {rank}: messages meanwhile", rank)
     return {"traceEvents": names + bars, "displayTimeUnit": "ms"}
 
 
@@ -287,9 +268,8 @@ def one_after_the_other(events: Iterable[Event]) -> tuple[Event, ...]:
     """
     found = list(events)
     free: dict[tuple[str, int], float] = {}  # when the line of a rank is
-    for place in sorted(
-        (n for n, e in enumerate(found) if e.overlapped), key=lambda n: found[n].start_s
-    ):  # stable: as they were started
+    started = [n for n, e in enumerate(found) if e.overlapped]
+    for place in sorted(started, key=lambda n: found[n].start_s):  # stable: as they were started
         event = found[place]
         line = event.source, event.rank
         start_s = min(max(event.start_s, free.get(line, event.start_s)), max(event.end_s, event.start_s))
@@ -298,8 +278,13 @@ def one_after_the_other(events: Iterable[Event]) -> tuple[Event, ...]:
     return tuple(found)
 
 
-def _metadata(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
+def _named(what: str, pid: int, tid: int, name: str, place: int) -> list[dict[str, Any]]:
+    """The two entries that give a "process" or "thread" its name and its place among the others."""
+    head = {"ph": "M", "ts": 0, "pid": pid, "tid": tid}
+    return [
+        {"name": f"{what}_name", **head, "args": {"name": name}},
+        {"name": f"{what}_sort_index", **head, "args": {"sort_index": place}},
+    ]
 
 
 def _bar(event: Event, origin_s: float) -> dict[str, Any]:

@@ -22,12 +22,12 @@ current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
 
 
 # The messages of operators with a `fusion` number that the Cell running now has not sent yet, {what they have in
-# common: message}; None outside of # the outermost Cell. The hook between a Cell that ends and the operators it called.
+# common: message}; None outside of the outermost Cell. The hook between a Cell that ends and the operators it called.
 held_messages: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("parallel_lab_held_messages", default=None)
 
 
 # The rank that this process is (`processes.world.World`), once `communication.init` has connected it; None in a process
-# that is no rank: how # operators and layers reach the communicator. A plain name, not a ContextVar: it holds for all
+# that is no rank: how operators and layers reach the communicator. A plain name, not a ContextVar: it holds for all
 # threads of the process.
 _world: Any = None
 

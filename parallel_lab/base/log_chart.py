@@ -9,7 +9,7 @@ as well as by its colour.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .errors import ArgumentError, escape
@@ -57,28 +57,17 @@ def log_chart(
     x ticks lie at powers of 4, y ticks at powers of 10. Raises ArgumentError without a point, or for one that is not
     finite and above 0.
     """
-    points = [p for s in series for p in s.points]
-    values = [v for p in points for v in p] + [v for s in series for bounds in s.spread for v in bounds]
-    if not points or not all(math.isfinite(v) and v > 0 for v in values):
-        raise ArgumentError(
-            f"{len(points)} points", where=f"chart {title!r}", allowed="One or more, all finite and above 0"
-        )
-    ys = [y for _, y in points] + [y for s in series for bounds in s.spread for y in bounds]
-    x_low, x_high = _bounds([x for x, _ in points], 2)
+    xs = [x for s in series for x, _ in s.points]
+    ys = [y for s in series for _, y in s.points] + [y for s in series for bounds in s.spread for y in bounds]
+    if not xs or not all(math.isfinite(v) and v > 0 for v in (*xs, *ys)):
+        allowed = "One or more, all finite and above 0"
+        raise ArgumentError(f"{len(xs)} points", where=f"chart {title!r}", allowed=allowed)
+    x_low, x_high = _bounds(xs, 2)
     y_low, y_high = _bounds(ys, 10)
     right = width - 24
     bottom = height - _BOTTOM - 15 * -(-len(series) // 2)
 
-    def at_x(x: float) -> float:
-        return round(
-            _LEFT + (math.log(x) - math.log(x_low)) / (math.log(x_high) - math.log(x_low)) * (right - _LEFT), 1
-        )
-
-    def at_y(y: float) -> float:
-        return round(
-            bottom - (math.log(y) - math.log(y_low)) / (math.log(y_high) - math.log(y_low)) * (bottom - _TOP), 1
-        )
-
+    at_x, at_y = _axis(x_low, x_high, _LEFT, right), _axis(y_low, y_high, bottom, _TOP)
     parts = [f'<text x="{_LEFT}" y="16" font-weight="600" font-size="13">{escape(title)}</text>']
     for y in _ticks(y_low, y_high, 10):
         parts.append(f'<path d="M{_LEFT} {at_y(y)}H{right}" stroke="currentColor" stroke-opacity=".18"/>')
@@ -94,9 +83,8 @@ def log_chart(
         dash = ' stroke-dasharray="5 4"' if one.dashed else ""
         placed = [(at_x(x), at_y(y)) for x, y in one.points]
         for (x, _), (low, high) in zip(placed, one.spread, strict=False):
-            parts.append(
-                f'<path d="M{x} {at_y(low)}V{at_y(high)}" stroke="{colour}" stroke-opacity=".55" stroke-width="3"/>'
-            )
+            bar = f'd="M{x} {at_y(low)}V{at_y(high)}"'
+            parts.append(f'<path {bar} stroke="{colour}" stroke-opacity=".55" stroke-width="3"/>')
         if one.line and len(placed) > 1:
             d = "M" + "L".join(f"{x} {y}" for x, y in placed)
             parts.append(f'<path d="{d}" fill="none" stroke="{colour}" stroke-width="1.8"{dash}/>')
@@ -111,11 +99,14 @@ def log_chart(
     told = alt or f"{title}: time over {x_name} for {', '.join(s.name for s in series)}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'role="img" '
-        f'aria-label="{escape(told)}" font-family="system-ui, sans-serif" font-size="11" fill="currentColor" '
-        'style="max-width:100%;height:auto">'
-        f"{''.join(parts)}</svg>"
+        f'role="img" aria-label="{escape(told)}" font-family="system-ui, sans-serif" font-size="11" '
+        f'fill="currentColor" style="max-width:100%;height:auto">{"".join(parts)}</svg>'
     )
+
+
+def _axis(low: float, high: float, start: float, stop: float) -> Callable[[float], float]:
+    """Where a value lies on a logarithmic axis that runs from `start` to `stop` pixels."""
+    return lambda v: round(start + math.log(v / low) / math.log(high / low) * (stop - start), 1)
 
 
 def _bounds(values: Sequence[float], base: int) -> tuple[float, float]:
@@ -133,11 +124,10 @@ def _ticks(low: float, high: float, base: int) -> list[float]:
 def _mark(number: int, x: float, y: float, colour: str) -> str:
     """One of four shapes, filled or hollow: eight series are told apart without their colour."""
     r, hollow = _MARK, number % 8 >= 4
-    paint = f'fill="{"none" if hollow else colour}" stroke="{colour}" stroke-width="1.4"'
-    if number % 4 == 0:
-        return f'<circle cx="{x}" cy="{y}" r="{r}" {paint}/>'
-    if number % 4 == 1:
-        return f'<rect x="{round(x - r, 1)}" y="{round(y - r, 1)}" width="{2 * r}" height="{2 * r}" {paint}/>'
-    if number % 4 == 2:
-        return f'<path d="M{x} {round(y - r - 1, 1)}l{r + 1} {2 * r}h-{2 * (r + 1)}z" {paint}/>'
-    return f'<path d="M{x} {round(y - r - 1, 1)}l{r + 1} {r + 1}l-{r + 1} {r + 1}l-{r + 1} -{r + 1}z" {paint}/>'
+    shape = (
+        f'circle cx="{x}" cy="{y}" r="{r}"',
+        f'rect x="{round(x - r, 1)}" y="{round(y - r, 1)}" width="{2 * r}" height="{2 * r}"',
+        f'path d="M{x} {round(y - r - 1, 1)}l{r + 1} {2 * r}h-{2 * (r + 1)}z"',
+        f'path d="M{x} {round(y - r - 1, 1)}l{r + 1} {r + 1}l-{r + 1} {r + 1}l-{r + 1} -{r + 1}z"',
+    )[number % 4]
+    return f'<{shape} fill="{"none" if hollow else colour}" stroke="{colour}" stroke-width="1.4"/>'

@@ -16,7 +16,8 @@ from typing import Any
 
 from ..checks import Errors
 from ..errors import ContextError, ContextTypeError
-from .checks import FUSED_MESSAGES, SETTING, SETTINGS, Check, check_comm_fusion, integer, number, refuse
+from .checks import FUSED_MESSAGES, LOCAL_MODES, SETTING, SETTINGS, Check, check_comm_fusion, refuse
+from .fusion_rules import COST_MODEL_NUMBERS, cost_model_numbers
 from .tables import ALGORITHM, PARALLEL, PARTS
 
 FUSION_THRESHOLD_MB = 64  # of mode "auto" (MindSpore, set_auto_parallel_context)
@@ -55,17 +56,15 @@ class Fusion:
             modes[key] = (value["mode"], tuple(config) if isinstance(config, list) else config)
             if not (off and off_is_final):
                 enabled |= {key}
-        return Fusion(
-            given.get("openstate", True), tuple((kind, *modes[kind]) for kind in FUSED_MESSAGES), enabled, off
-        )
+        listed = tuple((kind, *modes[kind]) for kind in FUSED_MESSAGES)
+        return Fusion(given.get("openstate", True), listed, enabled, off)
 
     def as_dict(self) -> dict[str, Any]:
         """The form that `get_auto_parallel_context` returns: openstate and every kind of message."""
-        parts = {
-            k: {"mode": mode, "config": list(config) if isinstance(config, tuple) else config}
-            for k, mode, config in self.modes
-        }
-        return {"openstate": self.openstate, **parts}
+        parts: dict[str, Any] = {"openstate": self.openstate}
+        for kind, mode, config in self.modes:
+            parts[kind] = {"mode": mode, "config": list(config) if isinstance(config, tuple) else config}
+        return parts
 
     def indices(self) -> list[int]:
         """The positions of `all_reduce_fusion_config`; [] in another mode."""
@@ -74,11 +73,8 @@ class Fusion:
 
     def resolved(self) -> tuple[tuple[str, str, int | tuple[int, ...]], ...]:
         """(kind, mode, config) of what is fused, "auto" with its threshold."""
-        return tuple(
-            (k, mode, FUSION_THRESHOLD_MB if config is None else config)
-            for k, mode, config in self.modes
-            if k in self.enabled
-        )
+        fused = (one for one in self.modes if one[0] in self.enabled)
+        return tuple((kind, mode, FUSION_THRESHOLD_MB if config is None else config) for kind, mode, config in fused)
 
 
 @dataclass(frozen=True)
@@ -150,16 +146,16 @@ class ParallelConfig:
             checked = _FIELDS[field.name](SETTING, field.name, getattr(self, field.name), SETTINGS)
             object.__setattr__(self, field.name, checked)
 
+    @property
+    def local(self) -> bool:
+        """Whether every rank runs the whole network on its own part of the batch: data_parallel, hybrid_parallel."""
+        return self.parallel_mode in LOCAL_MODES
+
     def shared(self) -> ParallelConfig:
         """These settings without those in which ranks of one run may differ (their number, their files): what the
         hashes of plans compare.
         """
-        return dataclasses.replace(
-            self,
-            global_rank=0,
-            strategy_ckpt_load_file="",
-            strategy_ckpt_save_file="",
-        )
+        return dataclasses.replace(self, global_rank=0, strategy_ckpt_load_file="", strategy_ckpt_save_file="")
 
 
 def resolved_fusion(where: str, key: str, given: object, *, off_is_final: bool = True) -> tuple[tuple[Any, ...], ...]:
@@ -175,12 +171,10 @@ def _resolved_fusion(where: str, key: str, value: object, errors: Errors = SETTI
         return resolved_fusion(where, key, value)
     parts = list(tuple.__iter__(value))
     if not all(type(part) is tuple and len(part) == 3 for part in parts):
-        raise refuse(
-            ContextTypeError, where, key, value, "A dict, or one (kind, mode, config) per fused kind of message"
-        )
-    as_dict = {
-        kind: {"mode": mode, "config": _as_given(mode, config)} for kind, mode, config in parts if type(kind) is str
-    }
+        allowed = "A dict, or one (kind, mode, config) per fused kind of message"
+        raise refuse(ContextTypeError, where, key, value, allowed)
+    named = [part for part in parts if type(part[0]) is str]
+    as_dict = {kind: {"mode": mode, "config": _as_given(mode, config)} for kind, mode, config in named}
     if len(as_dict) != len(parts):
         raise refuse(ContextTypeError, where, key, value, f"Each kind of message once: {', '.join(FUSED_MESSAGES)}")
     return resolved_fusion(where, key, as_dict)
@@ -192,26 +186,13 @@ def _cost_model_fusion(where: str, key: str, value: object, errors: Errors = SET
         return None
     if type(value) is not tuple or not value or type(value[0]) is not str:
         raise refuse(ContextTypeError, where, key, value, _COST_MODEL_FORMS)
-    if value[0] not in _COST_MODEL_NUMBERS or len(value) != 1 + len(_COST_MODEL_NUMBERS[value[0]]):
+    if value[0] not in COST_MODEL_NUMBERS or len(value) != 1 + len(COST_MODEL_NUMBERS[value[0]]):
         raise refuse(ContextError, where, key, value, _COST_MODEL_FORMS)
-    name, *numbers = value
-    checked = tuple(
-        check(where, f"{part} of {key}", n, SETTINGS)
-        for (part, check), n in zip(_COST_MODEL_NUMBERS[name].items(), numbers, strict=True)
-    )
-    if name == "hiding" and checked[0] <= checked[1]:
-        raise refuse(ContextError, where, key, value, "A tail_time_s above inherent_time_s")
-    return name, *checked
+    return value[0], *cost_model_numbers(where, value[0], value[1:], key)
 
 
-_COST_MODEL_NUMBERS: dict[str, dict[str, Check]] = {
-    "times": {"times": integer(2), "tail_percent": number(0.0, 1.0, below=True)},
-    "hiding": dict.fromkeys(
-        ("tail_time_s", "inherent_time_s", "time_s_per_element", "computation_s_per_unit"), number(0.0, above=True)
-    ),
-}
 _COST_MODEL_FORMS = "None, or a tuple: " + ", or ".join(
-    f"({name!r}, {', '.join(parts)})" for name, parts in _COST_MODEL_NUMBERS.items()
+    f"({name!r}, {', '.join(parts)})" for name, parts in COST_MODEL_NUMBERS.items()
 )
 
 

@@ -26,19 +26,7 @@ from ..errors import ContextConflictError, ContextError, ContextPathError, short
 from ..hooks import current_world
 from .checks import PARALLEL_MODES, SETTING, SETTINGS, refuse
 from .config import Fusion, ParallelConfig, resolved_fusion
-from .tables import (
-    ALGORITHM,
-    COMPOSED,
-    COST_MODEL,
-    DEFAULTS_OF_2_10,
-    EXECUTION,
-    GRAPH_MODE,
-    PARALLEL,
-    PARTS,
-    PYNATIVE_MODE,
-    Checks,
-    Table,
-)
+from .tables import ALGORITHM, COST_MODEL, DEFAULTS_OF_2_10, DP_ALGO, EXECUTION, GRAPH_MODE, KEYS, PARTS, PYNATIVE_MODE
 
 
 class ParallelMode:
@@ -52,38 +40,26 @@ class ParallelMode:
     MODE_LIST = PARALLEL_MODES
 
 
-# ---- what was set: key -> value, only keys that were set. Replaced whole, never changed in place, so that a refused
-# call leaves no trace ----
+# ---- what was set: {what follows set_ and get_ in a function's name: {key: value}}, only keys that were set. A
+# function's dict is replaced whole, never changed in place, so that a refused call leaves no trace ----
 
-_parallel: dict[str, Any] = {}  # keys of PARALLEL and of PARTS; "comm_fusion" a Fusion
-_algorithm: dict[str, Any] = {}
-_cost_model: dict[str, Any] = {}
-_execution: dict[str, Any] = {}
+_set: dict[str, dict[str, Any]] = {
+    "auto_parallel_context": {},  # keys of PARALLEL and of PARTS; "comm_fusion" a Fusion
+    "algo_parameters": {},
+    "cost_model_context": {},
+    "context": {},
+}
 _compat = "seeds"
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(ParallelConfig)} | {"comm_fusion": Fusion()}
-_PARALLEL_KEYS: Checks = {**PARALLEL, **COMPOSED}
-_DP_ALGO = {"dp_algo_enable_approxi": "enable_algo_approxi", "dp_algo_approxi_epsilon": "algo_approxi_epsilon"}
-
-
-def _checks(table: Table) -> Checks:
-    return {key: check for key, (_, check) in table.items()}
-
-
-_FUNCTIONS: dict[str, Checks] = {  # what follows set_ and get_ in their names: their keys
-    "auto_parallel_context": _PARALLEL_KEYS,
-    "algo_parameters": ALGORITHM,
-    "context": _checks(EXECUTION),
-    "cost_model_context": _checks(COST_MODEL) | {key: ALGORITHM[kept] for key, kept in _DP_ALGO.items()},
-}
-
 
 # ---- keys that nothing here reads ----
 
-_kept_tables: Callable[[], dict[str, Table]] = dict
+Tables = dict[str, dict[str, tuple[Any, Callable[..., Any]]]]
+_kept_tables: Callable[[], Tables] = dict
 
 
-def keep_also(tables: Callable[[], dict[str, Table]]) -> None:
+def keep_also(tables: Callable[[], Tables]) -> None:
     """Let the functions accept, keep and return further keys: {"context": {key: (default, check)}, ...}. `tables` is
     called when a key is met that is not in `tables.py`.
     """
@@ -91,16 +67,16 @@ def keep_also(tables: Callable[[], dict[str, Table]]) -> None:
     _kept_tables = tables
 
 
-def _checks_of(function: str, key: str) -> Checks:
+def _checks_of(function: str, key: str) -> dict[str, Callable[..., Any]]:
     """The keys of a function; with those that are only kept, if `key` is not one that is read."""
-    own = _FUNCTIONS[function]
-    return own if key in own else own | _checks(_kept_tables().get(function, {}))
+    own = KEYS[function]
+    return own if key in own else own | {kept: check for kept, (_, check) in _kept_tables().get(function, {}).items()}
 
 
-def _present(function: str, key: str, store: dict[str, Any], own: Table) -> Any:
-    """What is stored of a key, or its default. A dict that the caller changes is the caller's."""
-    if key in store:
-        return copy.deepcopy(store[key])
+def _present(function: str, key: str, own: dict[str, tuple[Any, Any]]) -> Any:
+    """What was set for a key, or its default. A dict that the caller changes is the caller's."""
+    if key in _set[function]:
+        return copy.deepcopy(_set[function][key])
     default = (own if key in own else _kept_tables()[function])[key][0]
     return default() if callable(default) else copy.deepcopy(default)
 
@@ -109,10 +85,10 @@ def _default(key: str) -> Any:
     return DEFAULTS_OF_2_10[key] if _compat == "2.10" and key in DEFAULTS_OF_2_10 else _DEFAULTS[key]
 
 
-def _kept(key: str) -> Any:
+def _value(key: str) -> Any:
     """The present value of a field of ParallelConfig; a Fusion for comm_fusion."""
-    store = _algorithm if key in ALGORITHM else _parallel
-    return store[key] if key in store else _default(key)
+    was_set = _set["algo_parameters" if key in ALGORITHM else "auto_parallel_context"]
+    return was_set[key] if key in was_set else _default(key)
 
 
 # ---- set_auto_parallel_context ----
@@ -132,18 +108,17 @@ def set_auto_parallel_context(**settings: Any) -> None:
     RuntimeError) for cuts of a dataset_strategy that are no power of two, ContextConflictError (also a RuntimeError)
     for keys of one call that contradict each other. Nothing changes then.
     """
-    global _parallel
-    where = "set_auto_parallel_context"
+    where, before = "set_auto_parallel_context", _set["auto_parallel_context"]
     checked = _checked(settings, where)
-    state = {**_parallel, **_combined(checked, where)}
-    mode = _execution.get("mode", GRAPH_MODE)
+    state = {**before, **_combined(checked, where)}
+    mode = _set["context"].get("mode", GRAPH_MODE)
     _check_pynative(mode, state.get("parallel_mode", "stand_alone"), state.get("dataset_strategy"), where)
     if "device_num" in checked and "global_rank" in checked:
         _check_rank(checked["global_rank"], checked["device_num"], where)
     for key in ("strategy_ckpt_save_file", "group_ckpt_save_file"):
-        if state.get(key) and state.get(key) != _parallel.get(key):
+        if state.get(key) and state.get(key) != before.get(key):
             _make_folder(key, state[key], where)
-    _parallel = state
+    _set["auto_parallel_context"] = state
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
@@ -154,32 +129,34 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     message. With compat "2.10" a dataset_strategy of tuples reads as nested lists. Raises ContextError for an unknown
     key, ContextTypeError for a key that is no text.
     """
-    where = "get_auto_parallel_context"
-    key = _known_key(where, attr_key)
-    if key == "full_batch":
-        return _kept("dataset_strategy") == "full_batch"
-    if key == "auto_parallel_search_mode":
-        return _kept("search_mode")
-    if key == "sharding_propagation":
-        return _kept("search_mode") == "sharding_propagation"
-    if key == "all_reduce_fusion_config":
-        return _kept("comm_fusion").indices()
-    if key == "comm_fusion":
-        return _kept("comm_fusion").as_dict()
+    key = _known_key("get_auto_parallel_context", attr_key)
+    if key in _READ:
+        return _READ[key]()
     if key in PARTS:
-        return {name: _kept(kept) for name, (kept, _) in PARTS[key].items()}
-    if key not in _DEFAULTS:
-        return _present("auto_parallel_context", key, _parallel, {})
-    value = _kept(key)
-    if key == "dataset_strategy" and _compat == "2.10" and isinstance(value, tuple):
-        return [list(cuts) if isinstance(cuts, tuple) else cuts for cuts in value]
-    return value
+        return {name: _value(kept) for name, (kept, _) in PARTS[key].items()}
+    return _value(key) if key in _DEFAULTS else _present("auto_parallel_context", key, {})
+
+
+def _read_dataset_strategy() -> Any:
+    strategy = _value("dataset_strategy")
+    if _compat == "2.10" and isinstance(strategy, tuple):
+        return [list(cuts) if isinstance(cuts, tuple) else cuts for cuts in strategy]
+    return strategy
+
+
+_READ: dict[str, Callable[[], Any]] = {  # keys that read otherwise than they are kept
+    "full_batch": lambda: _value("dataset_strategy") == "full_batch",
+    "auto_parallel_search_mode": lambda: _value("search_mode"),
+    "sharding_propagation": lambda: _value("search_mode") == "sharding_propagation",
+    "all_reduce_fusion_config": lambda: _value("comm_fusion").indices(),
+    "comm_fusion": lambda: _value("comm_fusion").as_dict(),
+    "dataset_strategy": _read_dataset_strategy,
+}
 
 
 def reset_auto_parallel_context() -> None:
     """Every key of `set_auto_parallel_context` back to its default. Other settings keep their values."""
-    global _parallel
-    _parallel = {}
+    _set["auto_parallel_context"] = {}
 
 
 def is_set(key: str) -> bool:
@@ -188,7 +165,7 @@ def is_set(key: str) -> bool:
 
     Raises ContextError for another key.
     """
-    return _known_key("is_set", key, _DEFAULTS) in {**_parallel, **_algorithm}
+    return _known_key("is_set", key, _DEFAULTS) in {**_set["auto_parallel_context"], **_set["algo_parameters"]}
 
 
 def _combined(checked: dict[str, Any], where: str) -> dict[str, Any]:
@@ -200,15 +177,13 @@ def _combined(checked: dict[str, Any], where: str) -> dict[str, Any]:
     for key, value in checked.items():
         for field, part in _stands_for(key, value, checked).items():
             if field in fields and fields[field] != part:
-                what = (
-                    f"{source[field]} and {key} give {field} two values, {shorten(fields[field], 60)} and "
-                    f"{shorten(part, 60)}"
-                )
+                both = f"{shorten(fields[field], 60)} and {shorten(part, 60)}"
+                what = f"{source[field]} and {key} give {field} two values, {both}"
                 raise ContextConflictError(what, where=where, allowed="Give one of them")
             fields[field], source[field] = part, key
     fusion = {field.removeprefix(_FUSION): fields.pop(field) for field in list(fields) if field.startswith(_FUSION)}
     if fusion:
-        fields["comm_fusion"] = _kept("comm_fusion").after(fusion, off_is_final=_compat == "seeds")
+        fields["comm_fusion"] = _value("comm_fusion").after(fusion, off_is_final=_compat == "seeds")
     return fields
 
 
@@ -226,10 +201,10 @@ def _stands_for(key: str, value: Any, checked: dict[str, Any]) -> dict[str, Any]
     if key == "all_reduce_fusion_config":
         return {_FUSION + "allreduce": {"mode": "index", "config": value}}
     if key == "full_batch":  # False says only that inputs are not global: cuts of the inputs stay
-        others = checked.get("dataset_strategy", _kept("dataset_strategy"))
+        others = checked.get("dataset_strategy", _value("dataset_strategy"))
         return {"dataset_strategy": "full_batch" if value else "data_parallel" if others == "full_batch" else others}
     if key == "sharding_propagation":  # False says only that it is not this search
-        others = checked.get("search_mode", checked.get("auto_parallel_search_mode", _kept("search_mode")))
+        others = checked.get("search_mode", checked.get("auto_parallel_search_mode", _value("search_mode")))
         return {"search_mode": key if value else _default("search_mode") if others == key else others}
     return {"search_mode" if key == "auto_parallel_search_mode" else key: value}
 
@@ -273,15 +248,9 @@ def _known_key(where: str, key: object, known: Iterable[str] = ()) -> str:
     known = known or _checks_of(function, plain)
     if plain in known:
         return plain
-    others = [f"{verb}_{name}" for name in _FUNCTIONS if function in _FUNCTIONS and plain in _checks_of(name, plain)]
-    inside = [dict_key for dict_key, parts in PARTS.items() if plain in parts]
-    hint = (
-        f"{others[0]} knows it"
-        if others
-        else f"It stands inside the dict {inside[0]}"
-        if inside
-        else nearest(plain, known)
-    )
+    others = [f"{verb}_{name} knows it" for name in KEYS if function in KEYS and plain in _checks_of(name, plain)]
+    inside = [f"It stands inside the dict {key}" for key, parts in PARTS.items() if plain in parts]
+    hint = [*others, *inside, nearest(plain, known)][0]
     # the hint comes first: behind all the keys nobody would find it
     what = f"key {shorten(plain)} is not known{f'. {hint}' if hint else ''}"
     raise ContextError(what, where=where, allowed=f"Keys: {', '.join(sorted(known))}")
@@ -297,25 +266,15 @@ def frozen(**overrides: Any) -> ParallelConfig:
     compiles, if global_rank and device_num were both set and do not fit, or if device_num is known and pipeline_stages
     does not divide it.
     """
-    fusion = _kept("comm_fusion")
-    if isinstance(overrides.get("comm_fusion"), dict):
-        overrides["comm_fusion"] = resolved_fusion(
-            SETTING, "comm_fusion", overrides["comm_fusion"], off_is_final=_compat == "seeds"
-        )
-    fields = _DEFAULTS.keys() - {"comm_fusion"}
-    kept = {key: value for key, value in {**_parallel, **_algorithm}.items() if key in fields}
-    if _compat == "2.10":
-        kept = {**DEFAULTS_OF_2_10, **kept}
-    kept["cost_model_fusion"] = _cost_model_fusion()
-    config = dataclasses.replace(ParallelConfig(comm_fusion=fusion.resolved(), **kept), **overrides)
-    if (
-        "global_rank" in _parallel
-        and "device_num" in _parallel
-        and "device_num" not in overrides
-        and "global_rank" not in overrides
-    ):
+    given, was_set = overrides.get("comm_fusion"), _set["auto_parallel_context"]
+    if isinstance(given, dict):
+        overrides["comm_fusion"] = resolved_fusion(SETTING, "comm_fusion", given, off_is_final=_compat == "seeds")
+    fields = {key: _value(key) for key in _DEFAULTS}
+    fields |= {"comm_fusion": _value("comm_fusion").resolved(), "cost_model_fusion": _cost_model_fusion()}
+    config = dataclasses.replace(ParallelConfig(**fields), **overrides)
+    if {"device_num", "global_rank"} <= was_set.keys() - overrides.keys():
         _check_rank(config.global_rank, config.device_num, "compile")
-    if ("device_num" in _parallel or "device_num" in overrides) and config.device_num % config.pipeline_stages:
+    if "device_num" in {**was_set, **overrides} and config.device_num % config.pipeline_stages:
         allowed = f"A divisor of device_num, which is {config.device_num}"
         raise refuse(ContextConflictError, "compile", "pipeline_stages", config.pipeline_stages, allowed)
     return config
@@ -325,7 +284,7 @@ def fusion_is_switched_off() -> bool:
     """Whether a comm_fusion with openstate False has come since the reset: what is set later may be fused, and nothing
     else.
     """
-    return _kept("comm_fusion").switched_off
+    return _value("comm_fusion").switched_off
 
 
 def frozen_for_run(**overrides: Any) -> ParallelConfig:
@@ -336,7 +295,7 @@ def frozen_for_run(**overrides: Any) -> ParallelConfig:
     not the number of ranks.
     """
     config, world = frozen(**overrides), current_world()
-    chosen = {"device_num", "global_rank"} & (set(_parallel) | set(overrides))
+    chosen = {"device_num", "global_rank"} & {**_set["auto_parallel_context"], **overrides}.keys()
     if config.parallel_mode == "stand_alone":
         if "device_num" in chosen and config.device_num != 1:
             hint = "Set parallel_mode too, for example 'data_parallel'"
@@ -361,13 +320,12 @@ def default_settings() -> Iterator[None]:
 
     For a lab: it shows what its own controls say, whatever the notebook has set beside it.
     """
-    global _parallel, _algorithm, _cost_model
-    before = _parallel, _algorithm, _cost_model
-    _parallel, _algorithm, _cost_model = {}, {}, {}
+    before = {function: was_set for function, was_set in _set.items() if function != "context"}
+    _set.update({function: {} for function in before})
     try:
         yield
     finally:
-        _parallel, _algorithm, _cost_model = before
+        _set.update(before)
 
 
 # ---- set_algo_parameters ----
@@ -378,19 +336,21 @@ def set_algo_parameters(**settings: Any) -> None:
     algo_approxi_epsilon (above 0, at most 1), tensor_slice_align_enable, tensor_slice_align_size (1 to 1024). Raises
     ContextError or ContextTypeError, and changes nothing then.
     """
-    global _algorithm
-    _algorithm = {**_algorithm, **_checked(settings, "set_algo_parameters")}
+    _add("algo_parameters", _checked(settings, "set_algo_parameters"))
 
 
 def get_algo_parameters(attr_key: str) -> Any:
     """The present value of a key of `set_algo_parameters`. Raises ContextError for another key."""
-    return _kept(_known_key("get_algo_parameters", attr_key))
+    return _value(_known_key("get_algo_parameters", attr_key))
 
 
 def reset_algo_parameters() -> None:
     """Every key of `set_algo_parameters` back to its default."""
-    global _algorithm
-    _algorithm = {}
+    _set["algo_parameters"] = {}
+
+
+def _add(function: str, checked: dict[str, Any]) -> None:
+    _set[function] = {**_set[function], **checked}
 
 
 def _checked(settings: dict[str, Any], where: str) -> dict[str, Any]:
@@ -412,10 +372,9 @@ def set_cost_model_context(**settings: Any) -> None:
 
     Raises ContextError or ContextTypeError, and changes nothing then.
     """
-    global _cost_model, _algorithm
     checked = _checked(settings, "set_cost_model_context")
-    _algorithm = {**_algorithm, **{_DP_ALGO[key]: value for key, value in checked.items() if key in _DP_ALGO}}
-    _cost_model = {**_cost_model, **{key: value for key, value in checked.items() if key not in _DP_ALGO}}
+    _add("algo_parameters", {DP_ALGO[key]: checked.pop(key) for key in list(checked) if key in DP_ALGO})
+    _add("cost_model_context", checked)
 
 
 def get_cost_model_context(attr_key: str) -> Any:
@@ -423,7 +382,7 @@ def get_cost_model_context(attr_key: str) -> Any:
     set, else 400.
     """
     key = _known_key("get_cost_model_context", attr_key)
-    return _kept(_DP_ALGO[key]) if key in _DP_ALGO else _present("cost_model_context", key, _cost_model, COST_MODEL)
+    return _value(DP_ALGO[key]) if key in DP_ALGO else _present("cost_model_context", key, COST_MODEL)
 
 
 _FUSION_KEYS = "costmodel_allreduce_fusion_"  # what the keys of the cost model's fusion begin with
@@ -434,18 +393,14 @@ def _cost_model_fusion() -> tuple[Any, ...] | None:
     fusion by: algorithm 0, fewer than two times, a time of 0, a tail that is not above what every message takes.
     """
     now = {
-        key.removeprefix(_FUSION_KEYS): _cost_model.get(key, default)
+        key.removeprefix(_FUSION_KEYS): _set["cost_model_context"].get(key, default)
         for key, (default, _) in COST_MODEL.items()
         if key.startswith(_FUSION_KEYS)
     }
     if now["algorithm"] == 1 and now["times"] >= 2:
         return "times", now["times"], now["tail_percent"]
-    hiding = (
-        now["tail_time"],
-        now["allreduce_inherent_time"],
-        now["allreduce_bandwidth"],
-        now["computation_time_parameter"],
-    )
+    keys = ("tail_time", "allreduce_inherent_time", "allreduce_bandwidth", "computation_time_parameter")
+    hiding = tuple(now[key] for key in keys)
     if now["algorithm"] == 2 and min(hiding) > 0 and hiding[0] > hiding[1]:
         return "hiding", *hiding
     return None
@@ -455,9 +410,9 @@ def reset_cost_model_context() -> None:
     """Every key of `set_cost_model_context` back to its default, the two that are shared with `set_algo_parameters`
     too.
     """
-    global _cost_model, _algorithm
-    _cost_model = {}
-    _algorithm = {key: value for key, value in _algorithm.items() if key not in _DP_ALGO.values()}
+    shared = DP_ALGO.values()
+    _set["cost_model_context"] = {}
+    _set["algo_parameters"] = {k: value for k, value in _set["algo_parameters"].items() if k not in shared}
 
 
 # ---- set_context ----
@@ -476,22 +431,20 @@ def set_context(**settings: Any) -> None:
     The other keys of MindSpore (`mindspore/_settings.py`) are checked, kept and returned.
     Raises ContextError or a subclass for an unknown key or a value that is not allowed; nothing changes then.
     """
-    global _execution
-    state = {**_execution, **_checked(settings, "set_context")}
-    _check_pynative(state.get("mode", GRAPH_MODE), _kept("parallel_mode"), _kept("dataset_strategy"), "set_context")
-    _execution = state
+    checked = _checked(settings, "set_context")
+    mode = {**_set["context"], **checked}.get("mode", GRAPH_MODE)
+    _check_pynative(mode, _value("parallel_mode"), _value("dataset_strategy"), "set_context")
+    _add("context", checked)
 
 
 def get_context(attr_key: str) -> Any:
     """The present value of a key of `set_context`; save_graphs as a number. Raises ContextError for another key."""
-    key = _known_key("get_context", attr_key)
-    return _present("context", key, _execution, EXECUTION)
+    return _present("context", _known_key("get_context", attr_key), EXECUTION)
 
 
 def reset_context() -> None:
     """Every key of `set_context` back to its default."""
-    global _execution
-    _execution = {}
+    _set["context"] = {}
 
 
 # ---- which MindSpore, and the seed ----

@@ -23,14 +23,23 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
+from ..checks import choice
 from ..errors import ContextConflictError, ContextError, shorten
-from .checks import FUSION_WORDINGS, check_fusion_indices
+from .checks import FUSION_WORDINGS, SETTINGS, Check, check_fusion_indices, integer, number
 
 ELEMENTS_PER_MB = 262_144  # 1024 * 1024 bytes of float32; MindSpore multiplies the setting by it whatever the dtype
 _BYTES_PER_MB = 1024 * 1024
 
 Groups = tuple[int, ...]
 Buckets = tuple[tuple[int, ...], ...]
+_WORDING = choice(*FUSION_WORDINGS)
+# `ParallelConfig.cost_model_fusion`: the name of an algorithm, and the numbers behind it
+COST_MODEL_NUMBERS: dict[str, dict[str, Check]] = {
+    "times": {"times": integer(2), "tail_percent": number(0.0, 1.0, below=True)},
+    "hiding": dict.fromkeys(
+        ("tail_time_s", "inherent_time_s", "time_s_per_element", "computation_s_per_unit"), number(0.0, above=True)
+    ),
+}
 
 
 # ---- by position ----
@@ -52,11 +61,9 @@ def index_groups(count: int, indices: Iterable[int], wording: str = "inclusive")
     Raises ContextError (or ContextTypeError) for indices that `comm_fusion` refuses, a negative count, or another
     wording.
     """
-    _check_count(count)
-    if wording not in FUSION_WORDINGS:
-        raise ContextError(
-            f"fusion_index={shorten(wording)}", where="index_groups", allowed=f"One of {FUSION_WORDINGS}"
-        )
+    if count < 0:
+        raise ContextError(f"{shorten(count)} messages", where="index_groups", allowed="At least 0")
+    _WORDING("index_groups", "fusion_index", wording, SETTINGS)
     plain = check_fusion_indices("index_groups", "indices", list(indices))
     passed = bisect_left if wording == "inclusive" else bisect_right
     return _consecutive(passed(plain, position) for position in range(count))
@@ -71,8 +78,7 @@ def indices_of(groups: Sequence[int], wording: str = "inclusive") -> tuple[int, 
 
     Raises ContextError for another wording.
     """
-    if wording not in FUSION_WORDINGS:
-        raise ContextError(f"fusion_index={shorten(wording)}", where="indices_of", allowed=f"One of {FUSION_WORDINGS}")
+    _WORDING("indices_of", "fusion_index", wording, SETTINGS)
     starts = [place for place in range(1, len(groups)) if groups[place] != groups[place - 1]]
     if len(starts) + 1 > len(set(groups)) and groups:
         return None
@@ -148,9 +154,8 @@ def size_groups_by_bytes(sizes_bytes: Sequence[int], threshold_mb: int) -> Group
     """
     _check_sizes(sizes_bytes, "bytes", "size_groups_by_bytes")
     if threshold_mb < 0:
-        raise ContextError(
-            f"a threshold of {shorten(threshold_mb)} MB", where="size_groups_by_bytes", allowed="At least 0"
-        )
+        what = f"a threshold of {shorten(threshold_mb)} MB"
+        raise ContextError(what, where="size_groups_by_bytes", allowed="At least 0")
     if threshold_mb == 0:
         return tuple(range(len(sizes_bytes)))
     threshold = threshold_mb * _BYTES_PER_MB
@@ -185,14 +190,12 @@ def distances_from_loss(costs: Sequence[float], readers: Sequence[Sequence[int]]
     Raises ContextError if an operator is read by itself or an earlier one.
     """
     found = [0.0] * len(costs)
-    for number in reversed(range(len(costs))):
-        later = readers[number]
-        if any(not number < reader < len(costs) for reader in later):
-            what = f"operator {number} is read by {shorten(tuple(later))}"
-            raise ContextError(
-                what, where="distances_from_loss", allowed=f"Numbers from {number + 1} to {len(costs) - 1}"
-            )
-        found[number] = costs[number] + max((found[reader] for reader in later), default=0.0)
+    for at in reversed(range(len(costs))):
+        later = readers[at]
+        if any(not at < reader < len(costs) for reader in later):
+            what, allowed = f"operator {at} is read by {shorten(tuple(later))}", f"{at + 1} to {len(costs) - 1}"
+            raise ContextError(what, where="distances_from_loss", allowed=f"Numbers from {allowed}")
+        found[at] = costs[at] + max((found[reader] for reader in later), default=0.0)
     return tuple(found)
 
 
@@ -215,12 +218,7 @@ def cost_model_groups_by_times(distances: Sequence[float], times: int, tail_perc
     """
     where = "cost_model_groups_by_times"
     _check_distances(distances, where)
-    if not isinstance(times, int) or isinstance(times, bool) or times < 2:
-        raise ContextError(f"times={shorten(times)}", where=where, allowed="An int, at least 2")
-    if not 0 <= tail_percent < 1:
-        raise ContextError(
-            f"tail_percent={shorten(tail_percent)}", where=where, allowed="From 0 up to, not including, 1"
-        )
+    times, tail_percent = cost_model_numbers(where, "times", (times, tail_percent))
     if not distances:
         return ()
     tail = max(distances) * (1 - tail_percent)  # where the furthest interval begins
@@ -263,18 +261,7 @@ def cost_model_groups_by_hiding(
     if len(distances) != len(sizes_elements):
         what = f"{len(distances)} distances and {len(sizes_elements)} sizes"
         raise ContextError(what, where=where, allowed="One of each per message")
-    times = {
-        "tail_time_s": tail_time_s,
-        "inherent_time_s": inherent_time_s,
-        "time_s_per_element": time_s_per_element,
-        "computation_s_per_unit": computation_s_per_unit,
-    }
-    for name, value in times.items():
-        if not 0 < value < math.inf:
-            raise ContextError(f"{name}={shorten(value)}", where=where, allowed="Above 0")
-    if tail_time_s <= inherent_time_s:
-        what = f"tail_time_s={tail_time_s} with inherent_time_s={inherent_time_s}"
-        raise ContextError(what, where=where, allowed="A tail longer than what every message takes")
+    cost_model_numbers(where, "hiding", (tail_time_s, inherent_time_s, time_s_per_element, computation_s_per_unit))
     if not distances:
         return ()
     at: dict[float, int] = {}  # elements per distance
@@ -305,28 +292,33 @@ def cost_model_groups(setting: tuple, distances: Sequence[float], sizes_elements
     kind, *values = setting
     if kind == "times":
         return cost_model_groups_by_times(distances, *values)
-    names = ("tail_time_s", "inherent_time_s", "time_s_per_element", "computation_s_per_unit")
-    return cost_model_groups_by_hiding(distances, sizes_elements, **dict(zip(names, values, strict=True)))
+    named = dict(zip(COST_MODEL_NUMBERS["hiding"], values, strict=True))
+    return cost_model_groups_by_hiding(distances, sizes_elements, **named)
 
 
 # ---- checks ----
 
 
-def _check_count(count: int) -> None:
-    if count < 0:
-        raise ContextError(f"{shorten(count)} messages", where="index_groups", allowed="At least 0")
+def cost_model_numbers(where: str, kind: str, numbers: Sequence[object], setting: str = "") -> tuple[int | float, ...]:
+    """The numbers of a fusion by the cost model, checked.  setting: what they are parts of, for errors."""
+    names, of = COST_MODEL_NUMBERS[kind], f" of {setting}" if setting else ""
+    plain = tuple(names[name](where, f"{name}{of}", n, SETTINGS) for name, n in zip(names, numbers, strict=True))
+    if kind == "hiding" and plain[0] <= plain[1]:
+        what = f"tail_time_s{of}={plain[0]} with inherent_time_s={plain[1]}"
+        raise ContextError(what, where=where, allowed="A tail longer than what every message takes")
+    return plain
 
 
 def _check_sizes(sizes: Sequence[int], unit: str, where: str) -> None:
-    for number, size in enumerate(sizes):
+    for at, size in enumerate(sizes):
         if size < 0:
-            raise ContextError(f"message {number} has {shorten(size)} {unit}", where=where, allowed="At least 0")
+            raise ContextError(f"message {at} has {shorten(size)} {unit}", where=where, allowed="At least 0")
 
 
 def _check_distances(distances: Sequence[float], where: str) -> None:
-    for number, distance in enumerate(distances):
+    for at, distance in enumerate(distances):
         if not 0 < distance < math.inf:
-            what = f"the parameter of message {number} has distance {shorten(distance)} from the loss"
+            what = f"the parameter of message {at} has distance {shorten(distance)} from the loss"
             raise ContextError(what, where=where, allowed="Above 0")
 
 

@@ -1,4 +1,4 @@
-"""The keys of every settings function, and what each accepts. Data only; `context.py` keeps the values.
+"""The keys of every settings function (KEYS), and what each accepts. Data only; `context.py` keeps the values.
 
 PARALLEL   set_auto_parallel_context: a key whose value is kept under its own name, in a field of `ParallelConfig`,
            which has its default
@@ -119,6 +119,8 @@ COST_MODEL: Table = {
     "costmodel_allreduce_fusion_allreduce_bandwidth": (0.1, number(0.0, above=True)),
     "costmodel_allreduce_fusion_computation_time_parameter": (0.1, number(0.0)),
 }
+# other names of keys of ALGORITHM
+DP_ALGO = {"dp_algo_enable_approxi": "enable_algo_approxi", "dp_algo_approxi_epsilon": "algo_approxi_epsilon"}
 
 # ---- set_context ----
 
@@ -135,4 +137,15 @@ EXECUTION: Table = {
     "device_id": (0, integer(0, MAX_DEVICES - 1)),
     "save_graphs": (0, Check("False, True, or an int from 0 to 3", _read_graphs)),
     "save_graphs_path": (".", path),
+}
+
+# what follows set_ and get_ in a function's name -> its keys
+KEYS: dict[str, Checks] = {
+    "auto_parallel_context": {**PARALLEL, **COMPOSED},
+    "algo_parameters": ALGORITHM,
+    "cost_model_context": {
+        **{key: check for key, (_, check) in COST_MODEL.items()},
+        **{key: ALGORITHM[kept] for key, kept in DP_ALGO.items()},
+    },
+    "context": {key: check for key, (_, check) in EXECUTION.items()},
 }
