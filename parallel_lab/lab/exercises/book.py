@@ -2,8 +2,9 @@
 
 An exercise is one `Exercise` in the tuple `EXERCISES` of its lesson's file: "04.2" is looked for in `lesson_04.py`. Its
 grader is a generator that yields a `Part` for each of the declared parts, in any order; what it does not yield is "not
-judged". It never looks at a verdict or score that came with the answer: it runs the learner's functions on inputs of
-its own (`running.py`), counts in its own log, or computes from the learner's numbers.
+judged". A `Wrong` that it raises fails the next part and ends the judging. A grader never looks at a verdict or score
+that came with the answer: it runs the learner's functions on inputs of its own (`running.py`), counts in its own log,
+or computes from the learner's numbers.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
 from .running import TimeUp, deadline
-from .verdict import LADDER, Hint, Part, Verdict
+from .verdict import LADDER, Hint, Part, Verdict, Wrong
 
 LIMIT_S = 60.0  # for one check, whatever is in it; graders bound each call of the learner's functions far below
 _LESSONS = Path(__file__).parent
@@ -49,9 +51,7 @@ class Exercise:
         return sum(points for _, points in self.parts)
 
     def judge(self, answer: Any, **given: Any) -> tuple[Part, ...]:
-        """A Part for each of `parts`. Whatever is wrong with the answer is in them: nothing is raised for it, and
-        LIMIT_S ends it.
-        """
+        """A Part for each of `parts`, within LIMIT_S. What is wrong with an answer is in them, never raised."""
         worth, judged = dict(self.parts), {}
         try:
             with deadline(LIMIT_S):
@@ -60,17 +60,22 @@ class Exercise:
                         raise ArgumentError(
                             f"part {part.name!r}", where=f"grader of {self.number}", allowed=f"One of {tuple(worth)}"
                         )
-                    judged.setdefault(part.name, replace(part, points=worth[part.name]))
+                    judged.setdefault(part.name, part)
         except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
             name = next((name for name in worth if name not in judged), None)
             if name is None:
                 raise
-            found = (
-                f"not finished after {LIMIT_S:g} s" if isinstance(error, TimeUp) else f"{type(error).__name__}: {error}"
-            )
-            note = f"This answer cannot be judged: {shorten(answer)}"
-            judged[name] = Part(name, False, found, note=note, points=worth[name])
-        return tuple(judged.get(name, Part(name, None, points=points)) for name, points in self.parts)
+            judged[name] = _failed(error, answer).part(name)
+        parts = ((judged.get(name, Part(name, None)), points) for name, points in self.parts)
+        return tuple(replace(part, points=points) for part, points in parts)
+
+
+def _failed(error: BaseException, answer: Any) -> Wrong:
+    """What ended a grader: what it says itself, or that it cannot judge this answer."""
+    if isinstance(error, Wrong):
+        return error
+    found = f"not finished after {LIMIT_S:g} s" if isinstance(error, TimeUp) else f"{type(error).__name__}: {error}"
+    return Wrong(found, "", f"This answer cannot be judged: {shorten(answer)}")
 
 
 class Desk:
@@ -82,9 +87,7 @@ class Desk:
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
         """See `check`."""
         exercise = get_exercise(number)
-        return Verdict(
-            exercise.number, exercise.title, exercise.judge(answer, **given), self.seen.get(exercise.number, 0)
-        )
+        return Verdict(number, exercise.title, exercise.judge(answer, **given), self.seen.get(number, 0))
 
     def hint(self, number: str, level: int | None = None) -> Hint:
         """See `hint`."""
@@ -93,12 +96,9 @@ class Desk:
         if level is None:
             level = min(seen, len(LADDER) - 1)
             self.seen[exercise.number] = level + 1
-        elif isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < seen:
-            allowed = (
-                f"0 to {seen - 1}, the ones you have seen"
-                if seen
-                else 'None so far: hint("' + exercise.number + '") gives the first'
-            )
+        elif not is_int(level, 0, seen - 1):
+            none = f'None so far: hint("{exercise.number}") gives the first'
+            allowed = f"0 to {seen - 1}, the ones you have seen" if seen else none
             raise ArgumentError(f"level={shorten(level)}", where=f'hint("{exercise.number}")', allowed=allowed)
         return Hint(exercise.number, level, exercise.hints[level])
 

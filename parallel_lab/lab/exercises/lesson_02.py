@@ -5,7 +5,7 @@ the all-reduce menu.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from ...processes.measure.fit import Fit, fit_line
 from ..collectives.all_reduce_menu import AllReduceMenu
 from .book import Exercise
 from .rings import RING, ring_parts
-from .running import Fault, attempt, read_number
-from .verdict import Part
+from .running import ask, read_number
+from .verdict import Part, Wrong, judged
 
 CLOSE = 0.2  # of alpha and beta, relative
 
@@ -27,22 +27,24 @@ TRUE_LINES = ((3e-6, 2e-10), (4e-5, 1e-9))  # (alpha in s, beta in s per byte): 
 NOISE = (0.03, -0.05, 0.04, -0.02, 0.05, -0.04, 0.02, 0.05, -0.05, 0.05)  # relative, one per size
 
 
-def _line_of(
-    function: Any, sizes: tuple[int, ...], times: list[float]
-) -> tuple[tuple[float, float] | None, Fault | None]:
-    """(alpha, beta) of a learner's function, or the fault in it."""
-    called = attempt(function, np.array(sizes, np.float64), np.array(times))
-    if called.fault is not None:
-        return None, called.fault
+Line = tuple[float, float]  # alpha in s, beta in s per byte
+
+
+def _line_of(function: Any, sizes: tuple[int, ...], times: Sequence[float], rule: str) -> Line:
+    """What a learner's function returns. Raises Wrong if that is no line."""
+    value = ask(rule, function, np.array(sizes, np.float64), np.array(times))
     try:
-        alpha, beta = called.value
-        pair = (float(alpha), float(beta))
-    except Exception:  # whatever a learner's object does
-        return None, Fault(f"returned {shorten(called.value)}; a pair of numbers is needed: alpha_s, beta_s_per_byte")
-    return (pair, None) if all(map(math.isfinite, pair)) else (None, Fault(f"returned {pair}"))
+        alpha, beta = value
+        line = (float(alpha), float(beta))
+    except Exception as error:  # whatever a learner's object does
+        what = f"returned {shorten(value)}; a pair of numbers is needed: alpha_s, beta_s_per_byte"
+        raise Wrong(what, rule) from error
+    if not all(map(math.isfinite, line)):
+        raise Wrong(f"returned {line}", rule)
+    return line
 
 
-def _text(line: tuple[float, float]) -> str:
+def _text(line: Line) -> str:
     return f"alpha {line[0] * 1e6:.4g} us per message, beta {line[1] * 1e9:.4g} ns per byte"
 
 
@@ -50,41 +52,36 @@ def _off(found: float, true: float) -> bool:
     return not abs(found - true) <= CLOSE * true  # nan is off
 
 
-def _line_part(function: Any, name: str, noise: tuple[float, ...], rule: str) -> Part:
+def _usual_line(line: Line, sizes: Sequence[int], times: Sequence[float]) -> Line | None:
+    """The line of the usual least squares, if that is what `line` is."""
+    beta, alpha = np.polyfit(sizes, times, 1)
+    return (alpha, beta) if np.allclose(line, (alpha, beta), rtol=1e-3) else None
+
+
+def _close_line(function: Any, noise: Sequence[float], rule: str) -> str:
     for alpha, beta in TRUE_LINES:
         times = [(alpha + beta * m) * (1 + e) for m, e in zip(SIZES_BYTES, noise, strict=True)]
-        line, fault = _line_of(function, SIZES_BYTES, times)
-        if fault is not None:
-            return fault.part(name, rule)
-        if not _off(line[0], alpha) and not _off(line[1], beta):
-            continue
-        return Part(
-            name,
-            False,
-            _text(line),
-            f"{_text((alpha, beta))}: {rule}",
-            _line_note(line, (alpha, beta), times),
-            op="alpha" * _off(line[0], alpha),
-        )
-    return Part(name, True, f"within {CLOSE:.0%} of alpha and of beta")
+        line = _line_of(function, SIZES_BYTES, times, rule)
+        if _off(line[0], alpha) or _off(line[1], beta):
+            note, op = _line_note(line, (alpha, beta), times), "alpha" * _off(line[0], alpha)
+            raise Wrong(_text(line), f"{_text((alpha, beta))}: {rule}", note, None, op)
+    return f"within {CLOSE:.0%} of alpha and of beta"
 
 
-def _line_note(line: tuple[float, float], true: tuple[float, float], times: list[float]) -> str:
+def _line_note(line: Line, true: Line, times: list[float]) -> str:
     """What a wrong line is, by fitting the wrong way and comparing."""
     if not _off(line[0], true[1]) and not _off(line[1], true[0]):
         return (
-            "Swapped: alpha is the start-up in seconds, beta the seconds per byte. (MindSpore's cost model names "
-            "them the other way round.)"
+            "Swapped: alpha is the start-up in seconds, beta the seconds per byte. (MindSpore's cost model names them "
+            "the other way round.)"
         )
     if not _off(line[1], 1 / true[1]):
         return "That is the bandwidth in bytes per second; beta is 1 / bandwidth."
-    slope, start = np.polyfit(SIZES_BYTES, times, 1)
-    if np.isclose(line[0], start, rtol=1e-3) and np.isclose(line[1], slope, rtol=1e-3):
-        share = max(times) / sum(times)
+    if _usual_line(line, SIZES_BYTES, times):
         return (
-            f"These are the numbers of the usual least squares. The largest message has {share:.0%} of all the time, "
-            "so its error alone, many times "
-            "the start-up, decides about alpha. Let each size count by its relative error."
+            f"These are the numbers of the usual least squares. The largest message has {max(times) / sum(times):.0%} "
+            "of all the time, so its error alone, many times the start-up, decides about alpha. Let each size count by "
+            "its relative error."
         )
     if not _off(line[0], times[0]) and _off(line[0], true[0]):
         return "Alpha is the time of the smallest message: its bytes are in it too."
@@ -92,78 +89,67 @@ def _line_note(line: tuple[float, float], true: tuple[float, float], times: list
 
 
 def _alpha_beta(answer: Any, fit: Any = None) -> Iterator[Part]:
-    given = answer if isinstance(answer, dict) else {}
-    if not isinstance(answer, dict):
-        given = {"line": answer} if callable(answer) else {}
-    function, half = given.get("line"), given.get("half_size_bytes")
-    exact = _line_part(function, "exact times", (0.0,) * len(SIZES_BYTES), "t = alpha + beta m without any noise")
+    given = answer if isinstance(answer, dict) else {"line": answer} if callable(answer) else {}
+    function = given.get("line")
+    exact = judged(
+        "exact times", _close_line, function, (0.0,) * len(SIZES_BYTES), "t = alpha + beta m without any noise"
+    )
     yield exact
     if exact.passed:
-        yield _line_part(function, "noisy times", NOISE, "times that are up to 5 % off, as measured ones are")
+        rule = "times that are up to 5 % off, as measured ones are"
+        yield judged("noisy times", _close_line, function, NOISE, rule)
     if not isinstance(fit, Fit):
         what = "No fit was given" if fit is None else f"fit={shorten(fit)}"
         yield Part("your machine", False, what, 'check("02.3", ..., fit=fit) with the fit of fit_link')
         return
-    mine = fit_line(
-        fit.sizes_bytes, [[t] for t in fit.median_s]
-    )  # from the measured times, whatever the fit says of itself
+    # from the measured times, whatever the fit says of itself
+    fit = fit_line(fit.sizes_bytes, [[t] for t in fit.median_s])
     line = None
     if exact.passed:
-        own, line = _own_line(function, mine)
+        own, line = _own_line(function, fit)
         yield own
-    yield _half(half, mine, line)
+    yield judged("half_size_bytes", _half, given.get("half_size_bytes"), fit, line)
 
 
-def _spread(line: tuple[float, float], fit: Fit) -> float:
+def _spread(line: Line, fit: Fit) -> float:
     """Root mean square of (line - measured) / measured."""
-    return math.sqrt(
-        sum(((line[0] + line[1] * m - t) / t) ** 2 for m, t in zip(fit.sizes_bytes, fit.median_s, strict=True))
-        / len(fit.sizes_bytes)
-    )
+    off = [(line[0] + line[1] * m - t) / t for m, t in zip(fit.sizes_bytes, fit.median_s, strict=True)]
+    return math.sqrt(sum(x**2 for x in off) / len(off))
 
 
-def _own_line(function: Any, fit: Fit) -> tuple[Part, tuple[float, float] | None]:
+def _own_line(function: Any, fit: Fit) -> tuple[Part, Line | None]:
     """The part, and the learner's line if it passes."""
     best = _spread((fit.alpha_s, fit.beta_s_per_byte), fit)
     rule = f"off by {best:.1%} of the measured times (root mean square), as the best line is, or up to {CLOSE:.0%} more"
-    line, fault = _line_of(function, fit.sizes_bytes, list(fit.median_s))
-    if fault is not None:
-        return fault.part("your machine", rule), None
-    off = _spread(line, fit)
-    part = Part(
-        "your machine",
-        bool(off <= best * (1 + CLOSE) + 0.01),
-        f"{_text(line)}: off by {off:.1%}",
-        rule,
-        _line_note_own(line, fit),
-    )
-    return part, line if part.passed else None
+    try:
+        line = _line_of(function, fit.sizes_bytes, fit.median_s, rule)
+    except Wrong as wrong:
+        return wrong.part("your machine"), None
+    off, note = _spread(line, fit), ""
+    if usual := _usual_line(line, fit.sizes_bytes, fit.median_s):
+        negative = ", and it came out negative: a message that arrives before it is sent" if usual[0] < 0 else ""
+        note = f"These are the numbers of the usual least squares: the largest message decides about alpha{negative}."
+    passed = bool(off <= best * (1 + CLOSE) + 0.01)
+    return Part("your machine", passed, f"{_text(line)}: off by {off:.1%}", rule, note), line if passed else None
 
 
-def _line_note_own(line: tuple[float, float], fit: Fit) -> str:
-    slope, start = np.polyfit(fit.sizes_bytes, fit.median_s, 1)
-    plain = np.isclose(line[0], start, rtol=1e-3) and np.isclose(line[1], slope, rtol=1e-3)
-    if not plain:
-        return ""
-    negative = ", and it came out negative: a message that arrives before it is sent" if start < 0 else ""
-    return f"These are the numbers of the usual least squares: the largest message decides about alpha{negative}."
-
-
-def _half(given: Any, fit: Fit, line: tuple[float, float] | None) -> Part:
+def _half(given: Any, fit: Fit, line: Line | None) -> str:
     """line: the learner's own, where it is as good as the fit's: the number may come from either."""
-    name, true = "half_size_bytes", fit.half_size_bytes
-    alpha, beta = fit.alpha_s, fit.beta_s_per_byte
-    rule = f"alpha / beta = {alpha:.3g} s / {beta:.3g} s per byte = {true:.4g} bytes: where alpha = beta m"
+    true, alpha, beta = fit.half_size_bytes, fit.alpha_s, fit.beta_s_per_byte
     number = read_number(given)
     if number is None:
         what = "Bytes of the message whose start-up takes as long as its bytes do"
-        return Part(name, False, "no number yet" if given is None else shorten(given), what)
+        raise Wrong("no number yet" if given is None else shorten(given), what)
+    found = f"{number:.4g}"
     if math.isinf(true):
-        return Part(name, math.isinf(number), f"{number:.4g}", "infinite: bytes cost nothing on this fit")
+        if not math.isinf(number):
+            raise Wrong(found, "infinite: bytes cost nothing on this fit")
+        return found
     if not _off(number, true):
-        return Part(name, True, f"{number:.4g} bytes; {rule}")
+        rule = f"alpha / beta = {alpha:.3g} s / {beta:.3g} s per byte = {true:.4g} bytes: where alpha = beta m"
+        return f"{found} bytes; {rule}"
     if line is not None and min(line) > 0 and not _off(number, line[0] / line[1]):
-        return Part(name, True, f"{number:.4g} bytes: alpha / beta of your line")
+        return f"{found} bytes: alpha / beta of your line"
     wrong = {
         "That is beta / alpha: right with MindSpore's letters, where alpha is the time per byte, and upside "
         "down here.": beta / alpha if alpha else 0,
@@ -173,13 +159,12 @@ def _half(given: Any, fit: Fit, line: tuple[float, float] | None) -> Part:
         "That is 1 / beta, the bandwidth.": 1 / beta,
     }
     note = next((text for text, value in wrong.items() if value and not _off(number, value)), "")
-    return Part(
-        name, False, f"{number:.4g}", f"within {CLOSE:.0%} of alpha / beta of the line through your times", note
-    )
+    raise Wrong(found, f"within {CLOSE:.0%} of alpha / beta of the line through your times", note)
 
 
 # ---- 02.4: the all-reduce menu ----
 
+MENU_PARTS = tuple(order.label for order in AllReduceMenu.ORDERS)
 MENU_NOTES = {
     "ring": "The ring sends the fewest bytes, and pays for it with 2 (n - 1) = 14 start-ups of 5 us each.",
     "recursive_doubling": "Recursive doubling sends the whole message log2 n times: for large ones the bytes decide.",
@@ -192,44 +177,30 @@ def _menu(answer: Any) -> Iterator[Part]:
     menu = AllReduceMenu()
     listed = answer if isinstance(answer, list | tuple) else ()
     given = answer if isinstance(answer, dict) else dict(zip((o.size_bytes for o in menu.orders), listed, strict=False))
-    prices = dict(zip(menu.orders, menu.prices_s, strict=True))
-    for order, part_name in zip(menu.orders, MENU_PARTS, strict=True):
-        choice, price = given.get(order.size_bytes), prices[order]
-        if not isinstance(choice, str) or choice not in price:
-            found = "no choice yet" if choice is None else shorten(choice)
-            yield Part(part_name, False, found, f"One of {', '.join(menu.names)}")
-            continue
-        best = min(price.values())
-        found = f"{choice}: {order.count} x {price[choice] * 1e6:.1f} us (predicted)"
-        note = "" if price[choice] <= best else MENU_NOTES.get(choice, "")
-        expected = (
-            ""
-            if price[choice] <= best
-            else f"{best * 1e6:.1f} us is possible: {price[choice] / best:.2f} times as fast"
-        )
-        yield Part(part_name, bool(price[choice] <= best), found, expected, note)
+    for name, order, price in zip(MENU_PARTS, menu.orders, menu.prices_s, strict=True):
+        yield judged(name, _best_choice, given.get(order.size_bytes), order.count, price)
     try:
         score = menu.score([given.get(o.size_bytes) for o in menu.orders])
     except ParallelLabError:
         return
-    rings = menu.score(["ring"] * len(menu.orders))
-    note = (
-        f"A ring is not always best: everywhere it takes {rings.ratio:.2f} times par."
-        if set(score.choices) == {"ring"}
-        else ""
-    )
+    note = ""
+    if set(score.choices) == {"ring"}:
+        note = f"A ring is not always best: everywhere it takes {score.ratio:.2f} times par."
     if score.reached_par and "halving_doubling_near_first" in score.choices:
         note = "You have found near-first halving: in a ring, the large halves go to near neighbours."
-    yield Part(
-        "whole menu",
-        score.reached_par,
-        score.text,
-        f"{score.par_s * 1e6:.0f} us, the best of all {len(menu.names)}^4 choices",
-        note,
-    )
+    expected = f"{score.par_s * 1e6:.0f} us, the best of all {len(menu.names)}^4 choices"
+    yield Part("whole menu", score.reached_par, score.text, expected, note)
 
 
-MENU_PARTS = tuple(order.label for order in AllReduceMenu.ORDERS)
+def _best_choice(choice: Any, count: int, price: Mapping[str, float]) -> str:
+    if not isinstance(choice, str) or choice not in price:
+        raise Wrong("no choice yet" if choice is None else shorten(choice), f"One of {', '.join(price)}")
+    found, best = f"{choice}: {count} x {price[choice] * 1e6:.1f} us (predicted)", min(price.values())
+    if price[choice] > best:
+        faster = f"{best * 1e6:.1f} us is possible: {price[choice] / best:.2f} times as fast"
+        raise Wrong(found, faster, MENU_NOTES.get(choice, ""))
+    return found
+
 
 EXERCISES = (
     Exercise(
@@ -244,10 +215,8 @@ EXERCISES = (
             "In each of the n - 1 steps a rank sends one chunk to rank + 1 and receives another one from rank - 1, to "
             "which it adds its own addend.",
             "Begin with the chunk of your left neighbour, rank - 1. In step s = 0, 1, ... send chunk rank - 1 - s, "
-            "then receive chunk rank - 2 - s "
-            "from the left and add it to your own; all numbers modulo the number of ranks. After n - 1 steps the "
-            "chunk you added last is chunk rank: "
-            "return it.",
+            "then receive chunk rank - 2 - s from the left and add it to your own; all numbers modulo the number of "
+            "ranks. After n - 1 steps the chunk you added last is chunk rank: return it.",
         ),
         lambda answer: ring_parts(answer, "reduce_scatter"),
     ),
@@ -290,8 +259,7 @@ EXERCISES = (
             "Print menu.to_text() and read it row by row: where are two algorithms close?",
             "The fewest rounds win at 1 kB, the fewest bytes on every link at 1 MB and 64 MB; 64 kB lies between.",
             "Recursive doubling for 1 kB, the ring for 1 MB and 64 MB. For 64 kB halving and doubling is best, in the "
-            "form that sends its large "
-            "halves to near neighbours.",
+            "form that sends its large halves to near neighbours.",
         ),
         _menu,
     ),

@@ -17,14 +17,11 @@ from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
 from .descent import Line, Trained, TwoLayers, compare, mixed_rows, steady_rows, train
-from .running import attempt, read_number
-from .verdict import Part
+from .running import ask, read_number
+from .verdict import Part, Wrong, judged
 
 RANKS, STEPS = 4, 20
-CLOSE, CLOSE_FLOAT32 = (
-    1e-9,
-    1e-6,
-)  # relative: rounding of some ten additions is 1e-15; of weights that are float32, 6e-8
+CLOSE, CLOSE_FLOAT32 = 1e-9, 1e-6  # relative: rounding of some ten additions is 1e-15; of float32 weights, 6e-8
 
 # ---- 03.1: the same as one device ----
 
@@ -48,54 +45,35 @@ def _trained(name: str, ranks: int, gradients_mean: bool, rate: float) -> Traine
 def _same_as_one_device(answer: Any) -> Iterator[Part]:
     if not isinstance(answer, Mapping):
         example = '{"sgd": {"gradients_mean": False, "learning_rate": ...}, ...}'
-        yield Part(
-            next(iter(OPTIMIZERS)),
-            False,
-            shorten(answer),
-            f"A dict with the settings of each optimizer, such as {example}",
-        )
-        return  # the others would say the same
-    for name, (_, one_rate) in OPTIMIZERS.items():
-        settings = answer.get(name)
-        settings = settings if isinstance(settings, Mapping) else {}
-        mean, rate = settings.get("gradients_mean"), read_number(settings.get("learning_rate"))
-        rule = f"after {STEPS} steps all parameters equal those of one device with rate {one_rate}"
-        if not isinstance(mean, bool) or rate is None:
-            what = "gradients_mean" if not isinstance(mean, bool) else "learning_rate"
-            yield Part(
-                name,
-                False,
-                f"{what}={shorten(settings.get(what))}",
-                f"{'True or False' if what == 'gradients_mean' else 'A number'}; {rule}",
-            )
-            continue
-        if mean and name in SUMMED:
-            yield Part(name, False, "gradients_mean=True", "gradients_mean=False: this row is about summed gradients")
-            continue
-        if not 0 <= rate <= 100:
-            yield Part(name, False, f"learning_rate={rate:g}", f"From 0 to 100; {rule}")
-            continue
-        yield _compared(name, mean, rate, one_rate, rule)
+        raise Wrong(shorten(answer), f"A dict with the settings of each optimizer, such as {example}")
+    for name in OPTIMIZERS:
+        yield judged(name, _compared, name, answer.get(name))
 
 
-def _compared(name: str, mean: bool, rate: float, one_rate: float, rule: str) -> Part:
+def _compared(name: str, settings: Any) -> str:
+    one_rate = OPTIMIZERS[name][1]
+    rule = f"after {STEPS} steps all parameters equal those of one device with rate {one_rate}"
+    settings = settings if isinstance(settings, Mapping) else {}
+    mean, rate = settings.get("gradients_mean"), read_number(settings.get("learning_rate"))
+    if not isinstance(mean, bool):
+        raise Wrong(f"gradients_mean={shorten(mean)}", f"True or False; {rule}")
+    if rate is None:
+        raise Wrong(f"learning_rate={shorten(settings.get('learning_rate'))}", f"A number; {rule}")
+    if mean and name in SUMMED:
+        raise Wrong("gradients_mean=True", "gradients_mean=False: this row is about summed gradients")
+    if not 0 <= rate <= 100:
+        raise Wrong(f"learning_rate={rate:g}", f"From 0 to 100; {rule}")
     with np.errstate(all="ignore"):  # a training that blows up is an answer too
         try:
             proof = compare(_trained(name, RANKS, mean, rate), _trained(name, 1, False, one_rate), gradients=False)
         except ParallelLabError as error:
-            return Part(name, False, str(error), rule)
-    how = f"gradients_mean={mean}, learning_rate={rate:g}"
-    worst = proof.worst
-    if proof.equal:
-        return Part(
-            name,
-            True,
-            f"{how}: {len(proof.rows)} of {len(proof.rows)} tensors equal, largest difference "
-            f"{worst.largest_difference:.1e}",
-        )
-    first = next(row for row in proof.rows if not row.equal)
-    found = f"{how}: {first.tensor} differs by {first.largest_difference:.3g}, rounding allows {first.bound:.1e}"
-    return Part(name, False, found, rule, _settings_note(name, mean, rate, one_rate), None, first.tensor)
+            raise Wrong(str(error), rule) from error
+    how, count = f"gradients_mean={mean}, learning_rate={rate:g}", len(proof.rows)
+    if not proof.equal:
+        first = next(row for row in proof.rows if not row.equal)
+        found = f"{how}: {first.tensor} differs by {first.largest_difference:.3g}, rounding allows {first.bound:.1e}"
+        raise Wrong(found, rule, _settings_note(name, mean, rate, one_rate), None, first.tensor)
+    return f"{how}: {count} of {count} tensors equal, largest difference {proof.worst.largest_difference:.1e}"
 
 
 def _settings_note(name: str, mean: bool, rate: float, one_rate: float) -> str:
@@ -144,9 +122,7 @@ def _summed(rank: int, ranks: int, gradient: np.ndarray) -> Generator[Request, A
 
 
 def _summed_on_ranks(rows: Sequence[int], weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """(gradient of one device, sum over ranks of weight x gradient of its own rows): the ranks are simulated and
-    all_reduce.
-    """
+    """(gradient of one device, all_reduced sum over simulated ranks of weight x gradient of its own rows)."""
     rng, total = np.random.default_rng(5), sum(rows)
     x, y, w = rng.normal(size=(total, 5)), rng.normal(size=(total, 1)), rng.normal(size=(5, 1))
     ends = np.cumsum(rows)[:-1]
@@ -157,52 +133,37 @@ def _summed_on_ranks(rows: Sequence[int], weights: Sequence[float]) -> tuple[np.
 
 def _uneven(answer: Any) -> Iterator[Part]:
     for name, rows in BATCHES.items():
-        rule = (
-            f"the gradient of one device with all {sum(rows)} rows: each row counts 1/{sum(rows)}, on whichever "
-            "rank it is"
-        )
-        called = attempt(answer, rows)
-        if called.fault is not None:
-            yield called.fault.part(name, rule)
-            return  # the others would say the same
-        weights = _weights(called.value, len(rows))
-        if weights is None:
-            yield Part(name, False, f"rows {rows}: {shorten(called.value)}", f"{len(rows)} numbers, one per rank")
-            continue
-        want, got = _summed_on_ranks(rows, weights)
-        off = float(np.abs(got - want).max() / np.abs(want).max())
-        close = CLOSE_FLOAT32 if np.asarray(called.value).dtype == np.float32 else CLOSE
-        text = ", ".join(f"{w:.4g}" for w in weights)
-        if off < close:
-            yield Part(name, True, f"rows {rows}, weights {text}: the summed gradient is one device's")
-            continue
-        right = [n / sum(rows) for n in rows]
-        first = next(
-            (r for r, (w, v) in enumerate(zip(weights, right, strict=True)) if not math.isclose(w, v, rel_tol=close)),
-            None,
-        )
-        size = f"{off:.3%} of" if off < 1 else f"{off:.3g} times"
-        found = f"rows {rows}, weights {text}: the summed gradient is {size} its largest element away from one device's"
-        yield Part(name, False, found, rule, _weights_note(rows, weights), first)
+        all_rows = sum(rows)
+        rule = f"the gradient of one device with all {all_rows} rows: each row counts 1/{all_rows}, on every rank"
+        yield judged(name, _weighted, ask(rule, answer, rows), rows, rule)
 
 
-def _weights(value: Any, ranks: int) -> list[float] | None:
-    """A learner's weights as floats; None if they are not `ranks` finite numbers."""
+def _weighted(value: Any, rows: Sequence[int], rule: str) -> str:
     try:
         weights = [float(w) for w in value]
     except Exception:  # whatever a learner's object does
-        return None
-    return weights if len(weights) == ranks and all(map(math.isfinite, weights)) else None
+        weights = []
+    if len(weights) != len(rows) or not all(map(math.isfinite, weights)):
+        raise Wrong(f"rows {rows}: {shorten(value)}", f"{len(rows)} numbers, one per rank")
+    want, got = _summed_on_ranks(rows, weights)
+    off = float(np.abs(got - want).max() / np.abs(want).max())
+    close = CLOSE_FLOAT32 if np.asarray(value).dtype == np.float32 else CLOSE
+    text = f"rows {rows}, weights {', '.join(f'{w:.4g}' for w in weights)}: the summed gradient is"
+    if off < close:
+        return f"{text} one device's"
+    same = [math.isclose(w, n / sum(rows), rel_tol=close) for w, n in zip(weights, rows, strict=True)]
+    size = f"{off:.3%} of" if off < 1 else f"{off:.3g} times"
+    found = f"{text} {size} its largest element away from one device's"
+    raise Wrong(found, rule, _weights_note(rows, weights), next((r for r, s in enumerate(same) if not s), None))
 
 
 def _weights_note(rows: Sequence[int], weights: Sequence[float]) -> str:
     """The wrong model that gives these weights, found by computing what it gives."""
     n, total, most = len(rows), sum(rows), max(rows)
-    filled = sum(r > 0 for r in rows)
+    filled, least = sum(r > 0 for r in rows), min(r for r in rows if r)
     models = {
-        f"The mean of means: each rank counts the same, so each row of a rank with {min(r for r in rows if r)} "
-        "rows counts "
-        f"{most / min(r for r in rows if r):.3g} times as much as one of a rank with {most}.": [1 / n] * n,
+        f"The mean of means: each rank counts the same, so each row of a rank with {least} rows counts "
+        f"{most / least:.3g} times as much as one of a rank with {most}.": [1 / n] * n,
         "The mean over the ranks that have rows: still each rank counts the same, and not each row.": [
             (r > 0) / filled for r in rows
         ],
@@ -249,25 +210,23 @@ def _first_above(growth: float) -> int | None:
 
 def _blow_up(answer: Any) -> Iterator[Part]:
     for name, cases in CASES.items():
-        part = None
-        for rate, ranks in cases:
-            counted = _counted(rate, ranks)
+        steps = [ask("A step, or None for never", answer, *case) for case in cases]
+        yield judged(name, _counted_steps, steps, cases)
+
+
+def _counted_steps(steps: Sequence[Any], cases: Sequence[tuple[float, int]]) -> str:
+    told = []
+    for step, (rate, ranks) in zip(steps, cases, strict=True):
+        counted, given, where = _counted(rate, ranks), read_number(step), f"{ranks} rank{'s' if ranks > 1 else ''}"
+        if given != counted if counted is not None else step is not None:
             expected = (
-                f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} "
-                "shows: a step, or None for never"
+                f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} shows: a "
+                "step, or None for never"
             )
-            called = attempt(answer, rate, ranks)
-            if called.fault is not None:
-                yield called.fault.part(name, "A step, or None for never")
-                return  # the others would say the same
-            given = read_number(called.value)
-            if given == counted if counted is not None else called.value is None:
-                continue
-            note = _blow_up_note(called.value if given is None else given, rate, ranks)
-            part = Part(name, False, f"rate {rate:g}, {ranks} ranks: {shorten(called.value)}", expected, note)
-            break
-        told = "; ".join(f"rate {r:g}, {n} rank{'s' if n > 1 else ''}: {_counted(r, n) or 'never'}" for r, n in cases)
-        yield part or Part(name, True, f"{told}, as counted")
+            note = _blow_up_note(step if given is None else given, rate, ranks)
+            raise Wrong(f"rate {rate:g}, {where}: {shorten(step)}", expected, note)
+        told.append(f"rate {rate:g}, {where}: {counted or 'never'}")
+    return f"{'; '.join(told)}, as counted"
 
 
 def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
@@ -327,9 +286,8 @@ EXERCISES = (
             "The curvature is 1: the gradient of one device is the distance itself. Write down w - w* after one step "
             "with rate x N x gradient.",
             "The distance is multiplied by 1 - N rate, the loss by its square. Step 1 has the loss before any update.",
-            "If (1 - N rate)^2 is at most 1 the answer is None. Otherwise it is the first step t for which that "
-            "square to the power t - 1 is above "
-            "a million: t - 1 is more than log(1e6) / log of the square.",
+            "If (1 - N rate)^2 is at most 1 the answer is None. Otherwise it is the first step t for which that square "
+            "to the power t - 1 is above a million: t - 1 is more than log(1e6) / log of the square.",
         ),
         _blow_up,
     ),

@@ -23,8 +23,8 @@ from ...train.session import Session
 from ..fusion.case import paper_case
 from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
 from .book import Exercise
-from .running import attempt, read_number
-from .verdict import Part
+from .running import ask, read_number
+from .verdict import Part, Wrong, judged
 
 # ---- 04.1: buckets by size ----
 
@@ -57,15 +57,17 @@ def _random_cases() -> Iterator[Case]:
 
 
 def _rule(sizes_bytes: Sequence[int], threshold_mb: int) -> Buckets:
-    return [list(bucket) for bucket in buckets_of(size_groups_by_bytes(sizes_bytes, threshold_mb))]
+    return _lists(size_groups_by_bytes(sizes_bytes, threshold_mb))
 
 
-def _cut_when(
+def _lists(groups: Sequence[int]) -> Buckets:
+    return [list(bucket) for bucket in buckets_of(groups)]
+
+
+def _wrong_rule(
     sizes: Sequence[int], limit: float, *, before: bool = False, equal: bool = False, forget: bool = True
 ) -> Buckets:
-    """A wrong rule: sums that are cut before the gradient with which they get too large, or at the limit already, or
-    that are never set back to 0.
-    """
+    """Buckets that end before their sum gets above the limit, or at the limit already, or with a sum that goes on."""
     buckets: Buckets = [[]]
     total = 0.0
     for position, size in enumerate(sizes):
@@ -77,7 +79,7 @@ def _cut_when(
         if not before and (total >= limit if equal else total > limit):
             buckets.append([])
             total = 0 if forget else total
-    return buckets if buckets[-1] else buckets[:-1]
+    return [bucket for bucket in buckets if bucket]
 
 
 def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
@@ -87,67 +89,53 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
     if sorted(members) == sorted(sizes) != list(range(len(sizes))):
         return "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes."
     if sorted(members) != list(range(len(sizes))):
-        lost, twice = set(range(len(sizes))) - set(members), len(members) > len(set(members))
-        if lost:
-            last = (
-                " The last bucket, which never got full, is missing."
-                if given and given == _rule(sizes, threshold_mb)[:-1]
-                else ""
-            )
-            also = " One is in two places." if twice else ""
-            return f"Gradients {', '.join(map(str, sorted(lost)[:4]))} are in no bucket.{also}{last}"
-        return "A gradient is in two buckets." if twice else "There are no gradients with these numbers."
+        lost, twice = sorted(set(range(len(sizes))) - set(members)), len(members) > len(set(members))
+        if not lost:
+            return "A gradient is in two buckets." if twice else "There are no gradients with these numbers."
+        note = f"Gradients {', '.join(map(str, lost[:4]))} are in no bucket."
+        note += " One is in two places." if twice else ""
+        last = given and given == _rule(sizes, threshold_mb)[:-1]
+        return f"{note} The last bucket, which never got full, is missing." if last else note
     if any(not bucket for bucket in given):
         return "An empty bucket is not a message."
     models = {
         "Every gradient alone: that is what threshold 0 means.": [[n] for n in range(len(sizes))],
         "All in one bucket, whatever the threshold.": [list(range(len(sizes)))],
         "The list is split before the gradient with which the sum gets above the threshold. The rule splits after it: "
-        "that gradient is still in.": (_cut_when(sizes, limit, before=True)),
-        "A sum equal to the threshold does not end a bucket: only one above it does.": _cut_when(
-            sizes, limit, equal=True
+        "that gradient is still in.": _wrong_rule(sizes, limit, before=True),
+        "A sum equal to the threshold does not end a bucket: only one above it does.": (
+            _wrong_rule(sizes, limit, equal=True)
         ),
-        "The sum is not reset to 0 for the next bucket.": _cut_when(sizes, limit, forget=False),
-        "A MB has 1024 * 1024 bytes here, not a million.": _cut_when(sizes, threshold_mb * 10**6),
-        "The threshold is in MB, the sizes are in bytes.": _cut_when(sizes, threshold_mb),
-        "A quarter of the threshold: MindSpore's code does that, its documentation says otherwise.": _cut_when(
-            sizes, limit / 4
+        "The sum is not reset to 0 for the next bucket.": _wrong_rule(sizes, limit, forget=False),
+        "A MB has 1024 * 1024 bytes here, not a million.": _wrong_rule(sizes, threshold_mb * 10**6),
+        "The threshold is in MB, the sizes are in bytes.": _wrong_rule(sizes, threshold_mb),
+        "A quarter of the threshold: MindSpore's code does that, its documentation says otherwise.": (
+            _wrong_rule(sizes, limit / 4)
         ),
     }
     if threshold_mb:
-        elements = size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb)
         text = (
             "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that "
             "opens a bucket is not counted."
         )
-        models[text] = [list(bucket) for bucket in buckets_of(elements)]
+        models[text] = _lists(size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb))
     return " Or: ".join([text for text, wrong in models.items() if wrong == given][:2])
 
 
-def _asked(answer: Any, name: str, sizes: list[int], threshold_mb: int, want: Buckets, rule: str) -> Part | None:
-    """The failed part for this list, or None."""
-    called = attempt(answer, list(sizes), threshold_mb)
-    if called.fault is not None:
-        return called.fault.part(name, rule)
-    try:
-        given = [[whole(position) for position in bucket] for bucket in called.value]
-    except Exception:  # whatever a learner's object does
-        return Part(
-            name,
-            False,
-            shorten(called.value),
-            f"Lists of positions, one list per bucket, such as {want}",
-            op=_list_text(sizes, threshold_mb),
-        )
-    if given == want:
-        return None
-    note = (
-        "The buckets are right, in another order: the first gradient's bucket comes first."
-        if sorted(given) == sorted(want)
-        else ""
-    )
-    note = note or _size_note(sizes, threshold_mb, given)
-    return Part(name, False, _short(given), f"{_short(want)}: {rule}", note, op=_list_text(sizes, threshold_mb))
+def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]], rule: str) -> None:
+    """Raises Wrong for the first (sizes, threshold, buckets) of which the answer makes other buckets."""
+    for sizes, threshold_mb, want in cases:
+        value, op = ask(rule, answer, list(sizes), threshold_mb), _list_text(sizes, threshold_mb)
+        try:
+            given = [[whole(position) for position in bucket] for bucket in value]
+        except Exception as error:  # whatever a learner's object does
+            allowed = f"Lists of positions, one list per bucket, such as {want}"
+            raise Wrong(shorten(value), allowed, "", None, op) from error
+        if given != want:
+            note = "The buckets are right, in another order: the first gradient's bucket comes first."
+            if sorted(given) != sorted(want):
+                note = _size_note(sizes, threshold_mb, given)
+            raise Wrong(_short(given), f"{_short(want)}: {rule}", note, None, op)
 
 
 def _list_text(sizes: Sequence[int], threshold_mb: int) -> str:
@@ -162,9 +150,7 @@ def _short(buckets: Buckets) -> str:
 
 @lru_cache(maxsize=1)
 def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
-    """(sizes, threshold, buckets) that a compiled network really sends, counted in the event log of a step on 2
-    simulated ranks.
-    """
+    """(sizes, threshold, buckets) that a compiled network sends, counted in a step on 2 simulated ranks."""
     draw = np.random.default_rng(5)
     x, y = draw.normal(size=(4, WIDTHS[0])).astype(np.float32), draw.normal(size=(4, WIDTHS[-1])).astype(np.float32)
     net = ChainNet(WIDTHS)
@@ -188,10 +174,7 @@ def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
 
 
 def _buckets_by_size(answer: Any) -> Iterator[Part]:
-    called = attempt(answer, [MB], 1)
-    if called.fault is not None:
-        yield called.fault.part("the example", "Lists of positions, one list per bucket")
-        return  # the others would say the same
+    ask("Lists of positions, one list per bucket", answer, [MB], 1)
     small = [3 * MB, 3 * MB, 3 * MB, 2 * MB, 1 * MB]
     groups = (
         (
@@ -204,74 +187,76 @@ def _buckets_by_size(answer: Any) -> Iterator[Part]:
         (f"{RANDOM_LISTS} random lists", tuple(_random_cases()), "the same rule for every list"),
     )
     for name, cases, rule in groups:
-        wrong = (
-            _asked(answer, name, sizes, threshold_mb, _rule(sizes, threshold_mb), rule) for sizes, threshold_mb in cases
-        )
-        part = next(filter(None, wrong), None)
-        yield part or Part(name, True, f"all buckets as the rule has them, in {len(cases)} lists")
-    name, rule = "a network", "what its compiled plan sends, counted on 2 simulated ranks"
-    network = _sent_by_a_network()
-    part = next(filter(None, (_asked(answer, name, *case, rule) for case in network)), None)
-    told = ", ".join(f"{len(buckets)} with {threshold_mb} MB" for _, threshold_mb, buckets in network)
-    yield part or Part(name, True, f"messages counted on 2 simulated ranks: {told}; yours are the same")
+        yield judged(name, _by_the_rule, answer, cases, rule)
+    yield judged("a network", _as_sent, answer)
+
+
+def _by_the_rule(answer: Any, cases: Sequence[Case], rule: str) -> str:
+    _check_buckets(answer, [(sizes, mb, _rule(sizes, mb)) for sizes, mb in cases], rule)
+    return f"all buckets as the rule has them, in {len(cases)} lists"
+
+
+def _as_sent(answer: Any) -> str:
+    cases = _sent_by_a_network()
+    _check_buckets(answer, cases, "what its compiled plan sends, counted on 2 simulated ranks")
+    told = ", ".join(f"{len(buckets)} with {threshold_mb} MB" for _, threshold_mb, buckets in cases)
+    return f"messages counted on 2 simulated ranks: {told}; yours are the same"
 
 
 # ---- 04.2: fusion golf ----
 
 
 def _golf(answer: Any) -> Iterator[Part]:
-    first = "an index list"
-    try:
-        given = [whole(position) if not isinstance(position, bool) else position for position in answer]
-    except Exception:  # whatever a learner's object does
-        yield Part(
-            first,
-            False,
-            "no list yet" if answer is None else shorten(answer),
-            "Positions at which messages end, such as [2, 5]",
-        )
-        return
-    try:
-        indices = check_fusion_indices("comm_fusion", "config", given)
-    except ParallelLabError as error:
-        yield Part(first, False, str(error), "What comm_fusion takes: rising ints, none negative")
-        return
-    case = paper_case(GOLF_LINE)
-    count = len(GOLF)
+    indices = _read_indices(answer)
+    case, count = paper_case(GOLF_LINE), len(GOLF)
     groups = index_groups(count, indices)
     found = case.overlap(groups)
     sent = ", ".join(f"{b[0]}" if len(b) == 1 else f"{b[0]} to {b[-1]}" for b in buckets_of(groups))
     idle = [i for i in indices if i >= count - 1]
     note = f"Position {idle[0]} splits nothing: the last gradient ends the last message anyway." if idle else ""
-    messages = "1 message" if len(found.buckets) == 1 else f"{len(found.buckets)} messages"
-    yield Part(first, True, f"{indices}: {messages} with gradients {sent}", note=note)
+    yield Part("an index list", True, f"{indices}: {_messages(len(found.buckets))} with gradients {sent}", note=note)
 
     step_s = found.step_s
-    alone, one = case.overlap(range(count)).step_s, case.overlap([0] * count).step_s
-    total_mb = sum(g.size_bytes for g in GOLF) // MB
-    size_mb, by_size = best_threshold(
-        GOLF, GOLF_LINE, lambda mb: size_groups_by_bytes([g.size_bytes for g in GOLF], mb), range(total_mb + 1)
-    )
+    alone_s, one_s = case.overlap(range(count)).step_s, case.overlap([0] * count).step_s
+    sizes_bytes = [g.size_bytes for g in GOLF]
+    thresholds_mb = range(sum(sizes_bytes) // MB + 1)
+    size_mb, by_size = best_threshold(GOLF, GOLF_LINE, lambda mb: size_groups_by_bytes(sizes_bytes, mb), thresholds_mb)
     par_s = case.overlap(case.best_groups()).step_s
-    note = _golf_note(indices, step_s, par_s, alone, one)
+    note = _golf_note(indices, step_s, par_s)
     what = f"a step of {time_text(step_s)}, recomputed"
-    rule = (
-        f"below {time_text(one)}, the time of one message with everything, and {time_text(alone)}, that of each alone"
-    )
-    yield _below("beats one message", step_s, min(one, alone), what, rule, note)
-    rule = f"below {time_text(by_size.step_s)}, the best that size can do (threshold {size_mb} MB)"
-    yield _below("beats every threshold", step_s, by_size.step_s, what, rule, note)
+    one, alone, best = time_text(one_s), time_text(alone_s), time_text(by_size.step_s)
+    for name, limit_s, rule in (
+        (
+            "beats one message",
+            min(one_s, alone_s),
+            f"{one}, the time of one message with everything, and {alone}, that of each alone",
+        ),
+        ("beats every threshold", by_size.step_s, f"{best}, the best that size can do (threshold {size_mb} MB)"),
+    ):
+        below = bool(step_s < limit_s * (1 - 1e-9))
+        yield Part(name, below, what, f"below {rule}", "" if below else note)
     at_par = bool(step_s <= par_s * (1 + 1e-9))
     rule = f"{time_text(par_s)}: the best of all {2 ** (count - 1)} ways to split the list, found by exact search"
     yield Part("par", at_par, f"{what}: {step_s / par_s:.3f} x par", rule, "" if at_par else note)
 
 
-def _below(name: str, step_s: float, limit_s: float, found: str, rule: str, note: str) -> Part:
-    good = bool(step_s < limit_s * (1 - 1e-9))
-    return Part(name, good, found, rule, "" if good else note)
+def _read_indices(answer: Any) -> tuple[int, ...]:
+    try:
+        given = [whole(position) if not isinstance(position, bool) else position for position in answer]
+    except Exception as error:  # whatever a learner's object does
+        found = "no list yet" if answer is None else shorten(answer)
+        raise Wrong(found, "Positions at which messages end, such as [2, 5]") from error
+    try:
+        return check_fusion_indices("comm_fusion", "config", given)
+    except ParallelLabError as error:
+        raise Wrong(str(error), "What comm_fusion takes: rising ints, none negative") from error
 
 
-def _golf_note(indices: Sequence[int], step_s: float, par_s: float, alone_s: float, one_s: float) -> str:
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
+def _golf_note(indices: Sequence[int], step_s: float, par_s: float) -> str:
     """What these positions are, where that is known."""
     count = len(GOLF)
     groups = index_groups(count, indices)
@@ -302,9 +287,8 @@ def _golf_note(indices: Sequence[int], step_s: float, par_s: float, alone_s: flo
 ALPHA_S, BETA_S_PER_BYTE = 1e-3, 0.25e-3 / MB
 CLOSE = 1e-6  # relative: sums of floats in another order
 
-Sending = tuple[
-    tuple[float, ...], tuple[int, ...], float, Link
-]  # ready_s, sizes_bytes, backward_s, what one message takes
+# ready_s, sizes_bytes, backward_s, what one message takes
+Sending = tuple[tuple[float, ...], tuple[int, ...], float, Link]
 
 
 def _equal(backward_s: float, total_bytes: int, buckets: int) -> tuple[Sending, float]:
@@ -328,9 +312,7 @@ HOPS = ((2e-5, 1e-9), (1e-3, 2e-8))
 
 @lru_cache(maxsize=1)
 def _training_steps() -> tuple[tuple[Sending, float], ...]:
-    """Steps of a network on 4 simulated ranks: when messages were handed over, and how long they took after backward,
-    from the event log.
-    """
+    """Steps on 4 simulated ranks, from their events: when messages were ready, how long they took after backward."""
     rng = np.random.default_rng(9)
     widths = (192, 128, 256, 96, 192, 64)
     x, y = rng.normal(size=(64, widths[0])).astype(np.float32), rng.normal(size=(64, widths[-1])).astype(np.float32)
@@ -361,16 +343,9 @@ def _training_steps() -> tuple[tuple[Sending, float], ...]:
 
 
 def _exposed(answer: Any) -> Iterator[Part]:
-    called = attempt(answer, [1.0], [1], 1.0, ALPHA_S, BETA_S_PER_BYTE)
-    if called.fault is not None:
-        yield called.fault.part("one message", "Seconds")
-        return  # the others would say the same
-    idle = (
-        (0.002, 0.008, 0.02),
-        (MB, 2 * MB, MB),
-        0.03,
-        Link(ALPHA_S, BETA_S_PER_BYTE),
-    )  # the last message ends at 21.25 ms
+    ask("Seconds", answer, [1.0], [1], 1.0, ALPHA_S, BETA_S_PER_BYTE)
+    # the last message ends at 21.25 ms
+    idle = ((0.002, 0.008, 0.02), (MB, 2 * MB, MB), 0.03, Link(ALPHA_S, BETA_S_PER_BYTE))
     groups = (
         ("one message", (_equal(12e-3, 24 * MB, 1),), "alpha + beta M: it is ready when backward ends"),
         (
@@ -387,27 +362,21 @@ def _exposed(answer: Any) -> Iterator[Part]:
         ("a training step", _training_steps(), "counted in the event log of a step on 4 simulated ranks"),
     )
     for name, cases, rule in groups:
-        part = None
-        for sending, want in cases:
-            part = part or _exposed_part(answer, name, sending, want, rule)
-        yield part or Part(name, True, f"{', '.join(time_text(want) for _, want in cases)}: {rule}")
+        yield judged(name, _exposed_times, answer, cases, rule)
 
 
-def _exposed_part(answer: Any, name: str, sending: Sending, want: float, rule: str) -> Part | None:
-    """The failed part for these messages, or None."""
-    ready, sizes, backward_s, link = sending
-    called = attempt(answer, list(ready), list(sizes), backward_s, link.alpha_s, link.beta_s_per_byte)
-    if called.fault is not None:
-        return called.fault.part(name, rule)
-    given = read_number(called.value)
-    if given is None or not math.isfinite(given):
-        return Part(name, False, shorten(called.value), f"Seconds; {rule}")
-    if math.isclose(given, want, rel_tol=CLOSE, abs_tol=CLOSE * backward_s):
-        return None
-    messages = "1 message" if len(sizes) == 1 else f"{len(sizes)} messages"
-    what = f"{messages}, backward {time_text(backward_s)}"
-    note = _exposed_note(given, sending, want)
-    return Part(name, False, f"{'-' * (given < 0)}{time_text(abs(given))}", f"{time_text(want)}: {rule}", note, op=what)
+def _exposed_times(answer: Any, cases: Sequence[tuple[Sending, float]], rule: str) -> str:
+    for sending, want in cases:
+        ready, sizes, backward_s, link = sending
+        value = ask(rule, answer, list(ready), list(sizes), backward_s, link.alpha_s, link.beta_s_per_byte)
+        given = read_number(value)
+        if given is None or not math.isfinite(given):
+            raise Wrong(shorten(value), f"Seconds; {rule}")
+        if not math.isclose(given, want, rel_tol=CLOSE, abs_tol=CLOSE * backward_s):
+            found, op = time_text(abs(given)), f"{_messages(len(sizes))}, backward {time_text(backward_s)}"
+            note = _exposed_note(given, sending, want)
+            raise Wrong(f"{'-' * (given < 0)}{found}", f"{time_text(want)}: {rule}", note, None, op)
+    return f"{', '.join(time_text(want) for _, want in cases)}: {rule}"
 
 
 def _exposed_note(given: float, sending: Sending, want: float) -> str:
@@ -421,28 +390,27 @@ def _exposed_note(given: float, sending: Sending, want: float) -> str:
     no_start = 0.0
     for start, size in zip(ready, sizes, strict=True):
         no_start = max(no_start, start) + link.beta_s_per_byte * size
+    all_s = math.fsum(each)
+    # where ranks hand over late a message may end long after all the sending would have taken
+    sending_s = all_s if want <= all_s else math.nan
     models = {
-        "Negative: backward continues after the last message. Then nothing is exposed: 0.": end - backward_s
-        if want == 0
-        else math.nan,
-        # where ranks hand over late a message may end long after all the sending would have taken
-        "That is all the sending. What is sent while backward computes is hidden.": math.fsum(each)
-        if want <= math.fsum(each)
-        else math.nan,
-        "That is when the last message ends; exposed is what comes after backward.": end,
-        "All the sending less all of backward: but a message cannot start before its gradients are ready.": max(
-            0.0, math.fsum(each) - backward_s
+        "Negative: backward continues after the last message. Then nothing is exposed: 0.": (
+            end - backward_s if want == 0 else math.nan
         ),
-        "As if every message had its own line: one is sent at a time, and the next one waits.": max(
-            0.0, free - backward_s
+        "That is all the sending. What is sent while backward computes is hidden.": sending_s,
+        "That is when the last message ends; exposed is what comes after backward.": end,
+        "All the sending less all of backward: but a message cannot start before its gradients are ready.": (
+            max(0.0, all_s - backward_s)
+        ),
+        "As if every message had its own line: one is sent at a time, and the next one waits.": (
+            max(0.0, free - backward_s)
         ),
         "Only the last message: others may still be on the line when it is ready.": each[-1],
         "The starts are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
-        "That is what hides; exposed is the rest.": math.fsum(each) - want,
+        "That is what hides; exposed is the rest.": all_s - want,
     }
-    return next(
-        (text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12)), ""
-    )
+    matching = (text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12))
+    return next(matching, "")
 
 
 EXERCISES = (
@@ -463,10 +431,8 @@ EXERCISES = (
             "Put the gradient in, add its size, then compare. If the sum is above the threshold, the bucket ends and "
             "the sum begins at 0 again.",
             "With threshold 0 return one list per position. Otherwise go through the sizes with a current bucket and "
-            "its sum: append the position, "
-            "add the size, and if the sum is now above threshold times 1024 * 1024, store the bucket and begin an "
-            "empty one with sum 0. At the "
-            "end store the last bucket, unless it is empty.",
+            "its sum: append the position, add the size, and if the sum is now above threshold times 1024 * 1024, "
+            "store the bucket and begin an empty one with sum 0. At the end store the last bucket, unless it is empty.",
         ),
         _buckets_by_size,
     ),
@@ -479,11 +445,9 @@ EXERCISES = (
             "Drag one bracket in the Fusion Lab and watch two things: the first message's start, and gaps in the "
             "lower lane.",
             "The first message should start as soon as there is something. Each following one should take all "
-            "gradients that got ready while the "
-            "line was busy, so that no start is paid without need.",
-            "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the "
-            "rest in one message. An index is "
-            "the last gradient of its message.",
+            "gradients that got ready while the line was busy, so that no start is paid without need.",
+            "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest "
+            "in one message. An index is the last gradient of its message.",
         ),
         _golf,
     ),
@@ -497,10 +461,9 @@ EXERCISES = (
             "decide when it starts?",
             "A message starts at the later of two times: when it is ready, and when the line is free. It ends alpha + "
             "beta m later.",
-            "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of "
-            "it and the message's ready time, "
-            "and add alpha + beta times its size. The answer is that number at the end minus the end of backward, and "
-            "0 if that is negative.",
+            "Keep one number, the time at which the line gets free, 0 at first. For each message take the larger of it "
+            "and the message's ready time, and add alpha + beta times its size. The answer is that number at the end "
+            "minus the end of backward, and 0 if that is negative.",
         ),
         _exposed,
     ),

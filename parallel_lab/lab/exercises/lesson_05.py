@@ -5,7 +5,7 @@ the cap.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 from ...base.errors import ParallelLabError, shorten
 from ...base.units import bytes_text
 from ...cost.zero import STAGES, zero_memory
+from ...graph.plan import Plan
 from ...train.session import initial_values
 from ..memory.count import Count, predicted_ranks, simulated_ranks
 from ..memory.puzzle import Par, choices, find_par
-from ..memory.subjects import LEVELS, STACK_LAYERS, WIDTHS, Settings, get_subject
+from ..memory.subjects import LEVELS, STACK_LAYERS, WIDTHS, Job, Settings, get_subject
 from .book import Exercise
-from .running import attempt, read_number
-from .verdict import Part
+from .running import ask, read_number
+from .verdict import Part, Wrong, judged
 from .zero_step import STEP_PARTS, step_parts
 
 # ---- 05.1: bytes of every stage ----
@@ -44,99 +45,79 @@ COUNTED = (
 COUNTED_WIDTH = 64
 
 
-def _stage_part(answer: Any, stage: int) -> Part:
-    name = f"stage {stage}"
-    rule = f"{STAGES[stage]}{' cut among the ranks' if stage else ''}"
+def _stage(answer: Any, stage: int) -> str:
+    rule = f"{STAGES[stage]}{' sharded over the ranks' if stage else ''}"
     for parameters, ranks, *each in MODELS:
         want = _model_bytes(stage, parameters, ranks, each)
-        part = _number_part(answer, name, stage, parameters, ranks, each, want, rule)
-        if part is not None:
-            return part
+        _check_bytes(answer, "", stage, parameters, ranks, each, want, rule)
     paper = _model_bytes(stage, *MODELS[0][:2], MODELS[0][2:]) / 1e9
-    return Part(
-        name,
-        True,
-        f"{paper:.4g} GB for 7.5 billion parameters on 64 ranks, as in the paper's table; {len(MODELS)} models",
-    )
+    return f"{paper:.4g} GB for 7.5 billion parameters on 64 ranks, as in the paper's table; {len(MODELS)} models"
 
 
-def _model_bytes(stage: int, parameters: int, ranks: int, each: Any) -> float:
-    return zero_memory(
-        parameters, ranks, stage, param_bytes=each[0], grad_bytes=each[1], optimizer_bytes=each[2]
-    ).total_bytes
+def _model_bytes(stage: int, parameters: int, ranks: int, each: Sequence[int]) -> float:
+    sizes = dict(zip(("param_bytes", "grad_bytes", "optimizer_bytes"), each, strict=True))
+    return zero_memory(parameters, ranks, stage, **sizes).total_bytes
 
 
-def _number_part(
-    answer: Any, name: str, stage: int, parameters: int, ranks: int, each: Any, want: float, rule: str
-) -> Part | None:
-    """The failed part for this model, or None."""
-    called = attempt(answer, parameters, ranks, stage, *each)
-    if called.fault is not None:
-        return called.fault.part(name, rule)
-    given = read_number(called.value)
+def _check_bytes(
+    answer: Any, what: str, stage: int, parameters: int, ranks: int, each: Sequence[int], want: float, rule: str
+) -> None:
+    """Raises Wrong if the answer is not `want` for this model; what: how its description begins."""
+    value = ask(rule, answer, parameters, ranks, stage, *each)
+    given = read_number(value)
     if given is not None and math.isclose(given, want, rel_tol=1e-9):
-        return None
-    what = (
-        f"stage {stage}, "
-        * (name == "counted")
-        + f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, {each[0]} + {each[1]} + {each[2]} "
-        "bytes each"
+        return
+    what += (
+        f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, {' + '.join(map(str, each))} bytes each"
     )
-    found = shorten(called.value) if given is None else f"{_plain(given)} bytes"
-    return Part(
-        name,
-        False,
-        found,
-        f"{_plain(want)} bytes: {rule}",
-        "" if given is None else _bytes_note(given, stage, parameters, ranks, each),
-        op=what,
-    )
+    found = shorten(value) if given is None else f"{_plain(given)} bytes"
+    note = "" if given is None else _bytes_note(given, stage, parameters, ranks, each)
+    raise Wrong(found, f"{_plain(want)} bytes: {rule}", note, None, what)
 
 
 def _plain(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) else f"{number:,.6g}"
 
 
-def _bytes_note(given: float, stage: int, parameters: int, ranks: int, each: Any) -> str:
+def _bytes_note(given: float, stage: int, parameters: int, ranks: int, each: Sequence[int]) -> str:
     """The wrong model that gives this number, found by computing what it gives."""
     param, grad, state = (parameters * size for size in each)
-    others = {
-        f"That is stage {n}: {STAGES[n]}.": _model_bytes(n, parameters, ranks, each) for n in STAGES if n != stage
-    }
+    right = _model_bytes(stage, parameters, ranks, each)
+    whole_states = param + grad / (ranks if stage > 1 else 1) + state
     models = {
-        "All ranks together: the question is what one of them holds.": ranks
-        * _model_bytes(stage, parameters, ranks, each),
+        **{f"That is stage {n}: {STAGES[n]}.": _model_bytes(n, parameters, ranks, each) for n in STAGES if n != stage},
+        "All ranks together: the question is what one of them holds.": ranks * right,
         "The parameters alone; gradients and optimizer states take memory too.": param / (ranks if stage == 3 else 1),
-        "The gradients are missing: they exist when the optimizer starts.": _model_bytes(
-            stage, parameters, ranks, (each[0], 0, each[2])
+        "The gradients are missing: they exist when the optimizer starts.": (
+            _model_bytes(stage, parameters, ranks, (each[0], 0, each[2]))
         ),
         "The optimizer states are missing.": _model_bytes(stage, parameters, ranks, (each[0], each[1], 0)),
-        "The optimizer states are sharded here, not whole on every rank.": param
-        + grad / (ranks if stage > 1 else 1)
-        + state
-        if stage
-        else math.nan,
-        "That is in GB: the answer is in bytes.": _model_bytes(stage, parameters, ranks, each) / 1e9,
+        "The optimizer states are sharded here, not whole on every rank.": whole_states if stage else math.nan,
+        "That is in GB: the answer is in bytes.": right / 1e9,
         "Those are elements, not bytes.": float(parameters),
     }
-    return next((text for text, wrong in {**others, **models}.items() if math.isclose(given, wrong, rel_tol=1e-9)), "")
+    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=1e-9)), "")
 
 
 @lru_cache(maxsize=1)
 def _counted_states() -> tuple[tuple[int, int, Settings, int], ...]:
-    """(stage, parameters, settings, bytes of parameters, gradients and states that the fullest simulated rank held at
-    most), numbers left out.
+    """(stage, parameters, settings, most bytes of parameters, gradients and states on a simulated rank) of COUNTED.
+
+    Single numbers (the learning rate, powers of Adam's betas) are left out.
     """
     job = get_subject("stack").job(COUNTED_WIDTH)
     found = []
     for stage, settings in COUNTED:
         plan = job.compile(settings)
-        numbers = sum(
-            plan.value(s.name).slice_bytes for s in plan.states if not plan.value(s.name).shape
-        )  # learning rate, powers of Adam's betas
-        ranks = simulated_ranks(plan, initial_values(plan, job.net, job.optimizer(settings.optimizer)), job.batches[0])
-        found.append((stage, job.parameter_count, settings, max(_states_bytes(count) for count in ranks) - numbers))
+        values = [plan.value(s.name) for s in plan.states]
+        numbers = sum(value.slice_bytes for value in values if not value.shape)
+        counts = _simulated(job, settings, plan)
+        found.append((stage, job.parameter_count, settings, max(map(_states_bytes, counts)) - numbers))
     return tuple(found)
+
+
+def _simulated(job: Job, settings: Settings, plan: Plan) -> tuple[Count, ...]:
+    return simulated_ranks(plan, initial_values(plan, job.net, job.optimizer(settings.optimizer)), job.batches[0])
 
 
 def _states_bytes(count: Count) -> int:
@@ -145,69 +126,52 @@ def _states_bytes(count: Count) -> int:
 
 
 def _bytes_of_stages(answer: Any) -> Iterator[Part]:
-    called = attempt(answer, 8, 2, 0, 4, 4, 8)
-    if called.fault is not None:
-        yield called.fault.part("stage 0", "Bytes that one rank holds")
-        return  # the others would say the same
+    ask("Bytes that one rank holds", answer, 8, 2, 0, 4, 4, 8)
     for stage in STAGES:
-        yield _stage_part(answer, stage)
+        yield judged(f"stage {stage}", _stage, answer, stage)
+    yield judged("counted", _counted, answer)
+
+
+def _counted(answer: Any) -> str:
     told = []
     for stage, parameters, settings, counted in _counted_states():
         how = {"off": "no optimizer parallel", "grouping": "weight grouping"}.get(settings.level, settings.level)
         rule = (
-            f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: counted in their "
-            f"arrays (stage {stage})"
+            f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: counted in their arrays "
+            f"(stage {stage})"
         )
-        part = _number_part(answer, "counted", stage, parameters, settings.devices, (4, 4, 8), float(counted), rule)
-        if part is not None:
-            yield part
-            return
+        _check_bytes(answer, f"stage {stage}, ", stage, parameters, settings.devices, (4, 4, 8), float(counted), rule)
         told.append(f"{how}: {bytes_text(counted)}")
-    yield Part("counted", True, f"on {COUNTED[0][1].devices} simulated ranks, {'; '.join(told)}")
+    return f"on {COUNTED[0][1].devices} simulated ranks, {'; '.join(told)}"
 
 
 # ---- 05.3: the largest model under the cap ----
 
 CAPACITY_BYTES = 4 * 1024 * 1024
 GIVEN = Settings(devices=8, optimizer="Adam")
-FREE = (
-    "level",
-    "parallel_mode",
-    "threshold_kb",
-    "shard_size",
-    "accumulation",
-    "accumulation_shard",
-)  # of Settings, what an answer may choose
+# of Settings, what an answer may choose
+FREE = ("level", "parallel_mode", "threshold_kb", "shard_size", "accumulation", "accumulation_shard")
 
 
-def _read_model(answer: Any) -> tuple[int, Settings] | Part:
-    """(width, settings) of an answer, or the failed part that says what is wrong with it."""
-    name = "a model"
+def _read_model(answer: Any) -> tuple[int, Settings]:
+    """(width, settings) of an answer. Raises Wrong."""
     rule = f'{{"width": ..., "level": ...}}, and if you like {", ".join(FREE[1:])}'
     if not isinstance(answer, Mapping):
-        return Part(name, False, "no model yet" if answer is None else shorten(answer), rule)
+        raise Wrong("no model yet" if answer is None else shorten(answer), rule)
     unknown = [key for key in answer if key not in ("width", *FREE)]
     if unknown:
-        return Part(name, False, f"{shorten(unknown[0])} is not a setting of this puzzle", rule)
-    number = read_number(answer.get("width"))
-    if number is None or number not in WIDTHS:
-        return Part(
-            name,
-            False,
-            f"width {shorten(answer.get('width'))}",
-            f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}",
-        )
-    width = int(number)
-    chosen = {key: answer[key] for key in FREE if key in answer}
-    settings = replace(GIVEN, **chosen)
-    if not isinstance(settings.parallel_mode, str) or settings.parallel_mode not in LEVELS:
-        return Part(name, False, f"parallel_mode {shorten(settings.parallel_mode)}", f"One of {', '.join(LEVELS)}")
-    levels = LEVELS[settings.parallel_mode]
-    if not isinstance(settings.level, str) or settings.level not in levels:
-        return Part(
-            name, False, f"level {shorten(settings.level)}", f"In {settings.parallel_mode} one of {', '.join(levels)}"
-        )
-    return width, settings
+        raise Wrong(f"{shorten(unknown[0])} is not a setting of this puzzle", rule)
+    width = read_number(answer.get("width"))
+    if width is None or width not in WIDTHS:
+        allowed = f"A multiple of {WIDTHS.step} from {WIDTHS.start} to {WIDTHS[-1]}"
+        raise Wrong(f"width {shorten(answer.get('width'))}", allowed)
+    settings = replace(GIVEN, **{key: answer[key] for key in FREE if key in answer})
+    mode, level = settings.parallel_mode, settings.level
+    if not isinstance(mode, str) or mode not in LEVELS:
+        raise Wrong(f"parallel_mode {shorten(mode)}", f"One of {', '.join(LEVELS)}")
+    if not isinstance(level, str) or level not in LEVELS[mode]:
+        raise Wrong(f"level {shorten(level)}", f"In {mode} one of {', '.join(LEVELS[mode])}")
+    return int(width), settings
 
 
 @lru_cache(maxsize=1)
@@ -219,9 +183,7 @@ def _par() -> Par:
 
 @lru_cache(maxsize=1)
 def _best_without() -> tuple[int, int]:
-    """(width, parameters) of the widest stack that fits where every rank holds everything, by halving the interval over
-    each way to accumulate.
-    """
+    """(width, parameters) of the widest stack that fits where every rank holds everything, however it accumulates."""
     best = -1
     for settings in choices(GIVEN):
         low, high = best, len(WIDTHS)
@@ -235,94 +197,70 @@ def _best_without() -> tuple[int, int]:
 
 
 def _largest(answer: Any) -> Iterator[Part]:
-    read = _read_model(answer)
-    if isinstance(read, Part):
-        yield read
-        return
-    width, settings = read
+    width, settings = _read_model(answer)
     job = get_subject("stack").job(width)
     try:
-        plan = job.compile(settings)
-        counts = simulated_ranks(plan, initial_values(plan, job.net, job.optimizer(settings.optimizer)), job.batches[0])
+        counts = _simulated(job, settings, job.compile(settings))
     except ParallelLabError as error:
-        yield Part("a model", False, str(error), "Settings that go together")
-        return
+        raise Wrong(str(error), "Settings that go together") from error
     parameters = job.parameter_count
-    yield Part(
-        "a model", True, f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
-    )
+    found = f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
+    yield Part("a model", True, found)
     full = max(counts, key=lambda c: c.peak_bytes)
-    cap, peak = bytes_text(CAPACITY_BYTES), bytes_text(full.peak_bytes)
-    fits = full.peak_bytes <= CAPACITY_BYTES
-    point = full.point("peak")
-    found = f"the fullest rank holds {peak} ({full.peak_bytes:,} bytes), counted on {len(counts)} simulated ranks"
-    place = f"{point.phase}: {point.name}" if point is not None and not fits else ""
-    yield Part(
-        "fits",
-        fits,
-        found,
-        f"at most {cap} at every moment of the step",
-        "" if fits else _full_note(full, settings),
-        full.rank,
-        place,
-    )
-    if not fits:
+    fits = judged("fits", _fits, full, len(counts))
+    yield fits
+    if not fits.passed:
         return
     without, most = _best_without()
     what = f"{parameters:,} parameters"
-    note = (
-        "Nothing is sharded: every rank holds parameters, gradients and Adam's states of the whole model."
-        if settings.level == "off"
-        else ""
-    )
-    better = parameters > most
-    yield Part(
-        "beats level off",
-        better,
-        what,
-        f"more than {most:,}, the most that fit (width {without}) while every rank holds everything",
-        note * (not better),
-    )
+    note = "Nothing is sharded: every rank holds parameters, gradients and Adam's states of the whole model."
+    better, rule = parameters > most, f"more than {most:,}, the most that fit (width {without}) while every rank holds"
+    yield Part("beats level off", better, what, f"{rule} everything", note if settings.level == "off" else "")
     par = _par()
-    at_par = parameters >= par.parameters
-    note = "" if at_par else _room_note(full, settings)
-    if at_par and settings.level == "level3":
+    at_par, note = parameters >= par.parameters, ""
+    if not at_par:
+        note = _room_note(full, settings)
+    elif settings.level == "level3":
         note = (
             "Level3 frees gathered weights after each use: even at the fullest moment, in the backward pass, the rank "
             "holds one layer's weight in full and only slices of the others."
         )
+    rule = f"the largest of all levels, shard sizes and ways to accumulate ({par.tried} plans tried)"
     found = f"{what}: {parameters / par.parameters:.3f} x par"
-    yield Part(
-        "par",
-        at_par,
-        found,
-        f"{par.parameters:,}: the largest of all levels, shard sizes and ways to accumulate ({par.tried} plans tried)",
-        note,
-    )
+    yield Part("par", at_par, found, f"{par.parameters:,}: {rule}", note)
 
 
-def _full_note(full: Count, settings: Settings) -> str:
+def _fits(full: Count, ranks: int) -> str:
+    """full: of the fullest rank"""
+    peak = bytes_text(full.peak_bytes)
+    found = f"the fullest rank holds {peak} ({full.peak_bytes:,} bytes), counted on {ranks} simulated ranks"
+    if full.peak_bytes > CAPACITY_BYTES:
+        point, cap = full.point("peak"), bytes_text(CAPACITY_BYTES)
+        place = f"{point.phase}: {point.name}" if point is not None else ""
+        raise Wrong(found, f"at most {cap} at every moment of the step", _full_note(full), full.rank, place)
+    return found
+
+
+def _full_note(full: Count) -> str:
     """What takes most of the memory at the fullest moment."""
-    held = full.at("peak")
-    kind, size = max(held.items(), key=lambda item: item[1])
+    kind, size = max(full.at("peak").items(), key=lambda item: item[1])
     words = {
-        "optimizer": "Most of it is Adam's two states per parameter, whole on this rank.",
-        "grads": "Most of it is gradients.",
-        "gathered": "Most of it is gathered weights: this level keeps every layer's from forward to backward.",
-        "activations": "Most of it is activations: no level of optimizer parallel shards those.",
-        "workspace": "Most of it is working memory: operands and sums on their way.",
-        "params": "Most of it is the parameters themselves.",
+        "optimizer": "Adam's two states per parameter, whole on this rank.",
+        "grads": "gradients.",
+        "gathered": "gathered weights: this level keeps every layer's from forward to backward.",
+        "activations": "activations: no level of optimizer parallel shards those.",
+        "workspace": "working memory: operands and sums on their way.",
+        "params": "the parameters themselves.",
     }
-    note = words.get(kind, "")
-    return f"{note} ({bytes_text(size)} of {bytes_text(full.peak_bytes)})" if note else ""
+    return f"Most of it is {words[kind]} ({bytes_text(size)} of {bytes_text(full.peak_bytes)})" if kind in words else ""
 
 
 def _room_note(full: Count, settings: Settings) -> str:
     left = bytes_text(CAPACITY_BYTES - full.peak_bytes)
-    if settings.level in ("level1", "level2") and full.at("peak")["gathered"]:
+    gathered = full.at("peak")["gathered"]
+    if settings.level in ("level1", "level2") and gathered:
         return (
-            f"{left} are free. At the peak {bytes_text(full.at('peak')['gathered'])} are gathered weights: which "
-            "level does not keep them?"
+            f"{left} are free. At the peak {bytes_text(gathered)} are gathered weights: which level does not keep them?"
         )
     return f"{left} are free at the fullest moment: would a wider model still fit?"
 
@@ -339,9 +277,8 @@ EXERCISES = (
             "Each stage shards one more thing over the ranks: first the optimizer states, then the gradients, then the "
             "parameters.",
             "Parameters take param_bytes each, divided by the ranks in stage 3 only. Gradients take grad_bytes each, "
-            "divided from stage 2 on. "
-            "Optimizer states take state_bytes each, divided from stage 1 on. Add the three up and multiply by the "
-            "number of parameters.",
+            "divided from stage 2 on. Optimizer states take state_bytes each, divided from stage 1 on. Add the three "
+            "up and multiply by the number of parameters.",
         ),
         _bytes_of_stages,
     ),
@@ -354,11 +291,10 @@ EXERCISES = (
             "Lesson 02: an all_reduce is two collectives, one after the other. What could be done between them?",
             "Scatter the mean gradient, update velocity and weights of your slice, and gather the new slices of "
             "all ranks.",
-            "Yield a reduce_scatter of the gradient with the reduction mean: it gives your slice. The velocity "
-            "becomes decay times itself plus that "
-            "slice. Take your slice of the weights, from rank times length of a slice on, and subtract rate times the "
-            "velocity. Yield an all_gather "
-            "of it, which gives all weights in order. Return them and the velocity.",
+            "Yield a reduce_scatter of the gradient with the reduction mean: it gives your slice. The velocity becomes "
+            "decay times itself plus that slice. Take your slice of the weights, from rank times length of a slice on, "
+            "and subtract rate times the velocity. Yield an all_gather of it, which gives all weights in order. Return "
+            "them and the velocity.",
         ),
         step_parts,
     ),

@@ -7,30 +7,23 @@ is marked: a wrong result tells which addends it lacks, and which chunk it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import shorten
 from .running import ProgramRun, run_programs
-from .verdict import Part
+from .verdict import Part, Wrong, judged
 
 RING = (("values", 2), ("neighbours", 1), ("steps", 1), ("bytes", 1))  # parts and their points
-RANKS = (
-    4,
-    2,
-    3,
-    8,
-)  # four first, because those are the ones the lesson draws; an answer for four ranks only must not pass
+RANKS = (4, 2, 3, 8)  # four first: those are the ones the lesson draws. An answer for four ranks only must not pass
 WIDTH = 6  # elements of a chunk
 BASE = 4  # rank r adds BASE**r: the digits of a sum say whose addends are in it, and how often up to three times
 
 
 def _chunk(rank: int, chunk: int) -> np.ndarray:
-    """What rank `rank` holds of chunk `chunk`: whole numbers, so that sums are exact in any order. Element 0 tells the
-    rank, 0 and 1 the chunk.
-    """
+    """What a rank holds of a chunk: whole numbers, with exact sums. Element 0 tells the rank, 0 and 1 the chunk."""
     mark = float(BASE**rank)
     return np.array([mark, mark * (chunk + 1), *((7 * rank + 3 * chunk + i) % 11 - 5.0 for i in range(WIDTH - 2))])
 
@@ -46,11 +39,8 @@ def _whose(value: np.ndarray, ranks: int) -> str:
     once = [str(r) for r, n in enumerate(counts) if n == 1]
     twice = [str(r) for r, n in enumerate(counts) if n > 1]
     missing = [str(r) for r, n in enumerate(counts) if n == 0]
-    words = [
-        f"{which} with the addends of ranks {', '.join(once)}"
-        if len(once) > 1
-        else f"{which} with the addend of rank {''.join(once) or '-'}"
-    ]
+    addends = f"addends of ranks {', '.join(once)}" if len(once) > 1 else f"addend of rank {''.join(once) or '-'}"
+    words = [f"{which} with the {addends}"]
     words += [f"those of {', '.join(twice)} more than once"] if twice else []
     words += [f"missing: {', '.join(missing)}"] if missing else []
     return "; ".join(words)
@@ -65,109 +55,14 @@ def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
     return array if array.shape == shape else None
 
 
-def _faulty(run: ProgramRun, name: str) -> Part:
-    hint = "A send never waits; a recv waits until its message is there. In each step: first send, then recv."
-    waits = "waits in its call" in run.fault.text
-    return run.fault.part(name, f"Every rank finishes, on {run.ranks} ranks", hint if waits else "")
-
-
-def _scattered(run: ProgramRun, want: Callable[[int], np.ndarray]) -> Part | None:
-    """The failed part of the first rank whose chunk is not the sum, or None."""
-    ranks = run.ranks
-    rule = "rank r returns chunk r, added up over all ranks"
+def _arrays(run: ProgramRun, shape: tuple[int, ...], expected: str) -> Iterator[tuple[int, np.ndarray]]:
+    """(rank, result). Raises Wrong for the first that has another shape."""
     for rank, value in enumerate(run.results):
-        array = _array(value, (WIDTH,))
+        array = _array(value, shape)
         if array is None:
-            return Part(
-                "values",
-                False,
-                f"{shorten(value)} on {ranks} ranks",
-                f"One chunk: {rule}",
-                _no_result(value, run),
-                rank,
-            )
-        if np.array_equal(array, want(rank)):
-            continue
-        found, note = f"on {ranks} ranks: {_whose(array, ranks)}", ""
-        for step in (1, -1):
-            if ranks > 2 and all(
-                _same(_array(v, (WIDTH,)), want((r + step) % ranks)) for r, v in enumerate(run.results)
-            ):
-                note = (
-                    "Every sum is complete, but lies on the wrong rank: rank r has chunk r "
-                    f"{'+' if step > 0 else '-'} 1. "
-                    f"Let each rank begin with the chunk {'before' if step > 0 else 'after'} the one it "
-                    "begins with now."
-                )
-        if np.array_equal(array * ranks, want(rank)):
-            note = "That is the mean. A reduce_scatter adds; nothing is divided unless requested."
-        elif np.array_equal(array, _chunk(rank, rank)):
-            note = (
-                "Nothing was added to the chunk that is returned."
-                if run.messages
-                else "No message was sent: every rank has only its own addend."
-            )
-        return Part(
-            "values",
-            False,
-            found,
-            f"chunk {rank} with the addends of all {ranks} ranks: {rule}",
-            note,
-            rank,
-            _last_op(run, rank),
-        )
-    return None
-
-
-def _gathered(run: ProgramRun, want: Callable[[int], np.ndarray]) -> Part | None:
-    """The failed part of the first rank that does not return all chunks in order, or None."""
-    ranks = run.ranks
-    rule = "every rank returns the chunks of all ranks, chunk r at place r"
-    for rank, value in enumerate(run.results):
-        array = _array(value, (ranks, WIDTH))
-        if array is None:
-            return Part(
-                "values",
-                False,
-                f"{shorten(value)} on {ranks} ranks",
-                f"{ranks} chunks: {rule}",
-                _no_result(value, run),
-                rank,
-            )
-        for place in range(ranks):
-            if np.array_equal(array[place], want(place)):
-                continue
-            holds = next((r for r in range(ranks) if np.array_equal(array[place], want(r))), None)
-            found = f"on {ranks} ranks: at place {place} " + (
-                f"the chunk of rank {holds}" if holds is not None else _nothing(array[place])
-            )
-            note = "No message was sent." if not run.messages else ""
-            if holds is not None and not note:
-                note = (
-                    "All places hold chunks, in another order: which rank's chunk arrives in step s?"
-                    if _permuted(array, want)
-                    else ""
-                )
-            return Part("values", False, found, f"the chunk of rank {place}: {rule}", note, rank, _last_op(run, rank))
-    return None
-
-
-def _permuted(array: np.ndarray, want: Callable[[int], np.ndarray]) -> bool:
-    return sorted(map(tuple, array)) == sorted(tuple(want(r)) for r in range(len(array)))
-
-
-def _nothing(value: np.ndarray) -> str:
-    return "zeros: nothing has arrived there" if not value.any() else f"an array that begins with {value[0]:g}"
-
-
-def _same(a: np.ndarray | None, b: np.ndarray) -> bool:
-    return a is not None and np.array_equal(a, b)
-
-
-def _no_result(value: Any, run: ProgramRun) -> str:
-    if value is None:
-        return "The program ends without a return." if run.messages else "Nothing is returned yet."
-    return ""
+            note = "The program ends without a return." if run.messages else "Nothing is returned yet."
+            raise Wrong(f"{shorten(value)} on {run.ranks} ranks", expected, note if value is None else "", rank)
+        yield rank, array
 
 
 def _last_op(run: ProgramRun, rank: int) -> str:
@@ -176,77 +71,109 @@ def _last_op(run: ProgramRun, rank: int) -> str:
     return f"last message in: {into[-1].op}" if into else "no message in"
 
 
+def _scattered(run: ProgramRun) -> None:
+    """Raises Wrong for the first rank whose chunk is not the sum."""
+    ranks, rule = run.ranks, "rank r returns chunk r, added up over all ranks"
+    sums = [sum(_chunk(r, chunk) for r in range(ranks)) for chunk in range(ranks)]
+    for rank, array in _arrays(run, (WIDTH,), f"One chunk: {rule}"):
+        if not np.array_equal(array, sums[rank]):
+            expected = f"chunk {rank} with the addends of all {ranks} ranks: {rule}"
+            note = _scatter_note(run, rank, array, sums)
+            raise Wrong(f"on {ranks} ranks: {_whose(array, ranks)}", expected, note, rank, _last_op(run, rank))
+
+
+def _scatter_note(run: ProgramRun, rank: int, array: np.ndarray, sums: list[np.ndarray]) -> str:
+    """What a wrong chunk is an answer to."""
+    ranks = run.ranks
+    if np.array_equal(array * ranks, sums[rank]):
+        return "That is the mean. A reduce_scatter adds; nothing is divided unless requested."
+    if np.array_equal(array, _chunk(rank, rank)):
+        if run.messages:
+            return "Nothing was added to the chunk that is returned."
+        return "No message was sent: every rank has only its own addend."
+    arrays = [_array(value, (WIDTH,)) for value in run.results]
+    for step, sign, begin in ((1, "+", "before"), (-1, "-", "after")):
+        others = (a is not None and np.array_equal(a, sums[(r + step) % ranks]) for r, a in enumerate(arrays))
+        if ranks > 2 and all(others):
+            return (
+                f"Every sum is complete, but lies on the wrong rank: rank r has chunk r {sign} 1. Let each rank begin "
+                f"with the chunk {begin} the one it begins with now."
+            )
+    return ""
+
+
+def _gathered(run: ProgramRun) -> None:
+    """Raises Wrong for the first rank that does not return all chunks in order."""
+    ranks, rule = run.ranks, "every rank returns the chunks of all ranks, chunk r at place r"
+    chunks = [_chunk(r, r) for r in range(ranks)]
+    for rank, array in _arrays(run, (ranks, WIDTH), f"{ranks} chunks: {rule}"):
+        for place in range(ranks):
+            if np.array_equal(array[place], chunks[place]):
+                continue
+            found = f"an array that begins with {array[place][0]:g}"
+            if not array[place].any():
+                found = "zeros: nothing has arrived there"
+            holds = next((r for r in range(ranks) if np.array_equal(array[place], chunks[r])), None)
+            note = "" if run.messages else "No message was sent."
+            if holds is not None:
+                found = f"the chunk of rank {holds}"
+                if not note and sorted(map(tuple, array)) == sorted(map(tuple, chunks)):
+                    note = "All places hold chunks, in another order: which rank's chunk arrives in step s?"
+            found, expected = f"on {ranks} ranks: at place {place} {found}", f"the chunk of rank {place}: {rule}"
+            raise Wrong(found, expected, note, rank, _last_op(run, rank))
+
+
 def ring_parts(answer: Any, kind: str) -> Iterator[Part]:
     """The parts of a ring collective, each over all of RANKS; what goes wrong first is shown.
 
     answer  reduce_scatter: answer(rank, ranks, chunks) gets its addends of all chunks and returns chunk `rank` of the
-            sum; all_gather:
-            answer(rank, ranks, chunk) returns all chunks in order. Generators that yield send and recv Requests
+            sum; all_gather: answer(rank, ranks, chunk) returns all chunks in order. Generators that yield send and
+            recv Requests
     """
-    runs: list[ProgramRun] = []
-    for ranks in RANKS:
-        if kind == "reduce_scatter":
-            values: list[Any] = [[_chunk(r, c) for c in range(ranks)] for r in range(ranks)]
-        else:
-            values = [_chunk(r, r) for r in range(ranks)]
-        run = run_programs(answer, ranks, values)
-        if run.fault is not None:
-            yield _faulty(run, "values")
-            return
-        if run.collectives:
-            rank, name, origin = run.collectives[0]
-            what = f'Request("{shorten(name)[1:-1]}", ...)'
-            yield Part(
-                "values",
-                False,
-                what,
-                "Sends and recvs only: the collective is what you build",
-                "",
-                rank,
-                f"{name} at {origin}",
-            )
-            return
-        runs.append(run)
-    judge, sums = (_scattered, _total) if kind == "reduce_scatter" else (_gathered, _of_rank)
-    wrong = next(filter(None, (judge(run, sums(run.ranks)) for run in runs)), None)
-    yield wrong or Part("values", True, f"right on {_numbers(RANKS)} ranks")
-    if not any(run.messages for run in runs):
-        return  # without a message there is nothing to count
-    yield _neighbours(runs)
-    yield _steps(runs)
-    yield _bytes(runs, kind)
+    runs = [_ran(answer, kind, ranks) for ranks in RANKS]
+    yield judged("values", _values, runs, kind)
+    if any(run.messages for run in runs):  # without a message there is nothing to count
+        yield judged("neighbours", _neighbours, runs)
+        yield judged("steps", _steps, runs)
+        yield judged("bytes", _bytes, runs, kind)
 
 
-def _total(ranks: int) -> Callable[[int], np.ndarray]:
-    return lambda chunk: sum(_chunk(r, chunk) for r in range(ranks))
+def _ran(answer: Any, kind: str, ranks: int) -> ProgramRun:
+    """A run with a result. Raises Wrong if it has none, or asks for a collective."""
+    scatters = kind == "reduce_scatter"
+    values = [[_chunk(r, c) for c in range(ranks)] if scatters else _chunk(r, r) for r in range(ranks)]
+    run = run_programs(answer, ranks, values)
+    if run.fault is not None:
+        note = "A send never waits; a recv waits until its message has arrived. In each step: first send, then recv."
+        waits = "waits in its call" in run.fault.text
+        raise run.fault.wrong(f"Every rank finishes, on {ranks} ranks", note if waits else "")
+    for asked in run.asked:
+        if asked.kind not in ("send", "recv"):
+            found, rule = f'Request("{asked.kind}", ...)', "Sends and recvs only: the collective is what you build"
+            raise Wrong(found, rule, "", asked.rank, asked.op)
+    return run
 
 
-def _of_rank(ranks: int) -> Callable[[int], np.ndarray]:
-    return lambda rank: _chunk(rank, rank)
+def _values(runs: list[ProgramRun], kind: str) -> str:
+    for run in runs:
+        (_scattered if kind == "reduce_scatter" else _gathered)(run)
+    return f"right on {_NUMBERS} ranks"
 
 
-def _neighbours(runs: list[ProgramRun]) -> Part:
+def _neighbours(runs: list[ProgramRun]) -> str:
     rule = "In a ring every rank sends to one neighbour, all in the same direction: rank r to r + 1 (or all to r - 1)"
     for run in runs:
         ways = {m: (m.destination - m.source) % run.ranks for m in run.messages}
-        first = ways[run.messages[0]] if run.messages else 1
+        first = next(iter(ways.values()), 1)
         direction = first if first in (1, run.ranks - 1) else 1
-        other = next((m for m, way in ways.items() if way != direction), None)
-        if other is not None:
-            return Part(
-                "neighbours",
-                False,
-                f"on {run.ranks} ranks: {other.source} sends to {other.destination}",
-                rule,
-                "",
-                other.source,
-                other.op,
-            )
-    return Part("neighbours", True, "every message went to the next rank of the ring")
+        for m, way in ways.items():
+            if way != direction:
+                found = f"on {run.ranks} ranks: {m.source} sends to {m.destination}"
+                raise Wrong(found, rule, "", m.source, m.op)
+    return "every message went to the next rank of the ring"
 
 
-def _steps(runs: list[ProgramRun]) -> Part:
-    rule = "n - 1 steps on n ranks"
+def _steps(runs: list[ProgramRun]) -> str:
     for run in runs:
         n, found = run.ranks, run.steps
         if found == n - 1:
@@ -259,19 +186,12 @@ def _steps(runs: list[ProgramRun]) -> Part:
         note = notes.get(found, "")
         if found == n * (n - 1) // 2 and n > 3:
             note = "The ranks wait for each other in turn: let every rank send before it receives."
-        return Part(
-            "steps",
-            False,
-            f"{found} on {n} ranks",
-            f"{n - 1}: {rule}",
-            note,
-            None,
-            max(run.messages, key=lambda m: m.step).op,
-        )
-    return Part("steps", True, f"n - 1 on {_numbers(RANKS)} ranks")
+        last = max(run.messages, key=lambda m: m.step).op
+        raise Wrong(f"{found} on {n} ranks", f"{n - 1}: n - 1 steps on n ranks", note, None, last)
+    return f"n - 1 on {_NUMBERS} ranks"
 
 
-def _bytes(runs: list[ProgramRun], kind: str) -> Part:
+def _bytes(runs: list[ProgramRun], kind: str) -> str:
     what = "what one rank gives" if kind == "reduce_scatter" else "the gathered result"
     rule = f"(n - 1)/n S on n ranks, S = bytes of {what}"
     for run in runs:
@@ -289,11 +209,8 @@ def _bytes(runs: list[ProgramRun], kind: str) -> Part:
             sent = run.sent_by(rank)
             large = max(sent, key=lambda m: m.size_bytes).op if sent else ""
             expected = f"{(n - 1) * size_bytes // n} on {n} ranks: {rule}; here {n - 1}/{n} x {size_bytes}"
-            return Part(
-                "bytes", False, f"{found} bytes sent by rank {rank}", expected, notes.get(found, ""), rank, large
-            )
-    return Part("bytes", True, f"exactly {rule}, on every rank")
+            raise Wrong(f"{found} bytes sent by rank {rank}", expected, notes.get(found, ""), rank, large)
+    return f"exactly {rule}, on every rank"
 
 
-def _numbers(ranks: tuple[int, ...]) -> str:
-    return ", ".join(map(str, sorted(ranks)))
+_NUMBERS = ", ".join(map(str, sorted(RANKS)))

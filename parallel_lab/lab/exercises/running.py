@@ -2,6 +2,7 @@
 learner.
 
     called = attempt(weights, (4, 4, 2))             # called.value, or called.fault with file:line
+    value = ask("n numbers", weights, (4, 4, 2))     # the value, or Wrong with the fault
     run = run_programs(ring, ranks=4, values=...)    # generators that yield Requests, on simulated ranks
     run.results, run.messages, run.steps
 
@@ -13,7 +14,6 @@ loop around a bare `except:`).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -22,17 +22,18 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...base.errors import ParallelLabError, shorten
 from ...base.origin import short_file
+from ...ops.collectives.definitions import MESSAGES
 from ...run.communicator import Request, Start
 from ...run.simulator import simulate
-from .verdict import Part
+from .verdict import Wrong
 
 SECONDS = 5.0  # of one call of a learner's function; right answers take milliseconds
-MOST_MESSAGES = 10_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
+MOST_REQUESTS = 20_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
 AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
 MOST_LINES = 20  # of a loop around an `except:`
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -44,9 +45,7 @@ class TimeUp(BaseException):
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raise TimeUp in what is inside after `seconds`. Deadlines may lie in each other: the one that is over first ends
-    what it surrounds.
-    """
+    """Raise TimeUp inside after `seconds`. Of nested deadlines, the one that is over first ends what it surrounds."""
     in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     with _alarm(seconds) if in_main else _tracing(seconds):
         yield
@@ -58,19 +57,14 @@ def _alarm(seconds: float) -> Iterator[None]:
 
     def ring(signum: int, frame: Any) -> None:
         nonlocal rings
-        inner = frame
-        while (
-            inner is not None and inner.f_code is not fault_of.__code__
-        ):  # the fault of the first ring is being written down
+        inner = frame  # in fault_of, the fault of the first ring is being written down
+        while inner is not None and inner.f_code is not fault_of.__code__:
             inner = inner.f_back
         if not armed or inner is not None:
             return
         rings += 1
-        if (
-            rings > 1
-            # the last was caught, by a bare `except:`: raise it again some lines further on, until that is a line
-            # outside # the try
-        ):
+        # the last one was caught, by a bare `except:`: raise it again some lines on, until that is outside the try
+        if rings > 1:
             left = rings % MOST_LINES
 
             def further(frame: Any, event: str, arg: Any) -> Any:
@@ -139,12 +133,10 @@ class Fault:
     code: str = ""
     rank: int | None = None
 
-    def part(self, name: str, expected: str = "", note: str = "") -> Part:
-        """The failed part that says so."""
+    def wrong(self, expected: str = "", note: str = "") -> Wrong:
+        """What a grader raises for it."""
         line = f"\n{self.place}: {self.code}" if self.code else ""
-        return Part(
-            name, False, f"{self.text}{line}", expected, note, self.rank, f"at {self.place}" if self.place else ""
-        )
+        return Wrong(f"{self.text}{line}", expected, note, self.rank, f"at {self.place}" if self.place else "")
 
 
 def fault_of(error: BaseException, rank: int | None = None, seconds: float = SECONDS) -> Fault:
@@ -156,13 +148,9 @@ def fault_of(error: BaseException, rank: int | None = None, seconds: float = SEC
     code = (own[-1].line or "").strip() if own else ""
     if isinstance(error, TimeUp):
         return Fault(f"stopped: no end after {seconds:g} s", place, code, rank)
-    text = (
-        str(error)
-        if isinstance(error, ParallelLabError)
-        else f"{type(error).__name__}: {error}"
-        if str(error)
-        else type(error).__name__
-    )
+    text = str(error)
+    if not isinstance(error, ParallelLabError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return Fault(text, place, code, rank)
 
 
@@ -188,6 +176,14 @@ def attempt(function: Any, *args: Any, seconds: float = SECONDS) -> Called:
         raise
     except BaseException as error:  # SystemExit of an exit() too: it must not end the kernel
         return Called(fault=fault_of(error, seconds=seconds))
+
+
+def ask(expected: str, function: Any, *args: Any) -> Any:
+    """What a learner's function returns. Raises Wrong if it raises or does not end; expected: what it should give."""
+    called = attempt(function, *args)
+    if called.fault is not None:
+        raise called.fault.wrong(expected)
+    return called.value
 
 
 def read_number(value: Any) -> float | None:
@@ -227,18 +223,28 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A request of a rank: its kind, the bytes that it makes the rank send, and `kind at file:line`."""
+
+    rank: int
+    kind: str
+    size_bytes: int
+    op: str
+
+
+@dataclass(frozen=True)
 class ProgramRun:
     """What rank programs did.
 
-    results      what each rank returned; () with a fault
-    messages     every send, in the order in which they were made
-    collectives  (rank, kind, origin) of every request that was no send or recv
+    results   what each rank returned; () with a fault
+    messages  every send, in the order in which they were made
+    asked     every request, those included
     """
 
     ranks: int
-    results: tuple[Any, ...]
-    messages: tuple[Message, ...]
-    collectives: tuple[tuple[int, str, str], ...]
+    results: tuple[Any, ...] = ()
+    messages: tuple[Message, ...] = ()
+    asked: tuple[Asked, ...] = ()
     fault: Fault | None = None
 
     @property
@@ -246,9 +252,13 @@ class ProgramRun:
         """Length of the longest chain of messages of which each had to wait for the one before: 0 without a message."""
         return max((m.step for m in self.messages), default=0)
 
+    def asked_by(self, rank: int) -> tuple[Asked, ...]:
+        """A rank's requests in order."""
+        return tuple(a for a in self.asked if a.rank == rank)
+
     def sent_bytes(self, rank: int) -> int:
         """Bytes that a rank sent."""
-        return sum(m.size_bytes for m in self.messages if m.source == rank)
+        return sum(a.size_bytes for a in self.asked_by(rank))
 
     def sent_by(self, rank: int) -> tuple[Message, ...]:
         """A rank's sends in order."""
@@ -260,20 +270,17 @@ class _Log:
 
     def __init__(self, ranks: int) -> None:
         self.messages: list[Message] = []
-        self.collectives: list[tuple[int, str, str]] = []
+        self.asked: list[Asked] = []
         self.clock = [0] * ranks  # per rank, the step of the last message that it sent or received
         self.on_the_way: dict[tuple[int, ...], deque[int]] = {}
 
-    def asked(self, rank: int, request: Any, origin: str) -> None:
-        if isinstance(request, Start):
-            request = request.request
-        if not isinstance(request, Request) or request.kind == "recv":
-            return
-        if len(self.messages) + len(self.collectives) >= MOST_MESSAGES:
-            raise RuntimeError(f"still communicating after {MOST_MESSAGES} messages, at {origin}")
-        if request.kind != "send":
-            self.collectives.append((rank, str(request.kind), origin))
-        elif request.value is not None and isinstance(request.group, tuple) and len(request.group) == 2:
+    def ask(self, rank: int, request: Request, origin: str) -> None:
+        if len(self.asked) >= MOST_REQUESTS:
+            raise RuntimeError(f"still communicating after {MOST_REQUESTS} requests, at {origin}")
+        op = f"{request.kind} at {origin}" if origin else str(request.kind)
+        self.asked.append(Asked(rank, str(request.kind), _must_send(request), op))
+        is_send = request.kind == "send" and request.value is not None
+        if is_send and isinstance(request.group, tuple) and len(request.group) == 2:
             self.clock[rank] += 1
             self.on_the_way.setdefault(request.group, deque()).append(self.clock[rank])
             self.messages.append(Message(rank, request.group[1], request.value.nbytes, self.clock[rank], origin))
@@ -281,6 +288,14 @@ class _Log:
     def answered(self, rank: int, request: Any) -> None:
         if isinstance(request, Request) and request.kind == "recv" and self.on_the_way.get(request.group):
             self.clock[rank] = max(self.clock[rank], self.on_the_way[request.group].popleft())
+
+
+def _must_send(request: Request) -> int:
+    try:
+        size_bytes = 0 if request.value is None else request.value.nbytes
+        return MESSAGES[request.kind].payload_bytes(size_bytes, len(request.group))
+    except Exception:  # the simulator says what is wrong with the request
+        return 0
 
 
 class _Raised(BaseException):
@@ -308,15 +323,17 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> G
             return program  # without a yield it is a function: a rank that sends nothing
         while True:
             try:
-                request = program.send(reply)
+                asked = program.send(reply)
             except StopIteration as end:
                 return end.value
-            origin = _line_of(program)
-            if isinstance(request, Request) and not request.origin:
-                request = dataclasses.replace(request, origin=origin)
-            log.asked(rank, request, origin)
-            reply = yield request
-            log.answered(rank, request)
+            request = asked.request if isinstance(asked, Start) else asked
+            if isinstance(request, Request):
+                origin = _line_of(program)
+                log.ask(rank, request, origin)
+                request = replace(request, origin=request.origin or origin)  # the learner's line, and not the next one
+                asked = Start(request) if isinstance(asked, Start) else request
+            reply = yield asked
+            log.answered(rank, asked)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -333,7 +350,7 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
     `fault` of the run.
     """
     if not callable(program):
-        return ProgramRun(ranks, (), (), (), Fault(f"{shorten(program)} is not a function"))
+        return ProgramRun(ranks, fault=Fault(f"{shorten(program)} is not a function"))
     log, fault, results = _Log(ranks), None, ()
     try:
         with deadline(seconds):
@@ -344,4 +361,4 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
         fault = raised.fault
     except (ParallelLabError, TimeUp) as error:  # of the simulator: a deadlock, requests that do not fit
         fault = Fault(fault_of(error, seconds=seconds).text)
-    return ProgramRun(ranks, results, tuple(log.messages), tuple(log.collectives), fault)
+    return ProgramRun(ranks, results, tuple(log.messages), tuple(log.asked), fault)

@@ -4,7 +4,9 @@ notebook as HTML.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ...base.errors import escape
 
@@ -48,6 +50,24 @@ class Part:
         return ", ".join(filter(None, ("" if self.rank is None else f"rank {self.rank}", self.op)))
 
 
+class Wrong(Exception):
+    """Raised by a grader where it finds what is wrong; the arguments are those of the failed `Part`."""
+
+    def __init__(self, found: str, expected: str = "", note: str = "", rank: int | None = None, op: str = "") -> None:
+        super().__init__(found, expected, note, rank, op)
+
+    def part(self, name: str) -> Part:
+        return Part(name, False, *self.args)
+
+
+def judged(name: str, judge: Callable[..., str], *given: Any) -> Part:
+    """The part `name`: passed, with what `judge(*given)` returns as found; failed if that raises Wrong."""
+    try:
+        return Part(name, True, judge(*given))
+    except Wrong as wrong:
+        return wrong.part(name)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on an answer: true when every part passed.
@@ -86,9 +106,7 @@ class Verdict:
         return next((part for part in self.parts if not part.passed), None)
 
     def assert_passed(self) -> None:
-        """Raise AssertionError with the verdict as its text unless every part passed: the form that automatic graders
-        such as nbgrader need.
-        """
+        """Raise AssertionError with the verdict as its text unless every part passed: what nbgrader needs."""
         if not self.passed:
             error = AssertionError(str(self))
             # a notebook shows one line of it, and none of this file: check(...) itself shows the parts
