@@ -20,7 +20,7 @@ from ..nn.optim.weight_groups import check_grouping
 from ..nn.tensor.tensor import Parameter
 from ..nn.wrap import GradAccumulation
 from ..ops.machine.primitive import Primitive
-from .ir import Draft, Graph, Training
+from .ir import Draft, Graph, Training, without_collector
 from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_cuts
 from .passes.strategies import check_device_num
@@ -138,6 +138,7 @@ class Compiled:
         return self.steps[0][1].graph
 
 
+@without_collector
 def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled:
     """As `compile_network`, with everything that running the plan on the learner's own objects needs.
 

@@ -19,7 +19,7 @@ from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import TensorLayout, slice_text
 from .instr_text import global_shapes, message_shapes, tensor_text
-from .ir import Instr, Value, attr_pairs
+from .ir import Instr, Value, attr_pairs, without_collector
 from .kinds import KINDS, class_name
 
 
@@ -33,6 +33,7 @@ def _origin(instr_origin) -> dict[str, Any]:
     }
 
 
+@without_collector
 def rank_view(plan, rank: int) -> dict[str, Any]:
     """The plan as `rank` sees it.
 
