@@ -6,6 +6,9 @@
         book.run_all()
         assert not book.errors() and not watch.outside and not watch.broken
 
+Tests take a notebook from the fixture `opened`: one server and one page serve all tests of a file, `NOTEBOOKS` of the
+file names those of ours that it opens, and `PLAB_SHOTS=folder` keeps a screenshot of each test.
+
 The server listens on 127.0.0.1 with settings and workspaces of its own in a temporary folder, shows no news and asks
 nothing of the network. Outputs are read from the notebook's model: the page holds only those that are on screen.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -29,10 +33,12 @@ from typing import Any
 
 import nbformat
 import psutil
+import pytest
 
 from tests import conftest as everywhere
 from tests.browser.lab_page import CHROMIUM, FLAGS, sync_api
 
+MARKS = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60  # until something that must happen counts as missing; the machine may be busy
 CURRENT = "window.jupyterapp.shell.currentWidget"
@@ -236,3 +242,46 @@ def shared_files() -> set[str]:
     return {
         name for name in everywhere.shared_names() if "chromium" not in name.lower() and not everywhere._of_others(name)
     }
+
+
+# ---- the fixtures of the tests ----
+
+
+@pytest.fixture(scope="module")
+def world(request, tmp_path_factory) -> Iterator[tuple[Any, str, Path]]:
+    """(page, address of the server, folder of its notebooks)."""
+    root = tmp_path_factory.mktemp("notebooks")
+    for name in getattr(request.module, "NOTEBOOKS", ()):
+        shutil.copy(REPOSITORY / "notebooks" / name, root)
+    with jupyterlab(root) as url, chromium_page(1280, 1000) as page:
+        yield page, url, root
+
+
+@pytest.fixture
+def opened(world, request) -> Iterator[Callable[..., Notebook]]:
+    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
+    kernel and its shared memory are gone.
+    """
+    page, url, root = world
+    watch, books, names = Watch(page, url), [], shared_files()
+
+    def book(name: str, *sources: str) -> Notebook:
+        if sources:
+            written(root / name, *sources)
+        books.append(Notebook(page, url, name))
+        return books[-1]
+
+    yield book
+    shot(page, request.node.name)
+    if books:
+        page.evaluate(f"() => {CURRENT}.context.sessionContext.shutdown()")
+    assert not watch.outside, f"asked of the network: {watch.outside}"
+    assert not watch.broken, f"raised in the page: {watch.broken}"
+    assert until(lambda: shared_files() <= names), shared_files() - names
+
+
+def shot(page: Any, name: str) -> None:
+    """Keep a screenshot in the folder `PLAB_SHOTS`, if there is one."""
+    if folder := os.environ.get("PLAB_SHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(folder) / f"{re.sub(r'[^a-z0-9-]+', '_', name)}.png")

@@ -1,8 +1,8 @@
 """A lab's page in a real browser: `page_of` for pages of their own, `live` for the page of a kernel.
 
 The live page talks to a real model in this process, through a stand-in of anywidget's `model`: what the page sends are
-the widget's own commands. Import the fixtures and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live,
-page_of`. `boxes` says where elements are.
+the widget's own commands. `recorded` is the page of a kernel that only records what it is asked. Import the fixtures
+and `MARKS`: `from tests.browser.lab_page import MARKS, browser, live, page_of`. `boxes` says where elements are.
 """
 
 from __future__ import annotations
@@ -150,3 +150,44 @@ def live(page_of):
     yield opened
     for widget in widgets:
         widget.close()
+
+
+RECORDING = """<!doctype html><meta charset="utf-8"><style>%s</style><div id="lab"></div><script type="module">
+%s
+const heard = {}, values = %s;
+window.sent = [];
+window.tell = (name, ...given) => (heard[name] ?? []).forEach((f) => f(...given));
+window.put = (name, value) => { values[name] = value; tell(`change:${name}`); };
+const on = (n, f) => (heard[n] ??= []).push(f), off = (n, f) => { heard[n] = heard[n].filter((g) => g !== f); };
+const model = { get: (n) => values[n], send: (m) => sent.push(m), on, off };
+window.leave = render({ model, el: document.getElementById("lab") });
+window.left = () => Object.values(heard).flat().length;
+</script>"""
+
+
+def traits(lab) -> dict:
+    """What the kernel of a lab has told the page."""
+    shot, often = lab.snapshot(), lab.progress()
+    return {"snapshot": {k: v for k, v in shot.items() if k not in often}, "progress": often, "last_error": None}
+
+
+@pytest.fixture
+def recorded(browser, tmp_path):
+    """recorded(lab) -> the page of a kernel that keeps in `sent` what it is asked; `put` and `tell` speak for it."""
+    pages, broken = [], []
+
+    def opened(lab):
+        file = tmp_path / "recorded.html"
+        script, style = lab.front_end()
+        file.write_text(RECORDING % (style, script, json.dumps(traits(lab))), encoding="utf-8")
+        page = browser.new_page(viewport={"width": 1000, "height": 900})
+        pages.append(page)
+        page.on("pageerror", lambda e: broken.append(str(e)))
+        page.goto(file.as_uri())
+        page.wait_for_selector('[role="region"][data-painted]')
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert not broken

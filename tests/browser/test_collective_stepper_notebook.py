@@ -1,23 +1,17 @@
 """The Collective Stepper in a real JupyterLab, with a kernel behind it; and the same algorithm on real ranks in a
 %%ranks cell.
-
-`PLAB_SHOTS=folder` keeps a screenshot of each test.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-
 from parallel_lab.lab.collectives.model import CollectiveStepper
-from tests.browser.jupyterlab import CHROMIUM, Notebook, Watch, chromium_page, jupyterlab, until, written
+from tests.browser.jupyterlab import MARKS, opened, shot, sync_api, until, world
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["opened", "world"]  # the fixtures
+
 expect = sync_api.expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+pytestmark = MARKS
 PATIENCE_MS = 60_000
 STEPPER = """from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.widgets import CollectiveStepperWidget
@@ -39,34 +33,6 @@ total = run_algorithm(None, "all_reduce", "ring", np.arange(6.0) + get_rank())
 print(total.tolist())"""
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """(page, address of the server, folder of its notebooks)."""
-    root = tmp_path_factory.mktemp("notebooks")
-    with jupyterlab(root) as url, chromium_page(1280, 1000) as page:
-        yield page, url, root
-
-
-@pytest.fixture
-def opened(world):
-    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
-    kernel is gone.
-    """
-    page, url, root = world
-    watch, books = Watch(page, url), []
-
-    def book(name: str, *sources: str) -> Notebook:
-        written(root / name, *sources)
-        books.append(Notebook(page, url, name))
-        return books[-1]
-
-    yield book
-    if books:
-        page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
-    assert not watch.outside, f"asked of the network: {watch.outside}"
-    assert not watch.broken, f"raised in the page: {watch.broken}"
-
-
 def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     page = world[0]
     book = opened(
@@ -82,8 +48,7 @@ def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     expect(root_node).to_have_attribute("data-at", "4", timeout=PATIENCE_MS)
     expect(page.locator(".pl-ghost")).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.locator(".pl-stepper [role=status]")).to_have_text(CollectiveStepper().snapshot()["frames"][4]["text"])
-    if os.environ.get("PLAB_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["PLAB_SHOTS"]) / "stepper_in_jupyterlab.png"))
+    shot(page, "stepper_in_jupyterlab")
     page.get_by_role("radio", name="8 ranks").click()
     expect(page.locator(".pl-rank-card")).to_have_count(8, timeout=PATIENCE_MS)
     page.locator(".pl-compare input[value=tree]").check()

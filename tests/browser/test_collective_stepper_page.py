@@ -4,15 +4,13 @@ cut off.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from parallel_lab.lab.collectives.algorithms.algorithm import custom_algorithm
 from parallel_lab.lab.collectives.model import CollectiveStepper
-from tests.browser.lab_page import MARKS, browser, page_of, sync_api, tabs
+from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs, traits
 
-__all__ = ["browser", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
 
 expect = sync_api.expect
 
@@ -213,70 +211,14 @@ def test_nothing_is_cut_off(show, case, width):
     assert cut == []
 
 
-def test_dark_mode_is_dark_and_light_mode_light(show):
-    grounds = {}
-    for scheme in ("light", "dark"):
-        page = show(CollectiveStepper(), scheme=scheme)
-        colours = page.evaluate(
-            "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-stepper')))"
-        )
-        grounds[scheme] = [sum(int(n) for n in c[c.index("(") + 1 : -1].split(",")[:3]) for c in colours]
-    assert grounds["light"][0] > 700 and grounds["light"][1] < 150
-    assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
-
-
-def test_focus_is_visible(show):
-    page = show(CollectiveStepper())
-    page.get_by_role("button", name="one round on").focus()
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Tab")
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-
-
-def test_without_scripts_the_words_are_there(show):
-    page = show(CollectiveStepper(), java_script_enabled=False)
-    assert "COUNTED, AND BY FORMULA" in page.locator("#words pre").inner_text()
-
-
-# ---- the same script as a widget: a model that only records stands in for the kernel ----
-
-LIVE = """<!doctype html><meta charset="utf-8"><style>%s</style><div id="lab"></div><script type="module">
-%s
-const heard = {}, values = %s;
-window.sent = [];
-window.tell = (name, ...given) => (heard[name] ?? []).forEach((f) => f(...given));
-window.put = (name, value) => { values[name] = value; tell(`change:${name}`); };
-const on = (n, f) => (heard[n] ??= []).push(f), off = (n, f) => { heard[n] = heard[n].filter((g) => g !== f); };
-const model = { get: (n) => values[n], send: (m) => sent.push(m), on, off };
-window.leave = render({ model, el: document.getElementById("lab") });
-window.left = () => Object.values(heard).flat().length;
-</script>"""
-PLACE = ("at", "follow", "counters", "status")
-
-
-def traits(stepper):
-    shot = stepper.snapshot()
-    return {
-        "snapshot": {k: v for k, v in shot.items() if k not in PLACE},
-        "progress": {k: shot[k] for k in PLACE},
-        "last_error": None,
-    }
+# ---- the page of a kernel that only records ----
 
 
 @pytest.fixture
-def live(browser, tmp_path):
+def live(recorded):
     """A live view and its model: (page, stepper)."""
     stepper = CollectiveStepper("all_reduce", "ring", 4)
-    file = tmp_path / "live.html"
-    file.write_text(LIVE % (*reversed(CollectiveStepper.front_end()), json.dumps(traits(stepper))), encoding="utf-8")
-    page = browser.new_page(viewport={"width": 1000, "height": 900})
-    broken = []
-    page.on("pageerror", lambda e: broken.append(str(e)))
-    page.goto(file.as_uri())
-    page.wait_for_selector(".pl-rank-card")
-    yield page, stepper
-    page.close()
-    assert not broken
+    return recorded(stepper), stepper
 
 
 def asked(page):
@@ -350,10 +292,3 @@ def test_another_story_replaces_the_first(live):
     page.evaluate("([t]) => { put('progress', t.progress); put('snapshot', t.snapshot); }", [traits(stepper)])
     expect(page.locator(".pl-rank-card")).to_have_count(8)
     expect(page.locator(".pl-title")).to_have_text("all_reduce by ring, 8 ranks")
-
-
-def test_leaving_leaves_no_listener(live):
-    page, _ = live
-    page.get_by_role("button", name="one round on").click()
-    page.evaluate("leave()")
-    assert page.evaluate("left()") == 0

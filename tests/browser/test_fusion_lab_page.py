@@ -10,7 +10,6 @@ import pytest
 
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.widgets import FusionLabWidget
-from tests.browser import lab_page
 from tests.browser.lab_page import MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
@@ -141,22 +140,6 @@ def test_a_click_between_gradients_cuts_there(live):
     page.locator('[data-add="7"] .pl-fu-reach').click()
     expect(page.locator(".pl-fu-cut")).to_have_count(1)
     assert lab.cuts == (7,)
-
-
-def test_a_kernel_that_is_gone_is_told_at_the_first_click(live, monkeypatch):
-    """JupyterLab leaves the page as it was, and sending raises."""
-    monkeypatch.setattr(
-        lab_page,
-        "LIVE",
-        lab_page.LIVE.replace(
-            "send: async (message) => {{", "send: (message) => {{ throw new Error('Cannot send');", 1
-        ),
-    )
-    monkeypatch.setattr(lab_page, "LIVE", lab_page.LIVE.replace("await window.python", "window.python", 1))
-    page, _ = live(FusionLabWidget(FusionLab("golf")))
-    page.get_by_role("radio", name="size").click()
-    expect(page.locator(".pl-notice")).to_contain_text("the kernel was restarted or has ended. Run the cell again.")
-    expect(page.get_by_role("radio", name="size")).to_have_attribute("aria-checked", "false")
 
 
 def test_modes_settings_and_refusals(live):

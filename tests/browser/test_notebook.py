@@ -1,38 +1,31 @@
 """The first notebook and the Strategy Lab as a learner meets them: a real JupyterLab, a real Chromium, real worker
 processes.
 
-One server and one page serve all tests of this file; each test opens a notebook with a kernel of its own. Deadlines are
-generous, and no speed is asserted.
-`PLAB_SHOTS=folder` keeps a screenshot of the lab after each test.
+Each test opens a notebook with a kernel of its own. Deadlines are generous, and no speed is asserted.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
-
 import pytest
 
 from tests.browser.jupyterlab import (
-    CHROMIUM,
-    REPOSITORY,
+    MARKS,
     Notebook,
-    Watch,
-    chromium_page,
     descendants,
-    jupyterlab,
     living,
+    opened,
     shared_files,
+    sync_api,
     until,
-    written,
+    world,
 )
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["opened", "world"]  # the fixtures
+
 expect = sync_api.expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
-NOTEBOOK = "01_quickstart.ipynb"
+pytestmark = MARKS
+NOTEBOOKS = ("01_quickstart.ipynb",)
 PATIENCE_MS = 60_000
 LAB = """from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import StrategyLabWidget
@@ -40,39 +33,6 @@ lab = StrategyLab(net="quickstart", devices={devices}, data="seed", steps={steps
 panel = StrategyLabWidget(lab)
 panel"""
 PIDS = "import os\nfrom parallel_lab.processes.shm import get_pool\nprint(os.getpid(), *get_pool({devices}).pids)"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """(page, address of the server, folder of its notebooks)."""
-    root = tmp_path_factory.mktemp("notebooks")
-    shutil.copy(REPOSITORY / "notebooks" / NOTEBOOK, root)
-    with jupyterlab(root) as url, chromium_page(1280, 1000) as page:
-        yield page, url, root
-
-
-@pytest.fixture
-def opened(world, request):
-    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
-    kernel is gone.
-    """
-    page, url, root = world
-    watch, books = Watch(page, url), []
-
-    def book(name: str, *sources: str) -> Notebook:
-        if sources:
-            written(root / name, *sources)
-        books.append(Notebook(page, url, name))
-        return books[-1]
-
-    yield book
-    if shots := os.environ.get("PLAB_SHOTS"):
-        Path(shots).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(shots) / f"{request.node.name}.png")
-    if books:
-        page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
-    assert not watch.outside, f"asked of the network: {watch.outside}"
-    assert not watch.broken, f"raised in the page: {watch.broken}"
 
 
 class Lab:
@@ -124,7 +84,7 @@ class Lab:
 
 @pytest.mark.exhaustive
 def test_the_notebook_runs_from_top_to_bottom_and_shows_what_it_promises(opened):
-    book = opened(NOTEBOOK)
+    book = opened(*NOTEBOOKS)
     book.run_all()
     assert book.errors() == []
     cells = book.cells()

@@ -1,7 +1,5 @@
 """Cells that run on ranks, as a learner meets them: the lesson on MindSpore scripts and `%%ranks`, in a real JupyterLab
 and a real Chromium.
-
-`PLAB_SHOTS=folder` keeps screenshots.
 """
 
 from __future__ import annotations
@@ -9,30 +7,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.browser.jupyterlab import (
-    CHROMIUM,
-    REPOSITORY,
+    MARKS,
     Notebook,
-    Watch,
-    chromium_page,
-    jupyterlab,
     living,
-    shared_files,
+    opened,
+    shot,
     until,
-    written,
+    world,
 )
 
-sync_api = pytest.importorskip("playwright.sync_api")
+__all__ = ["opened", "world"]  # the fixtures
 
-pytestmark = [pytest.mark.browser, pytest.mark.exhaustive, pytest.mark.skipif(not CHROMIUM, reason="no chromium")]
+pytestmark = [*MARKS, pytest.mark.exhaustive]
 LESSON = "10_mindspore_scripts.ipynb"
+NOTEBOOKS = (LESSON,)
 LESSON_S = 180  # for all of the lesson, on a busy machine
 ENDS_S = 5.0  # promised: within a second; the machine may be busy
 ENDLESS = """%%ranks -n 3
@@ -49,44 +43,6 @@ WAITS = {
     "in their own code": "while True:\n    time.sleep(0.01)",
     "one is late": "if get_rank() == 0:\n    time.sleep(600)\nbarrier()",
 }
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """(page, address of the server, folder of its notebooks)."""
-    root = tmp_path_factory.mktemp("notebooks")
-    shutil.copy(REPOSITORY / "notebooks" / LESSON, root)
-    with jupyterlab(root) as url, chromium_page(1280, 1000) as page:
-        yield page, url, root
-
-
-@pytest.fixture
-def opened(world, request):
-    """opened(name, *sources) -> Notebook; at the end no request went outside, nothing was raised in the page, and the
-    kernel is gone.
-    """
-    page, url, root = world
-    watch, books, names = Watch(page, url), [], shared_files()
-
-    def book(name: str, *sources: str) -> Notebook:
-        if sources:
-            written(root / name, *sources)
-        books.append(Notebook(page, url, name))
-        return books[-1]
-
-    yield book
-    shot(page, request.node.name)
-    if books:
-        page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
-    assert not watch.outside, f"asked of the network: {watch.outside}"
-    assert not watch.broken, f"raised in the page: {watch.broken}"
-    assert until(lambda: shared_files() <= names), shared_files() - names
-
-
-def shot(page, name: str) -> None:
-    if folder := os.environ.get("PLAB_SHOTS"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{re.sub(r'[^a-z0-9-]+', '_', name)}.png")
 
 
 # ---- the lesson ----

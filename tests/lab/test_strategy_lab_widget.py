@@ -1,5 +1,5 @@
-"""The Strategy Lab's widget without a browser: commands reach the model, refusals are shown, progress is thinned out,
-nothing is left behind.
+"""The Strategy Lab's widget without a browser, beside what test_lab_widgets.py asks of every lab: a refused strategy
+stays beside its operator, and progress is thinned out.
 """
 
 from __future__ import annotations
@@ -36,31 +36,6 @@ def tell(widget, command, *arguments, number=1):
     widget._handle_custom_msg({"command": command, "arguments": list(arguments), "number": number}, [])
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [
-        ("set_net", ("dense3",)),
-        ("set_devices", (4,)),
-        ("set_data", ("digits",)),
-        ("set_strategy", ("matmul", "((4, 2), (2, 1))")),
-        ("set_strategy", ("matmul", None)),
-        ("select_tensor", ("w2",)),
-        ("select_phase", ("backward",)),
-        ("select_rank", (2,)),
-        ("run", ()),
-        ("pause", ()),
-        ("resume", ()),
-        ("stop", ()),
-        ("reset", ()),
-    ],
-)
-def test_a_control_is_one_command_of_the_model(widget, lab, command, arguments):
-    tell(widget, command, *arguments)
-    assert lab.calls == [(command, *arguments)]
-    assert widget.last_error is None
-    assert widget.sent[-1][0] == {"kind": "answered", "number": 1, "refused": False}
-
-
 def test_a_new_strategy_changes_the_snapshot_before_the_answer(widget):
     before = widget.snapshot
     tell(widget, "set_strategy", "matmul", "((8, 1), (1, 1))")
@@ -77,44 +52,6 @@ def test_a_refused_strategy_is_no_error_of_the_command_and_leaves_the_picture(wi
     assert operator["typed"] == "((2, 4), (2, 1))" and "equally" in operator["error"]
     assert operator["strategy"] == "((2, 4), (4, 1))"
     assert widget.snapshot["cards"] == before
-
-
-def test_an_error_of_the_model_is_shown_and_cleared_by_the_next_success(widget):
-    tell(widget, "select_rank", 8)
-    assert widget.last_error == "rank 8 does not exist. Ranks run from 0 to 7."
-    tell(widget, "select_rank", 7)
-    assert widget.last_error is None
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "told"),
-    [
-        ("snapshot", (), "unknown command"),
-        ("__class__", (), "unknown command"),
-        (None, (), "unknown command"),
-        ("select_rank", ("5",), "Expected int"),
-        ("select_rank", (True,), "Expected int"),
-        ("set_devices", (), "Expected int"),
-        ("set_strategy", ("matmul", 3), "Expected str, str or None"),
-        ("run", (1,), "Expected no arguments"),
-    ],
-)
-def test_what_the_page_may_not_ask_never_reaches_the_model(widget, lab, command, arguments, told):
-    tell(widget, command, *arguments)
-    assert lab.calls == []
-    assert told in widget.last_error
-
-
-def test_a_defect_of_the_model_is_shown_and_raised(widget, lab):
-    lab.select_phase = lambda phase: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        widget.command("select_phase", "backward")
-    assert "ZeroDivisionError" in widget.last_error
-
-
-def test_a_method_call_on_the_model_shows_without_any_control(widget, lab):
-    lab.select_tensor("w")
-    assert widget.snapshot["tensor"] == "w"
 
 
 def losses(sent) -> dict[str, np.ndarray]:
@@ -197,7 +134,8 @@ def test_reports_from_many_threads_end_with_the_newest_state(widget, lab):
         thread.join(10)
         assert not thread.is_alive()
     assert widget.last_error is None
-    assert (widget.snapshot["rank"], widget.snapshot["tensor"]) == (lab.rank, lab.tensor)
+    now = lab.snapshot()
+    assert (widget.snapshot["rank"], widget.snapshot["tensor"]) == (now["rank"], now["tensor"])
 
 
 def test_close_leaves_no_widget_no_thread_and_no_subscription(lab):
@@ -208,22 +146,8 @@ def test_close_leaves_no_widget_no_thread_and_no_subscription(lab):
     lab.step()
     view.close()
     view.close()
-    assert lab.listeners == []
+    assert lab._listeners == []
     assert set(ipywidgets.widget._instances) == widgets
     for thread in set(threading.enumerate()) - threads:
         thread.join(5)
         assert not thread.is_alive()
-
-
-def test_two_views_show_one_lab(widget, lab):
-    other = StrategyLabWidget(lab)
-    try:
-        tell(widget, "select_rank", 3)
-        assert other.snapshot["rank"] == 3
-    finally:
-        other.close()
-
-
-def test_the_page_in_a_frame_is_one_escaped_attribute(widget):
-    text = widget._repr_html_()
-    assert text.count("<") == 2 and 'srcdoc="&lt;!doctype html' in text

@@ -1,0 +1,97 @@
+"""What the page of every lab must do in a real browser: names, focus, both themes, words without scripts, and a kernel
+that goes away.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.model import MemoryLab
+from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs
+from tests.lab.fake_lab import FakeLab
+
+__all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
+
+expect = sync_api.expect
+
+pytestmark = MARKS
+
+
+def trained() -> FakeLab:
+    lab = FakeLab()
+    lab.run()
+    lab.step(37)
+    return lab
+
+
+# per lab: a model, a control that needs a kernel, one that does not, and words of its text
+LABS = {
+    "strategy": (trained, ".pl-card", ".pl-card[tabindex='0']", "rank  coordinates"),
+    "fusion": (lambda: FusionLab("golf"), "[data-value=size]", ".pl-fu-source", "b and B one gradient each"),
+    "memory": (lambda: MemoryLab("stack", 4), "[data-value=level3]", ".pl-mm-bar[tabindex='0']", "Every level"),
+    "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[aria-label='one round on']", "COUNTED, AND BY FORMULA"),
+}
+pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]
+
+
+def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page = page_of(LABS[name][0]().to_html(), scheme=scheme)
+        colours = page.evaluate(
+            "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-lab')))"
+        )
+        grounds[scheme] = [sum(int(n) for n in c[c.index("(") + 1 : -1].split(",")[:3]) for c in colours]
+    assert grounds["light"][0] > 700 and grounds["light"][1] < 150
+    assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
+
+
+def test_focus_is_visible(page_of, name):
+    """As an outline, or as the stroke of the ground that it is drawn on."""
+    make, _, control, _ = LABS[name]
+    node = page_of(make().to_html()).locator(control).first
+    drawn = "const [css, ground] = [e, e.querySelector('rect') ?? e].map((n) => getComputedStyle(n));"
+    look = f"(e) => {{ {drawn} return e.nodeName === 'g' ? ground.stroke : css.outlineStyle; }}"
+    before = node.evaluate(look)
+    node.focus()
+    node.press("Shift+Tab")
+    node.page.keyboard.press("Tab")
+    assert node.evaluate("e => e === document.activeElement")
+    assert (before, node.evaluate(look) != "none") == ("none", True)
+
+
+def test_every_control_and_picture_has_a_name(page_of, name):
+    page = page_of(LABS[name][0]().to_html())
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll(
+            '.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
+          .filter(e => !e.closest('[aria-hidden=true]')
+            && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
+          .map(e => e.outerHTML.slice(0, 90))"""
+    )
+    assert nameless == []
+
+
+def test_without_scripts_the_words_are_there(page_of, name):
+    make, *_, words = LABS[name]
+    assert words in page_of(make().to_html(), java_script_enabled=False).locator("#words pre").inner_text()
+
+
+def test_a_kernel_that_is_gone_is_told_at_the_first_click(recorded, name):
+    """JupyterLab leaves the page as it was, and sending raises."""
+    make, control, *_ = LABS[name]
+    page = recorded(make())
+    page.evaluate("void (sent.push = () => { throw new Error('Cannot send'); })")
+    page.locator(control).first.click()
+    expect(page.get_by_role("alert")).to_contain_text("the kernel was restarted or has ended. Run the cell again.")
+    expect(page.locator(control).first).to_have_attribute("aria-checked", "false")
+
+
+def test_leaving_leaves_no_listener(recorded, name):
+    page = recorded(LABS[name][0]())
+    page.locator(LABS[name][1]).first.click()
+    assert page.evaluate("sent.filter((m) => m.command).length") == 1 and page.evaluate("left()") > 0
+    page.evaluate("leave()")
+    assert page.evaluate("left()") == 0

@@ -1,0 +1,308 @@
+"""The widgets of all labs without a browser: commands reach the model, refusals are shown and change nothing, and
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from parallel_lab.lab import widgets
+from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.shared.lab_view import widget_of
+from parallel_lab.lab.strategy.model import StrategyLab
+from tests import conftest as everywhere
+
+from .fake_lab import FakeLab
+
+LABS = {
+    "strategy": FakeLab,
+    "fusion": lambda: FusionLab("golf"),
+    "memory": lambda: MemoryLab("stack", 4),
+    "stepper": lambda: CollectiveStepper("all_reduce", "ring", 4),
+}
+# (commands in turn, what the whole snapshot then says)
+CONTROLS = {
+    "strategy": [
+        ([("set_net", "dense")], lambda s: s["net"]["value"] == "dense"),
+        ([("set_devices", 4)], lambda s: s["devices"]["value"] == 4 and len(s["cards"]) == 4),
+        ([("set_data", "digits")], lambda s: s["data"]["value"] == "digits"),
+        ([("set_preset", "data parallel")], lambda s: s["preset"]["value"] == "data parallel"),
+        (
+            [("set_strategy", "matmul", "((4, 2), (2, 1))")],
+            lambda s: s["operators"][0]["strategy"] == "((4, 2), (2, 1))",
+        ),
+        ([("set_strategy", "matmul", None)], lambda s: s["operators"][0]["source"] == "default"),
+        ([("select_tensor", "w2")], lambda s: s["tensor"] == "w2"),
+        ([("select_phase", "backward")], lambda s: s["phase"] == "backward"),
+        ([("select_rank", 2)], lambda s: s["rank"] == 2),
+        ([("run",)], lambda s: s["run"]["state"] == "running"),
+        ([("run",), ("pause",)], lambda s: s["run"]["state"] == "paused"),
+        ([("run",), ("pause",), ("resume",)], lambda s: s["run"]["state"] == "running"),
+        ([("run",), ("stop",)], lambda s: s["run"]["state"] == "done"),
+        ([("run",), ("reset",)], lambda s: s["run"]["state"] == "idle"),
+    ],
+    "fusion": [
+        ([("set_subject", "dense")], lambda s: s["subject"]["value"] == "dense"),
+        ([("set_devices", 8)], lambda s: s["devices"]["value"] == 8),
+        ([("set_parallel_mode", "semi_auto_parallel")], lambda s: s["parallel_mode"]["value"] == "semi_auto_parallel"),
+        ([("set_mode", "each")], lambda s: len(s["cuts"]) == 9),
+        ([("set_cluster", "gpu_node")], lambda s: s["cluster"]["value"] == "gpu_node"),
+        ([("set_line", 0, 1e-9)], lambda s: s["line"]["own"] and s["line"]["alpha_s"] == 0),
+        ([("set_line", 0, 1e-9), ("reset_line",)], lambda s: not s["line"]["own"]),
+        ([("add_cut", 4)], lambda s: s["cuts"] == [4]),
+        ([("add_cut", 4), ("move_cut", 4, 6)], lambda s: s["cuts"] == [6]),
+        ([("add_cut", 4), ("remove_cut", 4)], lambda s: s["cuts"] == []),
+        ([("show_best",)], lambda s: s["cuts"] == [1, 4, 6] and s["golf"]["ratio"] == 1),
+        ([("show_source", "predicted")], lambda s: s["source"] == "predicted"),
+        ([("set_mode", "index"), ("set_config", "[0, 3, 5]")], lambda s: s["config"]["text"] == "[0, 3, 5]"),
+        ([("set_mode", "index"), ("set_wording", "first_n")], lambda s: s["wording"]["value"] == "first_n"),
+        ([("stop",)], lambda s: s["run"]["state"] == "idle"),
+    ],
+    "memory": [
+        ([("set_subject", "dense")], lambda s: s["subject"]["value"] == "dense" and s["width"] is None),
+        ([("set_width", 64)], lambda s: s["width"]["value"] == 64 and s["parameter_count"] == 8 * 64 * 64),
+        ([("set_devices", 2)], lambda s: len(s["ranks_of"]["predicted"]) == 2),
+        (
+            [("set_parallel_mode", "data_parallel")],
+            lambda s: [c["value"] for c in s["level"]["choices"]] == ["off", "grouping"],
+        ),
+        ([("set_optimizer", "SGD")], lambda s: s["optimizer"]["value"] == "SGD"),
+        ([("set_level", "level3")], lambda s: s["level"]["value"] == "level3"),
+        (
+            [("set_threshold", 1024)],
+            lambda s: s["threshold_kb"] == 1024 and all(p["ways"] == 1 for p in s["parameters"]),
+        ),
+        ([("set_shard_size", 2)], lambda s: {p["ways"] for p in s["parameters"]} == {2}),
+        ([("set_accumulation", 4)], lambda s: s["accumulation"]["value"] == 4),
+        ([("set_accumulation_shard", False)], lambda s: s["accumulation_shard"] is False),
+        ([("set_capacity", "1 MiB")], lambda s: s["capacity"]["bytes"] == 1 << 20),
+        ([("select_rank", 3)], lambda s: s["rank"] == 3),
+        ([("show_moment", "resident")], lambda s: s["moment"]["value"] == "resident"),
+        ([("show_source", "predicted")], lambda s: s["source"]["value"] == "predicted"),
+        ([("set_zero", "1T", 16, 8.5)], lambda s: s["zero"]["degree"] == 16 and s["zero"]["optimizer_bytes"] == 8.5),
+        ([("stop",)], lambda s: s["run"]["state"] == "idle"),
+    ],
+    "stepper": [
+        ([("to", 3)], lambda s: s["at"] == 3),
+        ([("next",)], lambda s: s["at"] == 1),
+        ([("back",)], lambda s: s["at"] == 0),
+        ([("reset",)], lambda s: s["at"] == 0),
+        ([("follow", 2)], lambda s: s["follow"] == 2),
+        ([("follow", None)], lambda s: s["follow"] is None),
+        ([("choose_kind", "broadcast")], lambda s: s["kind"]["value"] == "broadcast"),
+        ([("choose_algorithm", "tree")], lambda s: s["algorithm"]["value"] == "tree"),
+        ([("choose_ranks", 8)], lambda s: s["ranks"]["value"] == 8),
+        ([("choose_elements", 64)], lambda s: s["elements"]["value"] == 64),
+        ([("choose_cluster", "gpu_node")], lambda s: s["cluster"]["value"] == "gpu_node"),
+        ([("choose_contention", "hops")], lambda s: s["contention"]["value"] == "hops"),
+    ],
+}
+ELSEWHERE = {"run_simulated", "run_measured", "find_par", "show_best"}  # in the tests of the models
+UNKNOWN = [(name, (), "unknown command") for name in ("close", "snapshot", "__class__", None, ["stop"])]
+REFUSED = {
+    "strategy": [
+        ("select_rank", ("5",), "Expected int"),
+        ("select_rank", (True,), "Expected int"),
+        ("select_rank", (8,), "Ranks run from 0 to 7"),
+        ("set_devices", (), "Expected int"),
+        ("set_strategy", ("matmul", 3), "Expected str, str or None"),
+        ("run", (1,), "Expected no arguments"),
+    ],
+    "fusion": [
+        ("set_config", ("one, two",), "no setting"),
+        ("set_devices", (3,), "One of 2, 4, 8"),
+        ("set_devices", ("4",), "Expected int"),
+        ("set_devices", (True,), "Expected int"),
+        ("move_cut", (4,), "Expected int, int"),
+        ("move_cut", (4, 5), "there is no cut 4"),
+        ("run_simulated", (), "on paper"),
+    ],
+    "memory": [
+        ("set_devices", (3,), "One of 2, 4, 8"),
+        ("set_devices", ("4",), "Expected int"),
+        ("set_devices", (True,), "Expected int"),
+        ("set_width", (None,), "Expected int"),
+        ("set_width", (33,), "A multiple of 16"),
+        ("set_accumulation_shard", (1,), "Expected bool"),
+        ("set_capacity", ("a lot",), "A size such as"),
+        ("set_level", ("grouping",), "One of off"),
+        ("set_level", (), "Expected str"),
+        ("set_zero", ("7.5B", 64), "Expected"),
+        ("set_zero", ("7.5B", 6.5, 12), "degree=6.5"),
+        ("show_source", ("measured",), "One of predicted"),
+        ("show_best", (), "par is not known"),
+    ],
+    "stepper": [
+        ("show", ("ring",), "unknown command"),
+        ("to", ("3",), "Expected int"),
+        ("to", (True,), "Expected int"),
+        ("to", (9,), "From 0, the start, to 6"),
+        ("follow", ("2",), "Expected int or None"),
+        ("next", (1,), "Expected no arguments"),
+    ],
+}
+DEFECT = {"strategy": "run", "fusion": "show_best", "memory": "show_best", "stepper": "next"}
+GOOD = {
+    "strategy": ("select_rank", 7),
+    "fusion": ("set_mode", "each"),
+    "memory": ("set_level", "level2"),
+    "stepper": ("to", 6),
+}
+TITLES = {"strategy": "Strategy Lab", "fusion": "Fusion Lab", "memory": "Memory Lab"}
+TITLES["stepper"] = "all_reduce by ring, 4 ranks"
+each_lab = pytest.mark.parametrize("name", LABS)
+
+
+@pytest.fixture
+def opened():
+    """opened(name or model) -> a widget that keeps what it sends in `sent`; closed at the end."""
+    views = []
+
+    def make(lab):
+        model = LABS[lab]() if isinstance(lab, str) else lab
+        view = widget_of(
+            next(t for t in (StrategyLab, FusionLab, MemoryLab, CollectiveStepper) if isinstance(model, t))
+        )(model)
+        view.sent = []
+        view.send = lambda content, buffers=None: view.sent.append(content)
+        views.append(view)
+        return view
+
+    yield make
+    for view in views:
+        view.close()
+
+
+def tell(widget, command, *arguments, number=1):
+    """What the page sends when a control is used."""
+    widget._handle_custom_msg({"command": command, "arguments": list(arguments), "number": number}, [])
+
+
+def shown(widget) -> dict:
+    """All that the page has, as it gets it."""
+    return json.loads(json.dumps({**widget.snapshot, **widget.progress}))
+
+
+@pytest.mark.parametrize(
+    ("name", "commands", "seen"), [(name, *case) for name, cases in CONTROLS.items() for case in cases]
+)
+def test_a_control_is_one_command_of_the_model(opened, name, commands, seen):
+    widget = opened(name)
+    for command in commands:
+        tell(widget, *command)
+        assert widget.last_error is None
+        assert {"kind": "answered", "number": 1, "refused": False} in widget.sent
+        widget.sent.clear()
+    assert seen(shown(widget))
+    now = json.loads(json.dumps(widget.lab.snapshot()))
+    for curve in ("parallel", "single"):  # sent as bytes
+        now.get("loss", {}).pop(curve, None)
+    assert shown(widget) == now
+    if name == "strategy":
+        assert widget.lab.calls == commands
+
+
+@each_lab
+def test_every_command_is_a_method_of_the_model_and_is_tried(name):
+    model = LABS[name]()
+    tried = {command for commands, _ in CONTROLS[name] for command, *_ in commands}
+    assert tried <= set(model.commands) <= tried | ELSEWHERE
+    assert all(callable(getattr(model, command)) for command in model.commands)
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "arguments", "told"),
+    [(name, *case) for name, cases in REFUSED.items() for case in [*UNKNOWN, *cases]],
+)
+def test_what_is_refused_is_told_and_changes_nothing(opened, name, command, arguments, told):
+    widget = opened(name)
+    before = shown(widget)
+    tell(widget, command, *arguments)
+    assert told in widget.last_error and shown(widget) == before
+    assert widget.sent[-1] == {"kind": "answered", "number": 1, "refused": True}
+    if name == "strategy" and command != "select_rank":
+        assert widget.lab.calls == []
+    tell(widget, *GOOD[name])
+    assert widget.last_error is None
+
+
+@each_lab
+def test_a_defect_is_shown_and_raised(opened, name):
+    widget = opened(name)
+    setattr(widget.lab, DEFECT[name], lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        widget.command(DEFECT[name])
+    assert "ZeroDivisionError: division by zero" in widget.last_error
+
+
+@each_lab
+def test_several_views_show_one_lab_until_they_are_closed(opened, name):
+    one = opened(name)
+    listeners, open_before = list(one.lab._listeners), everywhere.open_widgets()
+    other = opened(one.lab)
+    assert everywhere.open_widgets() != open_before
+    before, (command, argument) = shown(one), GOOD[name]
+    one.command(command, argument)
+    after = shown(one)
+    assert shown(other) == after != before
+    other.close()
+    other.close()
+    assert one.lab._listeners == listeners and everywhere.open_widgets() == open_before
+    one.lab.stop() if name == "strategy" else None
+    getattr(one.lab, {"strategy": "select_rank", "fusion": "add_cut", "memory": "select_rank", "stepper": "to"}[name])(
+        3
+    )
+    assert shown(other) == after != shown(one)  # a method call shows without any control
+
+
+@each_lab
+def test_other_forms(opened, name):
+    widget = opened(name)
+    assert widget.to_text() == widget.lab.to_text()
+    assert widget.to_html("a title").count("<title>a title</title>") == 1
+    frame = widget._repr_html_()
+    assert frame.startswith(f'<iframe title="{TITLES[name]}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
+
+
+@pytest.mark.parametrize("name", ["StrategyLab", "FusionLab", "MemoryLab", "CollectiveStepper"])
+def test_a_widget_brings_its_own_model(name):
+    view = getattr(widgets, f"{name}Widget")()
+    assert type(view.lab).__name__ == name
+    view.close()
+
+
+@pytest.mark.parametrize(("name", "smaller"), [("fusion", ("set_subject", "dense")), ("memory", ("set_width", 32))])
+def test_a_run_in_the_background_is_shown_when_it_ends(opened, name, smaller):
+    widget = opened(name)
+    tell(widget, *smaller)
+    tell(widget, "run_simulated")
+    assert widget.last_error is None and widget.lab.wait(60)
+    assert list(widget.lab.results) == ["simulated"] and widget.snapshot["equality"][0]["equal"]
+
+
+# ---- the stepper: the place is sent, and not the story ----
+
+
+def test_a_step_sends_the_place_and_not_the_story(opened):
+    widget, changed = opened("stepper"), []
+    widget.observe(lambda change: changed.append(change["name"]), names=["snapshot", "progress"])
+    tell(widget, "next")
+    assert changed == ["progress"]
+    assert len(json.dumps(widget.progress)) < 3000 < len(json.dumps(widget.snapshot))
+    tell(widget, "choose_algorithm", "tree")
+    assert set(changed[1:]) == {"snapshot", "progress"}
+
+
+def test_changes_from_other_threads_end_in_the_newest(opened):
+    widget = opened("stepper")
+    threads = [threading.Thread(target=widget.lab.to, args=(i % 7,)) for i in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert widget.progress["at"] == widget.lab.at
