@@ -17,6 +17,7 @@ subclass of int, float or str is read through the base class.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
@@ -95,6 +96,28 @@ def checked(
             return function(*bound.args, **bound.kwargs)
 
         return call
+
+    return decorate
+
+
+def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
+    """`checked` for an `__init__` whose settings are attributes: each checked argument, given or default, is one when
+    the body begins. `_kept` lists their names, those of base classes first.
+    """
+
+    def decorate(init: Function) -> Function:
+        signature = inspect.signature(init)
+
+        @functools.wraps(init)
+        def call(self: Any, *args: Any, **kwargs: Any) -> None:
+            with contextlib.suppress(TypeError):  # an argument is missing or unknown: `init` says so
+                given = signature.bind(self, *args, **kwargs)
+                given.apply_defaults()
+                vars(self).update({name: given.arguments[name] for name in checks})
+                vars(self)["_kept"] = (*checks, *vars(self).get("_kept", ()))
+            init(self, *args, **kwargs)
+
+        return checked(**checks)(call)
 
     return decorate
 

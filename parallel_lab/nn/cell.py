@@ -233,8 +233,8 @@ class Cell(CellTree):
     # ---- text ----
 
     def extend_repr(self) -> str:
-        """What `repr` shows between the brackets before the children; layers override it."""
-        return ""
+        """What `repr` shows between the brackets before the children: the settings that were `kept`."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dict__.get("_kept", ()))
 
     def __repr__(self) -> str:
         own = self.extend_repr()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, integer, number
+from ...base.checks import checked, flag, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
@@ -37,16 +37,20 @@ class OneOperator(Cell):
         return getattr(self, self.operator.op.name)(x)
 
 
-class ReLU(OneOperator):
-    """max(x, 0).  x: (...) -> (...)."""
+def _elementwise(name: str, operator: type[Primitive], formula: str) -> type[OneOperator]:
+    """The layer class of an operator without settings."""
+    text = f"{formula}  x: (...) -> (...)."
+    return type(name, (OneOperator,), {"operator": operator, "__doc__": text, "__module__": __name__})
 
-    operator = ops.ReLU
 
-
-class ReLU6(OneOperator):
-    """min(max(x, 0), 6).  x: (...) -> (...)."""
-
-    operator = ops.ReLU6
+ReLU = _elementwise("ReLU", ops.ReLU, "max(x, 0).")
+ReLU6 = _elementwise("ReLU6", ops.ReLU6, "min(max(x, 0), 6).")
+SiLU = _elementwise("SiLU", ops.SiLU, "x * sigmoid(x).")
+Sigmoid = _elementwise("Sigmoid", ops.Sigmoid, "1 / (1 + exp(-x)).")
+Softplus = _elementwise("Softplus", ops.Softplus, "log(1 + exp(x)), without overflow.")
+HSigmoid = _elementwise("HSigmoid", ops.HSigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
+HSwish = _elementwise("HSwish", ops.HSwish, "x times HSigmoid of x.")
+Tanh = _elementwise("Tanh", ops.Tanh, "Hyperbolic tangent.")
 
 
 class LeakyReLU(OneOperator):
@@ -54,7 +58,7 @@ class LeakyReLU(OneOperator):
 
     operator = ops.LeakyReLU
 
-    @checked(alpha=number())
+    @kept(alpha=number())
     def __init__(self, alpha: float = 0.2) -> None:
         self._begin(negative_slope=alpha)
 
@@ -80,7 +84,7 @@ class ELU(OneOperator):
 
     operator = ops.Elu
 
-    @checked(alpha=number())
+    @kept(alpha=number())
     def __init__(self, alpha: float = 1.0) -> None:
         self._begin(alpha=alpha)
 
@@ -93,21 +97,9 @@ class GELU(OneOperator):
 
     operator = ops.GeLU
 
-    @checked(approximate=flag)
+    @kept(approximate=flag)
     def __init__(self, approximate: bool = True) -> None:
         self._begin(approximate="tanh" if approximate else "none")
-
-
-class SiLU(OneOperator):
-    """x * sigmoid(x).  x: (...) -> (...)."""
-
-    operator = ops.SiLU
-
-
-class Sigmoid(OneOperator):
-    """1 / (1 + exp(-x)).  x: (...) -> (...)."""
-
-    operator = ops.Sigmoid
 
 
 class LogSigmoid(Cell):
@@ -121,48 +113,20 @@ class LogSigmoid(Cell):
         return self.neg2(self.softplus(self.neg1(x)))
 
 
-class Softplus(OneOperator):
-    """log(1 + exp(x)), without overflow.  x: (...) -> (...)."""
-
-    operator = ops.Softplus
-
-
-class HSigmoid(OneOperator):
-    """The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.  x: (...) -> (...)."""
-
-    operator = ops.HSigmoid
-
-
-class HSwish(OneOperator):
-    """x times HSigmoid of x.  x: (...) -> (...)."""
-
-    operator = ops.HSwish
-
-
-class Tanh(OneOperator):
-    """Hyperbolic tangent.  x: (...) -> (...)."""
-
-    operator = ops.Tanh
-
-
 class Softmax(OneOperator):
     """exp(x) / sum of exp(x) along `axis`.  x: (...) -> (...)."""
 
     operator = ops.Softmax
 
-    @checked(axis=integer())
+    @kept(axis=integer())
     def __init__(self, axis: int = -1) -> None:
         self._begin(axis=axis)
 
 
-class LogSoftmax(OneOperator):
+class LogSoftmax(Softmax):
     """Logarithm of the softmax along `axis`.  x: (...) -> (...)."""
 
     operator = ops.LogSoftmax
-
-    @checked(axis=integer())
-    def __init__(self, axis: int = -1) -> None:
-        self._begin(axis=axis)
 
 
 # MindSpore's names (nn.get_activation)
@@ -189,11 +153,9 @@ def get_activation(activation: str | Cell | Primitive | None, where: str = "get_
     if activation is None or isinstance(activation, (Cell, Primitive)):
         return activation
     if not isinstance(activation, str):
-        raise ArgumentTypeError(
-            f"activation={shorten(activation)}", where=where, allowed="A name, a Cell, a Primitive or None"
-        )
+        allowed = "A name, a Cell, a Primitive or None"
+        raise ArgumentTypeError(f"activation={shorten(activation)}", where=where, allowed=allowed)
     if activation not in ACTIVATIONS:
-        raise ArgumentError(
-            f"activation={activation!r} is not known", where=where, allowed=f"Names: {', '.join(ACTIVATIONS)}"
-        )
+        allowed = f"Names: {', '.join(ACTIVATIONS)}"
+        raise ArgumentError(f"activation={activation!r} is not known", where=where, allowed=allowed)
     return ACTIVATIONS[activation]()

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, integer
-from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, message, shorten
+from ...base.checks import flag, integer, kept
+from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, shorten
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from ..initializer import HeUniform, Uniform, initializer
@@ -51,7 +51,7 @@ class Dense(Cell):
     `dense.matmul.shard(...)`. Defaults: MindSpore 2.x, nn.Dense.
     """
 
-    @checked(in_channels=integer(1), out_channels=integer(1))
+    @kept(in_channels=integer(1), out_channels=integer(1), has_bias=flag)
     def __init__(
         self,
         in_channels: int,
@@ -63,11 +63,6 @@ class Dense(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        if not isinstance(has_bias, bool):
-            raise ArgumentTypeError(f"has_bias={shorten(has_bias)}", where="Dense", allowed="True or False")
-        self.has_bias = has_bias
         rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
         self.weight = Parameter(initializer(rule, (out_channels, in_channels), dtype), name="weight")
         self.reshape = ops.Reshape()
@@ -82,11 +77,8 @@ class Dense(Cell):
     def construct(self, x: Any) -> Any:
         shape = ops.shape(x)
         if not shape or shape[-1] != self.in_channels:
-            raise ShapeError(
-                f"an input of shape {shape}",
-                where=self._where(),
-                allowed=f"The last dim has {self.in_channels} elements (in_channels)",
-            )
+            allowed = f"The last dim has {self.in_channels} elements (in_channels)"
+            raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
         if len(shape) != 2:
             x = self.reshape(x, (math.prod(shape[:-1]), shape[-1]))
         x = self.matmul(x, self.weight)
@@ -98,9 +90,6 @@ class Dense(Cell):
             x = self.reshape(x, (*shape[:-1], self.out_channels))
         return x
 
-    def extend_repr(self) -> str:
-        return f"in_channels={self.in_channels}, out_channels={self.out_channels}, has_bias={self.has_bias}"
-
 
 # ---- Cells in order ----
 
@@ -108,7 +97,7 @@ class Dense(Cell):
 class _Ordered(Cell):
     """Cells under the names "0", "1", ...; index, slice, change and iterate it like a list."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Cell | list[Cell] | tuple[Cell, ...] | OrderedDict[str, Cell]) -> None:
         super().__init__()
         if len(args) == 1 and isinstance(args[0], dict):
             for name, cell in args[0].items():
@@ -120,12 +109,15 @@ class _Ordered(Cell):
     def _renumber(self, cells: list[Any]) -> None:
         """Hold exactly `cells`, in this order and under their numbers."""
         for cell in cells:
-            if not isinstance(cell, Cell):
-                raise ArgumentTypeError(f"element {shorten(cell)}", where=self._where(), allowed="Cells only")
+            self._check_cell(cell)
         for name in list(self._cells):
             delattr(self, name)
         for i, cell in enumerate(cells):
             setattr(self, str(i), cell)
+
+    def _check_cell(self, value: Any) -> None:
+        if not isinstance(value, Cell):
+            raise ArgumentTypeError(f"element {shorten(value)}", where=self._where(), allowed="Cells only")
 
     def _list(self) -> list[Cell]:
         return list(self._cells.values())
@@ -135,9 +127,8 @@ class _Ordered(Cell):
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
             raise ArgumentTypeError(f"index {shorten(index)}", where=self._where(), allowed="An int or a slice")
         if not -count <= index < count:
-            raise _IndexError(
-                message(f"index {index}", where=self._where(), allowed=f"There are {len(self._cells)} cells")
-            )
+            allowed = f"There are {len(self._cells)} cells"
+            raise _IndexError(f"index {index}", where=self._where(), allowed=allowed)
         return int(index) % count
 
     def __len__(self) -> int:
@@ -164,8 +155,7 @@ class _Ordered(Cell):
 
     def __setitem__(self, index: int, cell: Cell) -> None:
         name = list(self._cells)[self._position(index)]
-        if not isinstance(cell, Cell):
-            raise ArgumentTypeError(f"element {shorten(cell)}", where=self._where(), allowed="Cells only")
+        self._check_cell(cell)
         setattr(self, name, cell)
 
     def __delitem__(self, index: int | slice) -> None:
@@ -203,9 +193,6 @@ class SequentialCell(_Ordered):
     Parameters are named "0.weight", "1.weight", ... or by the keys of the dict.
     """
 
-    def __init__(self, *args: Cell | list[Cell] | tuple[Cell, ...] | OrderedDict[str, Cell]) -> None:
-        super().__init__(*args)
-
     def construct(self, x: Any) -> Any:
         for cell in self._list():
             x = cell(x)
@@ -218,9 +205,6 @@ class CellList(_Ordered):
     """
 
     _is_called = False
-
-    def __init__(self, *args: Cell | list[Cell] | tuple[Cell, ...]) -> None:
-        super().__init__(*args)
 
     def construct(self, *args: Any) -> Any:
         raise CellError(

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, integer, number
+from ...base.checks import flag, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.class_losses import cross_entropy_of, nll_of
 from ..cell import Cell
 from ..tensor.tensor import Tensor
-from .losses import LossBase
+from .losses import FormulaLoss, LossBase
 
 __all__ = ["CrossEntropyLoss", "NLLLoss", "SoftmaxCrossEntropyExpand", "SoftmaxCrossEntropyWithLogits"]
 
@@ -35,27 +35,21 @@ def _class_weights(weight: Any, where: str) -> Tensor | None:
     if values.ndim != 1 or values.dtype.kind not in "fiu":
         raise ArgumentTypeError(f"weight={shorten(weight)}", where=where, allowed="One number per class: (c,), or None")
     if not np.all(np.isfinite(values)) or np.any(values < 0) or not np.any(values > 0):
-        raise ArgumentError(
-            f"weight={shorten(weight)}", where=where, allowed="Finite numbers, at least 0, not all of them 0"
-        )
+        allowed = "Finite numbers, at least 0, not all of them 0"
+        raise ArgumentError(f"weight={shorten(weight)}", where=where, allowed=allowed)
     return Tensor(values if values.dtype.kind == "f" else values.astype(np.float32))
 
 
-class _ClassLoss(LossBase):
+class _ClassLoss(FormulaLoss):
     """What losses with class weights and ignored samples share."""
 
-    @checked(ignore_index=integer() | None)
+    parts = (("sum_weights", ops.ReduceSum), ("div", ops.Div))
+
+    @kept(ignore_index=integer() | None)
     def __init__(self, weight: Any, ignore_index: int | None, reduction: str) -> None:
         super().__init__(reduction)
-        where = type(self).__name__
-        self.weight = _class_weights(weight, where)
-        self.ignore_index = ignore_index
-        self.label_weight = ops.LabelWeight(ignore_index=self.ignore_index)
-        self.sum_weights = ops.ReduceSum()
-        self.div = ops.Div()
-
-    def extend_repr(self) -> str:
-        return f"{super().extend_repr()}, ignore_index={self.ignore_index}"
+        self.weight = _class_weights(weight, type(self).__name__)
+        self.label_weight = ops.LabelWeight(ignore_index=ignore_index)
 
 
 class CrossEntropyLoss(_ClassLoss):
@@ -78,26 +72,20 @@ class CrossEntropyLoss(_ClassLoss):
     `class_cross_entropy`, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
     """
 
-    @checked(label_smoothing=number(0, 1))
+    @kept(label_smoothing=number(0, 1))
     def __init__(
         self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.label_smoothing = label_smoothing
         self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
         self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
-        self.class_cross_entropy = ops.ClassCrossEntropy(
-            ignore_index=self.ignore_index, label_smoothing=self.label_smoothing
-        )
+        self.class_cross_entropy = ops.ClassCrossEntropy(ignore_index=ignore_index, label_smoothing=label_smoothing)
         self.smooth_mul, self.smooth_add, self.weight_mul = ops.Mul(), ops.Add(), ops.Mul()
         self.classes_last, self.labels_last = ops.Transpose(), ops.Transpose()
         self.rows, self.label_rows, self.positions = ops.Reshape(), ops.Reshape(), ops.Reshape()
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return cross_entropy_of(self, logits, labels, self._where())
-
-    def extend_repr(self) -> str:
-        return f"{super().extend_repr()}, label_smoothing={self.label_smoothing}"
 
 
 class NLLLoss(_ClassLoss):
@@ -111,12 +99,11 @@ class NLLLoss(_ClassLoss):
     Operators: `nll` (NLLLoss) and, for a mean, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
     """
 
+    formula = nll_of
+
     def __init__(self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.nll = ops.NLLLoss(ignore_index=self.ignore_index)
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return nll_of(self, logits, labels)
+        self.nll = ops.NLLLoss(ignore_index=ignore_index)
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
@@ -126,19 +113,14 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
     As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program.
     """
 
-    @checked(sparse=flag)
+    @kept(sparse=flag)
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.sparse = sparse
-        self.softmax_cross_entropy = (
-            ops.SparseSoftmaxCrossEntropyWithLogits() if sparse else ops.SoftmaxCrossEntropyWithLogits()
-        )
+        fused = ops.SparseSoftmaxCrossEntropyWithLogits if sparse else ops.SoftmaxCrossEntropyWithLogits
+        self.softmax_cross_entropy = fused()
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return self.get_loss(self.softmax_cross_entropy(logits, labels))
-
-    def extend_repr(self) -> str:
-        return f"sparse={self.sparse}, {super().extend_repr()}"
 
 
 class SoftmaxCrossEntropyExpand(Cell):
@@ -151,23 +133,14 @@ class SoftmaxCrossEntropyExpand(Cell):
     infinite loss, where the fused operators stay finite.
     """
 
-    @checked(sparse=flag)
+    @kept(sparse=flag)
     def __init__(self, sparse: bool = False) -> None:
         super().__init__()
-        self.sparse = sparse
-        self.max = ops.ReduceMax(keep_dims=True)
-        self.sub = ops.Sub()
-        self.exp = ops.Exp()
-        self.sum = ops.ReduceSum(keep_dims=True)
-        self.div = ops.Div()
-        self.log = ops.Log()
-        self.onehot = ops.OneHot()
-        self.on_value = Tensor(1.0, np.float32)
-        self.off_value = Tensor(0.0, np.float32)
-        self.mul = ops.Mul()
-        self.sum_cross_entropy = ops.ReduceSum(keep_dims=False)
-        self.mul2 = ops.Mul()
-        self.mean = ops.ReduceMean(keep_dims=False)
+        self.max, self.sub, self.exp = ops.ReduceMax(keep_dims=True), ops.Sub(), ops.Exp()
+        self.sum, self.div, self.log = ops.ReduceSum(keep_dims=True), ops.Div(), ops.Log()
+        self.onehot, self.on_value, self.off_value = ops.OneHot(), Tensor(1.0, np.float32), Tensor(0.0, np.float32)
+        self.mul, self.sum_cross_entropy = ops.Mul(), ops.ReduceSum(keep_dims=False)
+        self.mul2, self.mean = ops.Mul(), ops.ReduceMean(keep_dims=False)
 
     def construct(self, logit: Any, label: Any) -> Any:
         exp = self.exp(self.sub(logit, self.max(logit, -1)))
@@ -176,6 +149,3 @@ class SoftmaxCrossEntropyExpand(Cell):
             label = self.onehot(label, ops.shape(logit)[1], self.on_value, self.off_value)
         loss = self.sum_cross_entropy(self.mul(self.log(softmax), label), -1)
         return self.mean(self.mul2(ops.scalar_to_array(-1.0), loss), -1)
-
-    def extend_repr(self) -> str:
-        return f"sparse={self.sparse}"

@@ -29,6 +29,7 @@ class Dropout(Cell):
     """
 
     dims: int | None = None  # leading dims that have elements of their own; None: all
+    rank: int | None = None  # dims that x has; None: any number
 
     def __init__(self, keep_prob: float | None = None, p: float | None = None, dtype: Any = np.float32) -> None:
         super().__init__()
@@ -45,14 +46,11 @@ class Dropout(Cell):
     def construct(self, x: Any) -> Any:
         if not self.training or self.p == 0:
             return x
-        if self.dims is not None and len(ops.shape(x)) != self._rank():
-            raise ShapeError(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self._rank()} dims")
+        if self.rank not in (None, len(ops.shape(x))):
+            raise ShapeError(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self.rank} dims")
         step, again = self._calls.next()
         self.dropout.attrs["key"] = ops.dropout_key(get_seed(), self.__dict__["_prefix"], again)
         return self.dropout(x, step)
-
-    def _rank(self) -> int:
-        return 2
 
     @property
     def calls(self) -> int:
@@ -65,34 +63,17 @@ class Dropout(Cell):
 
 class _ChannelDropout(Dropout):
     dims = 2
-    rank = 0
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(p=p)
 
-    def _rank(self) -> int:
-        return self.rank
+
+def _channels(name: str, shape: str) -> type[_ChannelDropout]:
+    text = "Whole channels set to 0 with probability p, the others divided by 1 - p; in training only."
+    form = {"rank": shape.count(",") + 1, "__doc__": f"{text}  x: {shape} -> {shape}.", "__module__": __name__}
+    return type(name, (_ChannelDropout,), form)
 
 
-class Dropout1d(_ChannelDropout):
-    """Whole channels set to 0 with probability p, the others divided by 1 - p; in training only.  x: (n, c, l) -> (n,
-    c, l).
-    """
-
-    rank = 3
-
-
-class Dropout2d(_ChannelDropout):
-    """Whole channels set to 0 with probability p, the others divided by 1 - p; in training only.  x: (n, c, h, w) ->
-    (n, c, h, w).
-    """
-
-    rank = 4
-
-
-class Dropout3d(_ChannelDropout):
-    """Whole channels set to 0 with probability p, the others divided by 1 - p; in training only.  x: (n, c, d, h, w) ->
-    (n, c, d, h, w).
-    """
-
-    rank = 5
+Dropout1d = _channels("Dropout1d", "(n, c, l)")
+Dropout2d = _channels("Dropout2d", "(n, c, h, w)")
+Dropout3d = _channels("Dropout3d", "(n, c, d, h, w)")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, flag, integer
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ...base.checks import checked, choice, flag, integer, kept
+from ...base.errors import ArgumentError, ShapeError
 from ...base.settings.context import get_auto_parallel_context
 from ...ops.machine.primitive import Strategy
 from ..cell import Cell
@@ -53,7 +53,7 @@ class Embedding(Cell):
     nn.Embedding.
     """
 
-    @checked(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
+    @kept(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
     def __init__(
         self,
         vocab_size: int,
@@ -64,24 +64,14 @@ class Embedding(Cell):
         padding_idx: int | None = None,
     ) -> None:
         super().__init__()
-        where = "Embedding"
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.use_one_hot = use_one_hot
         if padding_idx is not None and padding_idx >= vocab_size:
-            raise ArgumentError(
-                f"padding_idx={padding_idx}", where=where, allowed=f"A row number from 0 to {vocab_size - 1}"
-            )
-        self.padding_idx = padding_idx
-        table = _table(embedding_table, (self.vocab_size, self.embedding_size), dtype, padding_idx)
+            allowed = f"A row number from 0 to {vocab_size - 1}"
+            raise ArgumentError(f"padding_idx={padding_idx}", where="Embedding", allowed=allowed)
+        table = _table(embedding_table, (vocab_size, embedding_size), dtype, padding_idx)
         self.embedding_table = Parameter(table, name="embedding_table")
         if use_one_hot:
-            self.reshape_ids, self.one_hot, self.matmul, self.reshape = (
-                ops.Reshape(),
-                ops.OneHot(),
-                ops.MatMul(),
-                ops.Reshape(),
-            )
+            self.reshape_ids, self.reshape = ops.Reshape(), ops.Reshape()
+            self.one_hot, self.matmul = ops.OneHot(), ops.MatMul()
             self.on_value, self.off_value = Tensor(1.0, dtype), Tensor(0.0, dtype)
         else:
             self.gather = ops.Gather()
@@ -92,15 +82,6 @@ class Embedding(Cell):
             return self.gather(self.embedding_table, ids, 0)
         rows = self.one_hot(self.reshape_ids(ids, (-1,)), self.vocab_size, self.on_value, self.off_value)
         return self.reshape(self.matmul(rows, self.embedding_table), (*ops.shape(ids), self.embedding_size))
-
-    def extend_repr(self) -> str:
-        return (
-            f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}, use_one_hot={self.use_one_hot}, "
-            f"padding_idx={self.padding_idx}"
-        )
-
-
-SLICE_MODES = ("batch_slice", "table_row_slice", "table_column_slice")
 
 
 class EmbeddingLookup(Cell):
@@ -117,12 +98,12 @@ class EmbeddingLookup(Cell):
     Operator: `lookup`. Names: MindSpore, nn.EmbeddingLookup.
     """
 
-    @checked(
+    @checked(slices=integer(1) | None)
+    @kept(
         vocab_size=integer(1),
         embedding_size=integer(1),
         target=choice("CPU", "DEVICE"),
-        slice_mode=choice(*SLICE_MODES),
-        slices=integer(1) | None,
+        slice_mode=choice("batch_slice", "table_row_slice", "table_column_slice"),
     )
     def __init__(
         self,
@@ -136,17 +117,9 @@ class EmbeddingLookup(Cell):
         slices: int | None = None,
     ) -> None:
         super().__init__()
-        where = "EmbeddingLookup"
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.target = target
-        self.slice_mode = slice_mode
-        if slices is not None and not isinstance(slices, int):
-            raise ArgumentTypeError(f"slices={shorten(slices)}", where=where, allowed="An int, or None")
         self.slices = get_auto_parallel_context("device_num") if slices is None else slices
-        self.embedding_table = Parameter(
-            initializer(param_init, (self.vocab_size, self.embedding_size), dtype), name="embedding_table"
-        )
+        table = initializer(param_init, (vocab_size, embedding_size), dtype)
+        self.embedding_table = Parameter(table, name="embedding_table")
         self.lookup = ops.EmbeddingLookup() if target == "CPU" else ops.Gather()
 
     def strategy(self, dims: int) -> Strategy:
@@ -163,9 +136,3 @@ class EmbeddingLookup(Cell):
         if self.lookup.in_strategy is None and self.slices > 1:
             self.lookup.shard(self.strategy(len(ops.shape(ids))))
         return self.lookup(self.embedding_table, ids, 0)
-
-    def extend_repr(self) -> str:
-        return (
-            f"vocab_size={self.vocab_size}, embedding_size={self.embedding_size}, target={self.target!r}, "
-            f"slice_mode={self.slice_mode!r}"
-        )

@@ -15,23 +15,16 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, number
+from ...base.checks import checked, function, kept, number
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...ops import losses
+from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 
-__all__ = [
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "L1Loss",
-    "LossBase",
-    "MAELoss",
-    "MSELoss",
-    "SmoothL1Loss",
-    "WithLossCell",
-    "check_outputs",
-]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss", "SmoothL1Loss", "WithLossCell"]
+
+NETWORK = function("A Cell or a function")
 
 
 class LossBase(Cell):
@@ -40,9 +33,9 @@ class LossBase(Cell):
     reduction  "mean", "sum" or "none" (the values themselves)
     """
 
+    @kept(reduction=lambda where, name, value, errors: losses.check_reduction(where, value))
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        self.reduction = losses.check_reduction(type(self).__name__, reduction)
         self.reduce_mean = ops.ReduceMean()
         self.reduce_sum = ops.ReduceSum()
 
@@ -50,56 +43,57 @@ class LossBase(Cell):
         """Mean or sum over all dims, or x itself.  x: (...) -> () or (...)."""
         return losses.reduced(self, x)
 
-    def extend_repr(self) -> str:
-        return f"reduction={self.reduction!r}"
+
+class FormulaLoss(LossBase):
+    """A loss whose formula is also that of a function of `ops`.
+
+    formula  function of (loss, logits, labels)
+    parts    (attribute, class of an operator that the formula needs) each
+    """
+
+    formula: Callable[..., Any]
+    parts: tuple[tuple[str, type[Primitive]], ...] = ()
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        for name, operator in self.parts:
+            setattr(self, name, operator())
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        return self.formula(logits, labels)
 
 
-class MSELoss(LossBase):
+class MSELoss(FormulaLoss):
     """Squared difference: Sub, Square, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or
     (...).
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.sub = ops.Sub()
-        self.square = ops.Square()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return losses.mse_of(self, logits, labels)
+    formula = losses.mse_of
+    parts = (("sub", ops.Sub), ("square", ops.Square))
 
 
-class L1Loss(LossBase):
+class L1Loss(FormulaLoss):
     """Absolute difference: Sub, Abs, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.sub = ops.Sub()
-        self.abs = ops.Abs()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return losses.l1_of(self, logits, labels)
+    formula = losses.l1_of
+    parts = (("sub", ops.Sub), ("abs", ops.Abs))
 
 
 MAELoss = L1Loss  # MindSpore has both names
 
 
-class SmoothL1Loss(LossBase):
+class SmoothL1Loss(FormulaLoss):
     """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere (Girshick 2015).  logits, labels: (...) -> () or (...).
 
     By default nothing is reduced, as in MindSpore. Operator: `smooth_l1`.
     """
 
-    @checked(beta=number(0, above=True))
+    formula = losses.smooth_l1_of
+
+    @kept(beta=number(0, above=True))
     def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.beta = beta
-        self.smooth_l1 = ops.SmoothL1Loss(beta=self.beta)
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return losses.smooth_l1_of(self, logits, labels)
-
-    def extend_repr(self) -> str:
-        return f"beta={self.beta}, {super().extend_repr()}"
+        self.smooth_l1 = ops.SmoothL1Loss(beta=beta)
 
 
 def _factor(value: Any, where: str, name: str) -> Any:
@@ -108,19 +102,15 @@ def _factor(value: Any, where: str, name: str) -> Any:
         return 1.0
     if isinstance(value, Tensor):
         return value
-    array = (
-        np.asarray(value)
-        if isinstance(value, (list, tuple, np.ndarray, int, float)) and not isinstance(value, bool)
-        else None
-    )
+    numeric = isinstance(value, (list, tuple, np.ndarray, int, float)) and not isinstance(value, bool)
+    array = np.asarray(value) if numeric else None
     if array is None or array.dtype.kind not in "fiu":
         raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed="A Tensor, an array, numbers, or None")
-    return Tensor(
-        array.astype(array.dtype if array.dtype == np.float64 and isinstance(value, np.ndarray) else np.float32)
-    )
+    is_double = array.dtype == np.float64 and isinstance(value, np.ndarray)
+    return Tensor(array if is_double else array.astype(np.float32))
 
 
-class BCELoss(LossBase):
+class BCELoss(FormulaLoss):
     """Binary cross-entropy: -weight * (y log x + (1 - y) log(1 - x)).  logits: (...) probabilities x, labels: (...) y
     -> () or (...).
 
@@ -129,16 +119,15 @@ class BCELoss(LossBase):
     Operator: `binary_cross_entropy`. Logarithms are at least -100.
     """
 
+    formula = losses.binary_of
+    parts = (("binary_cross_entropy", ops.BinaryCrossEntropy),)
+
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.weight = _factor(weight, "BCELoss", "weight")
-        self.binary_cross_entropy = ops.BinaryCrossEntropy()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return losses.binary_of(self, logits, labels)
 
 
-class BCEWithLogitsLoss(LossBase):
+class BCEWithLogitsLoss(FormulaLoss):
     """Binary cross-entropy of a sigmoid, without overflow.  logits, labels: (...) -> () or (...).
 
     weight      numbers that broadcast to the elements and multiply their losses
@@ -147,16 +136,13 @@ class BCEWithLogitsLoss(LossBase):
     Operator: `bce_with_logits` (BCEWithLogitsLoss).
     """
 
+    formula = losses.binary_logits_of
+    parts = (("bce_with_logits", ops.BCEWithLogitsLoss),)
+
     def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
         super().__init__(reduction)
-        self.weight, self.pos_weight = (
-            _factor(weight, "BCEWithLogitsLoss", "weight"),
-            _factor(pos_weight, "BCEWithLogitsLoss", "pos_weight"),
-        )
-        self.bce_with_logits = ops.BCEWithLogitsLoss()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        return losses.binary_logits_of(self, logits, labels)
+        self.weight = _factor(weight, "BCEWithLogitsLoss", "weight")
+        self.pos_weight = _factor(pos_weight, "BCEWithLogitsLoss", "pos_weight")
 
 
 def check_outputs(outputs: Any) -> Any:
@@ -168,16 +154,9 @@ def check_outputs(outputs: Any) -> Any:
             nodes = getattr(getattr(out, "tracer", None), "nodes", ())
             made = next((node for node in nodes if node.name == out.name), None)
             by = f", made by {made.op_class} {made.name!r} ({made.origin.place})" if made is not None else ""
-            hint = (
-                "Return the numbers themselves, and let the loss compare them with the label; comparisons (Equal, "
-                "Greater, ...) belong to metrics"
-            )
-            raise ShapeError(
-                f"the network returns truth values{by}",
-                where="loss",
-                allowed="Numbers: a comparison has no gradient",
-                hint=hint,
-            )
+            what, allowed = f"the network returns truth values{by}", "Numbers: a comparison has no gradient"
+            hint = "Return the numbers themselves: the loss compares them with the label. Comparisons belong to metrics"
+            raise ShapeError(what, where="loss", allowed=allowed, hint=hint)
     return outputs
 
 
@@ -187,15 +166,10 @@ class WithLossCell(Cell):
     Parameters keep the names they have in the network.
     """
 
+    @checked(backbone=NETWORK, loss_fn=NETWORK)
     def __init__(self, backbone: Cell, loss_fn: Cell | Callable[[Any, Any], Any]) -> None:
         super().__init__(auto_prefix=False)
-        for name, value in (("backbone", backbone), ("loss_fn", loss_fn)):
-            if not callable(value):
-                raise ArgumentTypeError(
-                    f"{name}={shorten(value)}", where="WithLossCell", allowed="A Cell or a function"
-                )
-        self._backbone = backbone
-        self._loss_fn = loss_fn
+        self._backbone, self._loss_fn = backbone, loss_fn
 
     def construct(self, data: Any, label: Any, *more: Any) -> Any:
         *data, label = (data, label, *more)  # a backbone may take several inputs; the label is last

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, flag, integer, integers, number
+from ...base.checks import checked, choice, flag, integer, integers, kept, number
 from ...base.errors import ArgumentError, ShapeError
 from ..cell import Cell
 from ..initializer import initializer
@@ -51,15 +51,13 @@ class _BatchNorm(Cell):
     dims: tuple[int, ...] = ()  # how many dims x may have
     form = ""
 
-    @checked(
+    @checked(data_format=choice("NCHW"))
+    @kept(
         num_features=integer(1),
         eps=number(0, above=True),
         momentum=number(0, 1),
         use_batch_statistics=choice(None, True, False),
-        data_format=choice("NCHW"),
-        affine=flag,
-        sync=flag,
-        unbiased=flag,
+        **dict.fromkeys(("affine", "sync", "unbiased"), flag),
     )
     def __init__(
         self,
@@ -79,41 +77,22 @@ class _BatchNorm(Cell):
         unbiased: bool = False,
     ) -> None:
         super().__init__()
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
-        self.use_batch_statistics = use_batch_statistics
-        self.affine, self.sync, self.unbiased = affine, sync, unbiased
-        shape = (self.num_features,)
-        self.gamma = Parameter(initializer(gamma_init, shape, dtype), name="gamma", requires_grad=affine)
-        self.beta = Parameter(initializer(beta_init, shape, dtype), name="beta", requires_grad=affine)
-        self.moving_mean = Parameter(
-            initializer(moving_mean_init, shape, dtype), name="moving_mean", requires_grad=False
-        )
-        self.moving_variance = Parameter(
-            initializer(moving_var_init, shape, dtype), name="moving_variance", requires_grad=False
-        )
+        trained = {"gamma": gamma_init, "beta": beta_init}
+        for name, init in {**trained, "moving_mean": moving_mean_init, "moving_variance": moving_var_init}.items():
+            values = initializer(init, (num_features,), dtype)
+            setattr(self, name, Parameter(values, name=name, requires_grad=affine and name in trained))
         # One operator for both forms, so that one strategy serves both; `is_training` is set when it is called.
-        self.batch_norm = ops.BatchNorm(
-            is_training=True, epsilon=self.eps, momentum=1 - self.momentum, unbiased=self.unbiased
-        )
-        self.batch_norm.add_prim_attr("sync", self.sync)
+        self.batch_norm = ops.BatchNorm(is_training=True, epsilon=eps, momentum=1 - momentum, unbiased=unbiased)
+        self.batch_norm.add_prim_attr("sync", sync)
 
     def construct(self, x: Any) -> Any:
         shape = ops.shape(x)
         if len(shape) not in self.dims or shape[1] != self.num_features:
-            raise ShapeError(
-                f"an input of shape {shape}", where=self._where(), allowed=f"{self.form} with c = {self.num_features}"
-            )
+            allowed = f"{self.form} with c = {self.num_features}"
+            raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
         training = self.training if self.use_batch_statistics is None else self.use_batch_statistics
         self.batch_norm.attrs["is_training"] = training
         return self.batch_norm.result(0, x, self.gamma, self.beta, self.moving_mean, self.moving_variance)
-
-    def extend_repr(self) -> str:
-        return (
-            f"num_features={self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"sync={self.sync}"
-        )
 
 
 @_with_arguments
@@ -149,7 +128,7 @@ class LayerNorm(Cell):
     MindSpore.
     """
 
-    @checked(
+    @kept(
         normalized_shape=integers(1),
         begin_norm_axis=integer(),
         begin_params_axis=integer(),
@@ -166,30 +145,17 @@ class LayerNorm(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        where = "LayerNorm"
-        self.normalized_shape = normalized_shape
-        self.begin_norm_axis = begin_norm_axis
-        self.begin_params_axis = begin_params_axis
-        if self.begin_params_axis < 0 and -self.begin_params_axis != len(self.normalized_shape):
-            given = f"normalized_shape={self.normalized_shape} with begin_params_axis={begin_params_axis}"
-            allowed = "gamma and beta have the dims from begin_params_axis on"
-            raise ArgumentError(
-                given, where=where, allowed=allowed, hint=f"Give begin_params_axis={-len(self.normalized_shape)}"
-            )
-        self.epsilon = epsilon
-        self.gamma = Parameter(initializer(gamma_init, self.normalized_shape, dtype), name="gamma")
-        self.beta = Parameter(initializer(beta_init, self.normalized_shape, dtype), name="beta")
-        self.layer_norm = ops.LayerNorm(
-            begin_norm_axis=self.begin_norm_axis, begin_params_axis=self.begin_params_axis, epsilon=self.epsilon
-        )
+        if begin_params_axis < 0 and -begin_params_axis != len(normalized_shape):
+            given = f"normalized_shape={normalized_shape} with begin_params_axis={begin_params_axis}"
+            allowed, hint = "gamma and beta have the dims from begin_params_axis on", -len(normalized_shape)
+            raise ArgumentError(given, where="LayerNorm", allowed=allowed, hint=f"Give begin_params_axis={hint}")
+        self.gamma = Parameter(initializer(gamma_init, normalized_shape, dtype), name="gamma")
+        self.beta = Parameter(initializer(beta_init, normalized_shape, dtype), name="beta")
+        axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
+        self.layer_norm = ops.LayerNorm(**axes, epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
         return self.layer_norm.result(0, x, self.gamma, self.beta)
-
-    def extend_repr(self) -> str:
-        return (
-            f"normalized_shape={self.normalized_shape}, begin_norm_axis={self.begin_norm_axis}, epsilon={self.epsilon}"
-        )
 
 
 class RMSNorm(Cell):
@@ -198,7 +164,7 @@ class RMSNorm(Cell):
     Parameter: gamma. Operator: `rms_norm` (RmsNorm).
     """
 
-    @checked(normalized_shape=integers(1), epsilon=number(0, above=True))
+    @kept(normalized_shape=integers(1), epsilon=number(0, above=True))
     def __init__(
         self,
         normalized_shape: int | tuple[int, ...] | list[int],
@@ -207,16 +173,11 @@ class RMSNorm(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        self.normalized_shape = normalized_shape
-        self.epsilon = epsilon
-        self.gamma = Parameter(initializer(gamma_init, self.normalized_shape, dtype), name="gamma")
-        self.rms_norm = ops.RmsNorm(epsilon=self.epsilon)
+        self.gamma = Parameter(initializer(gamma_init, normalized_shape, dtype), name="gamma")
+        self.rms_norm = ops.RmsNorm(epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
         return self.rms_norm.result(0, x, self.gamma)
-
-    def extend_repr(self) -> str:
-        return f"normalized_shape={self.normalized_shape}, epsilon={self.epsilon}"
 
 
 class GroupNorm(Cell):
@@ -228,7 +189,7 @@ class GroupNorm(Cell):
     nn.GroupNorm.
     """
 
-    @checked(num_groups=integer(1), num_channels=integer(1), eps=number(0, above=True), affine=flag)
+    @kept(num_groups=integer(1), num_channels=integer(1), eps=number(0, above=True), affine=flag)
     def __init__(
         self,
         num_groups: int,
@@ -240,19 +201,12 @@ class GroupNorm(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        where = "GroupNorm"
-        self.num_groups = num_groups
-        self.num_channels = num_channels
         if num_channels % num_groups:
             given = f"num_groups={num_groups} with num_channels={num_channels}"
-            raise ArgumentError(given, where=where, allowed="A count that divides the channels")
-        self.eps, self.affine = eps, affine
+            raise ArgumentError(given, where="GroupNorm", allowed="A count that divides the channels")
         self.gamma = Parameter(initializer(gamma_init, (num_channels,), dtype), name="gamma", requires_grad=affine)
         self.beta = Parameter(initializer(beta_init, (num_channels,), dtype), name="beta", requires_grad=affine)
-        self.group_norm = ops.GroupNorm(num_groups=self.num_groups, epsilon=self.eps)
+        self.group_norm = ops.GroupNorm(num_groups=num_groups, epsilon=eps)
 
     def construct(self, x: Any) -> Any:
         return self.group_norm(x, self.gamma, self.beta)
-
-    def extend_repr(self) -> str:
-        return f"num_groups={self.num_groups}, num_channels={self.num_channels}, eps={self.eps}, affine={self.affine}"

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, integer, number, probability
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ...base.checks import checked, flag, instance, integer, kept, number, probability
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from ..initializer import HeUniform, Uniform, XavierUniform
@@ -72,15 +72,8 @@ class MultiheadAttention(Cell):
     initial values: MindSpore, nn.MultiheadAttention, with its in_proj in three parts.
     """
 
-    @checked(
-        embed_dim=integer(1),
-        num_heads=integer(1),
-        batch_first=flag,
-        has_bias=flag,
-        kdim=integer(1) | None,
-        vdim=integer(1) | None,
-        dropout=probability,
-    )
+    @checked(has_bias=flag, kdim=integer(1) | None, vdim=integer(1) | None, dropout=probability)
+    @kept(embed_dim=integer(1), num_heads=integer(1), batch_first=flag)
     def __init__(
         self,
         embed_dim: int,
@@ -93,22 +86,16 @@ class MultiheadAttention(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        where = "MultiheadAttention"
-        self.embed_dim = embed_dim
-        self.num_heads = num_heads
         if embed_dim % num_heads:
-            raise ArgumentError(
-                f"embed_dim={embed_dim} with num_heads={num_heads}", where=where, allowed="num_heads divides embed_dim"
-            )
+            given = f"embed_dim={embed_dim} with num_heads={num_heads}"
+            raise ArgumentError(given, where="MultiheadAttention", allowed="num_heads divides embed_dim")
         self.head_dim = embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        self.batch_first = batch_first
         # MindSpore draws the three weights as one of (3 embed_dim, embed_dim), whose bound is smaller by sqrt(2), where
         # their sizes allow
         gain = math.sqrt(0.5) if self.kdim == self.vdim == embed_dim else 1.0
-        sizes = {"q_proj": self.embed_dim, "k_proj": self.kdim, "v_proj": self.vdim}
-        for name, columns in sizes.items():
+        for name, columns in (("q_proj", embed_dim), ("k_proj", self.kdim), ("v_proj", self.vdim)):
             setattr(self, name, Dense(columns, embed_dim, XavierUniform(gain), "zeros", has_bias=has_bias, dtype=dtype))
         bound = Uniform(1 / math.sqrt(embed_dim))
         self.out_proj = Dense(embed_dim, embed_dim, HeUniform(math.sqrt(5)), bound, has_bias=has_bias, dtype=dtype)
@@ -120,12 +107,8 @@ class MultiheadAttention(Cell):
         self.masked_attention = ops.ScaledDotProductAttentionWithMask(input_layout="BSND")
         # taken apart
         self.transpose_q, self.transpose_k, self.transpose_v, self.transpose_out = (ops.Transpose() for _ in range(4))
-        self.scale, self.scores, self.causal, self.add_mask = (
-            ops.Mul(),
-            ops.BatchMatMul(transpose_b=True),
-            ops.CausalMask(),
-            ops.Add(),
-        )
+        self.scale, self.scores = ops.Mul(), ops.BatchMatMul(transpose_b=True)
+        self.causal, self.add_mask = ops.CausalMask(), ops.Add()
         self.softmax, self.weighted, self.mean_weights = ops.Softmax(), ops.BatchMatMul(), ops.ReduceMean()
         self.dropout = Dropout(p=dropout)
 
@@ -180,11 +163,8 @@ class MultiheadAttention(Cell):
 
     def _apart(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> tuple[Any, Any]:
         """The result, (n, l, heads, d), and the weights before dropout, (n, heads, l, s)."""
-        q, k, v = (
-            self.transpose_q(q, (0, 2, 1, 3)),
-            self.transpose_k(k, (0, 2, 1, 3)),
-            self.transpose_v(v, (0, 2, 1, 3)),
-        )
+        turns = self.transpose_q, self.transpose_k, self.transpose_v
+        q, k, v = (turn(x, (0, 2, 1, 3)) for turn, x in zip(turns, (q, k, v), strict=True))
         scores = self.scores(self.scale(q, 1 / math.sqrt(self.head_dim)), k)
         if is_causal:
             scores = self.causal(scores)
@@ -232,9 +212,6 @@ class MultiheadAttention(Cell):
             given = f"query, key and value of shapes {shapes[0]}, {shapes[1]}, {shapes[2]}"
             raise ShapeError(given, where=self._where(), allowed=f"{form.format(*columns)}, or all without n")
 
-    def extend_repr(self) -> str:
-        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
-
 
 class TransformerEncoderLayer(Cell):
     """Self-attention and two dense layers, each added to what it was given, with layer norm.  src: (s, n, d_model) ->
@@ -252,7 +229,8 @@ class TransformerEncoderLayer(Cell):
     `dropout1`, `dropout2`, `add1`, `add2`.
     """
 
-    @checked(dropout=probability, norm_first=flag, layer_norm_eps=number(0, above=True), dim_feedforward=integer(1))
+    @checked(dropout=probability, layer_norm_eps=number(0, above=True), dim_feedforward=integer(1))
+    @kept(norm_first=flag)
     def __init__(
         self,
         d_model: int,
@@ -266,20 +244,15 @@ class TransformerEncoderLayer(Cell):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        where = "TransformerEncoderLayer"
-        self.norm_first = norm_first
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype)
         self.linear1 = Dense(d_model, dim_feedforward, dtype=dtype)
         if activation is None:
-            raise ArgumentTypeError("activation=None", where=where, allowed="A name, a Cell or a Primitive")
-        self.activation = get_activation(activation, where)
+            allowed = "A name, a Cell or a Primitive"
+            raise ArgumentTypeError("activation=None", where="TransformerEncoderLayer", allowed=allowed)
+        self.activation = get_activation(activation, "TransformerEncoderLayer")
         self.dropout = Dropout(p=dropout)
         self.linear2 = Dense(dim_feedforward, d_model, dtype=dtype)
-        eps = layer_norm_eps
-        self.norm1, self.norm2 = (
-            LayerNorm((d_model,), epsilon=eps, dtype=dtype),
-            LayerNorm((d_model,), epsilon=eps, dtype=dtype),
-        )
+        self.norm1, self.norm2 = (LayerNorm((d_model,), epsilon=layer_norm_eps, dtype=dtype) for _ in range(2))
         self.dropout1, self.dropout2 = Dropout(p=dropout), Dropout(p=dropout)
         self.add1, self.add2 = ops.Add(), ops.Add()
 
@@ -299,9 +272,6 @@ class TransformerEncoderLayer(Cell):
         src = self.norm1(self.add1(src, attend(src)))
         return self.norm2(self.add2(src, feed(src)))
 
-    def extend_repr(self) -> str:
-        return f"norm_first={self.norm_first}"
-
 
 class TransformerEncoder(Cell):
     """`num_layers` copies of a layer, one after the other, then `norm` if there is one.  src: (s, n, d_model) -> (s, n,
@@ -311,16 +281,11 @@ class TransformerEncoder(Cell):
     layer is. Layers: `layers`.
     """
 
-    @checked(num_layers=integer(1))
+    @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1))
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
-        if not isinstance(encoder_layer, Cell):
-            raise ArgumentTypeError(
-                f"encoder_layer={shorten(encoder_layer)}", where="TransformerEncoder", allowed="A Cell"
-            )
-        count = num_layers
-        self.layers = CellList([copy.deepcopy(encoder_layer) for _ in range(count)])
-        self.num_layers, self.norm = count, norm
+        self.layers = CellList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
+        self.num_layers, self.norm = num_layers, norm
 
     def construct(
         self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, *, is_causal: bool = False

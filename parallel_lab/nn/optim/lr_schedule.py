@@ -18,13 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, flag, integer, number
+from ...base.checks import checked, flag, integer, kept, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...base.hooks import cells_at_once
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 
 MOST_RATES = 10_000_000  # a longer list of rates is taken for an endless iterator
+
+
+RATE, COUNT = number(0, above=True), integer(1)
 
 
 class LearningRateSchedule(Cell):
@@ -36,68 +39,44 @@ class LearningRateSchedule(Cell):
         return super().construct(global_step)
 
     def __call__(self, global_step: Any) -> Any:
-        with cells_at_once():  # a rate is a number of this process, whatever the network is cut into
+        with cells_at_once():  # a rate is a number of this process, however the network is split
             return super().__call__(global_step)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extend_repr()})"
 
 
-# ---- formulas, shared by the schedules and the lists; p counts steps or epochs ----
-
-
-def _exponential(rate: float, decay_rate: float, p: float) -> float:
-    return rate * decay_rate**p
-
-
-def _natural(rate: float, decay_rate: float, p: float) -> float:
-    return rate * math.exp(-decay_rate * p)
-
-
-def _inverse(rate: float, decay_rate: float, p: float) -> float:
-    return rate / (1 + decay_rate * p)
-
-
-def _cosine(min_lr: float, max_lr: float, p: float) -> float:
-    return min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(math.pi * min(p, 1)))
-
-
-def _polynomial(rate: float, end: float, power: float, now: int, decay: int, update: bool) -> float:
-    span = decay * max(math.ceil(now / decay), 1) if update else decay
-    return (rate - end) * (1 - min(now, span) / span) ** power + end
-
-
 # ---- schedules ----
 
 
-class _Decay(LearningRateSchedule):
-    """What the three decays share. `formula` is a function of (learning_rate, decay_rate, p)."""
-
-    formula: Callable[[float, float, float], float]
-
-    @checked(
-        learning_rate=number(0, above=True), decay_rate=number(0, above=True), decay_steps=integer(1), is_stair=flag
-    )
-    def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
-        super().__init__()
-        self.learning_rate = learning_rate
-        self.decay_rate = decay_rate
-        self.decay_steps = decay_steps
-        self.is_stair = is_stair
+class _Formula(LearningRateSchedule):
+    """A schedule that says `at(step)`: the rate of a step."""
 
     def construct(self, global_step: Any) -> float:
-        step = _step(global_step)
-        p = step // self.decay_steps if self.is_stair else step / self.decay_steps
-        return type(self).formula(self.learning_rate, self.decay_rate, p)
+        value = global_step.asnumpy() if isinstance(global_step, Tensor) else global_step
+        return self.at(int(np.asarray(value).reshape(())))
 
-    def extend_repr(self) -> str:
-        return f"{self.learning_rate}, {self.decay_rate}, {self.decay_steps}, is_stair={self.is_stair}"
+    def per_epoch(self, total_step: int, step_per_epoch: int) -> list[float]:
+        """One rate per step, where this schedule counts epochs."""
+        return [self.at(step // step_per_epoch) for step in range(total_step)]
+
+
+class _Decay(_Formula):
+    """What the three decays share: their settings, and p = step / decay_steps, rounded down if is_stair."""
+
+    @kept(learning_rate=RATE, decay_rate=RATE, decay_steps=COUNT, is_stair=flag)
+    def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
+        super().__init__()
+
+    def p(self, step: int) -> float:
+        return step // self.decay_steps if self.is_stair else step / self.decay_steps
 
 
 class ExponentialDecayLR(_Decay):
     """learning_rate * decay_rate ** p with p = step / decay_steps, rounded down if is_stair."""
 
-    formula = staticmethod(_exponential)
+    def at(self, step: int) -> float:
+        return self.learning_rate * self.decay_rate ** self.p(step)
 
 
 class NaturalExpDecayLR(_Decay):
@@ -107,46 +86,38 @@ class NaturalExpDecayLR(_Decay):
     `natural_exp_decay_lr` does.
     """
 
-    formula = staticmethod(_natural)
+    def at(self, step: int) -> float:
+        return self.learning_rate * math.exp(-self.decay_rate * self.p(step))
 
 
 class InverseDecayLR(_Decay):
     """learning_rate / (1 + decay_rate * p) with p = step / decay_steps, rounded down if is_stair."""
 
-    formula = staticmethod(_inverse)
+    def at(self, step: int) -> float:
+        return self.learning_rate / (1 + self.decay_rate * self.p(step))
 
 
-class CosineDecayLR(LearningRateSchedule):
+class CosineDecayLR(_Formula):
     """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * step / decay_steps)); from decay_steps on min_lr."""
 
-    @checked(min_lr=number(0), max_lr=number(0, above=True), decay_steps=integer(1))
+    @kept(min_lr=number(0), max_lr=RATE, decay_steps=COUNT)
     def __init__(self, min_lr: float, max_lr: float, decay_steps: int) -> None:
         super().__init__()
         _check_bounds("CosineDecayLR", min_lr, max_lr)
-        self.min_lr, self.max_lr = min_lr, max_lr
-        self.decay_steps = decay_steps
 
-    def construct(self, global_step: Any) -> float:
-        return _cosine(self.min_lr, self.max_lr, _step(global_step) / self.decay_steps)
-
-    def extend_repr(self) -> str:
-        return f"{self.min_lr}, {self.max_lr}, {self.decay_steps}"
+    def at(self, step: int) -> float:
+        share = min(step / self.decay_steps, 1)
+        return self.min_lr + 0.5 * (self.max_lr - self.min_lr) * (1 + math.cos(math.pi * share))
 
 
-class PolynomialDecayLR(LearningRateSchedule):
+class PolynomialDecayLR(_Formula):
     """(learning_rate - end_learning_rate) * (1 - step / decay_steps) ** power + end_learning_rate; from decay_steps on
     end_learning_rate.
 
     update_decay_steps  instead of ending, go on with the next multiple of decay_steps
     """
 
-    @checked(
-        learning_rate=number(0, above=True),
-        end_learning_rate=number(0),
-        decay_steps=integer(1),
-        power=number(0, above=True),
-        update_decay_steps=flag,
-    )
+    @kept(learning_rate=RATE, end_learning_rate=number(0), decay_steps=COUNT, power=RATE, update_decay_steps=flag)
     def __init__(
         self,
         learning_rate: float,
@@ -156,69 +127,43 @@ class PolynomialDecayLR(LearningRateSchedule):
         update_decay_steps: bool = False,
     ) -> None:
         super().__init__()
-        self.learning_rate = learning_rate
-        self.end_learning_rate = end_learning_rate
-        self.decay_steps = decay_steps
-        self.power = power
-        self.update_decay_steps = update_decay_steps
 
-    def construct(self, global_step: Any) -> float:
-        return _polynomial(
-            self.learning_rate,
-            self.end_learning_rate,
-            self.power,
-            _step(global_step),
-            self.decay_steps,
-            self.update_decay_steps,
-        )
-
-    def extend_repr(self) -> str:
-        return (
-            f"{self.learning_rate}, {self.end_learning_rate}, {self.decay_steps}, {self.power}, "
-            f"update_decay_steps={self.update_decay_steps}"
-        )
+    def at(self, step: int) -> float:
+        span = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.update_decay_steps else 1)
+        left = (1 - min(step, span) / span) ** self.power
+        return (self.learning_rate - self.end_learning_rate) * left + self.end_learning_rate
 
 
-class WarmUpLR(LearningRateSchedule):
+class WarmUpLR(_Formula):
     """learning_rate * step / warmup_steps; from warmup_steps on learning_rate. The first step has rate 0."""
 
-    @checked(learning_rate=number(0), warmup_steps=integer(1))
+    @kept(learning_rate=number(0), warmup_steps=COUNT)
     def __init__(self, learning_rate: float, warmup_steps: int) -> None:
         super().__init__()
-        self.learning_rate = learning_rate
-        self.warmup_steps = warmup_steps
 
-    def construct(self, global_step: Any) -> float:
-        return self.learning_rate * min(_step(global_step) / self.warmup_steps, 1)
-
-    def extend_repr(self) -> str:
-        return f"{self.learning_rate}, {self.warmup_steps}"
+    def at(self, step: int) -> float:
+        return self.learning_rate * min(step / self.warmup_steps, 1)
 
 
-class _Listed(LearningRateSchedule):
+class _Listed(_Formula):
     """The i-th step takes the i-th of a list of rates."""
 
     def __init__(self, rates: Sequence[float]) -> None:
         super().__init__()
         self.rates = tuple(rates)
 
-    def construct(self, global_step: Any) -> float:
-        step = _step(global_step)
+    def at(self, step: int) -> float:
         if step >= len(self.rates):
             given = f"step {step} of a list with {len(self.rates)} rates"
-            raise ArgumentError(
-                given,
-                where="learning_rate",
-                allowed="One rate per step",
-                hint="Give a longer list, or train fewer steps",
-            )
+            hint = "Give a longer list, or train fewer steps"
+            raise ArgumentError(given, where="learning_rate", allowed="One rate per step", hint=hint)
         return self.rates[step]
 
     def extend_repr(self) -> str:
         return f"{len(self.rates)} rates: {shorten(list(self.rates[:4]))}"
 
 
-# ---- lists: one rate per step, the same in all steps of an epoch ----
+# ---- lists: one rate per step, that of its epoch: step // step_per_epoch ----
 
 
 def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[float]) -> list[float]:
@@ -236,121 +181,66 @@ def piecewise_constant_lr(milestone: Sequence[int], learning_rates: Sequence[flo
         raise ArgumentError(given, where=where, allowed="As many rates as milestones")
     rates: list[float] = []
     for i, (end, rate) in enumerate(zip(milestone, learning_rates, strict=True)):
-        if integer(1)(where, f"milestone[{i}]", end) < len(rates):
-            raise ArgumentError(
-                f"milestone[{i}]={end} after {milestone[i - 1]}", where=where, allowed="Milestones that grow"
-            )
+        if COUNT(where, f"milestone[{i}]", end) < len(rates):
+            given = f"milestone[{i}]={end} after {milestone[i - 1]}"
+            raise ArgumentError(given, where=where, allowed="Milestones that grow")
         rates += [number(0)(where, f"learning_rates[{i}]", rate)] * (end - len(rates))
     return rates
 
 
-RATE = number(0, above=True)
-STEPS = {"total_step": integer(1), "step_per_epoch": integer(1)}
+STEPS = {"total_step": COUNT, "step_per_epoch": COUNT}
+DECAY = {"learning_rate": RATE, "decay_rate": RATE, **STEPS, "decay_epoch": COUNT, "is_stair": flag}
 
 
-def _epochs(total_step: int, step_per_epoch: int) -> list[int]:
-    """The epoch that each step belongs to."""
-    return [step // step_per_epoch for step in range(total_step)]
+@checked(**DECAY)
+def exponential_decay_lr(learning_rate, decay_rate, total_step, step_per_epoch, decay_epoch, is_stair=False):
+    """learning_rate * decay_rate ** p per step, with p = epoch / decay_epoch, rounded down if is_stair."""
+    schedule = ExponentialDecayLR(learning_rate, decay_rate, decay_epoch, is_stair)
+    return schedule.per_epoch(total_step, step_per_epoch)
 
 
-def _decays(decay_epoch: int, is_stair: bool) -> Callable[[int], float]:
-    """epoch -> epoch / decay_epoch, rounded down if is_stair."""
-    return (lambda epoch: epoch // decay_epoch) if is_stair else (lambda epoch: epoch / decay_epoch)
-
-
-@checked(learning_rate=RATE, decay_rate=RATE, **STEPS, decay_epoch=integer(1), is_stair=flag)
-def exponential_decay_lr(
-    learning_rate: float,
-    decay_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:
-    """learning_rate * decay_rate ** (epoch / decay_epoch) per step, the quotient rounded down if is_stair; epoch = step
-    // step_per_epoch.
-    """
-    p = _decays(decay_epoch, is_stair)
-    return [_exponential(learning_rate, decay_rate, p(epoch)) for epoch in _epochs(total_step, step_per_epoch)]
-
-
-@checked(learning_rate=RATE, decay_rate=RATE, **STEPS, decay_epoch=integer(1), is_stair=flag)
-def natural_exp_decay_lr(
-    learning_rate: float,
-    decay_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:
-    """learning_rate * exp(-decay_rate * epoch) per step; epoch = step // step_per_epoch, if is_stair the last multiple
-    of decay_epoch up to it.
+@checked(**DECAY)
+def natural_exp_decay_lr(learning_rate, decay_rate, total_step, step_per_epoch, decay_epoch, is_stair=False):
+    """learning_rate * exp(-decay_rate * epoch) per step; if is_stair, with the last multiple of decay_epoch up to the
+    epoch.
     """
     unit = decay_epoch if is_stair else 1
-    return [_natural(learning_rate, decay_rate, epoch // unit * unit) for epoch in _epochs(total_step, step_per_epoch)]
+    schedule = NaturalExpDecayLR(learning_rate, decay_rate * unit, unit, is_stair=True)
+    return schedule.per_epoch(total_step, step_per_epoch)
 
 
-@checked(learning_rate=RATE, decay_rate=RATE, **STEPS, decay_epoch=integer(1), is_stair=flag)
-def inverse_decay_lr(
-    learning_rate: float,
-    decay_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:
-    """learning_rate / (1 + decay_rate * epoch / decay_epoch) per step, the quotient rounded down if is_stair; epoch =
-    step // step_per_epoch.
-    """
-    p = _decays(decay_epoch, is_stair)
-    return [_inverse(learning_rate, decay_rate, p(epoch)) for epoch in _epochs(total_step, step_per_epoch)]
+@checked(**DECAY)
+def inverse_decay_lr(learning_rate, decay_rate, total_step, step_per_epoch, decay_epoch, is_stair=False):
+    """learning_rate / (1 + decay_rate * p) per step, with p = epoch / decay_epoch, rounded down if is_stair."""
+    schedule = InverseDecayLR(learning_rate, decay_rate, decay_epoch, is_stair)
+    return schedule.per_epoch(total_step, step_per_epoch)
 
 
-@checked(min_lr=number(0), max_lr=RATE, **STEPS, decay_epoch=integer(1))
-def cosine_decay_lr(
-    min_lr: float, max_lr: float, total_step: int, step_per_epoch: int, decay_epoch: int
-) -> list[float]:
-    """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * epoch / decay_epoch)) per step, from decay_epoch on min_lr; epoch
-    = step // step_per_epoch.
-    """
+@checked(min_lr=number(0), max_lr=RATE, **STEPS, decay_epoch=COUNT)
+def cosine_decay_lr(min_lr, max_lr, total_step, step_per_epoch, decay_epoch):
+    """min_lr + (max_lr - min_lr) / 2 * (1 + cos(pi * epoch / decay_epoch)) per step; from decay_epoch on min_lr."""
     _check_bounds("cosine_decay_lr", min_lr, max_lr)
-    return [_cosine(min_lr, max_lr, epoch / decay_epoch) for epoch in _epochs(total_step, step_per_epoch)]
+    return CosineDecayLR(min_lr, max_lr, decay_epoch).per_epoch(total_step, step_per_epoch)
 
 
 @checked(
-    learning_rate=RATE,
-    end_learning_rate=number(0),
-    **STEPS,
-    decay_epoch=integer(1),
-    power=RATE,
-    update_decay_epoch=flag,
+    learning_rate=RATE, end_learning_rate=number(0), **STEPS, decay_epoch=COUNT, power=RATE, update_decay_epoch=flag
 )
 def polynomial_decay_lr(
-    learning_rate: float,
-    end_learning_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    power: float,
-    update_decay_epoch: bool = False,
-) -> list[float]:
-    """(learning_rate - end_learning_rate) * (1 - epoch / decay_epoch) ** power + end_learning_rate per step; epoch =
-    step // step_per_epoch.
+    learning_rate, end_learning_rate, total_step, step_per_epoch, decay_epoch, power, update_decay_epoch=False
+):
+    """(learning_rate - end_learning_rate) * (1 - epoch / decay_epoch) ** power + end_learning_rate per step.
 
     update_decay_epoch  instead of ending at decay_epoch, go on with its next multiple
     """
-    return [
-        _polynomial(learning_rate, end_learning_rate, power, epoch, decay_epoch, update_decay_epoch)
-        for epoch in _epochs(total_step, step_per_epoch)
-    ]
+    schedule = PolynomialDecayLR(learning_rate, end_learning_rate, decay_epoch, power, update_decay_epoch)
+    return schedule.per_epoch(total_step, step_per_epoch)
 
 
-@checked(learning_rate=number(0), **STEPS, warmup_epoch=integer(1))
-def warmup_lr(learning_rate: float, total_step: int, step_per_epoch: int, warmup_epoch: int) -> list[float]:
-    """learning_rate * epoch / warmup_epoch per step, from warmup_epoch on learning_rate; epoch = step //
-    step_per_epoch.
-    """
-    return [learning_rate * min(epoch / warmup_epoch, 1) for epoch in _epochs(total_step, step_per_epoch)]
+@checked(learning_rate=number(0), **STEPS, warmup_epoch=COUNT)
+def warmup_lr(learning_rate, total_step, step_per_epoch, warmup_epoch):
+    """learning_rate * epoch / warmup_epoch per step; from warmup_epoch on learning_rate."""
+    return WarmUpLR(learning_rate, warmup_epoch).per_epoch(total_step, step_per_epoch)
 
 
 # ---- what an optimizer is given ----
@@ -376,12 +266,8 @@ def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | 
         rates = list(itertools.islice(value, MOST_RATES + 1))
         if len(rates) > MOST_RATES or not rates:
             given = "no rates" if not rates else f"more than {MOST_RATES} rates"
-            raise ArgumentError(
-                f"{name} with {given}",
-                where=where,
-                allowed="One rate per step",
-                hint="For endless rates use a schedule",
-            )
+            hint = "For endless rates use a schedule"
+            raise ArgumentError(f"{name} with {given}", where=where, allowed="One rate per step", hint=hint)
         return _Listed([number(0)(where, f"{name}[{i}]", rate) for i, rate in enumerate(rates)])
     return number(0)(where, name, value)
 
@@ -398,11 +284,6 @@ def rate_at(rate: float | Callable[[int], Any], step: int, where: str) -> float:
 
 
 # ---- checks ----
-
-
-def _step(global_step: Any) -> int:
-    value = global_step.asnumpy() if isinstance(global_step, Tensor) else global_step
-    return int(np.asarray(value).reshape(()))
 
 
 def _check_bounds(where: str, min_lr: float, max_lr: float) -> None:
