@@ -542,7 +542,7 @@ def test_a_reducer_wants_one_gradient_per_parameter():
     reducer = nn.DistributedGradReducer(Net().trainable_params())
     with pytest.raises(ValueError, match="2, one per parameter"):
         reducer((Tensor(W),))
-    with pytest.raises(TypeError, match="A tuple"):
+    with pytest.raises(TypeError, match="A list or tuple"):
         reducer(Tensor(W))
 
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, flag, integer, number
+from ...base.checks import flag, integer, kept, number
 from ...base.hooks import current_tracer
 from ...ops.elementwise import choose, count_nonfinite
 from ...ops.machine.state import LOSS_SCALE
@@ -45,10 +45,7 @@ State = dict[str, Any]
 
 def nonfinite(gradients: dict[str, Any], totals: Totals) -> Any:
     """Number of elements that are not finite in all gradients, over all their slices.  {parameter: (...)} -> ()."""
-    found = {}
-    for name, gradient in gradients.items():
-        totals.at(name)
-        found[name] = count_nonfinite(gradient)
+    found = totals.each(gradients, lambda name, gradient: count_nonfinite(gradient))
     totals.at("")
     return totals.totals(found, "all ranks skip the step if a gradient is not finite on one of them")
 
@@ -118,10 +115,13 @@ class LossScaler:
     @property
     def rule(self) -> str:
         """The rule in words, without the scale itself, which is a value of the program."""
-        return f"{type(self).__name__}()"
+        return f"{type(self).__name__}({', '.join(self._settings())})"
+
+    def _settings(self) -> list[str]:
+        return [f"{name}={getattr(self, name)}" for name in vars(self).get("_kept", ())]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(scale_value={self.scale_value:g})"
+        return f"{type(self).__name__}({', '.join([f'scale_value={self.scale_value:g}', *self._settings()])})"
 
     def _scale(self, name: str, value: Any) -> float:
         return number(1, float(np.finfo(np.float32).max))(type(self).__name__, name, value)
@@ -140,11 +140,9 @@ class DynamicLossScaler(LossScaler):
                   infinite in float32
     """
 
-    @checked(scale_factor=integer(1), scale_window=integer(1))
+    @kept(scale_factor=integer(1), scale_window=integer(1))
     def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
         super().__init__(scale_value)
-        self.scale_factor = scale_factor
-        self.scale_window = scale_window
         self.counter = 0
 
     def scalar_state(self) -> dict[str, float]:
@@ -170,83 +168,62 @@ class DynamicLossScaler(LossScaler):
         super().take(states)
         self.counter = int(states[GOOD_STEPS])
 
-    @property
-    def rule(self) -> str:
-        return f"{type(self).__name__}(scale_factor={self.scale_factor}, scale_window={self.scale_window})"
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(scale_value={self.scale_value:g}, scale_factor={self.scale_factor}, "
-            f"scale_window={self.scale_window})"
-        )
-
 
 # ---- the older names ----
 
 
-class FixedLossScaleManager(StaticLossScaler):
-    """A scale that stays as it is.
-
-    drop_overflow_update  False: update also with gradients that are not finite
-    """
-
-    @checked(drop_overflow_update=flag)
-    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
-        super().__init__(self._scale("loss_scale", loss_scale))
-        self.drop_overflow_update = drop_overflow_update
+class _OlderNames(LossScaler):
+    """What MindSpore's managers and their update cells have in common."""
 
     def get_loss_scale(self) -> float:
         return self.scale_value
 
+
+class _Manager(_OlderNames):
     def get_drop_overflow_update(self) -> bool:
         return self.drop_overflow_update
 
     def update_loss_scale(self, overflow: bool) -> None:
         self.adjust(not overflow)
 
+
+class FixedLossScaleManager(_Manager, StaticLossScaler):
+    """A scale that stays as it is.
+
+    drop_overflow_update  False: update also with gradients that are not finite
+    """
+
+    @kept(drop_overflow_update=flag)
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
+        super().__init__(self._scale("loss_scale", loss_scale))
+
     def get_update_cell(self) -> FixedLossScaleUpdateCell | None:
         """What a training loop calls with (loss_scale, overflow); None if steps are never skipped."""
         return FixedLossScaleUpdateCell(self.scale_value) if self.drop_overflow_update else None
 
-    @property
-    def rule(self) -> str:
-        return f"{type(self).__name__}(drop_overflow_update={self.drop_overflow_update})"
 
-
-class DynamicLossScaleManager(DynamicLossScaler):
+class DynamicLossScaleManager(_Manager, DynamicLossScaler):
     """`DynamicLossScaler` with the defaults and methods of MindSpore's manager."""
 
     def __init__(self, init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> None:
         super().__init__(self._scale("init_loss_scale", init_loss_scale), scale_factor, scale_window)
-
-    def get_loss_scale(self) -> float:
-        return self.scale_value
-
-    def get_drop_overflow_update(self) -> bool:
-        return True
-
-    def update_loss_scale(self, overflow: bool) -> None:
-        self.adjust(not overflow)
 
     def get_update_cell(self) -> DynamicLossScaleUpdateCell:
         """What a training loop calls with (loss_scale, overflow)."""
         return DynamicLossScaleUpdateCell(self.scale_value, self.scale_factor, self.scale_window)
 
 
-class FixedLossScaleUpdateCell(StaticLossScaler):
+class FixedLossScaleUpdateCell(_OlderNames, StaticLossScaler):
     """Called with (loss_scale, overflow) after a step: returns overflow; the scale stays."""
 
     def __init__(self, loss_scale_value: float) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value))
 
-    def get_loss_scale(self) -> float:
-        return self.scale_value
-
     def __call__(self, loss_scale: Any, overflow: bool) -> bool:
         return overflow
 
 
-class DynamicLossScaleUpdateCell(DynamicLossScaler):
+class DynamicLossScaleUpdateCell(_OlderNames, DynamicLossScaler):
     """Called with (loss_scale, overflow) after a step: returns overflow and adjusts `scale_value`. loss_scale: the
     scale the step was taken with.
     """
@@ -254,12 +231,8 @@ class DynamicLossScaleUpdateCell(DynamicLossScaler):
     def __init__(self, loss_scale_value: float, scale_factor: int, scale_window: int) -> None:
         super().__init__(self._scale("loss_scale_value", loss_scale_value), scale_factor, scale_window)
 
-    def get_loss_scale(self) -> float:
-        return self.scale_value
-
     def __call__(self, loss_scale: Any, overflow: bool) -> bool:
-        self.scale_value = self._scale(
-            "loss_scale", float(loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale)
-        )
+        taken = loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale
+        self.scale_value = self._scale("loss_scale", float(taken))
         self.adjust(not overflow)
         return overflow

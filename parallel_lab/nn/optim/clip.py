@@ -17,13 +17,9 @@ from numbers import Real
 from typing import Any
 
 from ... import ops
-from ...base.checks import checked, number
+from ...base.checks import checked, choice, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from .global_norm import Totals, added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
-
-__all__ = ["GradientClip", "clip_by_global_norm", "clip_by_norm", "clip_by_value"]
-
-KINDS = ("value", "norm", "global_norm")
 
 
 @dataclass(frozen=True)
@@ -39,48 +35,38 @@ class GradientClip:
     limit: float | tuple[float, float]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kind, str) or self.kind not in KINDS:
-            raise ArgumentError(f"kind={shorten(self.kind)}", where="GradientClip", allowed=f"One of {KINDS}")
-        if self.kind == "value" and isinstance(self.limit, (tuple, list)):
-            object.__setattr__(self, "limit", _range("GradientClip", *_pair(self.limit)))
+        choice("value", "norm", "global_norm")("GradientClip", "kind", self.kind)
+        limit = self.limit
+        if self.kind != "value" or not isinstance(limit, (tuple, list)):
+            limit = number(0, above=True)("GradientClip", "limit", limit)
+        elif len(limit) != 2:
+            allowed = "A number, or a pair (least, most)"
+            raise ArgumentError(f"limit={shorten(limit)}", where="GradientClip", allowed=allowed)
         else:
-            object.__setattr__(self, "limit", number(0, above=True)("GradientClip", "limit", self.limit))
+            limit = _range("GradientClip", *limit)
+        object.__setattr__(self, "limit", limit)
 
     def clipped(self, gradients: dict[str, Any], totals: Totals) -> dict[str, Any]:
         """The clipped gradients: {parameter: gradient or one rank's slice of it} -> the same."""
         if self.kind == "value":
             low, high = self.limit if isinstance(self.limit, tuple) else (-self.limit, self.limit)
-            return {name: _between(totals, name, g, low, high) for name, g in gradients.items()}
-        squares = {}
-        for name, gradient in gradients.items():
-            totals.at(name)
-            squares[name] = sum_of_squares(gradient)
+            return totals.each(gradients, lambda name, g: ops.maximum(ops.minimum(g, high), low))
+        squares = totals.each(gradients, lambda name, g: sum_of_squares(g))
         if self.kind == "global_norm":
             totals.at("")
-            square = totals.totals(
-                squares, "the global norm, by which gradients are clipped, counts every element once"
-            )
-            factor = _factor(ops.sqrt(square), self.limit)
-            factors = dict.fromkeys(gradients, factor)
+            why = "the global norm, by which gradients are clipped, counts every element once"
+            factors = dict.fromkeys(gradients, _factor(ops.sqrt(totals.totals(squares, why)), self.limit))
         else:
-            factors = {}
-            for name, square in squares.items():
-                totals.at(name)
+
+            def factor(name: str, square: Any) -> Any:
                 why = f"the norm by which the gradient of {name!r} is clipped counts all its elements"
-                factors[name] = _factor(ops.sqrt(totals.total(name, square, why)), self.limit)
-        done = {}
-        for name, gradient in gradients.items():
-            totals.at(name)
-            done[name] = ops.mul(gradient, in_dtype_of(gradient, factors[name]))
-        return done
+                return _factor(ops.sqrt(totals.total(name, square, why)), self.limit)
+
+            factors = totals.each(squares, factor)
+        return totals.each(gradients, lambda name, g: ops.mul(g, in_dtype_of(g, factors[name])))
 
     def __str__(self) -> str:
         return f"GradientClip({self.kind!r}, {self.limit})"
-
-
-def _between(totals: Totals, name: str, gradient: Any, low: float, high: float) -> Any:
-    totals.at(name)
-    return ops.maximum(ops.minimum(gradient, high), low)
 
 
 def _factor(norm: Any, limit: float) -> Any:
@@ -99,9 +85,8 @@ def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None
     Raises ArgumentError if both are None or cross.
     """
     if clip_value_min is None and clip_value_max is None:
-        raise ArgumentError(
-            "no bound is given", where="clip_by_value", allowed="clip_value_min, clip_value_max or both"
-        )
+        allowed = "clip_value_min, clip_value_max or both"
+        raise ArgumentError("no bound is given", where="clip_by_value", allowed=allowed)
     if isinstance(clip_value_min, Real) and isinstance(clip_value_max, Real):
         _range("clip_by_value", clip_value_min, clip_value_max)
     if isinstance(x, (list, tuple)):
@@ -122,18 +107,15 @@ def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfi
     MindSpore's clip_by_norm; without the 1e-6 that is added to the norm there.
     """
     where = "clip_by_norm"
-    limit = max_norm
     if isinstance(norm_type, bool) or not isinstance(norm_type, Real) or not norm_type >= 1:
         raise ArgumentError(f"norm_type={shorten(norm_type)}", where=where, allowed="A number, at least 1, or math.inf")
     given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
     _check_tensors(x, given, where, "At least one Tensor")
     norm = _norm_of_all(given, float(norm_type))
     if error_if_nonfinite and not all_finite((norm,)):
-        raise ArgumentError(
-            "the norm is not finite", where=where, hint="Look for inf and nan in the gradients, or use a loss scaler"
-        )
-    factor = _factor(norm, limit)
-    scaled = tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in given)
+        hint = "Look for inf and nan in the gradients, or use a loss scaler"
+        raise ArgumentError("the norm is not finite", where=where, hint=hint)
+    scaled = _scaled(given, _factor(norm, max_norm))
     return scaled if isinstance(x, (list, tuple)) else scaled[0]
 
 
@@ -144,10 +126,8 @@ def _norm_of_all(xs: tuple[Any, ...], p: float) -> Any:
     if math.isinf(p):
         largest = [of_the_whole(one, ops.reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
         return functools.reduce(ops.maximum, largest)
-    return ops.power(
-        added([of_the_whole(one, ops.reduce_sum(ops.power(size, p))) for one, size in zip(xs, sizes, strict=True)]),
-        1 / p,
-    )
+    powers = [of_the_whole(one, ops.reduce_sum(ops.power(size, p))) for one, size in zip(xs, sizes, strict=True)]
+    return ops.power(added(powers), 1 / p)
 
 
 @checked(clip_norm=number(0, above=True))
@@ -159,22 +139,16 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
 
     use_norm  the global norm, if it is known already: a number or a 0-d Tensor
     """
-    limit = clip_norm
-    _check_tensors(
-        x,
-        tuple(x) if isinstance(x, (list, tuple)) else (),
-        "clip_by_global_norm",
-        "A list or tuple of at least one Tensor",
-    )
+    where, given = "clip_by_global_norm", tuple(x) if isinstance(x, (list, tuple)) else ()
+    _check_tensors(x, given, where, "A list or tuple of at least one Tensor")
     if isinstance(use_norm, Real):
-        if not math.isfinite(use_norm) or use_norm < 0:
-            raise ArgumentError(
-                f"use_norm={use_norm}", where="clip_by_global_norm", allowed="A finite number, at least 0"
-            )
-        return tuple(as_slice_of(one, ops.mul(one, limit / max(use_norm, limit))) for one in x)
-    norm = ops.sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in x])) if use_norm is None else use_norm
-    factor = _factor(norm, limit)
-    return tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in x)
+        factor = clip_norm / max(number(0)(where, "use_norm", use_norm), clip_norm)
+        return tuple(as_slice_of(one, ops.mul(one, factor)) for one in given)
+    return _scaled(given, _factor(_norm_of_all(given, 2) if use_norm is None else use_norm, clip_norm))
+
+
+def _scaled(xs: tuple[Any, ...], factor: Any) -> tuple[Any, ...]:
+    return tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in xs)
 
 
 # ---- checks ----
@@ -184,14 +158,6 @@ def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> 
     """ArgumentTypeError unless there is at least one tensor, and nothing else."""
     if not given or not all(hasattr(one, "dtype") for one in given):
         raise ArgumentTypeError(f"x is {shorten(x)}", where=where, allowed=allowed)
-
-
-def _pair(limit: Sequence[Any]) -> Sequence[Any]:
-    if len(limit) != 2:
-        raise ArgumentError(
-            f"limit={shorten(limit)}", where="GradientClip", allowed="A number, or a pair (least, most)"
-        )
-    return limit
 
 
 def _range(where: str, low: Any, high: Any) -> tuple[float, float]:

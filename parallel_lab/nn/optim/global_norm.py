@@ -7,6 +7,7 @@ slices. So one rule serves both. A rank that updates its slices without a progra
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,14 @@ class Totals:
 
     def at(self, name: str) -> None:
         """The next operators work on this parameter ("" = on all of them); a compiled program is named by it."""
+
+    def each(self, found: dict[str, Any], function: Callable[[str, Any], Any]) -> dict[str, Any]:
+        """{parameter: function(parameter, value)}."""
+        done = {}
+        for name, value in found.items():
+            self.at(name)
+            done[name] = function(name, value)
+        return done
 
     def total(self, name: str, local: Any, why: str) -> Any:
         """Sum of `local`, a 0-d value, over the slices of parameter `name`.  why: what the sum is for, the start of the
@@ -59,11 +68,10 @@ def _over_slices(layout: TensorLayout, value: np.ndarray, reduce: str, tag: str)
     rank has to call it.
     """
     world = current_world()
-    mine = layout.slice_numbers(world.rank)
-    first = next(rank for rank in range(world.world_size) if layout.slice_numbers(rank) == mine)
-    return world.comm.all_reduce(
-        value if first == world.rank or reduce != "sum" else np.zeros_like(value), reduce=reduce, tag=tag
-    )
+    held = layout.slice_numbers(world.rank)
+    first = next(rank for rank in range(world.world_size) if layout.slice_numbers(rank) == held)
+    mine = value if first == world.rank or reduce != "sum" else np.zeros_like(value)
+    return world.comm.all_reduce(mine, reduce=reduce, tag=tag)
 
 
 def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
@@ -74,11 +82,8 @@ def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
     """
     if not isinstance(x, RankTensor) or not is_cut(x.layout):
         return found
-    return Tensor(
-        _over_slices(
-            x.layout, np.asarray(found.asnumpy()), reduce, f"{reduce} over the slices of a tensor {x.full_shape}"
-        )
-    )
+    tag = f"{reduce} over the slices of a tensor {x.full_shape}"
+    return Tensor(_over_slices(x.layout, np.asarray(found.asnumpy()), reduce, tag))
 
 
 def as_slice_of(x: Any, result: Any) -> Any:
@@ -88,10 +93,7 @@ def as_slice_of(x: Any, result: Any) -> Any:
 
 def added(values: list[Any]) -> Any:
     """The sum of at least one value, from the left."""
-    total = values[0]
-    for value in values[1:]:
-        total = ops.add(total, value)
-    return total
+    return functools.reduce(ops.add, values)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTypeError, shorten
+from ...base.checks import checked, flag, instance, integer, text
+from ...base.errors import ArgumentTypeError, NotBuiltYet, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_parallel_context
@@ -30,36 +31,17 @@ from ...ops.collectives.base import members_of, origin_of
 from ..cell import Cell
 from ..tensor.arithmetic import Arithmetic
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
+from .parameter_groups import one_gradient_each
 
 
 def _parameters(where: str, parameters: Any) -> ParameterTuple:
     if isinstance(parameters, Arithmetic) or not isinstance(parameters, Iterable):
-        raise ArgumentTypeError(
-            f"parameters={shorten(parameters)}", where=where, allowed="A list of Parameters: optimizer.parameters"
-        )
+        allowed = "A list of Parameters: optimizer.parameters"
+        raise ArgumentTypeError(f"parameters={shorten(parameters)}", where=where, allowed=allowed)
     found = list(parameters)
     for i, p in enumerate(found):
-        if not isinstance(p, Parameter):
-            raise ArgumentTypeError(
-                f"parameters[{i}] is {shorten(p)}", where=where, allowed="Parameters: optimizer.parameters"
-            )
+        instance(Parameter, "Parameters: optimizer.parameters")(where, f"parameters[{i}]", p)
     return ParameterTuple(found)
-
-
-def _one_each(where: str, grads: Any, parameters: Sequence[Parameter]) -> Sequence[Any]:
-    if isinstance(grads, (Arithmetic, np.ndarray)) or not isinstance(grads, (tuple, list)):
-        raise ArgumentTypeError(
-            f"gradients {shorten(grads)}", where=where, allowed="A tuple with one gradient per parameter"
-        )
-    if len(grads) != len(parameters):
-        raise ShapeError(f"{len(grads)} gradients", where=where, allowed=f"{len(parameters)}, one per parameter")
-    for p, g in zip(parameters, grads, strict=True):
-        if g is None:
-            hint = "A parameter that the loss does not depend on has a gradient of zeros: ops.zeros_like(parameter)"
-            raise ArgumentTypeError(
-                f"the gradient of {p.name!r} is None", where=where, allowed="A Tensor or an array each", hint=hint
-            )
-    return grads
 
 
 @dataclass(frozen=True)
@@ -111,9 +93,7 @@ def shared_messages(
         numbers = [g.fusion for g in gradients]
     elif mode == "index" and fusion_type:
         groups = index_groups(len(ids), config, wording)
-        numbers = [
-            1 + groups[g.place] for g in gradients
-        ]  # MindSpore counts them from 1024; what matters is that none is 0
+        numbers = [1 + groups[g.place] for g in gradients]  # MindSpore counts from 1024; what matters is that none is 0
     else:
         numbers = [fusion_type] * len(gradients)
     together: dict[tuple[Any, ...], list[int]] = {}
@@ -121,11 +101,8 @@ def shared_messages(
         together.setdefault((number, gradient.dtype) if number else (0, n), []).append(n)
     found = []
     for mine in together.values():
-        parts = (
-            size_groups_by_bytes([gradients[n].size_bytes for n in mine], config)
-            if mode in ("auto", "size")
-            else (0,) * len(mine)
-        )
+        sizes = [gradients[n].size_bytes for n in mine]
+        parts = size_groups_by_bytes(sizes, config) if mode in ("auto", "size") else (0,) * len(mine)
         found += [tuple(mine[n] for n in part) for part in buckets_of(parts)]
     return tuple(sorted(found))
 
@@ -150,6 +127,7 @@ class DistributedGradReducer(Cell):
     returned. A data_parallel network that calls it runs operator by operator on each rank.
     """
 
+    @checked(mean=flag | None, degree=integer(1) | None, group=text | None)
     def __init__(
         self,
         parameters: Iterable[Parameter],
@@ -159,22 +137,7 @@ class DistributedGradReducer(Cell):
         group: str | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
-        where = "DistributedGradReducer"
-        if mean is not None and not isinstance(mean, bool):
-            raise ArgumentTypeError(
-                f"mean={shorten(mean)}", where=where, allowed="True, False, or None: as gradients_mean says"
-            )
-        if degree is not None and (isinstance(degree, bool) or not isinstance(degree, int) or degree < 1):
-            raise ArgumentError(
-                f"degree={shorten(degree)}",
-                where=where,
-                allowed="An int above 0, or None: the number of ranks in the group",
-            )
-        if group is not None and not isinstance(group, str):
-            raise WorldTypeError(
-                f"group={shorten(group)}", where=where, allowed="The name of a group, or None: all ranks"
-            )
-        self.__dict__["parameters"] = _parameters(where, parameters)
+        self.__dict__["parameters"] = _parameters("DistributedGradReducer", parameters)
         self.mean = get_auto_parallel_context("gradients_mean") if mean is None else mean
         self.degree, self.group = degree, group
         self.fusion_type = fusion_type
@@ -187,7 +150,7 @@ class DistributedGradReducer(Cell):
         self._messages: tuple[Any, Any] = (None, ())
 
     def construct(self, grads: Any) -> tuple[Any, ...]:
-        grads = _one_each("DistributedGradReducer", grads, self.parameters)
+        grads = one_gradient_each("DistributedGradReducer", grads, self.parameters)
         world, tracer = current_world(), current_tracer.get()
         mode = getattr(tracer, "parallel_mode", None) or get_auto_parallel_context("parallel_mode")
         if world is None or (tracer is not None and mode not in LOCAL_MODES):
@@ -196,12 +159,8 @@ class DistributedGradReducer(Cell):
         factor = 1 / (self.degree or size) if self.mean else 1.0
         wide = get_auto_parallel_context("gradient_fp32_sync")
         found = list(grads)
-        sent = [
-            i
-            for i, (p, g) in enumerate(zip(self.parameters, grads, strict=True))
-            if not p.layerwise_parallel
-            and not (mode in SHARDED_MODES and isinstance(g, RankTensor) and g.layout is not None)
-        ]
+        added = [mode in SHARDED_MODES and isinstance(g, RankTensor) and g.layout is not None for g in grads]
+        sent = [i for i, p in enumerate(self.parameters) if not (p.layerwise_parallel or added[i])]
         if size == 1:
             for i in sent:
                 found[i] = found[i] if factor == 1 else ops.mul(found[i], factor)
@@ -231,9 +190,8 @@ class DistributedGradReducer(Cell):
             for n, span in zip(numbers, spans, strict=True):
                 bucket[span] = arrays[n].reshape(-1)
             tag = f"{line}: message {number + 1} of {len(messages)}, {self._names([places[n] for n in numbers])}"
-            under_way.append(
-                (numbers, spans, bucket, comm.start("all_reduce", bucket, members, reduce="sum", out=bucket, tag=tag))
-            )
+            handle = comm.start("all_reduce", bucket, members, reduce="sum", out=bucket, tag=tag)
+            under_way.append((numbers, spans, bucket, handle))
         for numbers, spans, bucket, handle in under_way:
             handle.wait()
             if factor != 1:
@@ -254,20 +212,14 @@ class DistributedGradReducer(Cell):
             ]
             fusion_type = 0 if self._closed else self.fusion_type
             ids = [p.comm_fusion for p in self.parameters]
-            found = shared_messages(
-                outgoing, ids, fusion_type=fusion_type, setting=self._setting, wording=self._wording
-            )
-            self._messages = key, found
+            rule = {"fusion_type": fusion_type, "setting": self._setting, "wording": self._wording}
+            self._messages = key, shared_messages(outgoing, ids, **rule)
         return self._messages[1]
 
     def _names(self, places: list[int]) -> str:
         """The parameters of a message, for what ranks compare and errors show."""
-        first = self.parameters[places[0]].name
-        return (
-            f"gradient of {first}"
-            if len(places) == 1
-            else f"gradients of {first} to {self.parameters[places[-1]].name} ({len(places)})"
-        )
+        first, last = (self.parameters[places[at]].name for at in (0, -1))
+        return f"gradient of {first}" if len(places) == 1 else f"gradients of {first} to {last} ({len(places)})"
 
 
 def _summed(all_reduce: Any, gradient: Any, wide: bool) -> Any:
@@ -286,6 +238,7 @@ class PipelineGradReducer(Cell):
     pipeline_stages above 1 raises NotBuiltYet.
     """
 
+    @checked(opt_shard=flag | None)
     def __init__(
         self, parameters: Iterable[Parameter], scale_sense: float = 1.0, opt_shard: bool | None = None
     ) -> None:
@@ -293,14 +246,12 @@ class PipelineGradReducer(Cell):
         where = "PipelineGradReducer"
         if isinstance(scale_sense, bool) or not isinstance(scale_sense, (int, float, Arithmetic)):
             raise ArgumentTypeError(f"scale_sense={shorten(scale_sense)}", where=where, allowed="A number above 0")
-        if opt_shard is not None and not isinstance(opt_shard, bool):
-            raise ArgumentTypeError(f"opt_shard={shorten(opt_shard)}", where=where, allowed="True, False, or None")
         self.__dict__["accu_grads"] = _parameters(where, parameters)
         self.scale_sense, self.opt_shard = scale_sense, opt_shard
 
     def construct(self, grads: Any) -> tuple[Any, ...]:
         where = "PipelineGradReducer"
-        grads = _one_each(where, grads, self.accu_grads)
+        grads = one_gradient_each(where, grads, self.accu_grads)
         stages = get_auto_parallel_context("pipeline_stages")
         if stages > 1:
             raise no_stages_yet(where, stages)

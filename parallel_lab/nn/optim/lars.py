@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import flag, number
+from ...base.checks import flag, function, number
 from ...base.errors import ArgumentTypeError, shorten
-from ...layout.tensor_layout import TensorLayout
 from .global_norm import Place, in_dtype_of, norm
 from .optimizer import Optimizer, State, plain_number
-from .weight_groups import check_grouping_in_context
 
 
 class LARS(Optimizer):
@@ -46,36 +44,18 @@ class LARS(Optimizer):
     ) -> None:
         # not the base's __init__, which takes parameters: this one shares the optimizer's, and its rates
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LARS):
-            raise ArgumentTypeError(
-                f"optimizer={shorten(optimizer)}", where="LARS", allowed="Another optimizer, such as nn.Momentum(...)"
-            )
-        if not callable(lars_filter):
-            raise ArgumentTypeError(
-                f"lars_filter={shorten(lars_filter)}", where="LARS", allowed="A function of a Parameter"
-            )
+            allowed = "Another optimizer, such as nn.Momentum(...)"
+            raise ArgumentTypeError(f"optimizer={shorten(optimizer)}", where="LARS", allowed=allowed)
+        function("A function of a Parameter")("LARS", "lars_filter", lars_filter)
         self.optimizer = optimizer
         self.epsilon = number(0)("LARS", "epsilon", plain_number(epsilon))
         self.coefficient = number(0, above=True)("LARS", "coefficient", plain_number(coefficient))
         self.use_clip = flag("LARS", "use_clip", use_clip)
-        for name in (
-            "parameters",
-            "weight_decay",
-            "loss_scale",
-            "clip",
-            "loss_scaler",
-            "state_names",
-            "_rates",
-            "_settings_by_name",
-            "_groups",
-        ):
+        given = ("parameters", "weight_decay", "loss_scale", "clip", "loss_scaler", "state_names")
+        for name in (*given, "_rates", "_settings_by_name", "_groups"):
             setattr(self, name, getattr(optimizer, name))
         self.adapted = frozenset(p.name for p in self.parameters if lars_filter(p))
-        self.global_step = 0
-        self._states: list[State] | None = None
-        self._scalars: dict[np.dtype, State] = {}
-        self.state_layouts: dict[str, TensorLayout] = {}
-        self.state_owners: dict[str, int] = {}
-        check_grouping_in_context(self)
+        self._begin()
 
     def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
         return self.optimizer.initial_state(parameter)

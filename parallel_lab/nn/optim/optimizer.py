@@ -29,13 +29,12 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import moving_mean
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.primitive import check_target, refuse_placement
-from ..tensor.arithmetic import Arithmetic
 from ..tensor.tensor import Parameter, ParameterTuple, RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
 from .global_norm import Place, RankTotals, Totals
 from .lr_schedule import as_schedule, rate_at
-from .parameter_groups import groups_of, in_order, trained_parameters
+from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
 from .weight_groups import check_grouping_in_context, owners_in_context
 
 # the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
@@ -116,6 +115,10 @@ class Optimizer:
         self._settings_by_name: dict[str, _Setting] = {}
         self._groups: list[tuple[str, ...]] = []
         self.parameters = ParameterTuple(self._grouped(params))
+        self._begin()
+
+    def _begin(self) -> None:
+        """No step taken, no states held."""
         self.global_step = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
@@ -153,9 +156,8 @@ class Optimizer:
     def set_rate(self, kind: str, value: Rate) -> None:
         """Change one of the rates that `rates` names: that of a group too. Raises ArgumentError."""
         if kind not in self._rates:
-            raise ArgumentError(
-                f"unknown rate {kind!r}", where=type(self).__name__, allowed=f"One of {', '.join(self._rates)}"
-            )
+            allowed = f"One of {', '.join(self._rates)}"
+            raise ArgumentError(f"unknown rate {kind!r}", where=type(self).__name__, allowed=allowed)
         self._rates[kind] = as_schedule(value, type(self).__name__)
 
     def rates(self, step: int) -> dict[str, float]:
@@ -211,11 +213,12 @@ class Optimizer:
         """
         if self._target is not None:
             refuse_placement(f"{type(self).__name__}.target", self._target)
-        done = {}
-        for name, gradient in gradients.items():
-            totals.at(name)
+
+        def divided(name: str, gradient: Any) -> Any:
             gradient = gradient if scale is None else unscaled(gradient, scale)
-            done[name] = gradient if self.loss_scale == 1 else ops.mul(gradient, 1 / self.loss_scale)
+            return gradient if self.loss_scale == 1 else ops.mul(gradient, 1 / self.loss_scale)
+
+        done = totals.each(gradients, divided)
         return done if self.clip is None else self.clip.clipped(done, totals)
 
     def update(
@@ -257,7 +260,7 @@ class Optimizer:
         """
         tracer = current_tracer.get()
         if tracer is not None:
-            tracer.update(self, self._one_each(grads))
+            tracer.update(self, one_gradient_each(type(self).__name__, grads, self.parameters))
             return
         gradients = self._gradients(grads)
         if not gradients:
@@ -269,9 +272,8 @@ class Optimizer:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore") if scaler else nullcontext():
             finite = not (scaler and scaler.drop_overflow_update) or bool(nonfinite(gradients, totals) == 0)
             if finite:
-                self._step(
-                    self.prepared(gradients, totals, np.float32(scaler.scale_value) if scaler else None), rates, totals
-                )
+                scale = np.float32(scaler.scale_value) if scaler else None
+                self._step(self.prepared(gradients, totals, scale), rates, totals)
         if scaler:
             scaler.adjust(finite)
         self.global_step += 1
@@ -279,43 +281,24 @@ class Optimizer:
     def _gradients(self, grads: Sequence[Any]) -> dict[str, np.ndarray]:
         """The gradients of the parameters that are still trained, checked."""
         where, arrays = type(self).__name__, {}
-        for parameter, gradient in zip(self.parameters, self._one_each(grads), strict=True):
-            if (
-                isinstance(gradient, RankTensor)
-                and is_cut(gradient.layout)
-                and not same_slices(gradient.layout, parameter.layout)
-            ):
+        for parameter, gradient in zip(self.parameters, one_gradient_each(where, grads, self.parameters), strict=True):
+            is_slice = isinstance(gradient, RankTensor) and is_cut(gradient.layout)
+            if is_slice and not same_slices(gradient.layout, parameter.layout):
                 gradient = gradient.full()
                 if parameter.layout is not None:
                     gradient = cut(gradient.asnumpy(), parameter.layout, current_world().rank)
             array = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient, parameter.dtype)
             if array.shape != parameter.shape:
-                raise ShapeError(
-                    f"the gradient of {parameter.name!r} has shape {array.shape}",
-                    where=where,
-                    allowed=f"Shape {parameter.shape}",
-                )
+                what = f"the gradient of {parameter.name!r} has shape {array.shape}"
+                raise ShapeError(what, where=where, allowed=f"Shape {parameter.shape}")
             if parameter.requires_grad:
                 arrays[parameter.name] = array
         return arrays
 
-    def _one_each(self, grads: Any) -> Sequence[Any]:
-        """`grads`, checked to be one per parameter."""
-        where = type(self).__name__
-        if isinstance(grads, (Arithmetic, np.ndarray)) or not isinstance(grads, Sequence):
-            raise ArgumentTypeError(
-                f"gradients {shorten(grads)}", where=where, allowed="A list or tuple with one gradient per parameter"
-            )
-        if len(grads) != len(self.parameters):
-            raise ShapeError(
-                f"got {len(grads)} gradients", where=where, allowed=f"{len(self.parameters)}, one per parameter"
-            )
-        return grads
-
     def _step(self, gradients: dict[str, Any], rates: dict[str, float], totals: Totals) -> None:
         owners = owners_in_context(self.parameters)
-        rank = current_world().rank if owners else 0
-        states = self._states_as_parameters(owners)
+        rank = 0 if current_world() is None else current_world().rank
+        states = self._states_as_parameters(owners, rank)
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
             self._scalars[dtype] = self.update_scalars(self.shared_state(dtype))
         for i, parameter in enumerate(self.parameters):
@@ -328,44 +311,19 @@ class Optimizer:
         for name, owner in sorted(owners.items(), key=lambda item: item[1]):  # in the order of the owners
             parameter = next(p for p in self.parameters if p.name == name)
             if name in gradients:
-                parameter.adopt(
-                    current_world().comm.broadcast(parameter.asnumpy(), root=owner, tag=f"new value of {name}")
-                )
+                comm, tag = current_world().comm, f"new value of {name}"
+                parameter.adopt(comm.broadcast(parameter.asnumpy(), root=owner, tag=tag))
 
-    def _eager_states(self) -> list[State]:
-        """The states; those that are not there yet begin as what the parameters hold."""
-        if self._states is None:
-            self._states = [{} for _ in self.parameters]
-        for i, p in enumerate(self.parameters):
-            if not self._states[i] and not self._held_elsewhere(p.name):
-                self._states[i] = self.initial_state(p)
-                self._note_layout(p)
-        return self._states
-
-    def _states_as_parameters(self, owners: dict[str, int]) -> list[State]:
+    def _states_as_parameters(self, owners: dict[str, int], rank: int) -> list[State]:
         """The states of the slices that the parameters hold. Where a state is held in another layout or by another
         rank, every rank has to call this.
 
         owners  {parameter: the only rank that needs its states}
         """
-        for i, p in enumerate(self.parameters):
-            had, wanted = self.state_owners.get(p.name), owners.get(p.name)
-            if had != wanted:
-                if had is not None:
-                    self._states[i] = self._shared_by(had, i)
-                elif p.name in self.state_layouts:  # while every rank still has its slice
-                    self._states[i] = self._gathered(i)
-                    del self.state_layouts[p.name]
-                self._note_owner(p.name, wanted)
-        states = self._eager_states()
-        for i, p in enumerate(self.parameters):
-            if not same_slices(self.state_layouts.get(p.name), p.layout):
-                whole = self._gathered(i)
-                states[i] = (
-                    whole if p.layout is None else {k: cut(v, p.layout, current_world().rank) for k, v in whole.items()}
-                )
-                self._note_layout(p)
-        return states
+        layouts = {p.name: p.layout for p in self.parameters}
+        wanted = {p.name: (p.full_shape, p.layout) for p in self.parameters}
+        self.keep_states(self.take_states(wanted, rank, owners), layouts, {}, owners)
+        return self._states
 
     def _gathered(self, i: int) -> State:
         """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
@@ -375,19 +333,15 @@ class Optimizer:
             kind: gather_full(v, p.full_shape, have, tag=f"{kind} of {p.name}") for kind, v in self._states[i].items()
         }
 
-    def _note_layout(self, p: Parameter) -> None:
-        self.state_layouts.pop(p.name, None)
-        if p.layout is not None:
-            self.state_layouts[p.name] = p.layout
-
     # ---- states that one rank alone holds ----
 
     def _note_owner(self, name: str, owner: int | None) -> None:
         """From now on `owner` alone holds the states of a parameter; None: every rank does."""
-        self.state_owners.pop(name, None)
+        before = self.state_owners.pop(name, None)
         if owner is not None:
             self.state_owners[name] = owner
-            if self._states is not None and current_world() is not None and self._held_elsewhere(name):
+            moved = owner != before and self._states is not None and current_world() is not None
+            if moved and self._held_elsewhere(name):
                 self._states[[p.name for p in self.parameters].index(name)] = {}
 
     def _held_elsewhere(self, name: str) -> bool:
@@ -414,11 +368,14 @@ class Optimizer:
     # ---- what a compiled step keeps here ----
 
     def take_states(
-        self, slices: dict[str, tuple[tuple[int, ...], TensorLayout]], rank: int, owners: dict[str, int] | None = None
+        self,
+        slices: dict[str, tuple[tuple[int, ...], TensorLayout | None]],
+        rank: int,
+        owners: dict[str, int] | None = None,
     ) -> dict[str, State]:
         """The states of parameters as `rank` holds them: {name: {state: slice}}.
 
-        slices  {parameter: (its whole shape, the layout wanted)}
+        slices  {parameter: (its whole shape, the layout wanted; None: the whole)}
         owners  {parameter: the only rank that needs its states}: the others get none
 
         States that are held in another layout are gathered first, those that another rank alone holds are sent: every
@@ -435,13 +392,14 @@ class Optimizer:
             mine = {} if self._states is None else self._states[i]
             if had is not None and had != needs:
                 mine, have = self._shared_by(had, i), None
-            elif mine and have is not None and not have.same_placement(want):
+            elif mine and have is not None and not same_slices(have, want):
                 mine, have = self._gathered(i), None
             if needs is not None and needs != rank:
                 continue
             if not mine:
                 # what a state starts as does not depend on where it lies
-                mine = self.initial_state(_Like(want.slice_shape(shape), parameter.dtype))
+                shape = shape if want is None else want.slice_shape(shape)
+                mine = self.initial_state(_Like(shape, parameter.dtype))
             elif have is None and is_cut(want):
                 mine = {k: cut(v, want, rank) for k, v in mine.items()}
             found[parameter.name] = dict(mine)
@@ -450,7 +408,7 @@ class Optimizer:
     def keep_states(
         self,
         found: dict[str, State],
-        layouts: dict[str, TensorLayout],
+        layouts: dict[str, TensorLayout | None],
         scalars: dict[str, State],
         owners: dict[str, int] | None = None,
     ) -> None:
@@ -485,8 +443,9 @@ class Optimizer:
         """{parameter name: {state name: array}} as the eager steps left them; without those that another rank alone
         holds.
         """
-        states = zip(self.parameters, self._eager_states(), strict=True)
-        return {p.name: dict(state) for p, state in states if state or not self._held_elsewhere(p.name)}
+        held = self._states or [{} for _ in self.parameters]
+        states = zip(self.parameters, held, strict=True)
+        return {p.name: dict(s or self.initial_state(p)) for p, s in states if s or not self._held_elsewhere(p.name)}
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -499,11 +458,8 @@ class Optimizer:
         """The parameters in order; notes the settings of each."""
         where = type(self).__name__
         if isinstance(params, (Tensor, str, dict)) or not isinstance(params, Iterable):
-            raise ArgumentTypeError(
-                f"params={shorten(params)}",
-                where=where,
-                allowed="A list of Parameters, for instance net.trainable_params()",
-            )
+            allowed = "A list of Parameters, for instance net.trainable_params()"
+            raise ArgumentTypeError(f"params={shorten(params)}", where=where, allowed=allowed)
         params = list(params)
         if not any(isinstance(one, dict) for one in params):
             found = trained_parameters(where, params)
@@ -543,20 +499,14 @@ class Optimizer:
             shown["loss_scaler"] = self.loss_scaler.rule
         if self._groups:
             firsts = [(", ".join(names), self._settings_by_name[names[0]]) for names in self._groups if names]
-            shown["groups"] = (
-                "[" + "; ".join(f"{names}: weight_decay={one.weight_decay}, {one.rate}" for names, one in firsts) + "]"
-            )
+            groups = [f"{names}: weight_decay={one.weight_decay}, {one.rate}" for names, one in firsts]
+            shown["groups"] = f"[{'; '.join(groups)}]"
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in shown.items())})"
 
     def __repr__(self) -> str:
+        further = {"clip": self.clip, "loss_scaler": self.loss_scaler}
         shown = {LEARNING_RATE: self.learning_rate, **self._settings()}
-        shown.update(
-            (name, value)
-            for name, value in (("clip", self.clip), ("loss_scaler", self.loss_scaler))
-            if value is not None
-        )
+        shown.update({name: value for name, value in further.items() if value is not None})
         groups = f" in {len(self._groups)} groups" if self._groups else ""
-        return (
-            f"{type(self).__name__}({len(self.parameters)} parameters{groups}, "
-            f"{', '.join(f'{k}={v}' for k, v in shown.items())})"
-        )
+        count = f"{len(self.parameters)} parameters{groups}"
+        return f"{type(self).__name__}({count}, {', '.join(f'{k}={v}' for k, v in shown.items())})"

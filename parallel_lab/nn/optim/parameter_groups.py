@@ -1,13 +1,16 @@
-"""What an optimizer may be given as `params`: Parameters, or groups of them with settings of their own. Checks and
-errors.
+"""What an optimizer may be given: as `params` Parameters, or groups of them with settings of their own; one gradient
+for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+import numpy as np
+
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..tensor.arithmetic import Arithmetic
 from ..tensor.tensor import Parameter, Tensor
 
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
@@ -18,14 +21,12 @@ def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list
     groups, order = [], None
     for i, group in enumerate(params):
         if not isinstance(group, dict):
-            raise ArgumentTypeError(
-                f"params[{i}] is {shorten(group)}", where=where, allowed="Groups only, or Parameters only"
-            )
+            allowed = "Groups only, or Parameters only"
+            raise ArgumentTypeError(f"params[{i}] is {shorten(group)}", where=where, allowed=allowed)
         unknown = [key for key in group if key not in GROUP_KEYS]
         if unknown:
-            raise ArgumentError(
-                f"group {i} has the key {unknown[0]!r}", where=where, allowed=f"Keys: {', '.join(GROUP_KEYS)}"
-            )
+            allowed = f"Keys: {', '.join(GROUP_KEYS)}"
+            raise ArgumentError(f"group {i} has the key {unknown[0]!r}", where=where, allowed=allowed)
         if group.get("grad_centralization"):
             hint = "Omit it; subtract the mean from the gradients by hand if you need it"
             what = f"group {i} asks for grad_centralization, which is not available"
@@ -33,14 +34,12 @@ def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list
         if "order_params" in group:
             order = list(group["order_params"])
             continue
+        allowed = "A list of Parameters under 'params'"
         if "params" not in group:
-            raise ArgumentError(
-                f"group {i} has no 'params'", where=where, allowed="A list of Parameters under 'params'"
-            )
-        if isinstance(group["params"], (Tensor, str, dict)) or not isinstance(group["params"], Iterable):
-            raise ArgumentTypeError(
-                f"group {i} has params={shorten(group['params'])}", where=where, allowed="A list of Parameters"
-            )
+            raise ArgumentError(f"group {i} has no 'params'", where=where, allowed=allowed)
+        given = group["params"]
+        if isinstance(given, (Tensor, str, dict)) or not isinstance(given, Iterable):
+            raise ArgumentTypeError(f"group {i} has params={shorten(given)}", where=where, allowed=allowed)
         groups.append({**group, "params": list(group["params"])})
         if not groups[-1]["params"]:
             raise ArgumentError(f"group {i} has no parameters", where=where, allowed="At least one per group")
@@ -74,7 +73,21 @@ def trained_parameters(where: str, params: list[Any]) -> list[Parameter]:
         raise ArgumentError("there is nothing to train" if names else "params is empty", where=where, allowed=allowed)
     for p in found:
         if p.dtype.kind != "f":
-            raise ArgumentTypeError(
-                f"parameter {p.name!r} has dtype {p.dtype}", where=where, allowed="Parameters with a float dtype"
-            )
+            what, allowed = f"parameter {p.name!r} has dtype {p.dtype}", "Parameters with a float dtype"
+            raise ArgumentTypeError(what, where=where, allowed=allowed)
     return found
+
+
+def one_gradient_each(where: str, grads: Any, parameters: Sequence[Parameter]) -> Sequence[Any]:
+    """`grads`, checked to be one per parameter."""
+    allowed = "A list or tuple with one gradient per parameter"
+    if isinstance(grads, (Arithmetic, np.ndarray)) or not isinstance(grads, Sequence):
+        raise ArgumentTypeError(f"gradients {shorten(grads)}", where=where, allowed=allowed)
+    if len(grads) != len(parameters):
+        raise ShapeError(f"got {len(grads)} gradients", where=where, allowed=f"{len(parameters)}, one per parameter")
+    for p, g in zip(parameters, grads, strict=True):
+        if g is None:
+            what, allowed = f"the gradient of {p.name!r} is None", "A Tensor or an array each"
+            hint = "A parameter that the loss does not depend on has a gradient of zeros: ops.zeros_like(parameter)"
+            raise ArgumentTypeError(what, where=where, allowed=allowed, hint=hint)
+    return grads

@@ -44,27 +44,22 @@ def check_grouping(mode: str, optimizer: Grouped, world_size: int, where: str) -
 
     mode        the parallel mode;  world_size: how many ranks there are, 0 if that is not known yet
     """
-    name, count = type(optimizer).__name__, len(optimizer.parameters)
+    count, hint = len(optimizer.parameters), ""
     if mode in ("stand_alone", "hybrid_parallel"):
-        what = f"enable_parallel_optimizer=True with parallel_mode={mode!r}"
-        allowed = "data_parallel, semi_auto_parallel or auto_parallel"
-        hint = (
-            "There is one device: nothing can be shared"
-            if mode == "stand_alone"
-            else "Its parameters may differ from rank to rank"
-        )
-        raise OptimizerParallelError(what, where=where, allowed=allowed, hint=hint)
-    if mode not in LOCAL_MODES:
+        what, allowed = f"parallel_mode={mode!r}", "data_parallel, semi_auto_parallel or auto_parallel"
+        alone = "There is one device: nothing can be shared"
+        hint = alone if mode == "stand_alone" else "Its parameters may differ from rank to rank"
+    elif mode not in LOCAL_MODES:
         return
-    if not optimizer.can_be_grouped:
-        what = f"enable_parallel_optimizer=True with {name} in data_parallel mode"
-        hint = "The modes that split operators take any optimizer"
-        raise OptimizerParallelError(what, where=where, allowed=f"One of {', '.join(GROUPED_OPTIMIZERS)}", hint=hint)
-    if count < world_size:
-        what = f"enable_parallel_optimizer=True with {world_size} ranks and {count} parameters"
-        raise OptimizerParallelError(
-            what, where=where, allowed="At most as many ranks as parameters: each rank updates at least one"
-        )
+    elif not optimizer.can_be_grouped:
+        what = f"{type(optimizer).__name__} in data_parallel mode"
+        allowed, hint = f"One of {', '.join(GROUPED_OPTIMIZERS)}", "The modes that split operators take any optimizer"
+    elif count < world_size:
+        what = f"{world_size} ranks and {count} parameters"
+        allowed = "At most as many ranks as parameters: each rank updates at least one"
+    else:
+        return
+    raise OptimizerParallelError(f"enable_parallel_optimizer=True with {what}", where=where, allowed=allowed, hint=hint)
 
 
 def check_grouping_in_context(optimizer: Grouped) -> None:
@@ -80,8 +75,5 @@ def owners_in_context(parameters: Sequence[Parameter]) -> dict[str, int]:
     world = current_world()
     if world is None or world.world_size == 1 or not get_auto_parallel_context("enable_parallel_optimizer"):
         return {}
-    return (
-        update_owners(parameters, world.world_size)
-        if get_auto_parallel_context("parallel_mode") == "data_parallel"
-        else {}
-    )
+    grouped = get_auto_parallel_context("parallel_mode") == "data_parallel"
+    return update_owners(parameters, world.world_size) if grouped else {}
