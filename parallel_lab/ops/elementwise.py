@@ -238,6 +238,17 @@ def _(g, out, x, y):
     return unbroadcast(where_at_least(g, y, x), x), unbroadcast(where_below(g, y, x), y)
 
 
+@op(BINARY, name="Hypot", ufunc="hypot", dtype=float_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
+def hypot(x, y):
+    """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
+    return np.hypot(x, y, dtype=float_result((np.result_type(x, y),)))
+
+
+@hypot.vjp
+def _(g, out, x, y):
+    return unbroadcast(div(mul(g, x), out), x), unbroadcast(div(mul(g, y), out), y)
+
+
 def _bias_labels(shapes):
     # at least two: a vector has no dim 1, and the signature says so
     names = letters(max(2, len(shapes[0])))
