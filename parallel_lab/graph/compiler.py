@@ -19,8 +19,9 @@ from ..nn.optim.optimizer import Optimizer
 from ..nn.optim.weight_groups import check_grouping
 from ..nn.tensor.tensor import Parameter
 from ..nn.wrap import GradAccumulation
+from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive
-from .ir import Draft, Graph, Training, without_collector
+from .ir import Draft, Graph, Training
 from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_cuts
 from .passes.strategies import check_device_num

@@ -11,11 +11,10 @@ follow from its coordinates.
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -51,24 +50,6 @@ def fresh_name(base: str, taken: Container[str]) -> str:
         n += 1
         name = f"{base}_{n}"
     return name
-
-
-def without_collector(build: Callable) -> Callable:
-    """Decorate a function that makes very many objects, all of which stay: Python's collector would walk through them
-    again and again, which takes half of the time for a network of a hundred layers, and finds nothing.
-    """
-
-    @wraps(build)
-    def uncollected(*args: Any, **kwargs: Any) -> Any:
-        if not gc.isenabled():
-            return build(*args, **kwargs)
-        gc.disable()
-        try:
-            return build(*args, **kwargs)
-        finally:
-            gc.enable()
-
-    return uncollected
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import numpy as np
 from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import TensorLayout, slice_text
+from ..ops.kernels.threads import without_collector
 from .instr_text import global_shapes, message_shapes, tensor_text
-from .ir import Instr, Value, attr_pairs, without_collector
+from .ir import Instr, Value, attr_pairs
 from .kinds import KINDS, class_name
 
 

@@ -1,4 +1,5 @@
-"""Work of one operator spread over threads, where the matrix library uses several; and memory kept between steps.
+"""Work of one operator spread over threads, where the matrix library uses several; memory kept between steps, and
+no garbage collection where all is kept.
 
 OpenBLAS cuts every single product among its threads; for the small products of a convolution (a tile of a few samples)
 that is slower than one thread (measured: 12 ms against 7.7 ms, and several times that while other programs use a core),
@@ -11,12 +12,14 @@ A rank has one BLAS thread (ranks do not fight over cores), so it runs everythin
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import Any
 
 # Starting a thread costs about 0.1 ms (measured): not for less than 3 ms of work.
 THREAD_FLOPS = 200_000_000
@@ -98,3 +101,21 @@ def keep_freed_memory() -> bool:
         and bool(mallopt(M_MMAP_THRESHOLD, LARGEST_BYTES))
         and bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
     )
+
+
+def without_collector(build: Callable) -> Callable:
+    """Decorate a function that makes very many objects, all of which stay: Python's collector would walk through them
+    again and again, which takes half of the time for a network of a hundred layers, and finds nothing.
+    """
+
+    @wraps(build)
+    def uncollected(*args: Any, **kwargs: Any) -> Any:
+        if not gc.isenabled():
+            return build(*args, **kwargs)
+        gc.disable()
+        try:
+            return build(*args, **kwargs)
+        finally:
+            gc.enable()
+
+    return uncollected
