@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base.errors import ShapeError, shorten
-from .elementwise import unbroadcast
+from .elementwise import mul, unbroadcast
 from .machine.registry import case, op
 from .reduce import reduce_sum
 from .shape import as_array, reshape, transpose
@@ -72,6 +72,18 @@ def _(g, out, a, b, *, transpose_a, transpose_b, needs):
             b,
         )
     return grad_a, grad_b
+
+
+@op("mk,k->m", name="Mv", mint="mv", flops=lambda s: 2 * s.m * s.k, example=case((16, 8), (8,)))
+def mv(mat, vec):
+    """Matrix times vector.  mat: (m, k), vec: (k,) -> (m,)."""
+    return np.matmul(mat, vec)
+
+
+@mv.vjp
+def _(g, out, mat, vec):
+    column = reshape(g, (-1, 1))
+    return mul(column, vec), mv(transpose(mat, (1, 0)), g)
 
 
 @function(mint="bmm")
