@@ -441,7 +441,7 @@ def test_a_wrong_list_does_not_run():
         (lambda: algorithm("reduce_scatter", "recursive_doubling", 4), "Did you mean 'recursive_halving'"),
         (lambda: algorithm("allreduce", "ring", 4), "Did you mean 'all_reduce'"),
         (lambda: algorithm("all_gather", "recursive_doubling", 6), "'bruck' needs as few rounds"),
-        (lambda: algorithm("all_reduce", "ring", 0), "At least 1"),
+        (lambda: algorithm("all_reduce", "ring", 0), "at least 1"),
         (lambda: algorithm("all_reduce", "ring", 2.5), "An int"),
         (lambda: algorithm("all_reduce", "ring", 1000), "At most 128"),
         (lambda: algorithm("broadcast", "tree", 4, root=4), "Positions run from 0 to 3"),

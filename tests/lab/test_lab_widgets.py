@@ -141,7 +141,7 @@ REFUSED = {
         ("show", ("ring",), "unknown command"),
         ("to", ("3",), "Expected int"),
         ("to", (True,), "Expected int"),
-        ("to", (9,), "From 0, the start, to 6"),
+        ("to", (9,), "An int from 0 to 6"),
         ("follow", ("2",), "Expected int or None"),
         ("next", (1,), "Expected no arguments"),
     ],

@@ -13,22 +13,24 @@ the papers; times are predicted by alpha-beta-gamma.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ...base.checks import choice, instance, integer
 from ...base.cluster import CLUSTERS, get_cluster
-from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...base.units import bytes_text, time_text
 from ...ops.collectives.definitions import MESSAGES
 from ..shared.lab import Commands, Lab
-from .algorithms.algorithm import CONTENTION, Algorithm, Counts, algorithm
+from .algorithms.algorithm import CONTENTION, Algorithm, algorithm
 from .algorithms.rounds import KINDS, REDUCING, ROOTED
-from .algorithms.table import algorithm_names, text_for
-from .algorithms.walk import goal
+from .algorithms.table import algorithm_names, formula_texts
+from .algorithms.walk import Arrival, goal
 from .words import cell_text, chunk_label, chunk_unit, goal_text, round_text, start_text, to_text
 
 RANKS = (2, 3, 4, 5, 6, 8)
 SIZES = (64, 1024, 16384, 262144, 16777216)  # elements of S: 256 B to 64 MiB of float32
 ITEM_BYTES = 4
+ELEMENTS = integer(1, 1 << 40)
 CONTENTION_WORDS = {"none": "a link for every pair", "hops": "a ring of links: hops cost"}
 
 
@@ -71,11 +73,9 @@ class CollectiveStepper(Lab):
         contention: str = "none",
     ) -> None:
         super().__init__()
-        self._elements, self._cluster, self._contention = (
-            _checked_elements(elements),
-            get_cluster(cluster),
-            _checked_contention(contention),
-        )
+        self._elements = ELEMENTS("CollectiveStepper", "elements", elements)
+        self._contention = choice(*CONTENTION)("CollectiveStepper", "contention", contention)
+        self._cluster = get_cluster(cluster)
         self._own: Algorithm | None = None
         self._follow: int | None = None
         self._at = 0
@@ -128,13 +128,8 @@ class CollectiveStepper(Lab):
 
     def to(self, number: int) -> None:
         """To where `number` rounds are done. Raises ArgumentError outside 0 ... rounds."""
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise ArgumentTypeError(f"round {shorten(number)}", where="CollectiveStepper", allowed="An int")
         with self._lock:
-            if not 0 <= number <= self.rounds:
-                raise ArgumentError(
-                    f"round {number}", where="CollectiveStepper", allowed=f"From 0, the start, to {self.rounds}"
-                )
+            number = integer(0, self.rounds)("CollectiveStepper", "round", number)
             moved, self._at = self._at != number, number
         if moved:
             self._changed()
@@ -143,10 +138,7 @@ class CollectiveStepper(Lab):
 
     def choose_kind(self, kind: str) -> None:
         """Another collective, by an algorithm of the same name where it has one."""
-        with self._lock:
-            names = algorithm_names(kind, self._shown.ranks)
-            self._take(_named(kind, self._shown.name if self._shown.name in names else names[0], self._shown.ranks))
-        self._changed_story()
+        self._show_alike(kind, self._shown.ranks)
 
     def choose_algorithm(self, name: str) -> None:
         """Another algorithm for the same collective; the name of your own shows it again."""
@@ -157,22 +149,23 @@ class CollectiveStepper(Lab):
 
     def choose_ranks(self, ranks: int) -> None:
         """Another number of ranks; an algorithm that cannot take it gives way to the first that can."""
+        self._show_alike(self._shown.kind, choice(*RANKS)("CollectiveStepper", "ranks", ranks))
+
+    def _show_alike(self, kind: str, ranks: int) -> None:
+        """The algorithm of the same name, or the first if there is none."""
         with self._lock:
-            _checked_ranks(ranks)
-            names = algorithm_names(self._shown.kind, ranks)
-            self._take(_named(self._shown.kind, self._shown.name if self._shown.name in names else names[0], ranks))
+            names = algorithm_names(kind, ranks)
+            self._take(_named(kind, self._shown.name if self._shown.name in names else names[0], ranks))
         self._changed_story()
 
     def choose_elements(self, elements: int) -> None:
         """Another size of S. The place in the algorithm stays."""
         with self._lock:
-            self._elements = _checked_elements(elements)
+            self._elements = ELEMENTS("CollectiveStepper", "elements", elements)
         self._changed_story()
 
     def choose_cluster(self, name: str) -> None:
-        """Other links and devices, for the predicted times: "laptop", "gpu_node" or "two_nodes" (its links between
-        nodes).
-        """
+        """Other links and devices for the predicted times: "laptop", "gpu_node", "two_nodes" (links between nodes)."""
         with self._lock:
             self._cluster = get_cluster(name)
         self._changed_story()
@@ -180,32 +173,27 @@ class CollectiveStepper(Lab):
     def choose_contention(self, contention: str) -> None:
         """ "none": a link for every pair; "hops": ranks in a ring, bytes cost as many times as they make hops."""
         with self._lock:
-            self._contention = _checked_contention(contention)
+            self._contention = choice(*CONTENTION)("CollectiveStepper", "contention", contention)
         self._changed_story()
 
     def follow(self, chunk: int | None) -> None:
         """Look at one chunk; None: at all."""
         with self._lock:
-            if chunk is not None and (
-                isinstance(chunk, bool) or not isinstance(chunk, int) or not 0 <= chunk < self._shown.chunks
-            ):
-                allowed = f"From 0 to {self._shown.chunks - 1}, or None for all"
-                raise ArgumentError(f"chunk {shorten(chunk)}", where="CollectiveStepper", allowed=allowed)
-            self._follow = chunk
+            chunks = integer(0, self._shown.chunks - 1) | None
+            self._follow = chunks("CollectiveStepper", "chunk", chunk)
         self._changed()
 
     def show(self, chosen: Algorithm) -> None:
         """Step through any `Algorithm`, such as one of `custom_algorithm`."""
-        if not isinstance(chosen, Algorithm):
-            allowed = "An Algorithm: algorithm(...) or custom_algorithm(...)"
-            raise ArgumentTypeError(shorten(chosen), where="CollectiveStepper.show", allowed=allowed)
+        allowed = "An Algorithm: algorithm(...) or custom_algorithm(...)"
+        instance(Algorithm, allowed)("CollectiveStepper.show", "chosen", chosen)
         with self._lock:
             self._take(chosen)
             self._own = chosen if chosen.formula is None else None
         self._changed_story()
 
     def _changed_story(self) -> None:
-        """Something else is chosen: the rounds have to be told anew."""
+        """Something else is chosen: the frames are made again."""
         self._story = None
         self._changed()
 
@@ -244,7 +232,8 @@ class CollectiveStepper(Lab):
     def _tell(self) -> dict[str, Any]:
         a = self._shown
         columns = a.ranks if MESSAGES[a.kind].chunks == "pair" else 1
-        names = list(algorithm_names(a.kind, a.ranks)) + ([self._own.name] if self._own is not None else [])
+        names = [*algorithm_names(a.kind, a.ranks), *([self._own.name] if self._own is not None else [])]
+        sizes = sorted({*SIZES, self._elements})
         verdict = a.check()
         return {
             "version": 1,
@@ -252,7 +241,11 @@ class CollectiveStepper(Lab):
             "kind": {"value": a.kind, "choices": list(KINDS)},
             "algorithm": {"value": a.name, "choices": names, "words": a.words},
             "ranks": {"value": a.ranks, "choices": sorted({*RANKS, a.ranks})},
-            "elements": {"value": self._elements, "padded": self.elements, "choices": self._size_choices()},
+            "elements": {
+                "value": self._elements,
+                "padded": self.elements,
+                "choices": [{"value": n, "label": bytes_text(n * ITEM_BYTES)} for n in sizes],
+            },
             "cluster": {"value": self._cluster.name, "choices": [c.name for c in CLUSTERS]},
             "contention": {
                 "value": self._contention,
@@ -275,9 +268,6 @@ class CollectiveStepper(Lab):
             "compare": self._compare(names),
         }
 
-    def _size_choices(self) -> list[dict[str, Any]]:
-        return [{"value": n, "label": bytes_text(n * ITEM_BYTES)} for n in sorted({*SIZES, self._elements})]
-
     def _machine(self) -> str:
         link = self._link()
         bandwidth = f"{1e-9 / link.beta_s_per_byte:.3g} GB/s" if link.beta_s_per_byte else "free bytes"
@@ -291,72 +281,66 @@ class CollectiveStepper(Lab):
         """Its label, the slice of the data it is (colour), and its place on a card."""
         a = self._shown
         source, row = (chunk // a.ranks, chunk % a.ranks) if columns > 1 else (chunk, chunk)
-        return {
-            "label": chunk_label(a.kind, chunk, a.ranks),
-            "hue": source,
-            "row": row,
-            "slot": source if columns > 1 else 0,
-        }
+        slot = source if columns > 1 else 0
+        return {"label": chunk_label(a.kind, chunk, a.ranks), "hue": source, "row": row, "slot": slot}
 
     def _frame(self, at: int) -> dict[str, Any]:
         a, chunk_bytes = self._shown, self.size_bytes // self._shown.chunks
-        arrivals: dict[tuple[int, int], list[Any]] = {}
-        for arrival in a.arrivals(at) if at else ():
-            arrivals.setdefault((arrival.destination, arrival.chunk), []).append(arrival)
-        wanted, state = goal(a.kind, a.ranks, a.chunks, a.root), a.walked.states[at]
-        passed_on = {(s.source, c) for sends in a.rounds[:at] for s in sends for c in s.chunks}
-        cards, met = [], 0
-        for rank in range(a.ranks):
-            cells = []
-            for chunk in range(a.chunks):
-                held, came = state[rank][chunk], arrivals.get((rank, chunk), [])
-                if held is None:
-                    cells.append(None)
-                    continue
-                done = held.mask == wanted[rank][chunk]
-                met += done
-                masks = [state[other][chunk].mask for other in range(a.ranks) if state[other][chunk] is not None]
-                spent = not done and (
-                    any(held.mask | m == m and held.mask != m for m in masks)
-                    if a.kind in REDUCING
-                    else wanted[rank][chunk] is None and (rank, chunk) in passed_on
-                )
-                cells.append(
-                    {
-                        "state": "done" if done else "spent" if spent else "partial" if a.kind in REDUCING else "held",
-                        "who": list(held.ranks),
-                        "sum": str(held) if a.kind in REDUCING else "",
-                        "from": [c.source for c in came],
-                        "add": bool(came and came[0].add),
-                    }
-                )
+        wanted = goal(a.kind, a.ranks, a.chunks, a.root)
+        cards = []
+        for rank, cells in enumerate(self._cells(at, wanted)):
             texts = [
                 f"{chunk_unit(a.kind)} {chunk_label(a.kind, c, a.ranks)} {cell_text(a.kind, cell, a.ranks)}"
                 for c, cell in enumerate(cells)
                 if cell
             ]
             cards.append({"rank": rank, "cells": cells, "text": "; ".join(texts) or "nothing yet"})
+        messages = [
+            {**vars(send), "chunks": list(send.chunks), "bytes": len(send.chunks) * chunk_bytes}
+            for send in (a.rounds[at - 1] if at else ())
+        ]
         counts = a.counts(at)
         return {
             "round": at,
             "phase": a.phase_of(at) if at else "",
             "text": self._sentence(at, chunk_bytes),
             "cards": cards,
-            "messages": [
-                {
-                    "source": s.source,
-                    "destination": s.destination,
-                    "chunks": list(s.chunks),
-                    "add": s.add,
-                    "bytes": len(s.chunks) * chunk_bytes,
-                }
-                for s in (a.rounds[at - 1] if at else ())
-            ],
+            "messages": messages,
             "sent": [int(c.sent_bytes(self.size_bytes)) for c in counts],
             "messages_sent": [c.messages for c in counts],
-            "met": met,
+            "met": sum(bool(cell) and cell["state"] == "done" for card in cards for cell in card["cells"]),
             "wanted": sum(mask is not None for row in wanted for mask in row),
         }
+
+    def _cells(self, at: int, wanted: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any] | None]]:
+        """[rank][chunk]: what lies there after a round, and whether it is done, partial, held or spent."""
+        a, state = self._shown, self._shown.walked.states[at]
+        reducing = a.kind in REDUCING
+        arrivals: dict[tuple[int, int], list[Arrival]] = {}
+        for arrival in a.arrivals(at) if at else ():
+            arrivals.setdefault((arrival.destination, arrival.chunk), []).append(arrival)
+        passed_on = {(s.source, c) for sends in a.rounds[:at] for s in sends for c in s.chunks}
+
+        def cell(rank: int, chunk: int) -> dict[str, Any] | None:
+            held, came = state[rank][chunk], arrivals.get((rank, chunk), [])
+            if held is None:
+                return None
+            if held.mask == wanted[rank][chunk]:
+                word = "done"
+            elif reducing:
+                masks = [row[chunk].mask for row in state if row[chunk] is not None]
+                word = "spent" if any(held.mask | m == m != held.mask for m in masks) else "partial"
+            else:
+                word = "spent" if wanted[rank][chunk] is None and (rank, chunk) in passed_on else "held"
+            return {
+                "state": word,
+                "who": list(held.ranks),
+                "sum": str(held) if reducing else "",
+                "from": [c.source for c in came],
+                "add": bool(came and came[0].add),
+            }
+
+        return [[cell(rank, chunk) for chunk in range(a.chunks)] for rank in range(a.ranks)]
 
     def _sentence(self, at: int, chunk_bytes: int) -> str:
         a, total = self._shown, len(self._shown.rounds)
@@ -372,60 +356,33 @@ class CollectiveStepper(Lab):
     def _counters(self, at: int) -> list[dict[str, Any]]:
         """Rows of the table "counted and by formula": of the rank that sends most."""
         a, f, size = self._shown, self._shown.formula, self.size_bytes
-        n, k = a.ranks, a.chunks if a.kind in ("broadcast", "reduce") else a.ranks
-        counts, ends = a.counts(at), a.counts()
         link, gamma = self._link(), self._cluster.device.gamma_s_per_byte
         times = a.round_times_s(size, link, gamma_s_per_byte=gamma, contention=self._contention)
-        free = None
-        if f is not None and self._contention == "none":
-            free = (
-                f.alphas(n, k) * link.alpha_s
-                + float(f.betas(n, k)) * size * link.beta_s_per_byte
-                + float(f.gammas(n, k)) * size * gamma
-            )
-        sent = None if f is None else int(f.sent(n, k) * size)
-        texts = ["", "", "", ""]
+        closed, texts = (None,) * 4, ("",) * 4
         if f is not None:
-            texts = [text_for(text, n) for text in (f.rounds_text, f.messages_text, f.sent_text, f.time_text)]
-            texts[2] += "" if texts[2] == "S" else f" = {f.sent(n, k)} S"
+            n, k = a.ranks, a.chunks if a.kind in ("broadcast", "reduce") else a.ranks
+            sent, sending_s = f.sent(n, k), float(f.betas(n, k)) * size * link.beta_s_per_byte
+            free_s = f.alphas(n, k) * link.alpha_s + sending_s + float(f.gammas(n, k)) * size * gamma
+            closed = f.rounds(n, k), f.messages(n, k), int(sent * size), free_s if self._contention == "none" else None
+            rounds, messages, bytes_sent, time = formula_texts(f, n)
+            texts = rounds, messages, bytes_sent if bytes_sent == "S" else f"{bytes_sent} = {sent} S", time
 
-        def most(found: tuple[Counts, ...], what: str) -> Any:
-            return max(getattr(c, what) for c in found)
+        def most(what: str, unit: int) -> tuple[int, int]:
+            """So far, and at the end."""
+            return tuple(int(max(getattr(c, what) for c in counts) * unit) for counts in (a.counts(at), a.counts()))
 
-        def row(label: str, unit: str, now: Any, end: Any, formula: Any, text: str) -> dict[str, Any]:
-            met = formula is not None and (
-                math.isclose(end, formula, rel_tol=1e-9) if unit == "seconds" else end == formula
-            )
-            return {
-                "label": label,
-                "unit": unit,
-                "now": now,
-                "end": end,
-                "formula": formula,
-                "formula_text": text,
-                "met": met,
-            }
-
-        return [
-            row("rounds", "count", at, len(a.rounds), f and f.rounds(n, k), texts[0]),
-            row(
-                "messages of the busiest rank",
-                "count",
-                most(counts, "messages"),
-                most(ends, "messages"),
-                f and f.messages(n, k),
-                texts[1],
-            ),
-            row(
-                "bytes sent by the busiest rank",
-                "bytes",
-                int(most(counts, "sent") * size),
-                int(most(ends, "sent") * size),
-                sent,
-                texts[2],
-            ),
-            row("time, predicted", "seconds", sum(times[:at]), sum(times), free, texts[3]),
-        ]
+        counted = (
+            ("rounds", "count", at, len(a.rounds)),
+            ("messages of the busiest rank", "count", *most("messages", 1)),
+            ("bytes sent by the busiest rank", "bytes", *most("sent", size)),
+            ("time, predicted", "seconds", sum(times[:at]), sum(times)),
+        )
+        rows = []
+        for (label, unit, now, end), formula, text in zip(counted, closed, texts, strict=True):
+            row = {"label": label, "unit": unit, "now": now, "end": end, "formula": formula, "formula_text": text}
+            met = formula is not None and math.isclose(end, formula, rel_tol=1e-9 if unit == "seconds" else 0)
+            rows.append({**row, "met": met})
+        return rows
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
         """Every algorithm of this collective on these ranks, for this size."""
@@ -435,16 +392,8 @@ class CollectiveStepper(Lab):
             own = self._own is not None and name == self._own.name
             found = self._own if own else a if name == a.name else algorithm(a.kind, name, a.ranks, root=a.root)
             sent = max((c.sent for c in found.counts()), default=0)
-            wrong = own and not found.check()
-            rows.append(
-                {
-                    "name": name,
-                    "rounds": len(found.rounds),
-                    "sent": int(sent * self.size_bytes),
-                    "time_s": self._time_s(found),
-                    "wrong": bool(wrong),
-                }
-            )
+            row = {"name": name, "rounds": len(found.rounds), "sent": int(sent * self.size_bytes)}
+            rows.append({**row, "time_s": self._time_s(found), "wrong": own and not found.check()})
         best = min(row["time_s"] for row in rows if not row["wrong"])
         return [
             {**row, "shown": row["name"] == a.name, "fastest": not row["wrong"] and row["time_s"] <= best * (1 + 1e-9)}
@@ -452,32 +401,5 @@ class CollectiveStepper(Lab):
         ]
 
 
-# ---- checks ----
-
-
-def _checked_ranks(ranks: Any) -> int:
-    if isinstance(ranks, bool) or not isinstance(ranks, int):
-        raise ArgumentTypeError(f"ranks={shorten(ranks)}", where="CollectiveStepper", allowed="An int")
-    if ranks not in RANKS:
-        raise ArgumentError(f"ranks={ranks}", where="CollectiveStepper", allowed=f"One of {', '.join(map(str, RANKS))}")
-    return ranks
-
-
 def _named(kind: str, name: str, ranks: int) -> Algorithm:
-    return algorithm(kind, name, _checked_ranks(ranks))
-
-
-def _checked_elements(elements: Any) -> int:
-    if isinstance(elements, bool) or not isinstance(elements, int):
-        raise ArgumentTypeError(f"elements={shorten(elements)}", where="CollectiveStepper", allowed="An int")
-    if not 1 <= elements <= 1 << 40:
-        raise ArgumentError(f"elements={elements}", where="CollectiveStepper", allowed="From 1 to 2^40")
-    return elements
-
-
-def _checked_contention(contention: Any) -> str:
-    if contention not in CONTENTION:
-        raise ArgumentError(
-            f"contention={shorten(contention)}", where="CollectiveStepper", allowed=f"One of {', '.join(CONTENTION)}"
-        )
-    return contention
+    return algorithm(kind, name, choice(*RANKS)("CollectiveStepper", "ranks", ranks))

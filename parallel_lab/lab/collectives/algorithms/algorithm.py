@@ -23,15 +23,17 @@ from typing import Any
 
 import numpy as np
 
+from ....base.checks import choice, number
 from ....base.cluster import Link
-from ....base.errors import ArgumentError, CollectiveMismatch, ShapeError, WorldError, shorten
+from ....base.errors import ArgumentError, CollectiveMismatch, ShapeError, WorldError
 from ....base.hooks import current_world
 from ....base.origin import caller
 from ....ops.collectives.definitions import MESSAGES, Formula, combine
 from ....run.communicator import Request, check_request
 from ....run.simulator import simulate
+from ....train.rank_steps import drive
 from .rounds import ROOTED, Phase, Send
-from .table import algorithm_names, recipe_of, rounds_of, text_for
+from .table import algorithm_names, formula_texts, recipe_of, rounds_of
 from .walk import Arrival, Verdict, Walk, as_rounds, check_algorithm, usual_chunks, walk
 
 CONTENTION = ("none", "hops")
@@ -39,9 +41,7 @@ CONTENTION = ("none", "hops")
 
 @dataclass(frozen=True)
 class Counts:
-    """What one rank does; amounts are fractions of S, the whole tensor (`rounds.py` says what S is of each
-    collective).
-    """
+    """What one rank does; amounts are fractions of S, the whole tensor, as `rounds.py` says."""
 
     rank: int
     messages: int
@@ -51,7 +51,7 @@ class Counts:
     added: Fraction
 
     def sent_bytes(self, size_bytes: int) -> Fraction:
-        """Bytes sent when S has `size_bytes` and is cut evenly."""
+        """Bytes sent when S has `size_bytes` and is split evenly."""
         return self.sent * size_bytes
 
 
@@ -105,9 +105,8 @@ class Algorithm:
             if number <= len(part.rounds):
                 return part.name
             number -= len(part.rounds)
-        raise ArgumentError(
-            f"round {number + len(self.rounds)}", where=self.name, allowed=f"Rounds run from 1 to {len(self.rounds)}"
-        )
+        last = len(self.rounds)
+        raise ArgumentError(f"round {number + last}", where=self.name, allowed=f"Rounds run from 1 to {last}")
 
     # counting
 
@@ -138,16 +137,10 @@ class Algorithm:
                      every link on its way, so that its bytes take as many times as long as it has hops
 
         A rank's port sends one message after the other, and receives while it sends. A round takes as long as its
-        busiest rank:
-        max(sending, receiving) + adding.
+        busiest rank: max(sending, receiving) + adding.
         """
-        if contention not in CONTENTION:
-            raise ArgumentError(
-                f"contention={shorten(contention)}", where=f"{self.kind} by {self.name}", allowed=f"One of {CONTENTION}"
-            )
-        if size_bytes < 0:
-            raise ArgumentError(f"size_bytes={size_bytes}", where=f"{self.kind} by {self.name}", allowed="At least 0")
-        chunk_bytes, times = size_bytes / self.chunks, []
+        choice(*CONTENTION)(self._where, "contention", contention)
+        chunk_bytes, times = number(0)(self._where, "size_bytes", size_bytes) / self.chunks, []
         for sends in self.rounds:
             busy_s = np.zeros((3, self.ranks))
             for send in sends:
@@ -159,37 +152,28 @@ class Algorithm:
             times.append(float((np.maximum(busy_s[0], busy_s[1]) + busy_s[2]).max(initial=0.0)))
         return tuple(times)
 
-    def time_s(
-        self, size_bytes: float, link: Link, *, gamma_s_per_byte: float = 0.0, contention: str = "none"
-    ) -> float:
-        """Seconds of all rounds, one after the other; see `round_times_s`.
+    def time_s(self, size_bytes: float, link: Link, **options: Any) -> float:
+        """Seconds of all rounds, one after the other; arguments as of `round_times_s`.
 
         >>> algorithm("all_reduce", "ring", ranks=4).time_s(8_000, Link(alpha_s=1e-6, beta_s_per_byte=1e-9))
         1.8e-05
         """
-        return sum(self.round_times_s(size_bytes, link, gamma_s_per_byte=gamma_s_per_byte, contention=contention))
+        return sum(self.round_times_s(size_bytes, link, **options))
 
     # running
 
-    def run(
-        self, values: Sequence[Any], reduce: str = "sum", *, dim: int = 0, split_dim: int = 0, concat_dim: int = 0
-    ) -> list[np.ndarray | None]:
+    def run(self, values: Sequence[Any], reduce: str = "sum", **dims: int) -> list[np.ndarray | None]:
         """Walk through the rounds with arrays, one per rank; the replies, as the collective of that name gives them.
 
         values   of broadcast and scatter only the root's is read
+        reduce, dims   as for `program`
         """
         if len(values) != self.ranks:
-            raise ShapeError(
-                f"{len(values)} values", where=f"{self.kind} by {self.name}", allowed=f"{self.ranks}, one per rank"
-            )
-        like = None if values[self.root] is None else np.asarray(values[self.root])
-        programs = []
-        for rank, value in enumerate(values):
-            given = np.zeros_like(like) if self.kind == "broadcast" and value is None and like is not None else value
-            programs.append(
-                self.program(rank, given, reduce=reduce, dim=dim, split_dim=split_dim, concat_dim=concat_dim)
-            )
-        return simulate(programs)
+            raise ShapeError(f"{len(values)} values", where=self._where, allowed=f"{self.ranks}, one per rank")
+        like = values[self.root]
+        if self.kind == "broadcast" and like is not None:
+            values = [np.zeros_like(like) if value is None else value for value in values]
+        return simulate([self.program(rank, value, reduce=reduce, **dims) for rank, value in enumerate(values)])
 
     def program(
         self,
@@ -198,66 +182,52 @@ class Algorithm:
         *,
         group: Sequence[int] | None = None,
         reduce: str = "sum",
-        dim: int = 0,
-        split_dim: int = 0,
-        concat_dim: int = 0,
         origin: str = "",
+        **dims: int,
     ) -> Generator[Request, Any, np.ndarray | None]:
         """A rank program: yields a send or a recv for each message of this rank, and returns the reply.
 
-        x      this rank's value; of scatter None off the root, of broadcast an array like the root's, which is not read
-        group  ranks at the positions 0 ... ranks - 1; default those numbers themselves
-        reduce, dim, split_dim, concat_dim   as for the collective of that kind;  origin: for messages about this call
+        x       this rank's value; of scatter None off the root, of broadcast an array like the root's, which is not
+                read
+        group   ranks at the positions 0 ... ranks - 1; default those numbers themselves
+        reduce, dims (dim, split_dim, concat_dim)   as for the collective of that kind
+        origin  for messages about this call
 
         In each round all sends come first, then the recvs: a send never waits for its receiver.
 
         Raises ArgumentError where the list of sends is no such collective (`check`), ShapeError and CollectiveMismatch
         for values that cannot be.
         """
-        verdict = self.check() if self.formula is None else None
-        if verdict is not None and not verdict:
-            raise ArgumentError(verdict.text.rstrip("."), where=f"{self.kind} by {self.name}")
+        if self.formula is None and not (verdict := self.check()):
+            raise ArgumentError(verdict.text.rstrip("."), where=self._where)
         members = tuple(range(self.ranks)) if group is None else tuple(group)
         if len(members) != self.ranks:
-            raise CollectiveMismatch(
-                f"group {members}", where=f"{self.kind} by {self.name}", allowed=f"{self.ranks} ranks"
-            )
-        fields: dict[str, Any] = {
-            "reduce": reduce,
-            "dim": dim,
-            "split_dim": split_dim,
-            "concat_dim": concat_dim,
-            "origin": origin,
-        }
-        if self.kind in ROOTED:
-            fields["root"] = members[self.root]
+            raise CollectiveMismatch(f"group {members}", where=self._where, allowed=f"{self.ranks} ranks")
         if x is not None:
             x = np.asarray(x)
-            x = np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(
-                x.shape
-            )  # ascontiguousarray makes (1,) of ()
-        whole = Request(self.kind, members, x, **fields)
+            x = np.asarray(x, x.dtype.newbyteorder("="), order="C")
+        root = members[self.root] if self.kind in ROOTED else None
+        whole = Request(self.kind, members, x, reduce, root=root, origin=origin, **dims)
         check_request(whole, rank, members)
         if x is None and self.kind == "broadcast":
             hint = "np.empty_like of the root's, for instance: the pieces do not say how large the whole is"
-            raise ShapeError(
-                f"rank {rank} broadcasts by {self.name} without a value", allowed="An array like the root's", hint=hint
-            )
+            what = f"rank {rank} broadcasts by {self.name} without a value"
+            raise ShapeError(what, allowed="An array like the root's", hint=hint)
         return self._program(members.index(rank), whole)
+
+    @property
+    def _where(self) -> str:
+        return f"{self.kind} by {self.name}"
 
     def _program(self, me: int, whole: Request) -> Generator[Request, Any, np.ndarray | None]:
         members, data = whole.group, self._pieces(me, whole)
         shape = next((piece.shape for piece in data.values()), None)
-        for number, sends in enumerate(self.rounds, 1):
-            note = f"{whole.origin or self.kind} ({self.name}, round {number} of {len(self.rounds)})"
+        for at, sends in enumerate(self.rounds, 1):
+            note = f"{whole.origin or self.kind} ({self.name}, round {at} of {len(self.rounds)})"
             for send in sends:
                 if send.source == me:
-                    yield Request(
-                        "send",
-                        (members[me], members[send.destination]),
-                        self._packed([data[c] for c in send.chunks]),
-                        origin=note,
-                    )
+                    packed = self._packed([data[c] for c in send.chunks])
+                    yield Request("send", (members[me], members[send.destination]), packed, origin=note)
             arrived: dict[int, list[tuple[int, np.ndarray, bool]]] = {}
             for send in sends:
                 if send.destination == me:
@@ -265,21 +235,16 @@ class Algorithm:
                     for chunk, piece in zip(send.chunks, self._unpacked(got, send.chunks, whole, shape), strict=True):
                         arrived.setdefault(chunk, []).append((send.source, piece, send.add))
             for chunk, found in arrived.items():
-                if found[0][2]:
-                    parts = sorted(
-                        [(me, data[chunk]), *((source, piece) for source, piece, _ in found)], key=lambda part: part[0]
-                    )
-                    data[chunk] = combine(
-                        [piece for _, piece in parts], "sum" if whole.reduce == "mean" else whole.reduce
-                    )
-                else:
-                    data[chunk] = found[0][1]
+                _, piece, add = found[0]
+                if add:
+                    parts = sorted([(me, data[chunk], True), *found], key=lambda part: part[0])
+                    reduce = "sum" if whole.reduce == "mean" else whole.reduce
+                    piece = combine([piece for _, piece, _ in parts], reduce)
+                data[chunk] = piece
         return self._reply(me, whole, data)
 
     def _bounds(self, size: int) -> list[tuple[int, int]]:
-        """Flat range of each chunk of a value of `size` elements that is cut without regard to its dims; sizes differ
-        by one at most.
-        """
+        """Flat range of each chunk of a value that is split without regard to its dims; sizes differ by one at most."""
         return [(c * size // self.chunks, (c + 1) * size // self.chunks) for c in range(self.chunks)]
 
     @property
@@ -308,18 +273,15 @@ class Algorithm:
     def _unpacked(
         self, got: np.ndarray, chunks: tuple[int, ...], whole: Request, shape: tuple[int, ...] | None
     ) -> list[np.ndarray]:
-        """The chunks of a message. shape: of this rank's own pieces, which those of all ranks must have; None off the
-        root of a scatter.
-        """
+        """The chunks of a message. shape: that of this rank's own pieces, and so of all; None off a scatter's root."""
         bounds = self._bounds(whole.value.size) if self._flat else []
         sizes = [bounds[c][1] - bounds[c][0] for c in chunks] if self._flat else []
         wanted = (sum(sizes),) if self._flat else shape if shape is None or len(chunks) == 1 else (len(chunks), *shape)
         dtype = got.dtype if whole.value is None else whole.value.dtype
         if wanted not in (None, got.shape) or got.dtype != dtype:
-            what = f"{got.dtype} {got.shape} arrived, and {dtype} {wanted} was expected"
-            raise CollectiveMismatch(
-                what, where=whole.origin or self.kind, allowed="Values of one shape and dtype on all ranks"
-            )
+            what, allowed = f"{got.dtype} {got.shape} arrived", "Values of one shape and dtype on all ranks"
+            where = whole.origin or self.kind
+            raise CollectiveMismatch(f"{what}, and {dtype} {wanted} was expected", where=where, allowed=allowed)
         if self._flat:
             return np.split(got, np.cumsum(sizes)[:-1])
         return list(got) if len(chunks) > 1 else [got]
@@ -347,11 +309,8 @@ class Algorithm:
         lines = [f"{self.kind} by {self.name}, {self.ranks} ranks, {self.chunks} chunks: {len(self.rounds)} rounds"]
         if self.words:
             lines.append(f"{self.words}.")
-        number = 0
-        for part in self.phases:
-            for sends in part.rounds:
-                number += 1
-                lines.append(f"  {number:>3}  {part.name:<14} " + "   ".join(str(send) for send in sends))
+        for at, sends in enumerate(self.rounds, 1):
+            lines.append(f"  {at:>3}  {self.phase_of(at):<14} " + "   ".join(map(str, sends)))
         for c in self.counts():
             size = "" if size_bytes is None else f" = {float(c.sent_bytes(size_bytes)):g} bytes"
             lines.append(
@@ -359,10 +318,7 @@ class Algorithm:
                 f"{c.received} S"
             )
         if self.formula is not None:
-            f = self.formula
-            rounds, messages, sent, time = (
-                text_for(x, self.ranks) for x in (f.rounds_text, f.messages_text, f.sent_text, f.time_text)
-            )
+            rounds, messages, sent, time = formula_texts(self.formula, self.ranks)
             lines.append(f"  formula: {rounds} rounds; the busiest rank sends {messages} messages, {sent}; time {time}")
         return "\n".join(lines)
 
@@ -397,45 +353,30 @@ def custom_algorithm(
     then.
     """
     check_algorithm(kind, (), ranks, chunks=chunks, root=root)
-    return Algorithm(
-        kind,
-        name,
-        ranks,
-        (Phase("", as_rounds(rounds)),),
-        usual_chunks(kind, ranks) if chunks is None else chunks,
-        root,
-    )
+    chunks = usual_chunks(kind, ranks) if chunks is None else chunks
+    return Algorithm(kind, name, ranks, (Phase("", as_rounds(rounds)),), chunks, root)
 
 
 def best_algorithm(
-    kind: str,
-    ranks: int,
-    size_bytes: float,
-    link: Link,
-    *,
-    gamma_s_per_byte: float = 0.0,
-    contention: str = "none",
-    among: Sequence[str] | None = None,
+    kind: str, ranks: int, size_bytes: float, link: Link, *, among: Sequence[str] | None = None, **options: Any
 ) -> Algorithm:
     """The algorithm that takes the least time for S of `size_bytes`; of equal ones the first in `algorithm_names`.
+
+    among    names to choose from; default: all that take this number of ranks
+    options  of `Algorithm.round_times_s`
 
     >>> link = Link(alpha_s=5e-6, beta_s_per_byte=1e-10)
     >>> names = ("ring", "recursive_doubling")
     >>> [best_algorithm("all_reduce", 8, size, link, among=names).name for size in (1_000, 10_000_000)]
     ['recursive_doubling', 'ring']
     """
-    names = algorithm_names(kind, ranks) if among is None else tuple(among)
+    known = algorithm_names(kind, ranks)
+    names = known if among is None else among
     if not names:
-        raise ArgumentError(
-            "among is empty", where="best_algorithm", allowed=f"Names of {', '.join(algorithm_names(kind, ranks))}"
-        )
-    found = [algorithm(kind, name, ranks) for name in names]
-
-    def time_s(one: Algorithm) -> float:
-        # twelve digits: sums of the same rounds in another order are equal
-        return float(f"{one.time_s(size_bytes, link, gamma_s_per_byte=gamma_s_per_byte, contention=contention):.12g}")
-
-    return min(found, key=time_s)
+        raise ArgumentError("among is empty", where="best_algorithm", allowed=f"Names of {', '.join(known)}")
+    # twelve digits: sums of the same rounds in another order are equal
+    found = (algorithm(kind, name, ranks) for name in names)
+    return min(found, key=lambda one: float(f"{one.time_s(size_bytes, link, **options):.12g}"))
 
 
 def run_algorithm(
@@ -447,9 +388,7 @@ def run_algorithm(
     *,
     group: Sequence[int] | None = None,
     root: int = 0,
-    dim: int = 0,
-    split_dim: int = 0,
-    concat_dim: int = 0,
+    **dims: int,
 ) -> np.ndarray | None:
     """Perform a collective by a named algorithm (or by an `Algorithm`) on real ranks, with sends and recvs; every
     member calls it.
@@ -460,6 +399,7 @@ def run_algorithm(
 
     comm   this rank's communicator, as a worker's function receives it; None: that of the world which `init` has joined
     root   a rank, as for `comm.broadcast`
+    dims   dim, split_dim, concat_dim, as for the collective
 
     Raises WorldError without a communicator and a world; otherwise what `Algorithm.program` and the sends and recvs
     raise.
@@ -468,8 +408,8 @@ def run_algorithm(
         world = current_world()
         if world is None:
             hint = (
-                "In a %%ranks cell, or a script under parallel-lab run, call parallel_lab.init() first; in a "
-                "pool's function, give its comm"
+                "In a %%ranks cell, or a script under parallel-lab run, call parallel_lab.init() first; in a pool's "
+                "function, give its comm"
             )
             raise WorldError("this process is not a rank", where="run_algorithm", hint=hint)
         comm = world.comm
@@ -483,23 +423,8 @@ def run_algorithm(
     if found.kind != kind:
         raise ArgumentError(f"an algorithm for {found.kind}", where=f"run_algorithm, {kind}", allowed=f"One for {kind}")
     place = caller().place
-    program = found.program(
-        comm.rank,
-        x,
-        group=members,
-        reduce=reduce,
-        dim=dim,
-        split_dim=split_dim,
-        concat_dim=concat_dim,
-        origin=f"{kind} at {place}" if place else "",
-    )
-    reply = None
-    while True:
-        try:
-            asked = program.send(reply)
-        except StopIteration as end:
-            return end.value
-        reply = comm.answer(asked)
+    origin = f"{kind} at {place}" if place else ""
+    return drive(found.program(comm.rank, x, group=members, reduce=reduce, origin=origin, **dims), comm)
 
 
 def ring_distance(source: int, destination: int, ranks: int) -> int:

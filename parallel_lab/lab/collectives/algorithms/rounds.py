@@ -9,14 +9,12 @@ formula.
 A chunk is a named part of the data, with one place on every rank. Which chunks there are, and where they lie at the
 start and at the end:
 
-    all_reduce                S is cut into chunks; every rank has its addend of each   -> every rank the sum of each
+    all_reduce                S is split into chunks; every rank has its addend of each -> every rank the sum of each
     reduce                    the same                                                  -> the root the sum of each
     reduce_scatter            chunk i is the piece of rank i, addends on every rank     -> rank i the sum of chunk i
     all_gather, gather        rank i has chunk i                                        -> every rank (the root) has all
-    broadcast, scatter        the root has all chunks                                   -> every rank has all (rank i
-                              chunk i)
-    all_to_all                rank i has chunks i * n + j, all j                        -> rank j has chunks i * n + j,
-                              all i
+    broadcast, scatter        the root has all chunks                                   -> every rank has all (its own)
+    all_to_all                rank i has chunks i * n + j of all j                      -> rank j has those of all i
 
 S is the whole tensor (all_reduce, reduce_scatter: what one rank hands over; all_gather: the result; all_to_all: what
 all ranks hold together). Sources: Thakur, Rabenseifner, Gropp 2005 (ring, recursive doubling and halving, Rabenseifner,
@@ -29,12 +27,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ....base.errors import ArgumentTypeError, shorten
-from ....ops.collectives.definitions import MESSAGES, ceil_log2, is_int
+from ....base.checks import flag, integer, sequence_of
+from ....ops.collectives.definitions import MESSAGES, ceil_log2
 
 KINDS = tuple(kind for kind, definition in MESSAGES.items() if definition.chunks)
 ROOTED = tuple(kind for kind in KINDS if MESSAGES[kind].rooted)
 REDUCING = tuple(kind for kind in KINDS if MESSAGES[kind].reducing)
+RANK, CHUNKS = integer(), sequence_of(integer(), "The number of a chunk, or several of them", one=True)
 
 
 @dataclass(frozen=True)
@@ -52,23 +51,10 @@ class Send:
     add: bool = False
 
     def __post_init__(self) -> None:
-        if is_int(self.chunks):
-            object.__setattr__(self, "chunks", (int(self.chunks),))
-        elif isinstance(self.chunks, Iterable) and not isinstance(self.chunks, str | bytes):
+        if isinstance(self.chunks, Iterable) and not isinstance(self.chunks, str | bytes):
             object.__setattr__(self, "chunks", tuple(self.chunks))
-        for name in ("source", "destination"):
-            if not is_int(getattr(self, name)):
-                raise ArgumentTypeError(
-                    f"{name}={shorten(getattr(self, name))}", where="Send", allowed="A rank, as an int"
-                )
-        if not isinstance(self.chunks, tuple) or not self.chunks or not all(is_int(c) for c in self.chunks):
-            raise ArgumentTypeError(
-                f"chunks={shorten(self.chunks)}", where="Send", allowed="The number of a chunk, or several of them"
-            )
-        if not isinstance(self.add, bool):
-            raise ArgumentTypeError(
-                f"add={shorten(self.add)}", where="Send", allowed="True: the receiver adds; False: it stores"
-            )
+        for name, check in (("source", RANK), ("destination", RANK), ("chunks", CHUNKS), ("add", flag)):
+            object.__setattr__(self, name, check("Send", name, getattr(self, name)))
 
     def __str__(self) -> str:
         which = f"chunk {self.chunks[0]}" if len(self.chunks) == 1 else f"chunks {span_text(self.chunks)}"
@@ -77,9 +63,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Phase:
-    """Rounds that belong together: "reduce_scatter", then "all_gather" of a ring all_reduce. Sends of one round happen
-    at the same time.
-    """
+    """Rounds that belong together, as the "reduce_scatter" of a ring all_reduce. Sends of a round happen together."""
 
     name: str
     rounds: tuple[tuple[Send, ...], ...]
@@ -96,16 +80,12 @@ def phase(name: str, rounds: Rounds) -> Phase:
 
 
 def mirrored(rounds: Rounds) -> Rounds:
-    """The rounds backwards, every message the other way: a reduce becomes a broadcast, a reduce_scatter an
-    all_gather.
-    """
+    """The rounds backwards, every message the other way: of a reduce a broadcast, of a reduce_scatter an all_gather."""
     return [[Send(s.destination, s.source, s.chunks) for s in sends] for sends in reversed(rounds)]
 
 
 def ring_scatter(n: int) -> Rounds:
-    """In round t, rank r passes chunk r - t on to its right neighbour; after n - 1 rounds chunk r is complete on rank
-    r.
-    """
+    """In round t, rank r passes chunk r - t to its right neighbour; after n - 1 rounds, rank r has all of chunk r."""
     return [[Send(r, (r + 1) % n, ((r - t) % n,), True) for r in range(n)] for t in range(1, n)]
 
 
@@ -127,7 +107,7 @@ def _tree(n: int, root: int, chunks: Callable[[int, int], Iterable[int]], *, add
     return rounds
 
 
-def tree_spread(n: int, root: int) -> list[list[Send]]:
+def tree_spread(n: int, root: int) -> Rounds:
     """The tree of `tree_reduce` the other way: the root's value on every rank."""
     return mirrored(tree_reduce(n, root))
 
@@ -160,9 +140,7 @@ def halving(members: Sequence[int], *, near_first: bool = False) -> Rounds:
 
 
 def folded(n: int, chunks: int, inner: Callable[[list[int]], list[Phase]]) -> list[Phase]:
-    """An algorithm for a power of two, on n ranks: of the first 2r, the even ones hand their data to their neighbours
-    and get the result back.
-    """
+    """An algorithm for a power of two, on n ranks: some hand a neighbour their data first, and get the result back."""
     extra, whole = n - (1 << floor_log2(n)), tuple(range(chunks))
     members = [2 * i + 1 for i in range(extra)] + list(range(2 * extra, n))
     give = [[Send(2 * i, 2 * i + 1, whole, True) for i in range(extra)]]
@@ -196,9 +174,7 @@ def chain_gather(n: int, root: int) -> Rounds:
 
 
 def bruck_gather(n: int) -> Rounds:
-    """In the round of step 2^i, rank r sends all it has (r, r + 1, ...) to r - 2^i; the last round only what is missing
-    there.
-    """
+    """In round i, rank r sends all it has (r, r + 1, ...) to r - 2^i; in the last round only what is missing there."""
     steps = [1 << i for i in range(ceil_log2(n))]
     return [[Send(r, (r - d) % n, tuple((r + j) % n for j in range(min(d, n - d)))) for r in range(n)] for d in steps]
 

@@ -11,11 +11,13 @@ sends, and tests compare.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-from ....base.errors import ArgumentError, ArgumentTypeError, shorten
+from ....base.checks import integer
+from ....base.errors import ArgumentError, shorten
 from ....ops.collectives.definitions import (
     LESS_ONE,
     LOG,
@@ -30,12 +32,10 @@ from ....ops.collectives.definitions import (
     Term,
     ceil_log2,
     formula,
-    is_int,
     largest_subtree,
     of_n,
 )
 from .rounds import (
-    ROOTED,
     Phase,
     Send,
     bruck_gather,
@@ -57,10 +57,17 @@ from .rounds import (
     tree_reduce,
     tree_spread,
 )
+from .walk import check_ranks
 
 LARGEST = 128  # ranks: a list of all sends has up to n^3 / 2 entries; closed forms for more are in cost/time.py
 _OTHER = " (other n: "  # what follows in a text is about numbers of ranks that are no power of two
 CHAINS = (("broadcast", "ring"), ("reduce", "ring"))
+OTHER_NAMES = {
+    "rabenseifner": "halving_doubling",
+    "recursive_doubling": "recursive_halving",
+    "binomial": "tree",
+    "chain": "ring",
+}
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,12 @@ def text_for(text: str, ranks: int) -> str:
     return other[:-1] if split and not is_power_of_two(ranks) else usual
 
 
+def formula_texts(formula: Formula, ranks: int) -> tuple[str, str, str, str]:
+    """How rounds, messages, sent bytes and time are written for this number of ranks."""
+    texts = (formula.rounds_text, formula.messages_text, formula.sent_text, formula.time_text)
+    return tuple(text_for(text, ranks) for text in texts)
+
+
 def algorithm_names(kind: str, ranks: int | None = None) -> tuple[str, ...]:
     """The algorithms of a collective; with `ranks`, those that take this number. Raises ArgumentError for a kind that
     has none.
@@ -97,26 +110,15 @@ def algorithm_names(kind: str, ranks: int | None = None) -> tuple[str, ...]:
     >>> algorithm_names("all_gather"), algorithm_names("all_gather", ranks=6)
     (('ring', 'recursive_doubling', 'bruck', 'tree', 'direct'), ('ring', 'bruck', 'tree', 'direct'))
     """
-    found = _recipes(kind)
-    return tuple(
-        name for name, recipe in found.items() if ranks is None or not recipe.power_of_two or is_power_of_two(ranks)
-    )
+    any_taken = ranks is None or is_power_of_two(ranks)
+    return tuple(name for name, recipe in _recipes(kind).items() if any_taken or not recipe.power_of_two)
 
 
 def recipe_of(kind: str, name: str) -> Recipe:
     """Raises ArgumentError for a kind or name that is not known, with the nearest."""
     found = _recipes(kind)
     if name not in found:
-        near = {
-            "rabenseifner": "halving_doubling",
-            "recursive_doubling": "recursive_halving",
-            "binomial": "tree",
-            "chain": "ring",
-        }.get(str(name))
-        if near not in found:
-            near = next(iter(difflib.get_close_matches(str(name), found, 1)), None)
-        hint = f"Did you mean {near!r}?" if near else ""
-        raise ArgumentError(f"algorithm {shorten(name)}", where=kind, allowed=f"One of {', '.join(found)}", hint=hint)
+        raise _unknown("algorithm", name, found, kind)
     return found[name]
 
 
@@ -129,46 +131,32 @@ def rounds_of(kind: str, name: str, ranks: int, root: int = 0, segments: int | N
 
     Raises ArgumentError for what is not known, and for a number of ranks that the algorithm cannot take.
     """
-    recipe = recipe_of(kind, name)
-    for what, value, least in (
-        ("ranks", ranks, 1),
-        ("root", root, 0),
-        ("segments", ranks if segments is None else segments, 1),
-    ):
-        if not is_int(value):
-            raise ArgumentTypeError(f"{what}={shorten(value)}", where=f"{kind} by {name}", allowed="An int")
-        if value < least:
-            raise ArgumentError(f"{what}={value}", where=f"{kind} by {name}", allowed=f"At least {least}")
+    recipe, where = recipe_of(kind, name), f"{kind} by {name}"
+    ranks, root = check_ranks(kind, ranks, root, where)
     if ranks > LARGEST:
         hint = "Closed forms for any number are in cost.time and in recipe_of(kind, name).formula"
-        raise ArgumentError(
-            f"{ranks} ranks", where=f"{kind} by {name}", allowed=f"At most {LARGEST}: every send is listed", hint=hint
-        )
-    if root >= ranks:
-        raise ArgumentError(f"root={root}", where=f"{kind} by {name}", allowed=f"Positions run from 0 to {ranks - 1}")
-    if root and kind not in ROOTED:
-        raise ArgumentError(f"root={root}", where=f"{kind} by {name}", allowed=f"A root is for {', '.join(ROOTED)}")
+        allowed = f"At most {LARGEST}: every send is listed"
+        raise ArgumentError(f"{ranks} ranks", where=where, allowed=allowed, hint=hint)
     if segments is not None and (kind, name) not in CHAINS:
         allowed = f"Segments are for {' and '.join(f'{k} by {n}' for k, n in CHAINS)}"
-        raise ArgumentError(f"segments={segments}", where=f"{kind} by {name}", allowed=allowed)
+        raise ArgumentError(f"segments={segments}", where=where, allowed=allowed)
     if recipe.power_of_two and not is_power_of_two(ranks):
         allowed = "2, 4, 8, ... ranks: partners differ in one bit of their numbers"
-        raise ArgumentError(f"{ranks} ranks", where=f"{kind} by {name}", allowed=allowed, hint=recipe.power_of_two)
-    return tuple(recipe.build(int(ranks), int(root), int(segments or ranks)))
+        raise ArgumentError(f"{ranks} ranks", where=where, allowed=allowed, hint=recipe.power_of_two)
+    return tuple(recipe.build(ranks, root, ranks if segments is None else integer(1)(where, "segments", segments)))
 
 
 # ---- all_reduce ----
 
 
 def _all_reduce_doubling(n: int, root: int, k: int) -> list[Phase]:
-    whole = tuple(range(n))
-
     def inner(members: list[int]) -> list[Phase]:
-        p = len(members)
-        exchanges = [
-            [Send(members[q], members[q ^ (1 << i)], whole, True) for q in range(p)] for i in range(p.bit_length() - 1)
+        bits = [1 << i for i in range(floor_log2(len(members)))]
+        return [
+            phase(
+                "exchange", [[Send(m, members[q ^ bit], range(n), True) for q, m in enumerate(members)] for bit in bits]
+            )
         ]
-        return [phase("exchange", exchanges)]
 
     return folded(n, n, inner)
 
@@ -178,7 +166,7 @@ def _all_reduce_halving(n: int, root: int, k: int, *, near_first: bool = False) 
         rounds = halving(members, near_first=near_first)
         return [phase("halving", rounds), phase("doubling", mirrored(rounds))]
 
-    return folded(n, 1 << (n.bit_length() - 1), inner)
+    return folded(n, 1 << floor_log2(n), inner)
 
 
 # ---- the table ----
@@ -473,9 +461,13 @@ TABLE: dict[str, dict[str, Recipe]] = {
 
 def _recipes(kind: str) -> dict[str, Recipe]:
     if kind not in TABLE:
-        near = difflib.get_close_matches(str(kind), TABLE, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(
-            f"kind {shorten(kind)}", where="collective algorithms", allowed=f"One of {', '.join(TABLE)}", hint=hint
-        )
+        raise _unknown("kind", kind, TABLE, "collective algorithms")
     return TABLE[kind]
+
+
+def _unknown(what: str, given: Any, known: Collection[str], where: str) -> ArgumentError:
+    near = OTHER_NAMES.get(str(given))
+    if near not in known:
+        near = next(iter(difflib.get_close_matches(str(given), known, 1)), None)
+    hint = f"Did you mean {near!r}?" if near else ""
+    return ArgumentError(f"{what} {shorten(given)}", where=where, allowed=f"One of {', '.join(known)}", hint=hint)

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....base.checks import integer
 from ....base.errors import ArgumentError, ArgumentTypeError, shorten
-from ....ops.collectives.definitions import MESSAGES, is_int
+from ....ops.collectives.definitions import MESSAGES
 from .rounds import KINDS, REDUCING, ROOTED, Send
 
 Term = int | tuple  # a rank's addend, or terms that were combined in this order
@@ -58,34 +59,27 @@ class Fault:
     """
 
     text: str
-    round: int | None
-    rank: int | None
-    chunk: int | None
+    round: int | None = None
+    rank: int | None = None
+    chunk: int | None = None
 
 
 @dataclass(frozen=True)
 class Walk:
-    """states[t][rank][chunk] is what lies there after t rounds (None: nothing); with a fault in round t they end before
-    it.
-    """
+    """states[t][rank][chunk]: what lies there after t rounds (None: nothing). With a fault they end before it."""
 
     states: tuple[tuple[tuple[Held | None, ...], ...], ...]
     fault: Fault | None
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Fault):
     """Whether a list of sends does what its collective promises; true or false by itself.
 
     text    one sentence: what is wrong first, or what was checked
-    round, rank, chunk   as of `Fault`; None where nothing is wrong
     """
 
-    ok: bool
-    text: str
-    round: int | None = None
-    rank: int | None = None
-    chunk: int | None = None
+    ok: bool = False
 
     def __bool__(self) -> bool:
         return self.ok
@@ -115,9 +109,7 @@ def start(kind: str, ranks: int, chunks: int, root: int = 0) -> tuple[tuple[Held
 
 
 def goal(kind: str, ranks: int, chunks: int, root: int = 0) -> tuple[tuple[int | None, ...], ...]:
-    """The mask of addends that must be there at the end, [rank][chunk]; None where it does not matter what lies
-    there.
-    """
+    """The mask of addends that must lie there at the end, [rank][chunk]; None where anything may."""
 
     def mask(rank: int, chunk: int) -> int | None:
         if definition.receiver == "root" and rank != root:
@@ -165,18 +157,36 @@ def check_algorithm(
     Never raises for what is wrong with `rounds`: the verdict says it. Raises ArgumentError for a kind, count or root
     that cannot be.
     """
-    chunks = _checked_frame(kind, ranks, chunks, root)
+    if kind not in KINDS:
+        raise ArgumentError(f"kind {shorten(kind)}", where="check_algorithm", allowed=f"One of {', '.join(KINDS)}")
+    ranks, root = check_ranks(kind, ranks, root)
+    usual = usual_chunks(kind, ranks)
+    chunks = usual if chunks is None else integer(1)(kind, "chunks", chunks)
+    if chunks != usual and MESSAGES[kind].chunks != "chunk":
+        allowed = f"{usual}: chunks are the pieces of the ranks"
+        raise ArgumentError(f"chunks={chunks} on {ranks} ranks", where=kind, allowed=allowed)
     try:
         read = as_rounds(rounds)
     except ArgumentError as error:
-        return Verdict(False, str(error))
+        return Verdict(str(error))
     if max_rounds is not None and len(read) > max_rounds:
-        return Verdict(False, f"{len(read)} rounds; it can be done in {max_rounds}.")
+        return Verdict(f"{len(read)} rounds; it can be done in {max_rounds}.")
     fault = walk(kind, read, ranks, chunks, root).fault
     if fault is not None:
-        return Verdict(False, fault.text, fault.round, fault.rank, fault.chunk)
+        return Verdict(**vars(fault))
     count = sum(len(sends) for sends in read)
-    return Verdict(True, f"{kind} of {ranks} ranks is complete after {len(read)} rounds and {count} messages.")
+    return Verdict(f"{kind} of {ranks} ranks is complete after {len(read)} rounds and {count} messages.", ok=True)
+
+
+def check_ranks(kind: str, ranks: Any, root: Any, where: str = "") -> tuple[int, int]:
+    """Number of ranks and position of the root. Raises ArgumentError for what a collective cannot have."""
+    where = where or kind
+    ranks, root = integer(1)(where, "ranks", ranks), integer(0)(where, "root", root)
+    if root >= ranks:
+        raise ArgumentError(f"root={root}", where=where, allowed=f"Positions run from 0 to {ranks - 1}")
+    if root and kind not in ROOTED:
+        raise ArgumentError(f"root={root}", where=where, allowed=f"A root is for {', '.join(ROOTED)}")
+    return ranks, root
 
 
 def as_rounds(rounds: Iterable[Any]) -> tuple[tuple[Send, ...], ...]:
@@ -186,16 +196,13 @@ def as_rounds(rounds: Iterable[Any]) -> tuple[tuple[Send, ...], ...]:
     Raises ArgumentTypeError naming the place of what cannot be read.
     """
     if isinstance(rounds, str) or not isinstance(rounds, Iterable):
-        raise ArgumentTypeError(
-            f"rounds is {shorten(rounds)}", where="algorithm", allowed="A list of rounds, each a list of sends"
-        )
+        allowed = "A list of rounds, each a list of sends"
+        raise ArgumentTypeError(f"rounds is {shorten(rounds)}", where="algorithm", allowed=allowed)
     read = []
     for number, sends in enumerate(rounds, 1):
         if isinstance(sends, str | Send) or not isinstance(sends, Iterable):
-            hint = "Put the sends of a round in a list of their own"
-            raise ArgumentTypeError(
-                f"round {number} is {shorten(sends)}", where="algorithm", allowed="A list of sends", hint=hint
-            )
+            what, hint = f"round {number} is {shorten(sends)}", "Put the sends of a round in a list of their own"
+            raise ArgumentTypeError(what, where="algorithm", allowed="A list of sends", hint=hint)
         read.append(tuple(_as_send(send, f"round {number}, send {i}") for i, send in enumerate(sends, 1)))
     return tuple(read)
 
@@ -216,9 +223,8 @@ def _after(kind: str, state: Sequence[Sequence[Held | None]], sends: Sequence[Se
             return Fault(f"{send}: nothing is added in {kind}.", None, send.destination, send.chunks[0])
         for chunk in send.chunks:
             if not 0 <= chunk < chunks:
-                return Fault(
-                    f"{send}: there is no chunk {chunk}; chunks run from 0 to {chunks - 1}.", None, send.source, chunk
-                )
+                text = f"{send}: there is no chunk {chunk}; chunks run from 0 to {chunks - 1}."
+                return Fault(text, None, send.source, chunk)
             held = state[send.source][chunk]
             if held is None:
                 return Fault(f"{send}: rank {send.source} does not have chunk {chunk} yet.", None, send.source, chunk)
@@ -228,29 +234,20 @@ def _after(kind: str, state: Sequence[Sequence[Held | None]], sends: Sequence[Se
         if not all(add for _, _, add in arrivals):
             if len(arrivals) > 1:
                 sources = ", ".join(str(source) for source, _, _ in arrivals)
-                return Fault(
-                    f"chunk {chunk} comes to rank {rank} from ranks {sources} at once, and is not added by all.",
-                    None,
-                    rank,
-                    chunk,
-                )
+                text = f"chunk {chunk} comes to rank {rank} from ranks {sources} at once, and is not added by all."
+                return Fault(text, None, rank, chunk)
             changed[rank][chunk] = arrivals[0][1]
             continue
-        parts = sorted(
-            [(rank, state[rank][chunk]), *((source, held) for source, held, _ in arrivals)], key=lambda part: part[0]
-        )
-        mask = 0
-        for _, part in parts:
-            twice = mask & part.mask
-            if twice:
+        parts = [(rank, state[rank][chunk]), *((source, held) for source, held, _ in arrivals)]
+        first, *others = (held for _, held in sorted(parts, key=lambda part: part[0]))
+        mask, term = first.mask, first.term
+        for held in others:
+            if twice := mask & held.mask:
                 names = " and ".join(f"v{r}" for r in _bits(twice))
                 return Fault(f"rank {rank} adds {names} to chunk {chunk} a second time.", None, rank, chunk)
-            mask |= part.mask
-        term = parts[0][1].term
-        for _, part in parts[1:]:
-            term = (term, part.term)
+            mask, term = mask | held.mask, (term, held.term)
         changed[rank][chunk] = Held(mask, term)
-    return tuple(tuple(row) for row in changed)
+    return tuple(map(tuple, changed))
 
 
 def _unfinished(
@@ -271,26 +268,6 @@ def _unfinished(
 
 
 # ---- small things ----
-
-
-def _checked_frame(kind: str, ranks: int, chunks: int | None, root: int) -> int:
-    if kind not in KINDS:
-        raise ArgumentError(f"kind {shorten(kind)}", where="check_algorithm", allowed=f"One of {', '.join(KINDS)}")
-    for what, value, least in (("ranks", ranks, 1), ("chunks", 1 if chunks is None else chunks, 1), ("root", root, 0)):
-        if not is_int(value) or value < least:
-            raise ArgumentError(
-                f"{what}={shorten(value)}", where="check_algorithm", allowed=f"An int of at least {least}"
-            )
-    if root >= ranks or root and kind not in ROOTED:
-        raise ArgumentError(
-            f"root={root} of {ranks} ranks", where=kind, allowed=f"A position in the group, for {', '.join(ROOTED)}"
-        )
-    usual = usual_chunks(kind, ranks)
-    if chunks not in (None, usual) and MESSAGES[kind].chunks != "chunk":
-        raise ArgumentError(
-            f"chunks={chunks} on {ranks} ranks", where=kind, allowed=f"{usual}: chunks are the pieces of the ranks"
-        )
-    return usual if chunks is None else chunks
 
 
 def _as_send(given: Any, where: str) -> Send:
