@@ -9,9 +9,8 @@ import time
 
 import pytest
 
-from parallel_lab.cli.bench.groups import LONGEST_BATCH, RankGroup, interleaved_batches
+from parallel_lab.cli.bench.groups import LONGEST_BATCH, BenchError, RankGroup, interleaved_batches
 from parallel_lab.cli.bench.startup import cpu_seconds
-from parallel_lab.cli.bench.workers import BenchError
 
 ECHO = """
 import argparse, os, sys

@@ -1,5 +1,6 @@
 """`parallel-lab bench startup`: complete, with what idle workers take, and nothing left. No test asserts a speed."""
 
+import importlib.util
 import json
 import os
 
@@ -19,6 +20,7 @@ from parallel_lab.cli.bench.startup import (
     startup_goals,
     startup_text,
 )
+from parallel_lab.processes.mpi.launch import find_mpirun
 
 
 def test_ours_starts_cold_and_warm_and_is_idle():
@@ -36,15 +38,13 @@ def test_ours_starts_cold_and_warm_and_is_idle():
 
 
 def test_every_other_way_is_timed_or_missing_with_its_reason(monkeypatch):
-    monkeypatch.setattr(
-        startup, "installed_version", lambda name: None
-    )  # torch takes seconds to start; its own test is the command's
+    # torch takes seconds to start; its own test is the command's
+    monkeypatch.setattr(startup, "without_torch", lambda: "no torch")
     found = measure_startup(2, 1, idle_s=0.05)
     text = startup_text(found)
-    assert (
-        found["missing"][TORCH_SPAWN] == found["missing"][TORCH_FORK] == "PyTorch is not installed: pip install torch"
-    )
-    assert (MPIRUN in found["median_s"]) != (MPIRUN in found["missing"])
+    assert found["missing"][TORCH_SPAWN] == found["missing"][TORCH_FORK] == "no torch"
+    has_mpi = find_mpirun() is not None and importlib.util.find_spec("mpi4py") is not None
+    assert (MPIRUN in found["median_s"], MPIRUN in found["missing"]) == (has_mpi, not has_mpi)
     assert all(f"{name} is missing: {why}" in text for name, why in found["missing"].items())
 
 
@@ -71,14 +71,10 @@ def test_goals_are_quotients():
 
 
 def test_a_competitor_that_fails_is_a_line(monkeypatch):
-    monkeypatch.setattr(
-        startup,
-        "_start_torch",
-        lambda how, ranks: startup._run([startup.sys.executable, "-c", "raise SystemExit('no')"], os.environ, how),
-    )
+    monkeypatch.setattr(startup, "_start_torch", lambda how, _: startup._run(how, "-c", "raise SystemExit('no')"))
     monkeypatch.setattr(startup, "_start_mpi", lambda ranks: (1.0, 1.0))
-    monkeypatch.setattr(startup, "installed_version", lambda name: "1")
-    monkeypatch.setattr(startup, "_start_ours", lambda ranks, idle_s: ({"warm_s": 1.0, "cold_s": 2.0, "idle": {}}, 3.0))
+    monkeypatch.setattr(startup, "without_torch", lambda: "")
+    monkeypatch.setattr(startup, "_start_ours", lambda ranks, idle_s: (2.0, 3.0, 1.0, {}))
     found = measure_startup(2, 2)
     assert found["missing"][TORCH_SPAWN] == "bench startup: spawn ended with 1: no."
     assert set(found["median_s"]) == {COLD, WARM, MPIRUN} and "does not tell the processor time" in startup_text(found)

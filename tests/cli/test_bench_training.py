@@ -11,25 +11,8 @@ from parallel_lab import Tensor, nn, value_and_grad
 from parallel_lab.base import seeds
 from parallel_lab.cli import main as cli
 from parallel_lab.cli.bench import training
-from parallel_lab.cli.bench.workers import BenchError, Competitor, interleaved
-from parallel_lab.cli.bench_command import training_text
-
-ECHO = """
-import sys, json
-if sys.argv[1] == "mute":
-    raise SystemExit("no such thing as a mute competitor")
-for line in sys.stdin:
-    case, count = line.split()
-    print(json.dumps({"seconds": 0.1 if case == "slow" else 0.2, "count": int(count)}), flush=True)
-"""
-
-
-@pytest.fixture
-def echo(tmp_path, monkeypatch):
-    """A competitor module that answers with made-up seconds."""
-    (tmp_path / "echo_competitor.py").write_text(ECHO)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return "echo_competitor"
+from parallel_lab.cli.bench.cases import TRAINING_CASES
+from parallel_lab.cli.bench.training import training_text
 
 
 @pytest.mark.parametrize("case", ["mlp", "transformer", "conv"])
@@ -44,21 +27,7 @@ def test_networks_are_the_same_in_every_process_whatever_its_seed(case):
     assert all(np.array_equal(weights[name], others[name]) for name in weights)
 
 
-def test_competitors_are_timed_in_turns(echo):
-    with Competitor("a", echo, ["x"]) as a, Competitor("b", echo, ["x"]) as b:
-        found = interleaved([a, b], "slow", rounds=3)
-    assert found == {"a": [0.1] * 3, "b": [0.1] * 3}
-
-
-def test_a_competitor_that_ends_is_named_with_its_last_words(echo):
-    with (
-        Competitor("b", echo, ["mute"]) as b,
-        pytest.raises(BenchError, match=r"bench mlp: b ended: no such thing as a mute competitor"),
-    ):
-        b.ask("mlp", 1)
-
-
-@pytest.mark.parametrize("case", [c for c in training.CASES if c != "tiny"])
+@pytest.mark.parametrize("case", [c for c in TRAINING_CASES if c != "tiny"])
 def test_memory_of_a_step_is_counted_in_full(case):
     """The parts are known from the networks; the peak cannot be below what is alive when the backward pass begins."""
     found = training.memory(case)

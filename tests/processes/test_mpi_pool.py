@@ -474,7 +474,7 @@ def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
 def test_a_world_that_cannot_start_says_why(monkeypatch):
     before = folders_of(os.getpid())
     monkeypatch.setattr(
-        "parallel_lab.processes.mpi.pool.mpirun_command",
+        "parallel_lab.processes.mpi.launch.mpirun_command",
         lambda n, argv: [mpi.find_mpirun(), "--no-such-option", *argv],
     )
     with pytest.raises(RankDied, match=r"mpirun ended with exit code .*no-such-option"):

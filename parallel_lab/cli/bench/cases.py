@@ -9,9 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...base.errors import ArgumentError, ParallelLabError, message
+from ...base.errors import ArgumentError, ParallelLabError
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+TRAINING_CASES = (
+    "mlp",
+    "transformer",
+    "conv",
+    "tiny",
+)  # of training.py; a command that prints its help imports only this
 PERIOD = 251  # elements after which the values repeat: a prime, so that pieces of 2^k elements differ
 
 
@@ -35,11 +41,8 @@ class Case:
             raise ArgumentError(f"op={self.op!r}", where="bench collectives", allowed=f"One of {OPS}")
         if self.ranks < 2 or self.size_bytes < 4 * self.ranks or self.size_bytes % (4 * self.ranks):
             what = f"{self.size_bytes} bytes among {self.ranks} ranks"
-            raise ArgumentError(
-                what,
-                where="bench collectives",
-                allowed="Two ranks or more, and float32 elements that divide among them",
-            )
+            allowed = "Two ranks or more, and float32 elements that divide among them"
+            raise ArgumentError(what, where="bench collectives", allowed=allowed)
 
     @property
     def elements(self) -> int:
@@ -91,9 +94,5 @@ def check_results(case: Case, rank: int, result: np.ndarray) -> None:
     wanted = expected(case, rank)
     if result.shape != wanted.shape or result.dtype != wanted.dtype or not np.array_equal(result, wanted):
         wrong = int(np.sum(result != wanted)) if result.shape == wanted.shape else wanted.size
-        raise WrongResult(
-            message(
-                f"rank {rank} got {wrong} wrong elements of {wanted.size}",
-                where=f"{case.op} of {case.size_bytes} bytes",
-            )
-        )
+        what = f"rank {rank} got {wrong} wrong elements of {wanted.size}"
+        raise WrongResult(what, where=f"{case.op} of {case.size_bytes} bytes")

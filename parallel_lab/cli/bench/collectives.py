@@ -27,24 +27,15 @@ from ...processes.mpi.launch import mpirun_version
 from ...processes.shm import WorkerPool
 from .cases import OPS, Case, check_results, given
 from .checks import CheckCost, measure_checks
-from .groups import Competing, RankGroup, interleaved_batches, timed
-from .machine import installed_version
-from .workers import BenchError, first_line
+from .groups import BenchError, Competing, RankGroup, first_line, interleaved_batches, timed
+from .machine import installed_version, without_torch
 
-OURS, OUT, ARENA, GLOO, COPY, FUTEX = (
-    "ours",
-    "ours out=",
-    "ours arena",
-    "torch gloo",
-    "copy by 2 processes",
-    "futex barrier",
-)
+OURS, OUT, ARENA = "ours", "ours out=", "ours arena"
+GLOO, COPY, FUTEX = "torch gloo", "copy by 2 processes", "futex barrier"
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 BOUND_FROM_BYTES = 1 << 20  # smaller arrays are copied within a cache, and say nothing of the memory
 BATCH_S = 0.03
-BARRIER_ROUNDS = (
-    5  # times as many rounds: one takes a fifth of a second, and on which cores the ranks are just then is seen in it
-)
+BARRIER_ROUNDS = 5  # times as many: one takes a fifth of a second and shows on which cores the ranks are just then
 LEAST = 4  # calls in a batch: the first finds cores and caches as another library has left them
 _PEERS = "parallel_lab.cli.bench.peers"
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(200_000):\n        pass\n"
@@ -67,11 +58,7 @@ class Timing:
 
     def mpi_s(self) -> float | None:
         """The better of MPI's configurations: each is some user's default."""
-        found = [
-            m
-            for name, _ in self.seconds
-            if name.startswith(("Open MPI", "MPI")) and (m := self.median_s(name)) is not None
-        ]
+        found = [self.median_s(name) for name, times in self.seconds if name.startswith(("Open MPI", "MPI")) and times]
         return min(found, default=None)
 
     def bound_s(self, ranks: int) -> float | None:
@@ -138,23 +125,22 @@ def measure_collectives(
     """
     cases = [Case(op, size, ranks) for op in ops for size in sizes_bytes]
     if rounds < 1 or busy < 0 or not batch_s > 0:
-        raise ArgumentError(
-            f"rounds={rounds}, busy={busy}, batch_s={batch_s}", where="bench collectives", allowed="1, 0 and above 0"
-        )
+        what = f"rounds={rounds}, busy={busy}, batch_s={batch_s}"
+        raise ArgumentError(what, where="bench collectives", allowed="1, 0 and above 0")
     load_before = load()
     with contextlib.ExitStack() as stack:
         tell(f"starting {ranks} ranks of each competitor")
-        pool = stack.enter_context(
-            WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=_arena_bytes(ranks, sizes_bytes))
-        )
+        # addresses for two arrays per rank of the largest size, beside what collectives need; pages are taken when
+        # they are written
+        arena_bytes = (64 << 20) + 3 * ranks * max(sizes_bytes, default=0)
+        pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=arena_bytes))
         ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]
         others, missing, versions = _start_peers(stack, ranks, peers)
         timings, skipped = [], []
         for case in cases:
             bound = case.op == "all_reduce" and case.size_bytes >= BOUND_FROM_BYTES
-            copy = [
-                c for c in others if bound and c.name == COPY
-            ]  # beside the arena, which it bounds: memory is quicker at one time than at another
+            # the copy beside the arena, which it bounds: memory is quicker at one time than at another
+            copy = [c for c in others if bound and c.name == COPY]
             competitors = [*ours, *copy, *(c for c in others if c.name not in (COPY, FUTEX))]
             reason = _too_large(case, len(competitors))
             if reason:
@@ -162,7 +148,7 @@ def measure_collectives(
                 continue
             tell(f"{case.op} of {case.size_bytes} bytes")
             timings.append(_timing(case.op, case.size_bytes, competitors, rounds, batch_s))
-            _forget(pool)
+            pool.run(_own_end)
         meeting = [ours[0], *(c for c in others if c.name != COPY)]
         tell("barrier")
         quiet = _timing("barrier", 0, meeting, BARRIER_ROUNDS * rounds, batch_s)
@@ -215,27 +201,22 @@ def _start_peers(
     """(groups, missing, versions); each group is closed with `stack`."""
     groups, missing = [], []
     versions = [("ours", f"parallel-lab {installed_version('parallel-lab') or ''}".strip())]
-    wanted: list[tuple[str, str, int, Mapping[str, str] | None]] = [
-        (FUTEX, "futex", ranks, None),
-        (COPY, "copy", 2, None),
-    ]
-    if peers and installed_version("torch") is None:
-        missing.append((GLOO, "PyTorch is not installed: pip install torch"))
+    # name, kind of rank (peers.py), ranks, MPI's environment, version
+    wanted: list[tuple[str, str, int, Mapping[str, str] | None, str]] = []
+    wanted += [(FUTEX, "futex", ranks, None, ""), (COPY, "copy", 2, None, "")]
+    if peers and without_torch():
+        missing.append((GLOO, without_torch()))
     elif peers:
-        wanted.append((GLOO, "gloo", ranks, None))
-        versions.append((GLOO, f"torch {installed_version('torch')}"))
+        wanted.append((GLOO, "gloo", ranks, None, f"torch {installed_version('torch')}"))
     for name, settings in mpi_configurations().items() if peers else ():
-        wanted.append((name, "mpi", ranks, settings))
-    for name, who, count, settings in wanted:
+        shown = " ".join(f"{k}={v}" for k, v in settings.items()) or "as it is"
+        wanted.append((name, "mpi", ranks, settings, f"{mpirun_version()}; {shown}"))
+    for name, who, count, settings, version in wanted:
         try:
             groups.append(stack.enter_context(RankGroup(name, count, _PEERS, [who], over_mpi=settings)))
+            versions += [(name, version)] if version else []
         except (BenchError, MissingPackage) as error:
             missing.append((name, first_line(error)))
-        else:
-            if settings is not None:
-                versions.append(
-                    (name, f"{mpirun_version()}; {' '.join(f'{k}={v}' for k, v in settings.items()) or 'as it is'}")
-                )
     return groups, missing, versions
 
 
@@ -259,16 +240,11 @@ def mpi_configurations() -> dict[str, dict[str, str]]:
 @contextlib.contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """That many processes that compute all the time, and end with this one."""
-    processes: list[subprocess.Popen] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for _ in range(count):
-            processes.append(subprocess.Popen([sys.executable, "-c", _BUSY], start_new_session=True))
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY], start_new_session=True))
+            stack.callback(process.kill)
         yield
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()
 
 
 # ---- one case ----
@@ -282,23 +258,12 @@ def _timing(op: str, size_bytes: int, competitors: Sequence[Competing], rounds: 
     )
 
 
-def _arena_bytes(ranks: int, sizes_bytes: Sequence[int]) -> int:
-    """Addresses for two arrays per rank of the largest size, beside what collectives need; pages are taken when they
-    are written.
-    """
-    return (64 << 20) + 3 * ranks * max(sizes_bytes, default=0)
-
-
 def _too_large(case: Case, competitors: int) -> str:
     """Why a case is left out: all ranks of all competitors hold their two arrays at the same time."""
     needed, free = 2 * case.size_bytes * case.ranks * competitors, free_memory_bytes()
     if free is not None and needed > 0.7 * free:
         return f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
     return ""
-
-
-def _forget(pool: WorkerPool) -> None:
-    pool.run(_own_end)
 
 
 # ---- what our workers run ----
@@ -309,17 +274,12 @@ def _own_end(comm: Any) -> None:
 
 
 def _own_batch(comm: Any, order: dict[str, Any], name: str, iterations: int) -> float:
-    calls = comm.state.setdefault("bench", {})
+    calls, op = comm.state.setdefault("bench", {}), order["op"]
+    if op == "barrier":
+        return timed(comm.barrier, iterations, comm.barrier)["seconds"]
     if name not in calls:
-        calls[name] = (
-            comm.barrier
-            if order["op"] == "barrier"
-            else _own_call(comm, Case(order["op"], order["bytes"], comm.world_size), name)
-        )
-    seconds = timed(calls[name], iterations, comm.barrier)["seconds"]
-    if order["op"] == "barrier":
-        del calls[name]
-    return seconds
+        calls[name] = _own_call(comm, Case(op, order["bytes"], comm.world_size), name)
+    return timed(calls[name], iterations, comm.barrier)["seconds"]
 
 
 def _own_call(comm: Any, case: Case, name: str) -> Callable[[], object]:
@@ -333,17 +293,11 @@ def _own_call(comm: Any, case: Case, name: str) -> Callable[[], object]:
     else:
         x = values
     out = None
-    if name != OURS:
-        in_place = case.op == "broadcast" or (name == ARENA and case.op == "all_reduce")
-        out = (
-            x
-            if in_place
-            else comm.empty(case.result_elements)
-            if name == ARENA
-            else np.zeros(case.result_elements, np.float32)
-        )
-        if not in_place:
-            out.fill(0)
+    if name != OURS and (case.op == "broadcast" or (name == ARENA and case.op == "all_reduce")):
+        out = x  # in place
+    elif name != OURS:
+        out = comm.empty(case.result_elements) if name == ARENA else np.empty(case.result_elements, np.float32)
+        out.fill(0)
     call = {
         "all_reduce": lambda: comm.all_reduce(x, out=out),
         "broadcast": lambda: comm.broadcast(x, 0, out=out),

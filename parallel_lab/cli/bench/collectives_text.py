@@ -5,83 +5,61 @@ report.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...base.errors import escape
 from ...base.log_chart import Series, log_chart
 from ...base.units import bytes_text, time_text
 from .collectives import ARENA, BARRIER_ROUNDS, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
-from .goals import Goal, collective_goals
-from .page import aligned, bench_page, html_table, quotient, ratio_text
+from .goals import collective_goals, goal_dicts, goal_rows
+from .page import bench_page, html_table, quotient, ratio_text, tables_text
+
+
+def _tables(report: CollectivesReport) -> dict[str, tuple[list[tuple[str, ...]], int]]:
+    """Title -> (rows, number of left columns)."""
+    return {
+        "Times and ratios": (_time_rows(report), 2),
+        "Barrier": (_barrier_rows(report), 1),
+        "Goals": (goal_rows(collective_goals(report)), 2),
+    }
 
 
 def collectives_text(report: CollectivesReport) -> str:
-    """All of it: times and ratios, barrier, goals, and what was not there."""
-    parts = [
-        aligned(_time_rows(report), left=2),
-        "",
-        aligned(_barrier_rows(report)),
-        "",
-        aligned(goal_rows(collective_goals(report)), left=2),
-        "",
-    ]
-    return "\n".join([*parts, *_notes(report)])
+    """All of it: times and ratios, barrier, goals, and what was missing."""
+    return tables_text(_tables(report).values(), _notes(report))
 
 
 def collectives_page(report: CollectivesReport, machine: Mapping[str, Any]) -> str:
     """The page as text (UTF-8 when written)."""
     charts = "".join(_chart(report, op) for op in dict.fromkeys(t.op for t in report.timings))
-    notes = "".join(f"<p>{escape(line)}</p>" for line in _notes(report))
-    body = (
-        f"<section><h2>Time of one call, by size</h2><div class='charts'>{charts}</div></section>"
-        f"<section><h2>Times and ratios</h2>{html_table(_time_rows(report), left=2)}{notes}</section>"
-        f"<section><h2>Barrier</h2>{html_table(_barrier_rows(report))}</section>"
-        f"<section><h2>Goals</h2>{html_table(goal_rows(collective_goals(report)), left=2)}</section>"
-    )
+    sections = {"Time of one call, by size": f"<div class='charts'>{charts}</div>"}
+    sections |= {title: html_table(rows, left=left) for title, (rows, left) in _tables(report).items()}
+    sections["Notes"] = "".join(f"<p>{escape(line)}</p>" for line in _notes(report))
+    body = "".join(f"<section><h2>{title}</h2>{content}</section>" for title, content in sections.items())
     return bench_page(f"Collectives of {report.ranks} ranks", machine, body)
 
 
 def collectives_dict(report: CollectivesReport) -> dict[str, Any]:
     """Plain values for JSON: the report, its goals with their verdicts, and the bound of each all_reduce."""
     found = dataclasses.asdict(report)
-    found["goals"] = [goal.to_dict() for goal in collective_goals(report)]
+    found["goals"] = goal_dicts(collective_goals(report))
     for shown, timing in zip(found["timings"], report.timings, strict=True):
         shown["median_s"] = {name: timing.median_s(name) for name, _ in timing.seconds}
         shown["bound_s"] = timing.bound_s(report.ranks)
     return found
 
 
-def goal_rows(goals: Sequence[Goal]) -> list[tuple[str, ...]]:
-    """The goals as a table with its head."""
-    rows = [("goal", "against", "at most", "reached", "new array", "", "")]
-    for goal in goals:
-        limit = f"{goal.limit:.0%}" if goal.against == "the call" else ratio_text(goal.limit)
-        reached = (
-            f"{goal.reached:.1%}"
-            if goal.against == "the call" and goal.reached is not None
-            else ratio_text(goal.reached)
-        )
-        beside = "" if goal.beside is None else ratio_text(goal.beside)
-        rows.append((goal.what, goal.against, limit, reached, beside, goal.verdict, goal.note))
-    return rows
-
-
 def _time_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
     head = ("", "size", OURS, OUT, ARENA, "MPI", "gloo", "out=/MPI", "arena/MPI", "out=/gloo", "bound", "arena/bound")
     rows = [head]
     for t in report.timings:
-        ours, out, arena, mpi, gloo, bound = (
-            *(t.median_s(n) for n in (OURS, OUT, ARENA)),
-            t.mpi_s(),
-            t.median_s(GLOO),
-            t.bound_s(report.ranks),
-        )
-        times = tuple(map(time_text, (ours, out, arena, mpi, gloo)))
-        ratios = tuple(ratio_text(quotient(a, b)) for a, b in ((out, mpi), (arena, mpi), (out, gloo)))
-        rows.append(
-            (t.op, bytes_text(t.size_bytes), *times, *ratios, time_text(bound), ratio_text(quotient(arena, bound)))
-        )
+        ours, out, arena, gloo = (t.median_s(name) for name in (OURS, OUT, ARENA, GLOO))
+        mpi, bound = t.mpi_s(), t.bound_s(report.ranks)
+        times = map(time_text, (ours, out, arena, mpi, gloo))
+        ratios = (ratio_text(quotient(a, b)) for a, b in ((out, mpi), (arena, mpi), (out, gloo)))
+        over_bound = ratio_text(quotient(arena, bound))
+        rows.append((t.op, bytes_text(t.size_bytes), *times, *ratios, time_text(bound), over_bound))
     rows += [(op, bytes_text(size), "left out", *[""] * 9) for op, size, _ in report.skipped]
     return rows
 
@@ -93,14 +71,8 @@ def _barrier_rows(report: CollectivesReport) -> list[tuple[str, ...]]:
     for name, t in named:
         if t is not None:
             ours, mpi, gloo, futex = t.median_s(OURS), t.mpi_s(), t.median_s(GLOO), t.median_s(FUTEX)
-            rows.append(
-                (
-                    name,
-                    *map(time_text, (ours, mpi, gloo, futex)),
-                    ratio_text(quotient(ours, mpi)),
-                    ratio_text(quotient(ours, futex)),
-                )
-            )
+            ratios = (ratio_text(quotient(ours, other)) for other in (mpi, futex))
+            rows.append((name, *map(time_text, (ours, mpi, gloo, futex)), *ratios))
     return rows
 
 

@@ -14,8 +14,8 @@ the same data; loss and gradients of the first step are compared tensor by tenso
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,11 +29,20 @@ from ...processes.measure.measure import cores, load
 from ...processes.shm import WorkerPool
 from ...train.session import Session
 from .goals import Goal
-from .groups import Competing, RankGroup, connect_rank, interleaved_batches, medians, serve_rank
-from .machine import installed_version
-from .page import aligned, quotient, ratio_text
+from .groups import (
+    BATCH_S,
+    BenchError,
+    Competing,
+    RankGroup,
+    connect_rank,
+    first_line,
+    interleaved_batches,
+    rank_arguments,
+    serve_rank,
+)
+from .machine import without_torch
+from .page import quotient, ratio_text, tables_text
 from .training import LEARNING_RATE, network
-from .workers import SHORTEST_S, BenchError, first_line
 
 OURS, FUSED, DDP = "ours", "ours fused", "torch DDP"
 LIMITS = {2: 0.75, 4: 0.7}  # ours over DDP, by ranks
@@ -51,17 +60,8 @@ class OwnTraining:
         optimizer = nn.SGD(net.trainable_params(), LEARNING_RATE)
         mine = rows // pool.world_size
         settings = {} if FUSION[name] is None else {"comm_fusion": FUSION[name]}
-        plan = compile_network(
-            net,
-            x[:mine],
-            labels[:mine],
-            loss=loss,
-            optimizer=optimizer,
-            device_num=pool.world_size,
-            parallel_mode="data_parallel",
-            gradients_mean=True,
-            **settings,
-        )
+        settings |= {"device_num": pool.world_size, "parallel_mode": "data_parallel", "gradients_mean": True}
+        plan = compile_network(net, x[:mine], labels[:mine], loss=loss, optimizer=optimizer, **settings)
         self.session = Session(plan, net, optimizer, executor="processes", pool=pool)
 
     def first_step(self) -> tuple[float, dict[str, np.ndarray]]:
@@ -90,7 +90,7 @@ def measure_data_parallel(
     rounds: int = 9,
     *,
     rows: int = GLOBAL_ROWS,
-    batch_s: float = SHORTEST_S,
+    batch_s: float = BATCH_S,
     peers: bool = True,
 ) -> list[dict[str, Any]]:
     """One dict per number of ranks: `seconds` of one step of every round by competitor, `failed`, and `differences`
@@ -109,7 +109,7 @@ def measure_data_parallel(
 
 
 def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) -> dict[str, Any]:
-    before, missing = load(), ""
+    before = load()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0))
         competitors: list[Competing] = []
@@ -123,9 +123,8 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
                 competitors.append(ours)
             except ParallelLabError as error:
                 failed[name] = first_line(error)
-        if not peers or installed_version("torch") is None:
-            missing = "not asked for" if not peers else "PyTorch is not installed: pip install torch"
-        else:
+        missing = without_torch() if peers else "not asked for"
+        if not missing:
             try:
                 group = stack.enter_context(RankGroup(DDP, ranks, __name__))
                 first[DDP] = _first_of_ddp(group, rows)
@@ -140,12 +139,10 @@ def _measure(ranks: int, rounds: int, rows: int, batch_s: float, peers: bool) ->
         "cores": cores(),
         "load": [before, load()],
         "seconds": seconds,
-        "median_s": medians(seconds),
+        "median_s": {name: statistics.median(times) for name, times in seconds.items()},
         "failed": {**failed, **more},
         "missing": {DDP: missing} if missing else {},
-        "differences": {
-            name: _differences(first[name], first[DDP]) for name in (OURS, FUSED) if name in first and DDP in first
-        },
+        "differences": {name: _differences(first[name], first[DDP]) for name in first if DDP in first and name != DDP},
         "fusion_changes_nothing": _bit_equal(first[OURS], first[FUSED]) if OURS in first and FUSED in first else None,
         "limit": LIMITS.get(ranks),
     }
@@ -185,30 +182,27 @@ def data_parallel_text(results: Sequence[Mapping[str, Any]]) -> str:
         limit = "" if r["limit"] is None else ratio_text(r["limit"])
         verdict = goals[_what(r)].verdict if _what(r) in goals else ""
         rows.append((str(r["ranks"]), *map(time_text, times), *map(ratio_text, ratios), limit, verdict))
-    parts = [aligned(rows), ""]
+    tables, lines = [(rows, 1)], []
     compared = [(r, name, found) for r in results for name, found in r["differences"].items()]
     if compared:
         tensors = list(compared[0][2])
         table = [("difference from torch DDP", *tensors)]
         table += [(f"{name}, {r['ranks']} ranks", *(f"{found[t]:.1e}" for t in tensors)) for r, name, found in compared]
-        parts += [
-            aligned(table),
-            "largest difference of the first step, relative to the largest element of each tensor",
-            "",
-        ]
+        tables.append((table, 1))
+        lines.append("largest difference of the first step, relative to the largest element of each tensor")
     first = results[0]
-    parts.append(
+    lines += [
         f"measured: MLP 784-1024-1024-10, {first['rows']} rows in all, medians of {first['rounds']} rounds in turns, "
-        "one thread per rank, "
-        f"{first['cores']} cores, load {first['load'][0]:.1f} before, {results[-1]['load'][1]:.1f} after"
-    )
-    parts.append("goals are judged on 'ours fused': DDP packs gradients too")
+        f"one thread per rank, {first['cores']} cores, load {first['load'][0]:.1f} before, "
+        f"{results[-1]['load'][1]:.1f} after",
+        "goals are judged on 'ours fused': DDP packs gradients too",
+    ]
     for r in results:
         if r["fusion_changes_nothing"] is not None:
             same = "equal bit for bit" if r["fusion_changes_nothing"] else "DIFFERENT"
-            parts.append(f"{r['ranks']} ranks: loss and gradients with and without fusion are {same}")
-        parts += [f"{r['ranks']} ranks: {name}: {words}" for name, words in {**r["failed"], **r["missing"]}.items()]
-    return "\n".join(parts)
+            lines.append(f"{r['ranks']} ranks: loss and gradients with and without fusion are {same}")
+        lines += [f"{r['ranks']} ranks: {name}: {words}" for name, words in {**r["failed"], **r["missing"]}.items()]
+    return tables_text(tables, lines)
 
 
 def data_parallel_goals(results: Sequence[Mapping[str, Any]]) -> tuple[Goal, ...]:
@@ -217,11 +211,8 @@ def data_parallel_goals(results: Sequence[Mapping[str, Any]]) -> tuple[Goal, ...
     for r in results:
         if r["limit"] is not None:
             ours, plain, theirs = (r["median_s"].get(name) for name in (FUSED, OURS, DDP))
-            found.append(
-                Goal(
-                    _what(r), DDP, r["limit"], quotient(ours, theirs), "beside: without fusion", quotient(plain, theirs)
-                )
-            )
+            reached, beside = quotient(ours, theirs), quotient(plain, theirs)
+            found.append(Goal(_what(r), DDP, r["limit"], reached, "beside: without fusion", beside))
     return tuple(found)
 
 
@@ -276,10 +267,7 @@ def _ddp(rank: int, ranks: int) -> None:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--ranks", type=int, required=True)
-    args = parser.parse_args()
+    args = rank_arguments()
     _ddp(args.rank, args.ranks)
 
 

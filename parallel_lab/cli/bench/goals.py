@@ -12,7 +12,7 @@ from typing import Any
 
 from ...base.units import bytes_text
 from .collectives import ARENA, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
-from .page import quotient
+from .page import percent_text, quotient, ratio_text
 
 _MIB = 1 << 20
 # all_reduce: (size, at most this times MPI, at most this times gloo)
@@ -25,6 +25,7 @@ ALL_REDUCE = (
 )
 # the others from 1 MiB: (at most this times MPI with any arrays, with arrays in the arena)
 OTHERS = {"all_gather": (1.2, 1.2), "reduce_scatter": (1.2, 1.2), "broadcast": (1.8, 1.2), "all_to_all": (2.0, 1.2)}
+SHARES = ("the call", "one core")  # what goals are shares of: shown in percent
 BOUND_LIMIT, BARRIER_LIMIT, BUSY_LIMIT, CHECKS_LIMIT = 1.4, 0.8, 5.0, 0.05
 
 
@@ -52,9 +53,21 @@ class Goal:
         """The same in words."""
         return {True: "met", False: "NOT MET", None: "not measured"}[self.met]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The line as plain values for JSON, whether it is met among them."""
-        return {**dataclasses.asdict(self), "met": self.met}
+    def row(self) -> tuple[str, ...]:
+        """The line as cells of a table, see `goal_rows`."""
+        text = percent_text if self.against in SHARES else ratio_text
+        beside = "" if self.beside is None else ratio_text(self.beside)
+        return self.what, self.against, text(self.limit), text(self.reached), beside, self.verdict, self.note
+
+
+def goal_rows(goals: Iterable[Goal]) -> list[tuple[str, ...]]:
+    """The goals as a table with its head."""
+    return [("goal", "against", "at most", "reached", "new array", "", ""), *(goal.row() for goal in goals)]
+
+
+def goal_dicts(goals: Iterable[Goal]) -> list[dict[str, Any]]:
+    """The goals as plain values for JSON, whether they are met among them."""
+    return [{**dataclasses.asdict(goal), "met": goal.met} for goal in goals]
 
 
 def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
@@ -64,24 +77,22 @@ def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
     found = [*_barriers(report)]
     for size, mpi_limit, gloo_limit in ALL_REDUCE:
         timing = report.timing("all_reduce", size)
-        found += [_ratio(f"all_reduce {bytes_text(size)}", "MPI", mpi_limit, timing, OUT, "mpi", beside=OURS)]
-        found += [_ratio(f"all_reduce {bytes_text(size)}", "gloo", gloo_limit, timing, OUT, GLOO, beside=OURS)]
+        mpi_s, gloo_s = (None, None) if timing is None else (timing.mpi_s(), timing.median_s(GLOO))
+        found.append(_ratio(size, "MPI", mpi_limit, timing, mpi_s))
+        found.append(_ratio(size, "gloo", gloo_limit, timing, gloo_s))
     for size in (16 * _MIB, 64 * _MIB):
         timing = report.timing("all_reduce", size)
         bound = None if timing is None else timing.bound_s(report.ranks)
         reached = quotient(None if timing is None else timing.median_s(ARENA), bound)
-        found.append(
-            Goal(f"all_reduce {bytes_text(size)}, arena", "memory bound p N / copy bandwidth", BOUND_LIMIT, reached)
-        )
+        what = f"all_reduce {bytes_text(size)}, arena"
+        found.append(Goal(what, "memory bound p N / copy bandwidth", BOUND_LIMIT, reached))
     for op, (limit, arena_limit) in OTHERS.items():
         timings = [t for t in report.timings if t.op == op and t.size_bytes >= _MIB]
         found.append(_worst(f"{op} from 1 MiB", limit, timings, OUT))
         found.append(_worst(f"{op} from 1 MiB, arena", arena_limit, timings, ARENA))
-    checks = report.checks
-    note = "upper limit: with the call itself"
-    found.append(
-        Goal("checks in a 256 KiB all_reduce", "the call", CHECKS_LIMIT, None if checks is None else checks.share, note)
-    )
+    share = None if report.checks is None else report.checks.share
+    what, note = "checks in a 256 KiB all_reduce", "upper limit: with the call itself"
+    found.append(Goal(what, "the call", CHECKS_LIMIT, share, note))
     return tuple(found)
 
 
@@ -89,18 +100,13 @@ def _barriers(report: CollectivesReport) -> Iterable[Goal]:
     quiet, busy = report.barrier_quiet, report.barrier_busy
     yield Goal("barrier, quiet", "MPI", BARRIER_LIMIT, quotient(quiet.median_s(OURS), quiet.mpi_s()))
     reached = None if busy is None else quotient(busy.median_s(OURS), busy.median_s(FUTEX))
-    yield Goal(
-        f"barrier, {report.busy or 2} foreign busy processes", "a plain futex barrier", BUSY_LIMIT, reached, "open goal"
-    )
+    what = f"barrier, {report.busy or 2} foreign busy processes"
+    yield Goal(what, "a plain futex barrier", BUSY_LIMIT, reached, "open goal")
 
 
-def _ratio(what: str, against: str, limit: float, timing: Timing | None, ours: str, other: str, beside: str) -> Goal:
-    if timing is None:
-        return Goal(what, against, limit, None)
-    theirs = timing.mpi_s() if other == "mpi" else timing.median_s(other)
-    return Goal(
-        what, against, limit, quotient(timing.median_s(ours), theirs), beside=quotient(timing.median_s(beside), theirs)
-    )
+def _ratio(size_bytes: int, against: str, limit: float, timing: Timing | None, theirs: float | None) -> Goal:
+    reached, beside = (None if timing is None else quotient(timing.median_s(name), theirs) for name in (OUT, OURS))
+    return Goal(f"all_reduce {bytes_text(size_bytes)}", against, limit, reached, beside=beside)
 
 
 def _worst(what: str, limit: float, timings: list[Timing], ours: str) -> Goal:

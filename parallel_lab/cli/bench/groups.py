@@ -13,6 +13,7 @@ whatever mpirun has started.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hmac
 import json
@@ -20,7 +21,6 @@ import os
 import secrets
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,24 +28,29 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
-from ...base.errors import message
-from .workers import ANSWER_S, BenchError, first_line
+from ...base.errors import ParallelLabError, message
 
 START_S = 90.0  # eight ranks that import torch on two busy cores took 20 s
+ANSWER_S = 120.0  # a round, a batch or a start takes seconds; what is silent this long has hung
 VARIABLE = "PARALLEL_LAB_BENCH_GROUP"  # JSON for the ranks: address and key of their socket
 END_S = 5.0
-LOOK_S, HELLO_S = (
-    0.05,
-    5.0,
-)  # how often a starting group is looked at; for a rank that has connected to say which one it is
-LONGEST_BATCH = (
-    5000  # calls; where a batch begins the system still moves ranks between cores, so a short one says little
-)
+LOOK_S = 0.05  # how often a starting group is looked at
+HELLO_S = 5.0  # for a rank that has connected to say which one it is
+BATCH_S = 0.25  # a batch of steps is at least this long, so that timer and scheduler do not show
+LONGEST_BATCH = 5000  # calls
 
 Make = Callable[[Mapping[str, Any]], Callable[[], object]]
+
+
+class BenchError(ParallelLabError, RuntimeError):
+    """A competitor ended or did not answer."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its name: what fits into a table's legend."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class Competing(Protocol):
@@ -57,13 +62,14 @@ class Competing(Protocol):
         """Seconds of one call, of the slowest rank, in a batch of that many."""
 
 
-def own_environment() -> dict[str, str]:
-    """The environment for a process that imports this package as we do, with one thread per process."""
+def own_environment(threads: int = 1) -> dict[str, str]:
+    """The environment for a process that imports this package as we do, with so many threads for matrix products."""
     from ...processes.mpi.launch import rank_environment
     from ...processes.shm.launch import BLAS_VARIABLES
 
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**rank_environment(), **dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**rank_environment(), **dict.fromkeys(BLAS_VARIABLES, str(threads)), **own}
 
 
 class RankGroup:
@@ -72,6 +78,7 @@ class RankGroup:
     name       as the tables show it
     arguments  what the module is given, before --rank and --ranks
     over_mpi   None: processes of our own; a mapping: mpirun starts them, and this is added to its environment
+    threads    for matrix products, in each of them
 
     Raises BenchError with the last words of a group that did not start, MissingPackage without mpirun or mpi4py.
     """
@@ -84,43 +91,34 @@ class RankGroup:
         arguments: Sequence[str] = (),
         *,
         over_mpi: Mapping[str, str] | None = None,
+        threads: int = 1,
     ) -> None:
         self.name, self.ranks = name, ranks
         self.folder = Path(tempfile.mkdtemp(prefix="parallel-lab-bench-"))
         self._processes: list[subprocess.Popen] = []
         self._pipes: dict[int, connection.Connection] = {}
-        self._closed = False
-        start = time.perf_counter()
+        self._ending = contextlib.ExitStack()
+        self._ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
         try:
-            self._start([module, *arguments], over_mpi)
+            self._start([module, *arguments], own_environment(threads), over_mpi)
         except BaseException:
             self.close()
             raise
-        self.start_s = time.perf_counter() - start
 
     # start and end
 
-    def _start(self, arguments: list[str], over_mpi: Mapping[str, str] | None) -> None:
-        key = secrets.token_hex(32)
+    def _start(self, arguments: list[str], environment: dict[str, str], over_mpi: Mapping[str, str] | None) -> None:
+        key, name = secrets.token_hex(32), f"{self.folder.name}-{secrets.token_hex(4)}"
         # an abstract address on Linux: paths of sockets are limited to 108 characters, and the folder for temporary
         # files may lie deep
-        address = (
-            f"\0{self.folder.name}-{secrets.token_hex(4)}" if sys.platform == "linux" else str(self.folder / "ranks")
-        )
+        address = f"\0{name}" if sys.platform == "linux" else str(self.folder / "ranks")
         told = json.dumps({"address": address.replace("\0", "@"), "key": key, "folder": str(self.folder)})
-        environment = {**own_environment(), VARIABLE: told}
+        command = [sys.executable, "-m", *arguments, "--ranks", str(self.ranks)]
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen(self.ranks)
             listener.settimeout(LOOK_S)
-            if over_mpi is not None:
-                self._start_mpirun(
-                    [sys.executable, "-m", *arguments, "--ranks", str(self.ranks)], {**environment, **over_mpi}
-                )
-            else:
-                for rank in range(self.ranks):
-                    command = [sys.executable, "-m", *arguments, "--rank", str(rank), "--ranks", str(self.ranks)]
-                    self._processes.append(self._popen(command, environment))
+            self._start_processes(command, {**environment, VARIABLE: told}, over_mpi)
             end = time.monotonic() + START_S
             while len(self._pipes) < self.ranks:
                 self._accept(listener, key)
@@ -128,6 +126,30 @@ class RankGroup:
                     raise self._error("ended while starting", "start")
                 if time.monotonic() > end:
                     raise self._error(f"did not start within {START_S:g} s", "start")
+
+    def _start_processes(
+        self, command: list[str], environment: dict[str, str], over_mpi: Mapping[str, str] | None
+    ) -> None:
+        from ...processes.mpi.launch import KeptMpirun
+
+        with open(self.folder / "stderr", "ab") as stderr:
+            streams = {"stdout": stderr, "stderr": stderr}
+            if over_mpi is not None:
+                mpirun = self._ending.enter_context(KeptMpirun("parallel-lab-bench-"))
+                variables = {**environment, "TMPDIR": str(mpirun.folder), **over_mpi}
+                self._processes.append(mpirun.start(self.ranks, command, variables, **streams))
+                return
+            for rank in range(self.ranks):
+                process = subprocess.Popen(
+                    [*command, "--rank", str(rank)],
+                    stdin=subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,
+                    **streams,
+                )
+                self._processes.append(process)
+                self._ending.callback(process.wait)
+                self._ending.callback(process.kill)  # it may wait in a collective for a rank that has gone
 
     def _accept(self, listener: socket.socket, key: str) -> None:
         """Take the socket of a rank, if one comes within LOOK_S."""
@@ -146,59 +168,16 @@ class RankGroup:
         else:  # a stranger, or a rank that died
             pipe.close()
 
-    def _popen(self, command: list[str], environment: dict[str, str], **options: Any) -> subprocess.Popen:
-        with open(self.folder / "stderr", "ab") as stderr:
-            return subprocess.Popen(
-                command,
-                stdin=options.pop("stdin", subprocess.DEVNULL),
-                stdout=stderr,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
-                **options,
-            )
-
-    def _start_mpirun(self, command: list[str], environment: dict[str, str]) -> None:
-        from ...processes.mpi.launch import mpirun_command, require_mpi4py, session_folders
-
-        require_mpi4py()
-        segments = Path("/dev/shm", self.folder.name) if os.access("/dev/shm", os.W_OK) else self.folder
-        if segments != self.folder:
-            os.mkdir(segments, 0o700)
-        places = {"TMPDIR": str(self.folder), **session_folders(str(self.folder), str(segments))}
-        order = json.dumps(
-            {
-                "command": mpirun_command(self.ranks, command),
-                "folders": [str(segments)] if segments != self.folder else [],
-            }
-        )
-        keeper = [sys.executable, "-m", "parallel_lab.processes.mpi.keeper", order]
-        self._processes.append(self._popen(keeper, {**environment, **places}, stdin=subprocess.PIPE))
-
     def close(self) -> None:
         """End all ranks and remove the group's folder. Called again, does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        for pipe in self._pipes.values():
-            pipe.close()  # a parked rank reads the end and goes
-        for process in self._processes:
-            if process.stdin is not None:  # a keeper ends all of its own when this does
-                process.stdin.close()
-            elif process.poll() is None:
-                process.kill()  # it may wait in a collective for a rank that has gone
-        for process in self._processes:
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        while self._pipes:
+            self._pipes.popitem()[1].close()  # a parked rank reads the end and goes
+        self._ending.close()
 
     def __enter__(self) -> RankGroup:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     # asking
@@ -247,6 +226,16 @@ class RankGroup:
 
 
 # ---- a rank's side ----
+
+
+def rank_arguments(*who: str) -> argparse.Namespace:
+    """The command line of a rank: `rank`, `ranks` and, where a module has several kinds of them, `who`."""
+    parser = argparse.ArgumentParser()
+    if who:
+        parser.add_argument("who", choices=who)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--ranks", type=int, required=True)
+    return parser.parse_args()
 
 
 def connect_rank(rank: int) -> tuple[connection.Connection, Path]:
@@ -335,8 +324,3 @@ def interleaved_batches(
                     seconds[competitor.name].append(found)
                     estimate[competitor.name] = min(estimate[competitor.name], found)
     return seconds, failed
-
-
-def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median by competitor."""
-    return {name: statistics.median(times) for name, times in seconds.items()}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...processes.measure.measure import cores, free_memory_bytes, load
+from ...processes.mpi.launch import find_mpirun
 
 SCHEMA = "parallel_lab bench 1"
 _PACKAGES = ("parallel-lab", "numpy", "torch", "mpi4py")
@@ -23,6 +24,11 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def without_torch() -> str:
+    """Why PyTorch is not compared with; "" where it is installed."""
+    return "PyTorch is not installed: pip install torch" if installed_version("torch") is None else ""
 
 
 def _processor() -> str:
@@ -45,16 +51,10 @@ def machine_facts() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: installed_version(name) for name in _PACKAGES},
-        "mpirun": _mpirun(),
+        "mpirun": find_mpirun(),
         "load": load(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def _mpirun() -> str | None:
-    from ...processes.mpi.launch import find_mpirun
-
-    return find_mpirun()
 
 
 def machine_text(facts: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ and no script.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...base.errors import escape
@@ -75,6 +75,11 @@ def html_table(rows: Sequence[Row], *, left: int = 1) -> str:
     return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
+def tables_text(tables: Iterable[tuple[Sequence[Row], int]], lines: Iterable[str]) -> str:
+    """A report for a terminal: tables, each with its number of left columns, then lines."""
+    return "\n".join([*(f"{aligned(rows, left=left)}\n" for rows, left in tables), *lines])
+
+
 def quotient(a: float | None, b: float | None) -> float | None:
     """a / b; None where one of them was not measured."""
     return None if a is None or b is None else a / b
@@ -91,3 +96,12 @@ def ratio_text(ratio: float | None) -> str:
     if ratio in (1 / 4, 1 / 8):
         return f"1/{1 / ratio:.0f}"
     return f"{ratio:.2f}x" if ratio >= 0.1 else f"1/{1 / ratio:.0f}"
+
+
+def percent_text(share: float | None) -> str:
+    """A share of a whole.
+
+    >>> percent_text(0.0234), percent_text(None)
+    ('2.34%', '-')
+    """
+    return "-" if share is None else f"{100 * share:.3g}%"

@@ -14,10 +14,10 @@ that tell the ranks apart, before anything is timed.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,27 +25,35 @@ from typing import Any
 import numpy as np
 
 from .cases import Case, check_results, given
-from .groups import connect_rank, serve_rank
+from .groups import Make, connect_rank, rank_arguments, serve_rank
 
 BARRIER_BYTES = 4096  # a pthread barrier takes 32; a page of its own
 PTHREAD_PROCESS_SHARED = 1
 
 
-def _calls(
-    case: Case, rank: int, collectives: Callable[[np.ndarray, np.ndarray], Mapping[str, Callable[[], object]]]
-) -> Callable[[], object]:
-    """The call of a case on arrays that were made before, checked once.
+Collectives = Callable[[np.ndarray, np.ndarray], Mapping[str, Callable[[], object]]]
+
+
+def _maker(rank: int, ranks: int, collectives: Collectives, barrier: Callable[[], object]) -> Make:
+    """What a library's rank serves: the call of a case, on arrays that were made before, checked once.
 
     collectives   from the array that is given and the one for the result to the library's calls by op; all_reduce and
-                  broadcast may be in place, then the first is the result as well
+                  broadcast may be in place, then they return the first
     """
-    x, out = given(case, rank), np.zeros(case.result_elements, np.float32)
-    out.fill(0)  # real pages before the clock runs
-    call = collectives(x, out)[case.op]
-    told = call()
-    check_results(case, rank, told if isinstance(told, np.ndarray) else out)
-    x.fill(0)  # sums in place would grow from call to call
-    return lambda: (call(), None)[1]
+
+    def make(order: Mapping[str, Any]) -> Callable[[], object]:
+        if order["op"] == "barrier":
+            return barrier
+        case = Case(order["op"], order["bytes"], ranks)
+        x, out = given(case, rank), np.empty(case.result_elements, np.float32)
+        out.fill(0)  # real pages before the clock runs
+        call = collectives(x, out)[case.op]
+        told = call()
+        check_results(case, rank, told if isinstance(told, np.ndarray) else out)
+        x.fill(0)  # sums in place would grow from call to call
+        return call
+
+    return make
 
 
 def _gloo(rank: int, ranks: int) -> None:
@@ -66,13 +74,8 @@ def _gloo(rank: int, ranks: int) -> None:
             "all_to_all": lambda: distributed.all_to_all_single(to, tx),
         }
 
-    def make(order: Mapping[str, Any]) -> Callable[[], object]:
-        if order["op"] == "barrier":
-            return distributed.barrier
-        return _calls(Case(order["op"], order["bytes"], ranks), rank, collectives)
-
     distributed.barrier()
-    serve_rank(pipe, make, distributed.barrier)
+    serve_rank(pipe, _maker(rank, ranks, collectives, distributed.barrier), distributed.barrier)
 
 
 def _mpi(rank: int, ranks: int) -> None:
@@ -91,19 +94,12 @@ def _mpi(rank: int, ranks: int) -> None:
             "all_to_all": lambda: world.Alltoall(x, out),
         }
 
-    def make(order: Mapping[str, Any]) -> Callable[[], object]:
-        return (
-            world.Barrier
-            if order["op"] == "barrier"
-            else _calls(Case(order["op"], order["bytes"], ranks), rank, collectives)
-        )
-
-    serve_rank(pipe, make, world.Barrier)
+    serve_rank(pipe, _maker(rank, ranks, collectives, world.Barrier), world.Barrier)
 
 
 def _futex(rank: int, ranks: int) -> None:
-    """glibc's pthread barrier in shared memory: whoever is not the last sleeps in a futex at once, the last wakes all
-    with one call.
+    """glibc's pthread barrier in shared memory: all but the last rank sleep in a futex at once, the last wakes all with
+    one call.
     """
     pipe, folder = connect_rank(rank)
     meet = _shared_barrier(folder, rank, ranks)
@@ -119,28 +115,21 @@ def _futex(rank: int, ranks: int) -> None:
 def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]:
     libc = ctypes.CDLL(None, use_errno=True)
     wait = libc.pthread_barrier_wait  # AttributeError where the system has none (macOS)
-    path = folder / "barrier"
+    path, part = folder / "barrier", folder / "barrier.part"
     if rank == 0:
-        part = path.with_suffix(".part")
         part.write_bytes(bytes(BARRIER_BYTES))
-        with open(part, "r+b") as file:
-            block = mmap.mmap(file.fileno(), BARRIER_BYTES)
-        at = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    while rank and not path.exists():
+        time.sleep(1e-3)
+    with open(path if rank else part, "r+b") as file:
+        block = mmap.mmap(file.fileno(), BARRIER_BYTES)
+    pointer = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block)))
+    if rank == 0:
         attributes = (ctypes.c_char * 64)()
         libc.pthread_barrierattr_init(attributes)
         libc.pthread_barrierattr_setpshared(attributes, PTHREAD_PROCESS_SHARED)
-        if libc.pthread_barrier_init(ctypes.c_void_p(at), attributes, ctypes.c_uint(ranks)):
+        if libc.pthread_barrier_init(pointer, attributes, ctypes.c_uint(ranks)):
             raise OSError("pthread_barrier_init refused a barrier between processes")
         os.replace(part, path)  # no reader sees a part of it
-    else:
-        import time
-
-        while not path.exists():
-            time.sleep(1e-3)
-        with open(path, "r+b") as file:
-            block = mmap.mmap(file.fileno(), BARRIER_BYTES)
-        at = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    pointer = ctypes.c_void_p(at)
     return lambda keep=block: wait(pointer)  # the mapping lives as long as the call
 
 
@@ -153,23 +142,16 @@ def _copy(rank: int, ranks: int) -> None:
         source, target = (np.zeros(order["bytes"] // 4, np.float32) for _ in range(2))
         source.fill(1)
         target.fill(0)
-
-        def copy() -> None:
-            np.copyto(target, source)
-
-        return copy
+        return lambda: np.copyto(target, source)
 
     serve_rank(pipe, make, meet)
 
 
 def main() -> None:
     """Run one rank."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("who", choices=("gloo", "mpi", "futex", "copy"))
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--ranks", type=int, required=True)
-    args = parser.parse_args()
-    {"gloo": _gloo, "mpi": _mpi, "futex": _futex, "copy": _copy}[args.who](args.rank, args.ranks)
+    kinds = {"gloo": _gloo, "mpi": _mpi, "futex": _futex, "copy": _copy}
+    args = rank_arguments(*kinds)
+    kinds[args.who](args.rank, args.ranks)
 
 
 if __name__ == "__main__":

@@ -19,33 +19,32 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, MissingPackage, message
+from ...base.errors import ArgumentError, MissingPackage
 from ...base.units import time_text
 from ...processes.measure.measure import cores, load
-from .goals import Goal
-from .groups import own_environment
-from .machine import installed_version
-from .page import aligned, quotient, ratio_text
-from .workers import ANSWER_S, BenchError, first_line
+from ...processes.mpi.launch import KeptMpirun
+from .goals import Goal, goal_rows
+from .groups import ANSWER_S, BenchError, first_line, own_environment
+from .machine import without_torch
+from .page import quotient, ratio_text, tables_text
 
 COLD, WARM, TORCH_SPAWN, TORCH_FORK, MPIRUN = "ours, cold", "ours, warm", "torch spawn", "torch fork", "mpirun"
 LIMIT = 1 / 8  # of torch spawn
 IDLE_LIMIT = 0.001  # of one core: a worker that blocks takes nothing at all, the tenth of a percent is the clock's
 IDLE_S = 1.0
-KEEPER_S = 5.0  # for the keeper to end mpirun and its ranks; measured: 0.1 s
+WHERE = "bench startup"
 _SCRIPT = Path(__file__).with_name("first_collective.py")
 
 
@@ -66,17 +65,17 @@ def measure_startup(
     Raises ArgumentError, and BenchError when our own start fails.
     """
     if ranks < 2 or rounds < 1 or not idle_s > 0:
-        raise ArgumentError(
-            f"ranks={ranks}, rounds={rounds}", where="bench startup", allowed="2 ranks or more, 1 round or more"
-        )
+        what = f"ranks={ranks}, rounds={rounds}, idle_s={idle_s}"
+        raise ArgumentError(what, where=WHERE, allowed="2 ranks or more, 1 round or more, seconds above 0")
     before = load()
-    wanted: list[str] = [COLD]
-    missing: dict[str, str] = {}
-    if peers and installed_version("torch") is None:
-        missing |= dict.fromkeys((TORCH_SPAWN, TORCH_FORK), "PyTorch is not installed: pip install torch")
-    elif peers:
-        wanted += [TORCH_SPAWN, TORCH_FORK]
-    wanted += [MPIRUN] if peers else []
+    starts = {
+        COLD: lambda: _start_ours(ranks, idle_s),
+        TORCH_SPAWN: lambda: _start_torch("spawn", ranks),
+        TORCH_FORK: lambda: _start_torch("fork", ranks),
+        MPIRUN: lambda: _start_mpi(ranks),
+    }
+    wanted = list(starts) if peers else [COLD]
+    missing = dict.fromkeys((TORCH_SPAWN, TORCH_FORK), without_torch()) if peers and without_torch() else {}
     seconds: dict[str, list[float]] = {}
     whole: dict[str, list[float]] = {}
     idle: dict[str, Any] = {}
@@ -86,22 +85,15 @@ def measure_startup(
                 continue
             tell(f"{name}, round {number + 1} of {rounds}")
             try:
-                if name == COLD:
-                    told, total = _start_ours(ranks, idle_s)
-                    seconds.setdefault(WARM, []).append(told["warm_s"])
-                    took = told["cold_s"]
-                    idle = told["idle"]
-                else:
-                    took, total = (
-                        _start_mpi(ranks)
-                        if name == MPIRUN
-                        else _start_torch("spawn" if name == TORCH_SPAWN else "fork", ranks)
-                    )
+                took, total, *more = starts[name]()
             except (BenchError, MissingPackage) as error:
                 if name == COLD:
                     raise
                 missing[name] = first_line(error)
                 continue
+            if name == COLD:
+                warm_s, idle = more
+                seconds.setdefault(WARM, []).append(warm_s)
             seconds.setdefault(name, []).append(took)
             whole.setdefault(name, []).append(total)
     return {
@@ -134,135 +126,106 @@ def startup_text(results: Mapping[str, Any]) -> str:
     spawn = results["median_s"].get(TORCH_SPAWN)
     rows = [("", "ready after", "quickest to slowest", "whole command", "to torch spawn")]
     for name in names:
-        times, total = results["seconds"][name], results["whole"].get(name)
-        ratio = "" if spawn is None else ratio_text(results["median_s"][name] / spawn)
+        median_s, times, total = results["median_s"][name], results["seconds"][name], results["whole"].get(name)
         span = f"{time_text(min(times))} to {time_text(max(times))}"
-        rows.append(
-            (
-                name,
-                time_text(results["median_s"][name]),
-                span,
-                "" if not total else time_text(statistics.median(total)),
-                ratio,
-            )
-        )
-    goals = [("goal", "at most", "reached", "")]
-    for goal in startup_goals(results):
-        percent = goal.against == "one core"
-        reached = (
-            "-" if goal.reached is None else f"{goal.reached:.2%} of a core" if percent else ratio_text(goal.reached)
-        )
-        limit = "no processor time" if percent else f"{ratio_text(goal.limit)} {goal.against}"
-        goals.append((goal.what, limit, reached, goal.verdict))
-    idle = results["idle"]
-    lines = [aligned(rows), "", aligned(goals), ""]
+        whole = time_text(statistics.median(total)) if total else ""
+        rows.append((name, time_text(median_s), span, whole, "" if spawn is None else ratio_text(median_s / spawn)))
+    ranks, idle, loads = results["ranks"], results["idle"], results["load"]
     if idle.get("workers_s") is None:
-        lines.append("idle workers: this system does not tell the processor time of a process")
+        line = "idle workers: this system does not tell the processor time of a process"
     else:
-        lines.append(
-            f"idle for {idle['watched_s']:.1f} s: {idle['workers_s'] * 1e3:.2f} ms of processor time in "
-            f"{results['ranks']} workers, "
-            f"{idle['notebook_s'] * 1e3:.2f} ms in the process that started them"
+        line = (
+            f"idle for {idle['watched_s']:.1f} s: {idle['workers_s'] * 1e3:.2f} ms of processor time in {ranks} "
+            f"workers, {idle['notebook_s'] * 1e3:.2f} ms in the process that started them"
         )
-    lines.append(
-        f"measured: {results['ranks']} ranks on {results['cores']} cores, medians of {results['rounds']} rounds "
-        "in turns, "
-        f"load {results['load'][0]:.1f} before, {results['load'][1]:.1f} after"
-    )
-    return "\n".join([*lines, *(f"{name} is missing: {why}" for name, why in results["missing"].items())])
+    lines = [
+        line,
+        f"measured: {ranks} ranks on {results['cores']} cores, medians of {results['rounds']} rounds in turns, "
+        f"load {loads[0]:.1f} before, {loads[1]:.1f} after",
+        *(f"{name} is missing: {why}" for name, why in results["missing"].items()),
+    ]
+    return tables_text([(rows, 1), (goal_rows(startup_goals(results)), 2)], lines)
 
 
-# ---- the competitors ----
+# ---- the competitors: (seconds until all are ready, seconds of the whole command) ----
 
 
-def _start_ours(ranks: int, idle_s: float) -> tuple[dict[str, Any], float]:
+def _start_ours(ranks: int, idle_s: float) -> tuple[float, float, float, dict[str, Any]]:
+    """As the others, then the seconds of a warm start, and what idle workers take."""
     begin = time.monotonic()
-    command = [sys.executable, "-m", __name__, "--ranks", str(ranks), "--idle", str(idle_s)]
-    output = _run(command, own_environment(), COLD)
+    output = _run(COLD, "-m", __name__, "--ranks", str(ranks), "--idle", str(idle_s))
     try:
         told = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
-        raise BenchError(message(f"{COLD}: said {output[-300:]!r}", where="bench startup")) from None
-    return told, told["ready"] - begin
+        raise BenchError(f"{COLD}: said {output[-300:]!r}", where=WHERE) from None
+    return told["cold_s"], told["ready"] - begin, told["warm_s"], told["idle"]
 
 
 def _start_torch(how: str, ranks: int) -> tuple[float, float]:
     with _folder() as folder:
         begin = time.monotonic()
-        _run(
-            [sys.executable, "-P", str(_SCRIPT), how, "--ranks", str(ranks), folder], own_environment(), f"torch {how}"
-        )
-        go, ready = _times(folder, ranks)
-    return ready - go, ready - begin
+        _run(f"torch {how}", "-P", str(_SCRIPT), how, "--ranks", str(ranks), folder)
+        return _ready(folder, ranks) - _time(folder, "go"), _ready(folder, ranks) - begin
 
 
 def _start_mpi(ranks: int) -> tuple[float, float]:
-    from ...processes.mpi.launch import mpirun_command, require_mpi4py, session_folders
-
-    require_mpi4py()
-    with _folder() as folder:
-        command = mpirun_command(ranks, [sys.executable, "-P", str(_SCRIPT), "mpi", folder])
-        places = {"TMPDIR": folder, **session_folders(folder, folder), "OMPI_MCA_mpi_yield_when_idle": "1"}
+    with _folder() as folder, KeptMpirun("parallel-lab-bench-") as mpirun:
+        command = [sys.executable, "-P", str(_SCRIPT), "mpi", folder]
+        variables = {**own_environment(), "TMPDIR": str(mpirun.folder), "OMPI_MCA_mpi_yield_when_idle": "1"}
         begin = time.monotonic()
-        _run(
-            [
-                sys.executable,
-                "-m",
-                "parallel_lab.processes.mpi.keeper",
-                json.dumps({"command": command, "folders": []}),
-            ],
-            {**own_environment(), **places},
-            MPIRUN,
-        )
-        _, ready = _times(folder, ranks, go=False)
-    return ready - begin, ready - begin
+        _finish(MPIRUN, lambda **streams: mpirun.start(ranks, command, variables, **streams), mpirun.end)
+        took = _ready(folder, ranks) - begin
+        return took, took
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="parallel-lab-bench-")
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="parallel-lab-bench-", ignore_cleanup_errors=True)
+
+
+def _ready(folder: str, ranks: int) -> float:
+    """When the last rank was ready."""
+    return max(_time(folder, f"ready.{rank}") for rank in range(ranks))
+
+
+def _time(folder: str, name: str) -> float:
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _times(folder: str, ranks: int, *, go: bool = True) -> tuple[float, float]:
-    """(when it began, when the last rank was ready)."""
-    try:
-        ready = max(float(Path(folder, f"ready.{rank}").read_text()) for rank in range(ranks))
-        return float(Path(folder, "go").read_text()) if go else 0.0, ready
+        return float(Path(folder, name).read_text())
     except OSError as error:
-        raise BenchError(message(f"a rank did not say that it was ready ({error})", where="bench startup")) from error
+        raise BenchError(f"a rank did not say that it was ready ({error})", where=WHERE) from error
 
 
-def _run(command: list[str], environment: Mapping[str, str], name: str) -> str:
-    """Run to the end; what it printed. It and its children end with us, also at Ctrl-C. Raises BenchError with its last
-    words.
-    """
+def _run(name: str, *words: str) -> str:
+    """Run Python with these words to the end; what it printed. It and its children end with us, also at Ctrl-C."""
+    started: list[subprocess.Popen] = []
+
+    def start(**streams: Any) -> subprocess.Popen:
+        options = {"stdin": subprocess.DEVNULL, "env": own_environment(), "start_new_session": True, **streams}
+        started.append(subprocess.Popen([sys.executable, *words], **options))
+        return started[0]
+
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(started[0].pid, signal.SIGKILL)
+        started[0].wait()
+
+    return _finish(name, start, end)
+
+
+def _finish(name: str, start: Callable[..., subprocess.Popen], end: Callable[[], object]) -> str:
+    """Start a process, wait for it, end all of it; what it printed. Raises BenchError with its last words."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        # the keeper of mpirun ends everything when its standard input does; the others leave theirs alone
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=dict(environment), start_new_session=True
-        )
+        process = start(stdout=out, stderr=err)
         try:
             process.wait(ANSWER_S)
         except subprocess.TimeoutExpired:
-            raise BenchError(message(f"{name} was not ready within {ANSWER_S:g} s", where="bench startup")) from None
+            raise BenchError(f"{name} was not ready within {ANSWER_S:g} s", where=WHERE) from None
         finally:
-            process.stdin.close()
-            if process.poll() is None and name == MPIRUN:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(KEEPER_S)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            code = process.poll()
+            end()
         output, errors = ((file.seek(0), file.read().decode(errors="replace"))[1] for file in (out, err))
-    if process.returncode:
+    if code:
         last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no message")
-        raise BenchError(
-            message(f"{name} ended with {process.returncode}: {last.strip()[:300]}", where="bench startup")
-        )
+        raise BenchError(f"{name} ended with {code}: {last.strip()[:300]}", where=WHERE)
     return output
 
 

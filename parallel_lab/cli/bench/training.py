@@ -14,10 +14,12 @@ activations that the tape holds.
 
 from __future__ import annotations
 
-import argparse
 import gc
+import os
+import statistics
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -28,9 +30,10 @@ from ...base.seeds import temporary_seed
 from ...nn import models
 from ...nn.tensor.autograd import gradients, value_and_grad
 from ...nn.tensor.tensor import Parameter, Tensor
-from .workers import serve
+from .groups import BATCH_S, BenchError, RankGroup, connect_rank, interleaved_batches, rank_arguments, serve_rank
+from .machine import without_torch
+from .page import tables_text
 
-CASES = ("mlp", "transformer", "conv", "tiny")
 # what the project promises, as ratios of our time to PyTorch's; and of peak memory to the necessary
 LIMITS = {"mlp": (1.1, 1.5), "transformer": (1.6, 1.5), "conv": (3.0, 2.0), "tiny": (1.5, None)}
 TINY_CHAIN = 500  # operators in the chain that measures the tape; the time shown is that of one
@@ -140,10 +143,8 @@ def _torch_network(case: str, threads: int) -> tuple[Any, Any, Any, Any]:
         for i in range(4):
             block = f"blocks.{i}"
             inner = norm(f"{block}.norm1", value)
-            q, k, v = (
-                dense(f"{block}.attention.{p}", inner).view(n, s, 4, -1).transpose(1, 2)
-                for p in ("query", "key", "value")
-            )
+            projected = (dense(f"{block}.attention.{part}", inner) for part in ("query", "key", "value"))
+            q, k, v = (x.view(n, s, 4, -1).transpose(1, 2) for x in projected)
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, s, -1)
             value = value + dense(f"{block}.attention.out", mixed)
             hidden = functional.gelu(dense(f"{block}.mlp.fc1", norm(f"{block}.norm2", value)), approximate="tanh")
@@ -234,24 +235,85 @@ def memory(case: str) -> dict[str, int]:
         buffers[id(array)] = array.nbytes
         stack.extend(tensor.node.operands if tensor.node is not None else ())
     parameters = sum(p.asnumpy().nbytes for p in net.trainable_params())
-    return {
-        "peak": peak,
-        "parameters": parameters,
-        "gradients": parameters,
-        "states": 0,
-        "activations": sum(buffers.values()),
-    }
+    needed = {"parameters": parameters, "gradients": parameters, "states": 0, "activations": sum(buffers.values())}
+    return {"peak": peak, **needed}
+
+
+# ---- in turns ----
+
+
+def measure_training(cases: Sequence[str], rounds: int, threads: int) -> list[dict[str, Any]]:
+    """One dict per case: seconds of every round of "ours" and "torch" (of a step; for "tiny" of one operator),
+    `ratio` of the medians, `limit`, `difference`, `memory`.
+
+    Without PyTorch only ours is measured, and ratio and difference are None. Raises BenchError.
+    """
+    names = ("ours",) if without_torch() else ("ours", "torch")
+    found = []
+    with ExitStack() as stack:
+        competitors = [stack.enter_context(RankGroup(name, 1, __name__, [name], threads=threads)) for name in names]
+        for case in cases:
+            seconds, failed = interleaved_batches(competitors, {"op": case}, rounds, BATCH_S)
+            if failed:
+                raise BenchError("; ".join(failed.values()))
+            if case == "tiny":  # of one operator
+                seconds = {name: [s / TINY_CHAIN for s in times] for name, times in seconds.items()}
+            medians = {name: statistics.median(times) for name, times in seconds.items()}
+            speed, peak = LIMITS[case]
+            found.append(
+                {
+                    "case": case,
+                    "threads": threads,
+                    "seconds": seconds,
+                    "median_s": medians,
+                    "ratio": medians["ours"] / medians["torch"] if "torch" in medians else None,
+                    "limit": speed,
+                    "difference": agreement(case) if "torch" in medians and case != "tiny" else None,
+                    "memory_bytes": memory(case) if case != "tiny" else None,
+                    "memory_limit": peak,
+                }
+            )
+    return found
+
+
+def training_text(results: Sequence[Mapping[str, Any]]) -> str:
+    """The results as a table with its legend."""
+    head = ("case", "ours", "PyTorch", "ratio", "at most", "difference", "peak memory", "over needed", "at most")
+    rows = [head]
+    for r in results:
+        unit, scale = ("us per operator", 1e6) if r["case"] == "tiny" else ("ms", 1e3)
+        shown = {name: f"{s * scale:.2f} {unit}" for name, s in r["median_s"].items()}
+        memory = r["memory_bytes"]
+        peak, over = "", ""
+        if memory:
+            peak = f"{memory['peak'] / 2**20:.1f} MiB"
+            over = f"{memory['peak'] / sum(v for k, v in memory.items() if k != 'peak'):.2f}"
+        ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f}"
+        difference = "" if r["difference"] is None else f"{r['difference']:.1e}"
+        theirs, limit = shown.get("torch", "not installed"), r["memory_limit"] or ""
+        rows.append((r["case"], shown["ours"], theirs, ratio, str(r["limit"]), difference, peak, over, str(limit)))
+    lines = [
+        f"measured: medians of {len(results[0]['seconds']['ours'])} rounds in turns, {results[0]['threads']} "
+        "thread(s) each, float32, one device",
+        "difference: largest of loss and gradients against PyTorch with the same weights, relative to each tensor's "
+        "largest element",
+        "over needed: peak of numpy's memory in a step over parameters, gradients, optimizer state and the "
+        "activations that the tape holds",
+    ]
+    if results[0]["ratio"] is None:
+        lines.append("PyTorch is not installed: pip install torch to compare")
+    return tables_text([(rows, len(head))], lines)
+
+
+# ---- a competitor ----
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("who", choices=("ours", "torch"))
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
-    if args.who == "torch":
-        _torch()
-    make = our_step if args.who == "ours" else lambda case: torch_step(case, args.threads)
-    serve({case: (lambda case=case: make(case)) for case in CASES})
+    args = rank_arguments("ours", "torch")
+    pipe, _ = connect_rank(args.rank)
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    steps = {"ours": our_step, "torch": lambda case: torch_step(case, threads)}
+    serve_rank(pipe, lambda order: steps[args.who](order["op"]), lambda: None)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class Outcome:
                  the launcher
     reason       what went wrong, "" if nothing did;  kind: the name of its error class, such as "RankRaised"
     failed_rank  who failed first, None if that is no single rank
-    lines        what the console's last lines said
+    lines        the console's last lines
     """
 
     exit_code: int
@@ -96,6 +96,19 @@ class Outcome:
     kind: str = ""
     failed_rank: int | None = None
     lines: tuple[str, ...] = ()
+
+    def told(self, console: Console) -> Outcome:
+        """The outcome, after its lines (without any: its reason) were written."""
+        lines = self.lines or (self.reason,)
+        for line in lines:
+            console.note(line)
+        return dataclasses.replace(self, lines=lines)
+
+
+def interrupted(number: int) -> Outcome:
+    """The outcome of a launch that this signal has ended."""
+    name = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    return Outcome(128 + number, f"{name}; all ranks have ended", "Interrupted")
 
 
 class Terminated(BaseException):
@@ -164,8 +177,8 @@ class _Ranks:
     # start
 
     def start(self) -> None:
-        spec, layout = self.spec, self.arena.map
-        common = rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra=spec.environment)
+        spec = self.spec
+        variables = rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra=spec.environment)
         if spec.events:
             for parts in _event_parts(spec.events):
                 shutil.rmtree(parts, ignore_errors=True)
@@ -176,88 +189,67 @@ class _Ranks:
             self.cell_file.flush()
             passed.append(self.cell_file.fileno())
             argv = ("--cell", spec.cell[0], f"fd:{self.cell_file.fileno()}")
-        command = python_command(argv)
         for rank in range(spec.world_size):
-            place = Place(
-                rank,
-                spec.world_size,
-                layout.buffer_bytes,
-                layout.ring_bytes,
-                self.arena.block.fd,
-                self.life_read,
-                launcher=spec.launcher,
-            )
-            own = {
-                VARIABLE: place.text(),
-                "RANK_ID": str(rank),
-                "RANK_SIZE": str(spec.world_size),
-                "DEVICE_ID": str(rank),
-            }
-            if spec.cores:
-                own["PARALLEL_LAB_CORES"] = ",".join(map(str, spec.cores[rank]))
-            if spec.rank_environments:
-                own |= spec.rank_environments[rank]
-            ours, theirs = os.pipe()
-            self.pipes[rank] = ours
-            os.set_blocking(ours, False)
             try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=theirs,
-                    stderr=theirs,
-                    pass_fds=passed,
-                    # Ctrl-C is the launcher's to pass on; and what the rank starts can be ended with it
-                    process_group=0,
-                    env={**common, **own},
-                )
-            finally:
-                os.close(theirs)
-            self.processes.append(process)
-            self.world.pids[rank] = process.pid
-            self.selector.register(ours, selectors.EVENT_READ, rank)
-            if hasattr(os, "pidfd_open"):
-                with contextlib.suppress(OSError):  # a kernel or sandbox without it: the ends are seen at the next look
-                    self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, None)
+                self._start_rank(rank, python_command(argv), variables, passed)
+            except OSError as error:
+                what = f"process {rank + 1} of {spec.world_size} cannot be started: {error.strerror}"
+                hint = "Start fewer ranks, or allow more processes (ulimit -u) and open files (ulimit -n)"
+                raise WorldError(what, where=spec.launcher, hint=hint) from error
+
+    def _start_rank(self, rank: int, command: list[str], variables: dict[str, str], passed: list[int]) -> None:
+        spec, layout, number = self.spec, self.arena.map, str(rank)
+        where = (layout.buffer_bytes, layout.ring_bytes, self.arena.block.fd, self.life_read)
+        place = Place(rank, spec.world_size, *where, launcher=spec.launcher)
+        own = {VARIABLE: place.text(), "RANK_ID": number, "RANK_SIZE": str(spec.world_size), "DEVICE_ID": number}
+        if spec.cores:
+            own["PARALLEL_LAB_CORES"] = ",".join(map(str, spec.cores[rank]))
+        if spec.rank_environments:
+            own |= spec.rank_environments[rank]
+        ours, theirs = os.pipe()
+        self.pipes[rank] = ours
+        os.set_blocking(ours, False)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs}
+        try:
+            # a group of its own: Ctrl-C is the launcher's to pass on, and what the rank starts can be ended with it
+            process = subprocess.Popen(command, **streams, pass_fds=passed, process_group=0, env={**variables, **own})
+        finally:
+            os.close(theirs)
+        self.processes.append(process)
+        self.world.pids[rank] = process.pid
+        self.selector.register(ours, selectors.EVENT_READ, rank)
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):  # a kernel or sandbox without it: the ends are seen at the next look
+                self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, None)
 
     # running
 
     def run(self) -> None:
-        asked_again = False
         started = False
-        while True:
+        while not started or len(self.codes) < len(self.processes):
             try:
-                if not started:
-                    started = True
-                    try:
-                        self.start()
-                    except OSError as error:
-                        what = (
-                            f"process {len(self.processes) + 1} of {self.spec.world_size} cannot be started: "
-                            f"{error.strerror}"
-                        )
-                        hint = "Start fewer ranks, or allow more processes (ulimit -u) and open files (ulimit -n)"
-                        raise WorldError(what, where=self.spec.launcher, hint=hint) from error
-                while len(self.codes) < len(self.processes):
+                if started:
                     self._step()
-                break
+                else:
+                    started = True
+                    self.start()
             except KeyboardInterrupt:
-                asked_again = self._interrupted(signal.SIGINT, asked_again)
+                self._interrupted(signal.SIGINT)
             except Terminated as ended:
-                asked_again = self._interrupted(ended.number, asked_again)
-        self._tell()
+                self._interrupted(ended.number)
+        outcome = self._judged()
+        self.outcome = outcome.told(self.console) if outcome.exit_code else outcome
 
-    def _interrupted(self, number: int, again: bool) -> bool:
-        if again:
-            self._end(range(len(self.processes)), signal.SIGKILL)
-            return True
+    def _interrupted(self, number: int) -> None:
+        everybody = range(len(self.processes))
+        if self.signal is not None:  # asked again
+            self._end(everybody, signal.SIGKILL)
+            return
         self.signal = number
         self.world.supervisor.interrupt(time.monotonic())
         self._look()
-        self._signal(
-            range(len(self.processes)), signal.SIGINT
-        )  # scripts that compute or sleep see a KeyboardInterrupt too, and their `finally` runs
-        return True
+        # scripts that compute or sleep see a KeyboardInterrupt too, and their `finally` runs
+        self._signal(everybody, signal.SIGINT)
 
     def _step(self) -> None:
         for key, _ in self.selector.select(LOOK_S):
@@ -303,24 +295,19 @@ class _Ranks:
     def _note_ends(self) -> None:
         for rank, process in enumerate(self.processes):
             if rank not in self.codes and _has_ended(process):
-                self._kill_group(
-                    process
-                )  # while nobody has asked for the exit code, the group's number cannot belong to others
-                code = process.wait()
-                self.codes[rank] = code
+                # while nobody has asked for the exit code, the group's number cannot belong to others
+                self._kill_group(process)
+                code = self.codes[rank] = process.wait()
                 end = time.monotonic() + DRAIN_S
                 while self._read(rank) and time.monotonic() < end:
                     if not _readable(self.pipes.get(rank), 0.02):
                         break
                 self._drop_pipe(rank)
-                self._judge_end(rank, process.pid, code)
-
-    def _judge_end(self, rank: int, pid: int, code: int) -> None:
-        if code == 0:
-            self.world.left(rank)
-        else:
-            text = death_text(rank, pid, code, self.world.last_entry(rank)) + "."
-            self.world.died(rank, text, exit_code=code)
+                if code == 0:
+                    self.world.left(rank)
+                else:
+                    text = death_text(rank, process.pid, code, self.world.last_entry(rank)) + "."
+                    self.world.died(rank, text, exit_code=code)
 
     def _end(self, ranks: Iterable[int], number: int) -> None:
         left = [rank for rank in ranks if rank < len(self.processes) and rank not in self.codes]
@@ -340,44 +327,30 @@ class _Ranks:
 
     # the end
 
-    def _tell(self) -> None:
+    def _judged(self) -> Outcome:
         world, fault = self.world, self.world.fault()
         if self.signal is not None:
-            name = "interrupted" if self.signal == signal.SIGINT else f"ended by {signal.Signals(self.signal).name}"
-            self.outcome = self._say(Outcome(128 + self.signal, f"{name}; all ranks have ended", "Interrupted"))
-            return
+            return interrupted(self.signal)
         if fault is None:
             unread = self.arena.unread().rstrip(".")
-            self.outcome = self._say(Outcome(1, unread, "CollectiveMismatch")) if unread else Outcome(0)
-            return
-        kind, text = fault["kind"], fault["text"].rstrip(".")
-        culprit = fault.get("rank")
+            return Outcome(1, unread, "CollectiveMismatch") if unread else Outcome(0)
+        kind, text, culprit = fault["kind"], fault["text"].rstrip("."), fault.get("rank")
         first_bad = next((rank for rank, code in self.codes.items() if code and rank not in self.ended_by_us), None)
         blamed = culprit if culprit is not None else first_bad
-        code = self.codes.get(blamed, 1) if blamed is not None else 1
+        code = self.codes.get(blamed, 1)
         lines = [text]
         if kind == "RankRaised" and culprit is not None:
             entry = world.last_entry(culprit)
             lines[0] += f"; its last call: {entry}" if entry else "; it had called no collective"
-        others = world.stopped_places({culprit} if culprit is not None else set()) if self._attached() else ""
-        if others:
-            lines.append(f"when the run stopped: {others}")
+        if any(world.last_entry(rank) for rank in range(self.spec.world_size)):
+            others = world.stopped_places({culprit} if culprit is not None else set())
+            lines += [f"when the run stopped: {others}"] if others else []
         by_force = [rank for rank in sorted(self.ended_by_us) if self.codes[rank] in (-signal.SIGTERM, -signal.SIGKILL)]
         if by_force:
             lines.append(f"{ranks_text(by_force)} did not end in time and had to be ended")
         if self.console.logs and blamed is not None:
             lines.append(f"log of rank {blamed}: {self.console.logs[blamed]}")
-        ended_as = 128 - code if code < 0 else code or 1
-        self.outcome = self._say(Outcome(ended_as, text, kind, culprit), lines)
-
-    def _attached(self) -> bool:
-        return any(self.world.last_entry(rank) for rank in range(self.spec.world_size))
-
-    def _say(self, outcome: Outcome, lines: list[str] | None = None) -> Outcome:
-        lines = [outcome.reason] if lines is None else lines
-        for line in lines:
-            self.console.note(line)
-        return dataclasses.replace(outcome, lines=tuple(lines))
+        return Outcome(128 - code if code < 0 else code or 1, text, kind, culprit, tuple(lines))
 
     def close(self) -> None:
         """End what is left, and give everything back, also when the last lines find no reader any more."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import json
 import os
+import secrets
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from ...base.errors import ArgumentError, MissingPackage, shorten
+from ...base.checks import integer
+from ...base.errors import MissingPackage
 
 INSTALL_HINT = (
     "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; "
@@ -19,6 +27,7 @@ INSTALL_HINT = (
 # environment of a rank
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 _VERSION_LIMIT_S = 20.0
+_END_LIMIT_S = 5.0  # for the keeper to end everything; measured: 0.1 s
 
 
 def launched_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
@@ -37,18 +46,6 @@ def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     }
 
 
-def session_folders(folder: str, segments: str) -> dict[str, str]:
-    """Variables with which Open MPI puts its session into `folder` and its shared memory into `segments`: what a killed
-    mpirun leaves is known.
-    """
-    return {
-        "OMPI_MCA_orte_tmpdir_base": folder,  # Open MPI 4
-        "PRTE_MCA_prte_tmpdir_base": folder,  # Open MPI 5
-        "OMPI_MCA_btl_vader_backing_directory": segments,  # Open MPI 4
-        "OMPI_MCA_btl_sm_backing_directory": segments,  # Open MPI 5
-    }
-
-
 def require_mpi4py() -> None:
     """Raise MissingPackage unless mpi4py is installed. It is not imported: that would start MPI in this process."""
     if importlib.util.find_spec("mpi4py") is None:
@@ -63,11 +60,8 @@ def find_mpirun() -> str | None:
 def mpirun_version() -> str:
     """The first line of `mpirun --version`; "" without mpirun."""
     launcher = find_mpirun()
-    return (
-        ""
-        if launcher is None
-        else next((line.strip() for line in _version_text(launcher).splitlines() if line.strip()), "")
-    )
+    lines = _version_text(launcher).split("\n") if launcher else []
+    return next((line.strip() for line in lines if line.strip()), "")
 
 
 @functools.lru_cache(maxsize=8)
@@ -81,10 +75,6 @@ def _version_text(launcher: str) -> str:
     return found.stdout
 
 
-def _is_open_mpi(launcher: str) -> bool:
-    return any(name in _version_text(launcher) for name in ("Open MPI", "OpenRTE"))
-
-
 def mpirun_command(
     n: int, argv: Sequence[str], *, oversubscribe: bool = True, launcher: str | None = None
 ) -> list[str]:
@@ -96,15 +86,70 @@ def mpirun_command(
     Open MPI refuses to run as root unless told; MPICH and its relatives know neither option and need neither. Raises
     MissingPackage without mpirun.
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"n={shorten(n)}", where="mpirun_command", allowed="A number of ranks, 1 or more")
+    integer(1, kinds=int)("mpirun_command", "n", n)
     launcher = launcher or find_mpirun()
     if launcher is None:
         raise MissingPackage("mpirun was not found", where="MPI", hint=INSTALL_HINT)
     options = []
-    if _is_open_mpi(launcher):
+    if any(name in _version_text(launcher) for name in ("Open MPI", "OpenRTE")):
         if oversubscribe:
             options += ["--oversubscribe", "--bind-to", "none"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             options.append("--allow-run-as-root")
     return [launcher, *options, "-n", str(n), *argv]
+
+
+class KeptMpirun:
+    """mpirun under a keeper process (keeper.py), with folders of its own; nothing of it outlives this process.
+
+    folder    for files of mpirun and of the ranks;  segments: for Open MPI's shared memory
+
+    The folders are named after `prefix` and this process. Leaving the `with` statement, or `end`, ends everything and
+    removes them.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        # short, because paths of sockets are limited to 108 characters
+        name = f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+        self.folder = Path(tempfile.gettempdir(), name)
+        self.segments = Path("/dev/shm", name) if os.access("/dev/shm", os.W_OK) else self.folder
+        self.folders = tuple(dict.fromkeys((str(self.folder), str(self.segments))))
+        self.keeper: subprocess.Popen | None = None
+        for folder in self.folders:
+            os.mkdir(folder, 0o700)
+
+    def start(
+        self, ranks: int, argv: Sequence[str], environment: Mapping[str, str], **streams: Any
+    ) -> subprocess.Popen:
+        """The keeper, whose mpirun starts `argv` as so many ranks. Raises MissingPackage without mpirun or mpi4py."""
+        order = json.dumps({"command": mpirun_command(ranks, argv), "folders": self.folders})
+        require_mpi4py()
+        variables = {
+            **rank_environment(environment),
+            "OMPI_MCA_orte_tmpdir_base": str(self.folder),  # Open MPI 4
+            "PRTE_MCA_prte_tmpdir_base": str(self.folder),  # Open MPI 5
+            "OMPI_MCA_btl_vader_backing_directory": str(self.segments),  # Open MPI 4
+            "OMPI_MCA_btl_sm_backing_directory": str(self.segments),  # Open MPI 5
+        }
+        command = [sys.executable, "-m", "parallel_lab.processes.mpi.keeper", order]
+        self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables, start_new_session=True, **streams)
+        return self.keeper
+
+    def end(self) -> None:
+        """End mpirun and all ranks, and remove the folders. Called again, does nothing."""
+        if self.keeper is not None:
+            with contextlib.suppress(OSError):
+                self.keeper.stdin.close()  # the keeper ends everything when it sees this
+            try:
+                self.keeper.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.keeper.kill()
+                self.keeper.wait()
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def __enter__(self) -> KeptMpirun:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end()

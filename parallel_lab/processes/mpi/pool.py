@@ -43,10 +43,9 @@ from ..jobs import Job
 from ..shm.launch import BLAS_VARIABLES
 from ..supervisor import StopRun
 from .handshake import entry_of
-from .launch import mpirun_command, rank_environment, require_mpi4py, session_folders
+from .launch import KeptMpirun
 from .worker import ADDRESS_VARIABLE, JOB_HEAD, REPORT_HEAD
 
-END_LIMIT_S = 5.0  # for the keeper to end everything; measured: 0.1 s
 DEATH_LIMIT_S = 2.0  # for mpirun to say how a rank ended; measured: 0.3 s
 LAST_LINES_S = 0.5  # for its last lines to arrive after that
 # Open MPI 4 and 5: "process rank 1 with PID 0 on node ... exited on signal 9", "Process name: [[31290,1],1] Exit code:
@@ -84,8 +83,7 @@ class MpiPool(JobPool):
     warn_after_s  after this time a warning names the ranks that are missing
     reproducible  sums in group order, bit for bit those of the simulator; False: the MPI library's own
 
-    Raises MissingPackage (mpirun or mpi4py is not there), RankDied (the world ended while starting), TimeoutError
-    (start).
+    Raises MissingPackage (mpirun or mpi4py), RankDied (the world ended while starting), TimeoutError (start).
     """
 
     def __init__(
@@ -104,13 +102,11 @@ class MpiPool(JobPool):
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._woken = threading.Event()
         self._keeper: subprocess.Popen | None = None
-        self._folders: list[str] = []
-        command = mpirun_command(world_size, [sys.executable, "-m", "parallel_lab.processes.mpi.worker"])
-        require_mpi4py()
         _remove_stale_folders()
+        self._mpirun = KeptMpirun(PREFIX)
         atexit.register(self.close)
         try:
-            self._start_world(command)
+            self._start_world()
             self._add_receivers(self._receive)
         except BaseException:
             self.close()
@@ -118,40 +114,24 @@ class MpiPool(JobPool):
 
     # start
 
-    def _start_world(self, command: list[str]) -> None:
-        # short, because paths of sockets are limited to 108 characters; named after this process, so that a later one
-        # can tell what nobody needs
-        name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        self._folders = [str(Path(tempfile.gettempdir(), name))]
-        segments = str(Path("/dev/shm", name)) if os.access("/dev/shm", os.W_OK) else self._folders[0]
-        if segments not in self._folders:
-            self._folders.append(segments)
-        for folder in self._folders:
-            os.mkdir(folder, 0o700)
-        key = secrets.token_bytes(32)
-        address = f"\0{name}" if sys.platform == "linux" else str(Path(self._folders[0], "notebook"))
+    def _start_world(self) -> None:
+        key, folder = secrets.token_bytes(32), self._mpirun.folder
+        address = f"\0{folder.name}" if sys.platform == "linux" else str(folder / "notebook")
         told = {"address": address.replace("\0", "@"), "key": key.hex(), "timeout_s": self.timeout_s}
         told |= {"warn_after_s": self.warn_after_s, "reproducible": self._reproducible}
         environment = {
-            **rank_environment(),
+            **os.environ,
             **dict.fromkeys(BLAS_VARIABLES, "1"),
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-            "TMPDIR": self._folders[0],
-            **session_folders(self._folders[0], segments),
+            "TMPDIR": str(folder),
             # after a death the others are ended at once, not after a second: 0.1 s instead of 1.1 s
             "OMPI_MCA_odls_base_sigkill_timeout": "0",
             "PRTE_MCA_odls_base_sigkill_timeout": "0",
             ADDRESS_VARIABLE: json.dumps(told),
         }
-        order = json.dumps({"command": command, "folders": self._folders})
+        command = [sys.executable, "-m", "parallel_lab.processes.mpi.worker"]
         with connection.Listener(address, "AF_UNIX", backlog=self.world_size, authkey=key) as listener:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "parallel_lab.processes.mpi.keeper", order],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-            )
+            self._keeper = self._mpirun.start(self.world_size, command, environment, stderr=subprocess.PIPE)
             self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr")
             self._reader.start()
             threading.Thread(target=self._accept, args=(listener,), daemon=True, name="accept ranks").start()
@@ -324,21 +304,13 @@ class MpiPool(JobPool):
     # end
 
     def _end_ranks(self, idle: bool) -> None:
-        if self._keeper is not None:
-            self._keeper.stdin.close()  # the keeper ends mpirun and all ranks, and removes the folders
-            try:
-                self._keeper.wait(END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self._keeper.kill()
-                self._keeper.wait()
+        self._mpirun.end()
         for rank, pipe in self._pipes.items():
             with contextlib.suppress(OSError):
                 pipe.close()
             if self._keeper.returncode == -signal.SIGKILL:  # somebody killed the keeper: what it would have done
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._pids[rank], signal.SIGKILL)
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_stale_folders() -> None:
@@ -354,15 +326,12 @@ def _remove_stale_folders() -> None:
                 continue
 
 
-# As in processes/shm/pool.py: the one table of live pools of this process, because cells that ask for one know nothing
-# of each other.
+# the one table of live worlds of this process, as in processes/shm/pool.py
 _pools = PoolTable(MpiPool, KEPT_POOLS)
 
 
 def get_mpi_pool(world_size: int) -> MpiPool:
-    """The world on MPI of this size of this process: made when first asked for, made anew when it was lost. Raises what
-    `MpiPool` raises.
-    """
+    """The world on MPI of this size of this process, a new one if it was lost. Raises what `MpiPool` raises."""
     return _pools.get(world_size)
 
 
