@@ -1,13 +1,14 @@
 """What MindSpore has in another form than this package: the same things, called differently.
 
 Functions that make numpy arrays here make Tensors there; some operators are classes there (`ops.Shape()(x)`) and
-functions here; settings of devices and of graph compilers that every script may call have nothing to act on.
+functions here; dtypes are numpy's (`ms.float32 == x.dtype`, and any of them is a `dtype=` everywhere); settings of
+devices and of graph compilers that every script may call have nothing to act on.
 """
 
 from __future__ import annotations
 
 import functools
-import re
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,41 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, integer, number
-from ..base.errors import ArgumentError, ArgumentTypeError, shorten
+from ..base.checks import checked, choice, flag, integer, number
 from ..base.settings import context
 from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
 from ..ops.machine.primitive import check_target
+from ._settings import gigabytes
 
 # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
 VERSION = "2.6.0+parallel.lab"
+
+_LOGGER = logging.getLogger("mindspore")
+critical, debug, error, info, warning = _LOGGER.critical, _LOGGER.debug, _LOGGER.error, _LOGGER.info, _LOGGER.warning
+
+# ---- dtypes ----
+
+bool_ = np.dtype(np.bool_)
+int8, int16, int32, int64 = (np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64))
+float16, float32, float64 = (np.dtype(f"float{bits}") for bits in (16, 32, 64))
+int_, uint, float_, short, half, single, double = int64, uint64, float64, int16, float16, float32, float64
+
+
+def dtype_to_nptype(type_: Any) -> type:
+    """numpy's scalar type: np.float32 for ms.float32."""
+    return np.dtype(type_).type
+
+
+def dtype_to_pytype(type_: Any) -> type:
+    """Python's type for elements of a dtype: bool, int or float."""
+    return {"b": bool, "i": int, "u": int, "f": float}[np.dtype(type_).kind]
+
+
+def pytype_to_dtype(obj: Any) -> np.dtype:
+    """The dtype for bool, int (int64), float (float64), or for what numpy knows."""
+    return np.dtype(obj)
 
 
 # ---- tensors made of nothing ----
@@ -39,20 +66,9 @@ def _tensor(fn: Callable) -> Callable:
     return make
 
 
-arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like = (
-    _tensor(fn)
-    for fn in (
-        ops.arange,
-        ops.eye,
-        ops.full,
-        ops.full_like,
-        ops.linspace,
-        ops.ones,
-        ops.ones_like,
-        ops.zeros,
-        ops.zeros_like,
-    )
-)
+arange, eye, linspace = _tensor(ops.arange), _tensor(ops.eye), _tensor(ops.linspace)
+full, ones, zeros = _tensor(ops.full), _tensor(ops.ones), _tensor(ops.zeros)
+full_like, ones_like, zeros_like = _tensor(ops.full_like), _tensor(ops.ones_like), _tensor(ops.zeros_like)
 
 
 def tensor(input_data: Any = None, dtype: Any = None) -> Tensor:
@@ -215,14 +231,18 @@ def set_device(device_target: str, device_id: int | None = None) -> None:
     context.set_context(device_target=device_target, **({} if device_id is None else {"device_id": device_id}))
 
 
+@checked(deterministic=flag)
 def set_deterministic(deterministic: bool) -> None:
     """Accepted: results here are the same bit for bit in every run anyway."""
-    if not isinstance(deterministic, bool):
-        raise ArgumentTypeError(
-            f"deterministic={shorten(deterministic)}", where="set_deterministic", allowed="True or False"
-        )
 
 
+@checked(
+    init_size=gigabytes(),
+    increase_size=gigabytes(),
+    max_size=gigabytes(),
+    optimize_level=choice("O0", "O1"),
+    huge_page_reserve_size=gigabytes(zero=True),
+)
 def set_memory(
     init_size: str = "2GB",
     increase_size: str = "2GB",
@@ -233,34 +253,15 @@ def set_memory(
     """Limits of a device's memory pool, as texts such as "28GB". Checked, and without effect: a rank takes memory as it
     needs it.
     """
-    sizes = {
-        "init_size": init_size,
-        "increase_size": increase_size,
-        "max_size": max_size,
-        "huge_page_reserve_size": huge_page_reserve_size,
-    }
-    for name, value in sizes.items():
-        allowed = 'A number of gigabytes as text, such as "28GB"'
-        if not isinstance(value, str):
-            raise ArgumentTypeError(f"{name}={shorten(value)}", where="set_memory", allowed=allowed)
-        if not re.fullmatch(r"\d+(\.\d+)?GB", value) or (name != "huge_page_reserve_size" and not float(value[:-2])):
-            raise ArgumentError(f"{name}={shorten(value)}", where="set_memory", allowed=allowed)
-    if optimize_level not in ("O0", "O1"):
-        raise ArgumentError(f"optimize_level={shorten(optimize_level)}", where="set_memory", allowed='"O0" or "O1"')
 
 
 def launch_blocking() -> None:
     """Accepted: an operator has always finished when its call returns."""
 
 
+@checked(threads_num=integer(1, kinds=int))
 def dispatch_threads_num(threads_num: int) -> None:
     """Accepted: operators are run by the calling thread."""
-    if isinstance(threads_num, bool) or not isinstance(threads_num, int):
-        raise ArgumentTypeError(
-            f"threads_num={shorten(threads_num)}", where="dispatch_threads_num", allowed="An int, at least 1"
-        )
-    if threads_num < 1:
-        raise ArgumentError(f"threads_num={threads_num}", where="dispatch_threads_num", allowed="An int, at least 1")
 
 
 # ---- decorators of the graph compiler ----

@@ -8,8 +8,6 @@ from types import ModuleType
 from ._tables import PAGES
 
 OURS = "parallel_lab.mindspore"
-
-
 THEIRS = "mindspore"
 
 
@@ -68,14 +66,18 @@ def home_of(name: str) -> str:
 _EXACT = ("AutoParallel", "no_init_parameters", "GradAccumulation", "MicroBatchInterleaved")
 
 
+def _same(names: str, hint: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), hint)
+
+
 # What MindSpore has and this package has not: module paths, and names where several pages would have them
 HINTS: dict[str, str] = {
-    "numpy": "Use numpy for data, and mindspore.ops for what a network computes",
-    "scipy": "Use numpy for data, and mindspore.ops for what a network computes",
-    "profiler": "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, "
-    "shown by chrome://tracing",
-    "Profiler": "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, "
-    "shown by chrome://tracing",
+    **_same("numpy scipy", "Use numpy for data, and mindspore.ops for what a network computes"),
+    **_same(
+        "profiler Profiler",
+        "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, shown by "
+        "chrome://tracing",
+    ),
     "mindrecord": "Read the data with dataset.GeneratorDataset or dataset.NumpySlicesDataset",
     "hal": "Every rank computes on this machine's processors; `parallel-lab doctor` shows what they are",
     "rewrite": "parallel_lab.compile(net, x) gives the plan, and plan.text() shows it",
@@ -83,13 +85,11 @@ HINTS: dict[str, str] = {
     "export": "save_checkpoint(net, 'net.ckpt') keeps a network's values",
     "load": "load_checkpoint('net.ckpt') reads what save_checkpoint wrote",
     "data_sink": "Call the step in a loop over the dataset, or use Model.train",
-    "DatasetHelper": "Iterate the dataset itself: for data, label in dataset",
-    "connect_network_with_dataset": "Iterate the dataset itself: for data, label in dataset",
+    **_same("DatasetHelper connect_network_with_dataset", "Iterate the dataset itself: for data, label in dataset"),
     "auto_mixed_precision": "net.to_float(ms.float16), or Model(..., amp_level='O2')",
     "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
     "bfloat16": "numpy has float16 and float32",
-    "complex64": "Tensors hold bools, ints and floats",
-    "complex128": "Tensors hold bools, ints and floats",
+    **_same("complex64 complex128", "Tensors hold bools, ints and floats"),
     "dataset.vision.py_transforms": "mindspore.dataset.vision has the same operations, and Dataset.map takes "
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
@@ -98,23 +98,20 @@ HINTS: dict[str, str] = {
     "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
     "mint.optim": "Use mindspore.nn: nn.SGD, nn.Momentum, nn.Adam, nn.AdamWeightDecay",
     "mint.nn.Linear": "Use nn.Dense(in_channels, out_channels, has_bias=True)",
-    "nn.Transformer": "Use nn.TransformerEncoder",
+    **_same("nn.Transformer parallel.nn.Transformer", "Use nn.TransformerEncoder"),
     "nn.transformer": "Use nn.TransformerEncoder and nn.MultiheadAttention",
-    "parallel.nn.Transformer": "Use nn.TransformerEncoder",
     "nn.AdamW": "nn.AdamWeightDecay is near, but does not correct the bias of the moments",
-    "sync_pipeline_shared_parameters": "Pipeline stages are not available yet",
-    "merge_pipeline_strategys": "Pipeline stages are not available yet",
+    **_same("sync_pipeline_shared_parameters merge_pipeline_strategys", "Pipeline stages are not available yet"),
     "recompute": "cell.recompute() keeps the wish; recomputing is not available yet",
-    "set_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
-    "get_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
-    "reset_ps_context": "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
+    **_same(
+        "set_ps_context get_ps_context reset_ps_context",
+        "There are no parameter servers here: parallel_mode='data_parallel' with AllReduce",
+    ),
     "set_dump": "Print tensors with ops.Print()",
-    "jit_config": "@ms.jit compiles; there are no levels",
-    "JitConfig": "@ms.jit compiles; there are no levels",
+    **_same("jit_config JitConfig", "@ms.jit compiles; there are no levels"),
     "Symbol": "Shapes are known when a network is compiled; another shape compiles again",
     "RowTensor": "Gradients are dense tensors",
-    "COOTensor": "Tensors are dense",
-    "CSRTensor": "Tensors are dense",
+    **_same("COOTensor CSRTensor", "Tensors are dense"),
 }
 
 # modules that a tutorial misprints, or that lie beside its script

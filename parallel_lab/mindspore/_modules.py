@@ -42,7 +42,7 @@ class FacadeModule(ModuleType):
             value = importlib.import_module(f"{OURS}.{joined(path, name)}")
         else:
             value = _from_sources(page, name)
-            if value is _NONE:
+            if value is _MISSING:
                 # `from mindspore.nn import X` asks with hasattr, and would turn an AttributeError into an ImportError
                 # without our words
                 asked_by = sys._getframe(1).f_code
@@ -68,11 +68,7 @@ class FacadeModule(ModuleType):
         return [name for name in names_of(path) if joined(path, name) not in PAGES or name in PAGES[path].names]
 
 
-class _None:
-    """Stands for "there is no such name", which is not None."""
-
-
-_NONE = _None()
+_MISSING = object()  # None may be the value of a name
 
 
 def _target(where: str) -> Any:
@@ -92,14 +88,19 @@ def _from_sources(page: Page, name: str) -> Any:
         module = importlib.import_module(source)
         if name in getattr(module, "__all__", ()) or name in further(module):
             return getattr(module, name)
-    return _NONE
+    return _MISSING
 
 
 # ---- what is not there ----
 
 
+def _shown(path: str) -> str:
+    """A page as scripts import it: "mindspore.nn"."""
+    return joined(THEIRS, path) if path else THEIRS
+
+
 def _missing(path: str, name: str, *, imported: bool) -> MissingName | MissingImport:
-    where = f"{THEIRS}.{path}" if path else THEIRS
+    where = _shown(path)
     text = message(
         f"{where} has no {name!r} here", allowed="parallel_lab is not all of MindSpore", hint=_hint(path, name)
     )
@@ -114,7 +115,6 @@ def _hint(path: str, name: str) -> str:
         return known
     if home := home_of(name):
         return f"It is in {home}: from {home} import {name}"
-    module = f"{THEIRS}.{path}" if path else THEIRS
     near = _nearest(name, names_of(path))
     everywhere = dict.fromkeys(n for page in PAGES for n in names_of(page) if joined(page, n) not in PAGES)
     close = difflib.get_close_matches(name, everywhere, 1, 0.85)
@@ -122,8 +122,7 @@ def _hint(path: str, name: str) -> str:
         return f"The nearest is {close[0]}: from {home_of(close[0])} import {close[0]}"
     if near:
         return f"The nearest here: {' or '.join(near)}"
-    module = f"{THEIRS}.{path}" if path else THEIRS
-    return f"dir({module}) lists what there is"
+    return f"dir({_shown(path)}) lists what there is"
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
@@ -140,13 +139,9 @@ def _missing_module(path: str) -> MissingModule:
     hint = HINTS.get(path) or HINTS.get(path.rpartition(".")[2])
     if not hint:
         near = _nearest(path, [p for p in PAGES if p])
-        hint = (
-            f"The nearest here: {' or '.join(f'{THEIRS}.{p}' for p in near)}"
-            if near
-            else "dir(mindspore) lists what there is"
-        )
-    what = f"there is no module {THEIRS}.{path} here"
-    return MissingModule(what, allowed="parallel_lab is not all of MindSpore", hint=hint, name=f"{THEIRS}.{path}")
+        hint = f"The nearest here: {' or '.join(map(_shown, near))}" if near else "dir(mindspore) lists what there is"
+    what = f"there is no module {_shown(path)} here"
+    return MissingModule(what, allowed="parallel_lab is not all of MindSpore", hint=hint, name=_shown(path))
 
 
 # ---- Python's import ----

@@ -17,28 +17,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..base.errors import ShapeError
-from ._lookup import CORRECTIONS
+from ._lookup import CORRECTIONS, home_of
 from ._tables import OPTIMIZERS
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 # what documents call modules
 ALIASES = {
-    **{
-        "ms": "import mindspore as ms",
-        "mindspore": "import mindspore",
-        "nn": "from mindspore import nn",
-        "ops": "from mindspore import ops",
-    },
-    **{
-        "np": "import numpy as np",
-        "ds": "import mindspore.dataset as ds",
-        "mstype": "import mindspore.common.dtype as mstype",
-    },
-    **{
-        "rt": "import mindspore.runtime as rt",
-        "mint": "from mindspore import mint",
-        "train": "from mindspore import train",
-    },
+    **{name: f"from mindspore import {name}" for name in ("nn", "ops", "mint", "train")},
+    "ms": "import mindspore as ms",
+    "mindspore": "import mindspore",
+    "np": "import numpy as np",
+    "ds": "import mindspore.dataset as ds",
+    "mstype": "import mindspore.common.dtype as mstype",
+    "rt": "import mindspore.runtime as rt",
     "vision": "import mindspore.dataset.vision as vision",
 }
 MISSING_ARGUMENTS = re.compile(r"(\w+)\.__init__\(\) missing \d+ required positional arguments?: (.*)")
@@ -81,8 +72,6 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _missing_name(name: str, error: BaseException) -> str:
-    from ._lookup import home_of
-
     for file, line in _places(error)[-1:]:
         tree = _parsed(file)
         below = next((at for at in _definitions(tree).get(name, ()) if at > line), 0) if tree is not None else 0
@@ -120,13 +109,11 @@ def _definitions(tree: ast.Module) -> dict[str, list[int]]:
 
 def _missing_arguments(error: BaseException) -> str:
     """For a class of this package that was made without what it needs."""
-    from ._lookup import home_of
-
     found = MISSING_ARGUMENTS.match(str(error))
     if found is None or not home_of(found[1]):
         return ""
     name, wanted = found[1], re.findall(r"'(\w+)'", found[2])
-    if name in OPTIMIZERS:
+    if name in OPTIMIZERS.split():
         wanted = ["net.trainable_params()" if one == "params" else one for one in wanted]
     return f"Give them: {name}({', '.join(wanted)})."
 

@@ -15,13 +15,20 @@ from ..base.settings.checks import boolean, integer, mapping, number, path
 from ..base.settings.context import get_context
 
 
-def _read_gigabytes(value: Any) -> str:
-    plain = text.read(value)
-    digits = plain.removesuffix("GB")
-    amount = digits.replace(".", "", 1)
-    if digits == plain or not (amount.isascii() and amount.isdigit()) or not float(digits) > 0 or len(digits) > 20:
-        raise ValueError
-    return plain
+def gigabytes(*, zero: bool = False) -> Check:
+    """An amount of memory, as text. zero: nothing is an amount too."""
+
+    def read(value: Any) -> str:
+        plain = text.read(value)
+        digits = plain.removesuffix("GB")
+        amount = digits.replace(".", "", 1)
+        if digits == plain or not (amount.isascii() and amount.isdigit()) or len(digits) > 20:
+            raise ValueError
+        if not zero and not float(digits):
+            raise ValueError
+        return plain
+
+    return Check("A positive number of gigabytes such as '3.5GB'", read)
 
 
 def _read_texts(value: Any) -> dict[str, str]:
@@ -30,25 +37,24 @@ def _read_texts(value: Any) -> dict[str, str]:
     return {text.read(name): text.read(part) for name, part in dict.items(value)}
 
 
+def _words(words: str) -> Check:
+    """One of the words, which have blanks between them."""
+    return choice(*words.split())
+
+
 def _beta() -> float:
     return 50.0 if get_context("device_target") == "GPU" else 400.0
 
 
-_gigabytes = Check("A positive number of gigabytes such as '3.5GB'", _read_gigabytes)
+_gigabytes = gigabytes()
 _texts = Check("A dict of texts, each a text (str)", _read_texts)
 _ON_OFF = choice("ON", "OFF")
 _LEVEL = choice("O0", "O1", "O2")
 
 _ASCEND = mapping(
-    precision_mode=choice(
-        "force_fp16",
-        "allow_fp32_to_fp16",
-        "allow_mix_precision",
-        "must_keep_origin_dtype",
-        "force_fp32",
-        "allow_fp32_to_bf16",
-        "allow_mix_precision_fp16",
-        "allow_mix_precision_bf16",
+    precision_mode=_words(
+        "force_fp16 allow_fp32_to_fp16 allow_mix_precision must_keep_origin_dtype force_fp32 allow_fp32_to_bf16 "
+        "allow_mix_precision_fp16 allow_mix_precision_bf16"
     ),
     jit_compile=boolean,
     atomic_clean_policy=integer(0, 1),
@@ -62,24 +68,11 @@ _ASCEND = mapping(
     hccl_watchdog=boolean,
 )
 _GPU = mapping(
-    conv_fprop_algo=choice(
-        "normal",
-        "performance",
-        "implicit_gemm",
-        "precomp_gemm",
-        "gemm",
-        "direct",
-        "fft",
-        "fft_tiling",
-        "winograd",
-        "winograd_nonfused",
+    conv_fprop_algo=_words(
+        "normal performance implicit_gemm precomp_gemm gemm direct fft fft_tiling winograd winograd_nonfused"
     ),
-    conv_dgrad_algo=choice(
-        "normal", "performance", "algo_0", "algo_1", "fft", "fft_tiling", "winograd", "winograd_nonfused"
-    ),
-    conv_wgrad_algo=choice(
-        "normal", "performance", "algo_0", "algo_1", "fft", "algo_3", "fft_tiling", "winograd_nonfused"
-    ),
+    conv_dgrad_algo=_words("normal performance algo_0 algo_1 fft fft_tiling winograd winograd_nonfused"),
+    conv_wgrad_algo=_words("normal performance algo_0 algo_1 fft algo_3 fft_tiling winograd_nonfused"),
     conv_allow_tf32=boolean,
     matmul_allow_tf32=boolean,
 )
@@ -143,7 +136,7 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
         "auto_pipeline": (False, boolean),
         "communi_parallel_mode": (
             "all_group_parallel",
-            choice("all_group_parallel", "same_server_group_parallel", "no_group_parallel"),
+            _words("all_group_parallel same_server_group_parallel no_group_parallel"),
         ),
         "force_fp32_communication": (False, boolean),
         "group_ckpt_save_file": ("", path),

@@ -9,7 +9,7 @@ to 2.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..ops.spellings import MINT
@@ -24,89 +24,37 @@ class Page:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-def _of(module: str, *names: str) -> dict[str, str]:
-    """Names that are called the same in a module of this package."""
-    return {name: f"{module}:{name}" for name in names}
+def _of(module: str, names: str) -> dict[str, str]:
+    """Names, written with blanks between them, that are called the same in a module of this package."""
+    return {name: f"{module}:{name}" for name in names.split()}
 
 
-FORMS, TENSOR, TRAIN, CHECKPOINT = (
+FORMS, TENSOR, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
     "parallel_lab.mindspore._forms",
     "parallel_lab.nn.tensor.tensor",
     "parallel_lab.train",
     "parallel_lab.train.checkpoint",
+    "parallel_lab.base.settings.context",
+    "parallel_lab.nn.tensor.functional",
 )
 
 DTYPES = _of(
-    "parallel_lab.mindspore._dtypes",
-    *(
-        "bool_",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ),
-    *(
-        "int_",
-        "uint",
-        "float_",
-        "short",
-        "half",
-        "single",
-        "double",
-        "dtype_to_nptype",
-        "dtype_to_pytype",
-        "pytype_to_dtype",
-    ),
+    FORMS,
+    "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 int_ uint float_ short half "
+    "single double dtype_to_nptype dtype_to_pytype pytype_to_dtype",
 )
-CONTEXT = {
-    **_of(
-        "parallel_lab.base.settings.context",
-        "GRAPH_MODE",
-        "PYNATIVE_MODE",
-        "ParallelMode",
-        "set_context",
-        "get_context",
-    ),
-    **_of(
-        "parallel_lab.base.settings.context",
-        "set_auto_parallel_context",
-        "get_auto_parallel_context",
-        "reset_auto_parallel_context",
-    ),
-}
-ALGORITHM = {
-    **_of("parallel_lab.base.settings.context", "set_algo_parameters", "get_algo_parameters", "reset_algo_parameters"),
-    **_of(
-        "parallel_lab.base.settings.context",
-        "set_cost_model_context",
-        "get_cost_model_context",
-        "reset_cost_model_context",
-    ),
-}
-PARAMETERS = _of(TENSOR, "Parameter", "ParameterTuple")
-TENSORS = {**_of(TENSOR, "Tensor"), **_of(FORMS, "tensor")}
+CONTEXT = _of(
+    CONTEXTS,
+    "GRAPH_MODE PYNATIVE_MODE ParallelMode set_context get_context set_auto_parallel_context get_auto_parallel_context "
+    "reset_auto_parallel_context",
+)
+COST_MODEL = _of(CONTEXTS, "set_cost_model_context get_cost_model_context reset_cost_model_context")
+ALGORITHM = _of(CONTEXTS, "set_algo_parameters get_algo_parameters reset_algo_parameters") | COST_MODEL
+PARAMETERS = _of(TENSOR, "Parameter ParameterTuple")
+TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor")
 INITIALIZERS = _of(
     "parallel_lab.nn.initializer",
-    *(
-        "initializer",
-        "Initializer",
-        "Constant",
-        "HeNormal",
-        "HeUniform",
-        "Normal",
-        "One",
-        "TruncatedNormal",
-        "Uniform",
-        "XavierUniform",
-        "Zero",
-    ),
+    "initializer Initializer Constant HeNormal HeUniform Normal One TruncatedNormal Uniform XavierUniform Zero",
 )
 JIT = {
     "jit": f"{TRAIN}:jit",
@@ -114,171 +62,80 @@ JIT = {
     **dict.fromkeys(("ms_class", "jit_class", "lazy_inline", "no_inline"), f"{FORMS}:unchanged"),
 }
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
-GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad", "grad")
+GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 
+MODEL = _of(TRAIN, "Model")
 CALLBACKS = _of(
     TRAIN,
-    *(
-        "Callback",
-        "RunContext",
-        "LossMonitor",
-        "TimeMonitor",
-        "ModelCheckpoint",
-        "CheckpointConfig",
-        "LearningRateScheduler",
-        "LambdaCallback",
-    ),
-    *("EarlyStopping", "ReduceLROnPlateau", "History", "SummaryCollector"),
+    "Callback RunContext LossMonitor TimeMonitor ModelCheckpoint CheckpointConfig LearningRateScheduler LambdaCallback "
+    "EarlyStopping ReduceLROnPlateau History SummaryCollector",
 )
 METRICS = _of(
     TRAIN,
-    *(
-        "Metric",
-        "Accuracy",
-        "Loss",
-        "MAE",
-        "MSE",
-        "Precision",
-        "Recall",
-        "F1",
-        "Fbeta",
-        "TopKCategoricalAccuracy",
-        "Top1CategoricalAccuracy",
-    ),
-    *("Top5CategoricalAccuracy", "get_metric_fn", "rearrange_inputs"),
-    *("get_metrics",),
+    "Metric Accuracy Loss MAE MSE Precision Recall F1 Fbeta TopKCategoricalAccuracy Top1CategoricalAccuracy "
+    "Top5CategoricalAccuracy get_metric_fn rearrange_inputs",
 )
+GET_METRICS = _of(TRAIN, "get_metrics")
 METRIC_NAMES = {**METRICS, "names": f"{TRAIN}.metrics:names"}
+AUTO_PARALLEL = _of(f"{TRAIN}.auto_parallel", "AutoParallel")
 SAVED = _of(
+    CHECKPOINT, "save_checkpoint load_checkpoint load_param_into_net merge_sliced_parameter build_searched_strategy"
+)
+RESLICED = _of(
     CHECKPOINT,
-    "save_checkpoint",
-    "load_checkpoint",
-    "load_param_into_net",
-    "merge_sliced_parameter",
-    "build_searched_strategy",
+    "load_distributed_checkpoint rank_list_for_transform transform_checkpoint_by_rank transform_checkpoints",
 )
-SAVED_CUT = _of(
-    CHECKPOINT,
-    "load_distributed_checkpoint",
-    "rank_list_for_transform",
-    "transform_checkpoint_by_rank",
-    "transform_checkpoints",
-)
-LOSS_SCALERS = _of("parallel_lab.nn.optim.amp", "LossScaler", "StaticLossScaler", "DynamicLossScaler") | _of(
-    "parallel_lab.nn.optim.global_norm", "all_finite"
-)
-LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.optim.amp", "FixedLossScaleManager", "DynamicLossScaleManager")
+LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.optim.amp", "FixedLossScaleManager DynamicLossScaleManager")
+LOSS_SCALES = {
+    **_of("parallel_lab.nn.optim.amp", "LossScaler StaticLossScaler DynamicLossScaler"),
+    **_of("parallel_lab.nn.optim.global_norm", "all_finite"),
+    **LOSS_SCALE_MANAGERS,
+}
 
-OPTIMIZERS = ("Adagrad", "Adam", "AdamWeightDecay", "LARS", "Lamb", "Momentum", "Optimizer", "RMSProp", "SGD")
+OPTIMIZERS = "Adagrad Adam AdamWeightDecay LARS Lamb Momentum Optimizer RMSProp SGD"
 SCHEDULES = (
-    "CosineDecayLR",
-    "ExponentialDecayLR",
-    "InverseDecayLR",
-    "LearningRateSchedule",
-    "NaturalExpDecayLR",
-    "PolynomialDecayLR",
-    "WarmUpLR",
+    "CosineDecayLR ExponentialDecayLR InverseDecayLR LearningRateSchedule NaturalExpDecayLR PolynomialDecayLR WarmUpLR"
 )
 RATE_LISTS = (
-    *(
-        "cosine_decay_lr",
-        "exponential_decay_lr",
-        "inverse_decay_lr",
-        "natural_exp_decay_lr",
-        "piecewise_constant_lr",
-        "polynomial_decay_lr",
-    ),
-    "warmup_lr",
+    "cosine_decay_lr exponential_decay_lr inverse_decay_lr natural_exp_decay_lr piecewise_constant_lr "
+    "polynomial_decay_lr warmup_lr"
 )
 WRAPPERS = (
-    *(
-        "ForwardValueAndGrad",
-        "GradAccumulationCell",
-        "MicroBatchInterleaved",
-        "ParameterUpdate",
-        "PipelineCell",
-        "TrainOneStepCell",
-    ),
-    *("WithEvalCell", "WithGradCell", "WithLossCell"),
+    "ForwardValueAndGrad GradAccumulationCell MicroBatchInterleaved ParameterUpdate PipelineCell TrainOneStepCell "
+    "WithEvalCell WithGradCell WithLossCell"
 )
-LOSS_SCALE_CELLS = ("DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell", "TrainOneStepWithLossScaleCell")
+GRAD_REDUCERS = "DistributedGradReducer PipelineGradReducer"
+LOSS_SCALE_CELLS = "DynamicLossScaleUpdateCell FixedLossScaleUpdateCell TrainOneStepWithLossScaleCell"
 
 # made of what numpy makes here: Tensors there
-MADE = ("arange", "eye", "fill", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like")
-OPERATOR_FORMS = {
-    **_of(FORMS, *MADE, "dtype", "rank", "size"),
-    **_of(
-        FORMS,
-        "Assign",
-        "AssignAdd",
-        "AssignSub",
-        "DType",
-        "Depend",
-        "Eye",
-        "Fill",
-        "LinSpace",
-        "Ones",
-        "OnesLike",
-        "Rank",
-        "ScalarToArray",
-    ),
-    **_of(
-        FORMS,
-        "ScalarToTensor",
-        "Shape",
-        "Size",
-        "Zeros",
-        "ZerosLike",
-        "Receive",
-        "NeighborExchange",
-        "Dropout",
-        "dropout",
-    ),
-}
+MADE = "arange eye full full_like linspace ones ones_like zeros zeros_like"
+OPERATOR_FORMS = _of(
+    FORMS,
+    f"{MADE} fill dtype rank size Assign AssignAdd AssignSub DType Depend Eye Fill LinSpace Ones OnesLike Rank "
+    "ScalarToArray ScalarToTensor Shape Size Zeros ZerosLike Receive NeighborExchange Dropout dropout",
+)
 COMPOSITE = {
-    **_of("parallel_lab.nn.tensor.functional", "GradOperation", "HyperMap", "Map", "MultitypeFuncGraph"),
-    **{"Partial": "parallel_lab.nn.tensor.functional:Partial", "partial": "parallel_lab.nn.tensor.functional:Partial"},
-    **_of("parallel_lab.nn.tensor.functional", "depend", "assign_add", "assign_sub"),
+    **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph Partial depend assign_add assign_sub"),
+    "partial": f"{FUNCTIONAL}:Partial",
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
     **dict.fromkeys(("constexpr", "prim_attr_register"), f"{FORMS}:unchanged"),
 }
-CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm", "clip_by_norm")
-OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": "parallel_lab.nn.cell:shard"}
+CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
+OPERATORS = {**OPERATOR_FORMS, **CLIPS, **COMPOSITE, **GRADIENTS, **PRIMITIVES, "shard": SHARD["shard"]}
 COMMUNICATION_OPERATORS = {
     **_of(
         "parallel_lab.ops",
-        "AllGather",
-        "AllReduce",
-        "AlltoAll",
-        "Barrier",
-        "Broadcast",
-        "CollectiveGather",
-        "CollectiveScatter",
-        "Reduce",
+        "AllGather AllReduce AlltoAll Barrier Broadcast CollectiveGather CollectiveScatter Reduce ReduceOp "
+        "ReduceScatter Send",
     ),
-    **_of("parallel_lab.ops", "ReduceOp", "ReduceScatter", "Send"),
-    **_of(FORMS, "Receive", "NeighborExchange"),
+    **_of(FORMS, "Receive NeighborExchange"),
 }
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
-MINT_LAYERS = (
-    "ELU",
-    "GELU",
-    "GroupNorm",
-    "Identity",
-    "L1Loss",
-    "LogSoftmax",
-    "MSELoss",
-    "PReLU",
-    "ReLU",
-    "ReLU6",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-)
+MINT_LAYERS = "ELU GELU GroupNorm Identity L1Loss LogSoftmax MSELoss PReLU ReLU ReLU6 SiLU Sigmoid Softmax"
 
 ROOT = {
     **DTYPES,
@@ -292,96 +149,76 @@ ROOT = {
     **SHARD,
     **CALLBACKS,
     **SAVED,
-    **SAVED_CUT,
+    **RESLICED,
     **LOSS_SCALE_MANAGERS,
-    **_of(FORMS, "set_device", "set_deterministic", "mutable", "run_check"),
-    "Model": f"{TRAIN}:Model",
+    **MODEL,
+    **_of(FORMS, "set_device set_deterministic mutable run_check"),
     "__version__": f"{FORMS}:VERSION",
     "dtype": "@common.dtype",
 }
 
 
-def _several(
-    doc: str, paths: Iterable[str], names: Mapping[str, str], sources: tuple[str, ...] = ()
-) -> dict[str, Page]:
-    """Pages that hold the same."""
-    return {path: Page(doc, sources, names) for path in paths}
+def _nn(doc: str, names: str) -> Page:
+    """A page of names of parallel_lab.nn."""
+    return Page(doc, names=_of("parallel_lab.nn", names))
+
+
+def _several(doc: str, paths: str, names: Mapping[str, str], *sources: str) -> dict[str, Page]:
+    """Pages that hold the same; their paths, with blanks between them."""
+    return {path: Page(doc, sources, names) for path in paths.split()}
 
 
 PAGES: dict[str, Page] = {
     "": Page("MindSpore's names for this package.", names=ROOT),
     "context": Page("Settings of the run and of parallel training.", names={**CONTEXT, **ALGORITHM}),
     # ---- nn ----
-    "nn": Page(
-        "Networks: Cell, layers, losses, optimizers.",
-        ("parallel_lab.nn",),
-        {k: v for k, v in METRIC_NAMES.items() if k != "get_metrics"},
-    ),
-    "nn.cell": Page("The base of networks.", names=_of("parallel_lab.nn", "Cell")),
+    "nn": Page("Networks: Cell, layers, losses, optimizers.", ("parallel_lab.nn",), METRIC_NAMES),
+    "nn.cell": _nn("The base of networks.", "Cell"),
     "nn.utils": Page("Delayed initialisation.", ("parallel_lab.nn.utils",)),
-    "nn.layer": Page("Layers.", ("parallel_lab.nn",)),
     **_several(
         "Layers.",
-        (
-            f"nn.layer.{p}"
-            for p in (
-                "activation",
-                "basic",
-                "container",
-                "conv",
-                "dense",
-                "embedding",
-                "normalization",
-                "pooling",
-                "transformer",
-            )
-        ),
+        "nn.layer nn.layer.activation nn.layer.basic nn.layer.container nn.layer.conv nn.layer.dense "
+        "nn.layer.embedding nn.layer.normalization nn.layer.pooling nn.layer.transformer",
         {},
-        ("parallel_lab.nn",),
+        "parallel_lab.nn",
     ),
     **_several(
         "Losses.",
-        ("nn.loss", "nn.loss.loss"),
+        "nn.loss nn.loss.loss",
         {},
-        ("parallel_lab.nn.layers.losses", "parallel_lab.nn.layers.class_losses"),
+        "parallel_lab.nn.layers.losses",
+        "parallel_lab.nn.layers.class_losses",
     ),
-    "nn.optim": Page("Optimizers.", names=_of("parallel_lab.nn", *OPTIMIZERS)),
-    "nn.optim.momentum": Page("Momentum.", names=_of("parallel_lab.nn", "Momentum")),
-    "nn.optim.sgd": Page("SGD.", names=_of("parallel_lab.nn", "SGD")),
-    "nn.optim.adam": Page("Adam.", names=_of("parallel_lab.nn", "Adam", "AdamWeightDecay")),
-    "nn.optim.ada_grad": Page("Adagrad.", names=_of("parallel_lab.nn", "Adagrad")),
-    "nn.optim.rmsprop": Page("RMSProp.", names=_of("parallel_lab.nn", "RMSProp")),
-    "nn.optim.lamb": Page("Lamb.", names=_of("parallel_lab.nn", "Lamb")),
-    "nn.optim.lars": Page("LARS.", names=_of("parallel_lab.nn", "LARS")),
-    "nn.optim.optimizer": Page("The base of optimizers.", names=_of("parallel_lab.nn", "Optimizer")),
-    "nn.learning_rate_schedule": Page("Learning rates by step.", names=_of("parallel_lab.nn", *SCHEDULES)),
-    "nn.dynamic_lr": Page("Lists of learning rates.", names=_of("parallel_lab.nn", *RATE_LISTS)),
-    "nn.metrics": Page("Metrics (in train since 2.0).", names=METRIC_NAMES),
-    "nn.wrap": Page(
-        "Cells around a network.",
-        names=_of("parallel_lab.nn", *WRAPPERS, *LOSS_SCALE_CELLS, "DistributedGradReducer", "PipelineGradReducer"),
-    ),
-    "nn.wrap.cell_wrapper": Page("Cells around a network.", names=_of("parallel_lab.nn", *WRAPPERS)),
-    "nn.wrap.grad_reducer": Page(
-        "Gradients of all ranks.", names=_of("parallel_lab.nn", "DistributedGradReducer", "PipelineGradReducer")
-    ),
-    "nn.wrap.loss_scale": Page("Steps with a scaled loss.", names=_of("parallel_lab.nn", *LOSS_SCALE_CELLS)),
+    "nn.optim": _nn("Optimizers.", OPTIMIZERS),
+    "nn.optim.momentum": _nn("Momentum.", "Momentum"),
+    "nn.optim.sgd": _nn("SGD.", "SGD"),
+    "nn.optim.adam": _nn("Adam.", "Adam AdamWeightDecay"),
+    "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
+    "nn.optim.rmsprop": _nn("RMSProp.", "RMSProp"),
+    "nn.optim.lamb": _nn("Lamb.", "Lamb"),
+    "nn.optim.lars": _nn("LARS.", "LARS"),
+    "nn.optim.optimizer": _nn("The base of optimizers.", "Optimizer"),
+    "nn.learning_rate_schedule": _nn("Learning rates by step.", SCHEDULES),
+    "nn.dynamic_lr": _nn("Lists of learning rates.", RATE_LISTS),
+    "nn.metrics": Page("Metrics (in train since 2.0).", names={**METRIC_NAMES, **GET_METRICS}),
+    "nn.wrap": _nn("Cells around a network.", f"{WRAPPERS} {LOSS_SCALE_CELLS} {GRAD_REDUCERS}"),
+    "nn.wrap.cell_wrapper": _nn("Cells around a network.", WRAPPERS),
+    "nn.wrap.grad_reducer": _nn("Gradients of all ranks.", GRAD_REDUCERS),
+    "nn.wrap.loss_scale": _nn("Steps with a scaled loss.", LOSS_SCALE_CELLS),
     # ---- ops ----
-    "ops": Page("Operators.", ("parallel_lab.ops",), OPERATORS),
-    **_several("Operators.", ("ops.operations", "ops.function", "ops.auto_generate"), OPERATORS, ("parallel_lab.ops",)),
     **_several(
         "Operators.",
-        (f"ops.operations.{p}_ops" for p in ("array", "math", "nn", "inner", "other")),
+        "ops ops.operations ops.function ops.auto_generate ops.functional ops.operations.array_ops "
+        "ops.operations.math_ops ops.operations.nn_ops ops.operations.inner_ops ops.operations.other_ops",
         OPERATORS,
-        ("parallel_lab.ops",),
+        "parallel_lab.ops",
     ),
     "ops.operations.comm_ops": Page("Communication that is called by hand.", names=COMMUNICATION_OPERATORS),
-    "ops.functional": Page("Operators as functions.", ("parallel_lab.ops",), OPERATORS),
     **_several(
         "Functions of functions.",
-        ("ops.composite", "ops.composite.base"),
+        "ops.composite ops.composite.base",
         {**COMPOSITE, **GRADIENTS},
-        ("parallel_lab.nn.optim.clip",),
+        "parallel_lab.nn.optim.clip",
     ),
     "ops.primitive": Page("The base of operators.", names=PRIMITIVES),
     # ---- mint ----
@@ -389,28 +226,14 @@ PAGES: dict[str, Page] = {
         "Operators in PyTorch's spelling.",
         names={
             **{name: f"parallel_lab.ops:{name}" for name in MINT if "." not in name},
-            **_of(
-                FORMS,
-                "arange",
-                "eye",
-                "full",
-                "full_like",
-                "linspace",
-                "ones",
-                "ones_like",
-                "zeros",
-                "zeros_like",
-                "flatten",
-            ),
-            **{"add": f"{FORMS}:mint_add", "sub": f"{FORMS}:mint_sub", "transpose": f"{FORMS}:mint_transpose"},
+            **_of(FORMS, f"{MADE} flatten"),
+            **{name: f"{FORMS}:mint_{name}" for name in ("add", "sub", "transpose")},
         },
     ),
-    "mint.nn": Page(
-        "Layers whose arguments are the same in both spellings.", names=_of("parallel_lab.nn", *MINT_LAYERS)
-    ),
+    "mint.nn": _nn("Layers whose arguments are the same in both spellings.", MINT_LAYERS),
     "mint.nn.functional": Page(
         "Functions of layers.",
-        names=_of("parallel_lab.ops", *(own for name, own in MINT.items() if name.startswith("functional."))),
+        names={own: f"parallel_lab.ops:{own}" for name, own in MINT.items() if name.startswith("functional.")},
     ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
@@ -421,63 +244,50 @@ PAGES: dict[str, Page] = {
     "common.seed": Page("The global seed.", names=SEED),
     "common.tensor": Page("Tensors.", names=TENSORS),
     # ---- communication ----
-    **_several(
-        "Ranks and groups.", ("communication", "communication.management"), {}, ("parallel_lab.train.communication",)
-    ),
+    **_several("Ranks and groups.", "communication communication.management", {}, "parallel_lab.train.communication"),
     # ---- data ----
+    **_several("Data pipelines.", "dataset dataset.engine dataset.engine.datasets", {}, "parallel_lab.train.dataset"),
     **_several(
-        "Data pipelines.", ("dataset", "dataset.engine", "dataset.engine.datasets"), {}, ("parallel_lab.train.dataset",)
+        "Settings of data pipelines.", "dataset.config dataset.core.config", {}, "parallel_lab.train.dataset.config"
     ),
-    "dataset.config": Page("Settings of data pipelines.", ("parallel_lab.train.dataset.config",)),
     "dataset.core": Page("Settings of data pipelines."),
-    "dataset.core.config": Page("Settings of data pipelines.", ("parallel_lab.train.dataset.config",)),
     **_several(
         "Operations on pictures.",
-        (f"dataset.vision{p}" for p in ("", ".c_transforms", ".transforms", ".utils")),
+        "dataset.vision dataset.vision.c_transforms dataset.vision.transforms dataset.vision.utils",
         {},
-        ("parallel_lab.train.dataset.vision",),
+        "parallel_lab.train.dataset.vision",
     ),
     **_several(
         "Operations on columns.",
-        (f"dataset.transforms{p}" for p in ("", ".c_transforms", ".transforms")),
+        "dataset.transforms dataset.transforms.c_transforms dataset.transforms.transforms",
         {},
-        ("parallel_lab.train.dataset.transforms",),
+        "parallel_lab.train.dataset.transforms",
     ),
     # ---- training ----
     "train": Page(
         "Model, callbacks, metrics.",
-        names={**CALLBACKS, **METRICS, **SAVED, **LOSS_SCALE_MANAGERS, "Model": f"{TRAIN}:Model"},
+        names={**CALLBACKS, **METRICS, **GET_METRICS, **SAVED, **LOSS_SCALE_MANAGERS, **MODEL},
     ),
-    "train.model": Page("The training loop.", names={"Model": f"{TRAIN}:Model"}),
+    "train.model": Page("The training loop.", names=MODEL),
     "train.callback": Page("What happens around steps and epochs.", names=CALLBACKS),
-    "train.metrics": Page("Metrics.", names=METRIC_NAMES),
-    "train.serialization": Page("Checkpoints.", names={**SAVED, **SAVED_CUT}),
+    "train.metrics": Page("Metrics.", names={**METRIC_NAMES, **GET_METRICS}),
+    "train.serialization": Page("Checkpoints.", names={**SAVED, **RESLICED}),
     "train.loss_scale_manager": Page("Loss scales.", names=LOSS_SCALE_MANAGERS),
-    "train.amp": Page("Loss scales.", names={**LOSS_SCALERS, **LOSS_SCALE_MANAGERS}),
-    "amp": Page("Loss scales.", names={**LOSS_SCALERS, **LOSS_SCALE_MANAGERS}),
+    **_several("Loss scales.", "train.amp amp", LOSS_SCALES),
     # ---- parallel ----
-    "parallel": Page(
-        "Parallel training.",
-        names={**ALGORITHM, **SHARD, **SAVED_CUT, "AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"},
-    ),
-    "parallel.auto_parallel": Page(
-        "A network that is split over ranks.", names={"AutoParallel": f"{TRAIN}.auto_parallel:AutoParallel"}
-    ),
+    "parallel": Page("Parallel training.", names={**ALGORITHM, **SHARD, **RESLICED, **AUTO_PARALLEL}),
+    "parallel.auto_parallel": Page("A network that is split over ranks.", names=AUTO_PARALLEL),
     "parallel.shard": Page("Strategies for functions, with named axes.", names=SHARD),
     "parallel.algo_parameter_config": Page("Settings of strategy searches.", names=ALGORITHM),
     # the only path under which MindSpore has them
-    "parallel._cost_model_context": Page(
-        "Settings of the cost model.", names={n: at for n, at in ALGORITHM.items() if "cost_model" in n}
-    ),
-    "parallel.checkpoint_transform": Page("Checkpoints for other strategies.", names=SAVED_CUT),
-    "parallel.nn": Page(
-        "Cells around a network.",
-        names=_of("parallel_lab.nn", "GradAccumulation", "MicroBatchInterleaved", "Pipeline", "PipelineGradReducer"),
+    "parallel._cost_model_context": Page("Settings of the cost model.", names=COST_MODEL),
+    "parallel.checkpoint_transform": Page("Checkpoints for other strategies.", names=RESLICED),
+    "parallel.nn": _nn(
+        "Cells around a network.", "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"
     ),
     # ---- the rest ----
-    "runtime": Page("Settings of a device.", names=_of(FORMS, "set_memory", "launch_blocking", "dispatch_threads_num")),
+    "runtime": Page("Settings of a device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num")),
     "log": Page(
-        "Python's logging, under the logger 'mindspore'.",
-        names=_of("parallel_lab.mindspore._log", "critical", "debug", "error", "info", "warning"),
+        "Python's logging, under the logger 'mindspore'.", names=_of(FORMS, "critical debug error info warning")
     ),
 }
