@@ -11,7 +11,6 @@ formulas and errors: MindSpore, train.metrics.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, flag, integer, is_int, number
+from ..base.checks import checked, flag, integer, is_int, nearest, number
 from ..base.errors import ArgumentError, ArgumentTypeError, MetricEmpty, MetricKeyError, shorten
 from ..nn.tensor.tensor import Tensor
 
@@ -34,10 +33,11 @@ def rearrange_inputs(function: Callable) -> Callable:
             return function(self, *inputs)
         beyond = [i for i in chosen if not -len(inputs) <= i < len(inputs)]
         if beyond:
-            what = f"index {beyond[0]}, but update got {len(inputs)} inputs"
-            raise ArgumentError(
-                what, where=f"{type(self).__name__}.set_indexes", allowed="Positions among the inputs of update"
+            what, where = (
+                f"index {beyond[0]}, but update got {len(inputs)} inputs",
+                f"{type(self).__name__}.set_indexes",
             )
+            raise ArgumentError(what, where=where, allowed="Positions among the inputs of update")
         return function(self, *(inputs[i] for i in chosen))
 
     return wrapper
@@ -50,9 +50,6 @@ class Metric(ABC):
 
     _indexes: list[int] | None = None
 
-    def __init__(self) -> None:
-        self._indexes = None
-
     @property
     def indexes(self) -> list[int] | None:
         """Positions of the inputs that `update` is to use; None: as they come."""
@@ -61,9 +58,8 @@ class Metric(ABC):
     def set_indexes(self, indexes: list[int]) -> Metric:
         """Choose and order the inputs of `update`: with [2, 0], update(a, b, c) uses (c, a). Returns self."""
         if not isinstance(indexes, list) or not all(map(is_int, indexes)):
-            raise ArgumentTypeError(
-                f"indexes={shorten(indexes)}", where=f"{type(self).__name__}.set_indexes", allowed="A list of ints"
-            )
+            where = f"{type(self).__name__}.set_indexes"
+            raise ArgumentTypeError(f"indexes={shorten(indexes)}", where=where, allowed="A list of ints")
         self._indexes = indexes
         return self
 
@@ -98,94 +94,88 @@ class Metric(ABC):
     def _pair(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Predictions and labels as arrays. Raises ArgumentError for another number of inputs."""
         if len(inputs) != 2:
-            raise ArgumentError(
-                f"update got {len(inputs)} inputs",
-                where=type(self).__name__,
-                allowed="2: predictions and labels",
-                hint="Use set_indexes",
-            )
+            what, allowed = f"update got {len(inputs)} inputs", "2: predictions and labels"
+            raise ArgumentError(what, where=type(self).__name__, allowed=allowed, hint="Use set_indexes")
         return self._convert_data(inputs[0]), self._convert_data(inputs[1])
 
     def _not_empty(self, count: int) -> None:
         """Raise MetricEmpty (a RuntimeError) if nothing was taken in."""
         if not count:
-            raise MetricEmpty(
-                "there is no result: no sample was taken in", where=type(self).__name__, hint="Call update first"
-            )
+            what = "there is no result: no sample was taken in"
+            raise MetricEmpty(what, where=type(self).__name__, hint="Call update first")
 
     def _refuse(self, what: str, allowed: str) -> ArgumentError:
         return ArgumentError(what, where=f"{type(self).__name__}.update", allowed=allowed)
 
 
-# ---- losses and differences ----
-
-
-class Loss(Metric):
-    """The mean of the batches' losses.  update(loss): () or (n,), whose mean is taken."""
+class _Mean(Metric):
+    """A total over a count, both added up batch by batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clear()
 
     def clear(self) -> None:
-        self._sum, self._count = 0.0, 0
+        super().clear()
+        self._total = self._count = 0
 
     @rearrange_inputs
     def update(self, *inputs: Any) -> None:
+        total, count = self._measured(inputs)
+        self._total += total
+        self._count += count
+
+    def eval(self) -> float:
+        self._not_empty(self._count)
+        return self._total / self._count
+
+    @abstractmethod
+    def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
+        """The total and the count of a batch."""
+
+
+# ---- losses and differences ----
+
+
+class Loss(_Mean):
+    """The mean of the batches' losses.  update(loss): () or (n,), whose mean is taken."""
+
+    def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
         if len(inputs) != 1:
             raise self._refuse(f"got {len(inputs)} inputs", "1: the loss")
         loss = self._convert_data(inputs[0])
         if loss.ndim > 1:
             raise self._refuse(f"loss of shape {loss.shape}", "A number, or one dim whose mean is taken")
-        self._sum += float(loss.mean(dtype=np.float64))
-        self._count += 1
-
-    def eval(self) -> float:
-        self._not_empty(self._count)
-        return self._sum / self._count
+        return float(loss.mean(dtype=np.float64)), 1
 
 
-class _MeanDifference(Metric):
-    """A sum over all elements, divided by the number of samples (the first dim), as MindSpore does."""
+class _MeanDifference(_Mean):
+    """A sum over all elements, divided by the number of samples (the first dim), as MindSpore does.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.clear()
+    distance  what is summed, a function of the difference
+    """
 
-    def clear(self) -> None:
-        self._sum, self._count = 0.0, 0
+    distance: Callable[[np.ndarray], np.ndarray]
 
-    @rearrange_inputs
-    def update(self, *inputs: Any) -> None:
+    def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
         predictions, labels = self._pair(inputs)
         if labels.size != predictions.size or not labels.ndim:
-            raise self._refuse(
-                f"predictions {predictions.shape} and labels {labels.shape}",
-                "The same number of elements, at least one dim",
-            )
-        self._sum += self._difference(labels.reshape(predictions.shape).astype(np.float64) - predictions)
-        self._count += labels.shape[0]
-
-    def eval(self) -> float:
-        self._not_empty(self._count)
-        return self._sum / self._count
-
-    def _difference(self, difference: np.ndarray) -> float:
-        raise NotImplementedError
+            what = f"predictions {predictions.shape} and labels {labels.shape}"
+            raise self._refuse(what, "The same number of elements, at least one dim")
+        difference = labels.reshape(predictions.shape).astype(np.float64) - predictions
+        return float(self.distance(difference).sum()), labels.shape[0]
 
 
 class MAE(_MeanDifference):
     """Sum of absolute differences over the number of samples.  update(predictions, labels): (n, ...) both."""
 
-    def _difference(self, difference: np.ndarray) -> float:
-        return float(np.abs(difference).sum())
+    distance = np.abs
 
 
 class MSE(_MeanDifference):
     """Sum of squared differences over the number of samples.  update(predictions, labels): (n, ...) both."""
 
-    def _difference(self, difference: np.ndarray) -> float:
-        return float(np.square(difference).sum())
+    distance = np.square
 
 
 # ---- classes ----
@@ -214,6 +204,7 @@ class _Classes(Metric):
         self.clear()
 
     def clear(self) -> None:
+        super().clear()
         self._class_num = 0
 
     def _checked(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -221,67 +212,69 @@ class _Classes(Metric):
         Raises ArgumentError.
         """
         scores, labels = self._pair(inputs)
+        shapes = f"predictions {scores.shape} and labels {labels.shape}"
         if scores.ndim < 2:
             raise self._refuse(f"predictions of shape {scores.shape}", "(samples, classes, ...)")
         if self._type == "multilabel":
             if scores.shape != labels.shape:
-                raise self._refuse(f"predictions {scores.shape} and labels {labels.shape}", "The same shape")
+                raise self._refuse(shapes, "The same shape")
             if not (np.isin(scores, (0, 1)).all() and np.isin(labels, (0, 1)).all()):
                 raise self._refuse("a prediction or label that is neither 0 nor 1", "0 and 1 in the multilabel case")
         else:
             if scores.shape == labels.shape and is_one_hot(labels):
                 labels = labels.argmax(axis=1)
             if labels.shape != (scores.shape[0], *scores.shape[2:]):
-                raise self._refuse(
-                    f"predictions {scores.shape} and labels {labels.shape}",
-                    "Labels have the predictions' shape without dim 1, or are one-hot",
-                )
+                raise self._refuse(shapes, "Labels have the predictions' shape without dim 1, or are one-hot")
         if self._class_num not in (0, scores.shape[1]):
-            raise self._refuse(
-                f"predictions have {scores.shape[1]} classes, those before had {self._class_num}",
-                "The same number in every batch",
-            )
+            what = f"predictions have {scores.shape[1]} classes, those before had {self._class_num}"
+            raise self._refuse(what, "The same number in every batch")
         self._class_num = scores.shape[1]
         return scores, labels
 
-    def _per_class(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """(predictions, labels) of 0 and 1 as (rows, classes) of float64, a row for each sample and place."""
-        scores, labels = self._checked(inputs)
-        if self._type == "multilabel":
-            return tuple(
-                np.moveaxis(a, 1, -1).reshape(-1, self._class_num).astype(np.float64) for a in (scores, labels)
-            )
-        numbers = labels.reshape(-1)
-        if numbers.size and (
-            numbers.min() < 0 or numbers.max() >= self._class_num or (numbers != np.floor(numbers)).any()
-        ):
-            raise self._refuse("a label that is not a class number", f"0 to {self._class_num - 1}")
-        ones = np.eye(self._class_num)
-        return ones[scores.argmax(axis=1).reshape(-1)], ones[numbers.astype(np.int64)]
 
-
-class Accuracy(_Classes):
+class Accuracy(_Classes, _Mean):
     """The share of samples that are right: the highest score is the label's; multilabel: every class of a sample
     agrees.
     """
 
-    def clear(self) -> None:
-        super().clear()
-        self._right = self._count = 0
-
-    @rearrange_inputs
-    def update(self, *inputs: Any) -> None:
+    def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
         scores, labels = self._checked(inputs)
-        if self._type == "multilabel":
-            right = (np.moveaxis(scores, 1, -1) == np.moveaxis(labels, 1, -1)).all(axis=-1)
-        else:
-            right = scores.argmax(axis=1) == labels
-        self._right += int(right.sum())
-        self._count += right.size
+        right = (scores == labels).all(axis=1) if self._type == "multilabel" else scores.argmax(axis=1) == labels
+        return int(right.sum()), right.size
 
-    def eval(self) -> float:
-        self._not_empty(self._count)
-        return self._right / self._count
+
+class TopKCategoricalAccuracy(_Classes, _Mean):
+    """The share of samples whose label is among the k highest scores; of equal scores the first class counts as higher.
+
+    update(predictions, labels): (n, c) and (n,) or one-hot (n, c)
+    """
+
+    eval_types = ("classification",)
+
+    @checked(k=integer(1))
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = k
+
+    def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
+        scores, labels = self._checked(inputs)
+        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
+        right = (best == labels[:, None]).any(axis=1)
+        return int(right.sum()), right.size
+
+
+class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
+    """TopKCategoricalAccuracy with k = 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
+    """TopKCategoricalAccuracy with k = 5."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
 
 
 class _Counted(_Classes):
@@ -299,22 +292,32 @@ class _Counted(_Classes):
     def update(self, *inputs: Any) -> None:
         predicted, actual = self._per_class(inputs)
         axis = 1 if self._type == "multilabel" else 0
-        counts = np.stack(
-            [(predicted * actual).sum(axis), predicted.sum(axis), actual.sum(axis)]
-        )  # true, predicted, actual positives
+        # true, predicted, actual positives
+        counts = np.stack([(predicted * actual).sum(axis), predicted.sum(axis), actual.sum(axis)])
         self._counts = [*self._counts, counts] if self._type == "multilabel" else [sum(self._counts, counts)]
+
+    def _per_class(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(predictions, labels) of 0 and 1 as (rows, classes) of float64, a row for each sample and place."""
+        scores, labels = self._checked(inputs)
+        if self._type == "multilabel":
+            rows = (np.moveaxis(a, 1, -1).reshape(-1, self._class_num) for a in (scores, labels))
+            return tuple(a.astype(np.float64) for a in rows)
+        if not np.isin(labels, np.arange(self._class_num)).all():
+            raise self._refuse("a label that is not a class number", f"0 to {self._class_num - 1}")
+        ones = np.eye(self._class_num)
+        return ones[scores.argmax(axis=1).reshape(-1)], ones[labels.reshape(-1).astype(np.int64)]
 
     def eval(self, average: bool = False) -> Any:
         """One value per class (multilabel: per sample); average: their mean. 0 where there is nothing to divide by."""
         self._not_empty(self._class_num)
         flag(type(self).__name__, "average", average)
-        true, predicted, actual = np.concatenate(self._counts, axis=1)
-        above, below = self._ratio(true, predicted, actual)
+        above, below = self._ratio(*np.concatenate(self._counts, axis=1))
         result = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
         return float(result.mean()) if average else result
 
+    @abstractmethod
     def _ratio(self, true: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        raise NotImplementedError
+        """The result as (dividend, divisor), from counts of positives."""
 
 
 class Precision(_Counted):
@@ -356,50 +359,6 @@ class F1(Fbeta):
         super().__init__(1.0)
 
 
-class TopKCategoricalAccuracy(_Classes):
-    """The share of samples whose label is among the k highest scores; of equal scores the first class counts as higher.
-
-    update(predictions, labels): (n, c) and (n,) or one-hot (n, c)
-    """
-
-    eval_types = ("classification",)
-
-    @checked(k=integer(1))
-    def __init__(self, k: int) -> None:
-        super().__init__()
-        self.k = k
-
-    def clear(self) -> None:
-        super().clear()
-        self._right = self._count = 0
-
-    @rearrange_inputs
-    def update(self, *inputs: Any) -> None:
-        scores, labels = self._checked(inputs)
-        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
-        right = (best == labels[:, None]).any(axis=1)
-        self._right += int(right.sum())
-        self._count += right.size
-
-    def eval(self) -> float:
-        self._not_empty(self._count)
-        return self._right / self._count
-
-
-class Top1CategoricalAccuracy(TopKCategoricalAccuracy):
-    """TopKCategoricalAccuracy with k = 1."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-
-class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
-    """TopKCategoricalAccuracy with k = 5."""
-
-    def __init__(self) -> None:
-        super().__init__(5)
-
-
 # ---- by name ----
 
 _BY_NAME: dict[str, type[Metric]] = {
@@ -427,15 +386,10 @@ def get_metric_fn(name: str, *args: Any, **kwargs: Any) -> Metric:
     another name.
     """
     if not isinstance(name, str) or name not in _BY_NAME:
-        near = difflib.get_close_matches(name, _BY_NAME, 1) if isinstance(name, str) else []
-        hint = (
-            f"Did you mean {near[0]!r}?"
-            if near
-            else "A metric of your own is given by name: metrics={'mine': MyMetric()}"
-        )
-        raise MetricKeyError(
-            f"there is no metric {shorten(name)}", where="metrics", allowed=f"Names: {', '.join(names())}", hint=hint
-        )
+        hint = nearest(name, _BY_NAME) if isinstance(name, str) else ""
+        hint = hint or "A metric of your own is given by name: metrics={'mine': MyMetric()}"
+        what = f"there is no metric {shorten(name)}"
+        raise MetricKeyError(what, where="metrics", allowed=f"Names: {', '.join(names())}", hint=hint)
     return _BY_NAME[name](*args, **kwargs)
 
 
@@ -443,25 +397,24 @@ def get_metrics(metrics: Any) -> dict[str, Metric]:
     """{name: Metric} from a set of names or a dict of Metrics; None: {}. Raises ArgumentTypeError (a TypeError),
     MetricKeyError.
     """
+
+    def refused(what: str) -> ArgumentTypeError:
+        allowed = "A set of names such as {'accuracy', 'loss'}, or a dict {name: Metric}"
+        return ArgumentTypeError(what, where="Model(metrics=)", allowed=allowed)
+
     if metrics is None:
         return {}
-    allowed = "A set of names such as {'accuracy', 'loss'}, or a dict {name: Metric}"
     if isinstance(metrics, (set, frozenset)):
-        strange = [name for name in metrics if not isinstance(name, str)]
-        if strange:
-            raise ArgumentTypeError(
-                f"{shorten(strange[0])} in a set of metrics", where="Model(metrics=)", allowed=allowed
-            )
-        for name in metrics & {"topk"}:
-            raise ArgumentError(
-                f"{name!r} needs its k", where="Model(metrics=)", hint="metrics={'topk': TopKCategoricalAccuracy(3)}"
-            )
+        for name in metrics:
+            if not isinstance(name, str):
+                raise refused(f"{shorten(name)} in a set of metrics")
+            if name == "topk":
+                hint = "metrics={'topk': TopKCategoricalAccuracy(3)}"
+                raise ArgumentError("'topk' needs its k", where="Model(metrics=)", hint=hint)
         return {name: get_metric_fn(name) for name in sorted(metrics)}
     if not isinstance(metrics, dict):
-        raise ArgumentTypeError(f"metrics={shorten(metrics)}", where="Model(metrics=)", allowed=allowed)
+        raise refused(f"metrics={shorten(metrics)}")
     for name, metric in metrics.items():
         if not isinstance(name, str) or not isinstance(metric, Metric):
-            raise ArgumentTypeError(
-                f"{shorten(name)}: {shorten(metric)} in metrics", where="Model(metrics=)", allowed=allowed
-            )
+            raise refused(f"{shorten(name)}: {shorten(metric)} in metrics")
     return dict(metrics)
