@@ -31,12 +31,8 @@ def check_keywords(keywords: dict[str, Any]) -> None:
         if name not in KEYWORDS:
             near = difflib.get_close_matches(name, (*ARGUMENTS, *KEYWORDS), 1)
             hint = f"Did you mean {near[0]}=?" if near else ""
-            raise ArgumentTypeError(
-                f"there is no argument {name!r}",
-                where="Model",
-                allowed=f"Arguments: {', '.join(ARGUMENTS + KEYWORDS)}",
-                hint=hint,
-            )
+            allowed = f"Arguments: {', '.join(ARGUMENTS + KEYWORDS)}"
+            raise ArgumentTypeError(f"there is no argument {name!r}", where="Model", allowed=allowed, hint=hint)
     if keywords.get("boost_config_dict"):
         raise NotBuiltYet("boost_config_dict is for MindSpore's accelerators", where="Model", hint="Omit it")
 
@@ -134,10 +130,7 @@ def check_full_batch(where: str, mode: str, dataset_strategy: Any) -> None:
 def check_layouts_wanted(where: str, mode: str) -> None:
     """Only semi_auto and auto_parallel in graph mode cut parameters. Raises ModelError (a RuntimeError)."""
     if mode not in SHARDED_MODES:
-        raise ModelError(
-            f"parallel_mode={mode!r} splits no parameter",
-            where=where,
-            allowed=f"One of {', '.join(map(repr, SHARDED_MODES))}",
-        )
+        what = f"parallel_mode={mode!r} splits no parameter"
+        raise ModelError(what, where=where, allowed=f"One of {', '.join(map(repr, SHARDED_MODES))}")
     if get_context("mode") != GRAPH_MODE:
         raise ModelError("nothing is compiled in PyNative mode", where=where, hint="set_context(mode=GRAPH_MODE)")

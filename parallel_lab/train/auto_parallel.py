@@ -48,9 +48,8 @@ class AutoParallel(Cell):
     def __init__(self, network: Callable, parallel_mode: str = "semi_auto") -> None:
         super().__init__(auto_prefix=False)
         if isinstance(network, AutoParallel):
-            raise ArgumentError(
-                "the network is an AutoParallel already", where="AutoParallel", hint="Wrap what it wraps"
-            )
+            what = "the network is an AutoParallel already"
+            raise ArgumentError(what, where="AutoParallel", hint="Wrap what it wraps")
         # not through __setattr__: the network keeps its own name and its parameters theirs
         self.__dict__["network"] = network
         if isinstance(network, Cell):

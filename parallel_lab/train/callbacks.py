@@ -55,13 +55,8 @@ class CallbackParams(dict):
         except KeyError:
             near = difflib.get_close_matches(name, self, 1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(self))}"
-            raise CellError(
-                f"there is no {name!r} in this call",
-                where="callback parameters",
-                hint=hint,
-                name=name,
-                obj=self,
-            ) from None
+            what = f"there is no {name!r} in this call"
+            raise CellError(what, where="callback parameters", hint=hint, name=name, obj=self) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -136,9 +131,8 @@ def as_callbacks(callbacks: Any, where: str) -> list[Callback]:
         return [callbacks]
     allowed = "A Callback, or a list of Callbacks"
     if not isinstance(callbacks, (list, tuple)):
-        raise ArgumentTypeError(
-            f"callbacks={shorten(callbacks)}", where=where, allowed=allowed, hint=_callback_hint(callbacks)
-        )
+        what = f"callbacks={shorten(callbacks)}"
+        raise ArgumentTypeError(what, where=where, allowed=allowed, hint=_callback_hint(callbacks))
     for i, one in enumerate(callbacks):
         if not isinstance(one, Callback):
             what = f"callbacks[{i}] is {_what_it_is(one)}"

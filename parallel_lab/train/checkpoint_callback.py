@@ -126,11 +126,8 @@ class CheckpointConfig:
         if enc_key is not None and not isinstance(enc_key, bytes):  # the text does not show a key
             raise ArgumentTypeError("enc_key is not bytes", where=where, allowed="None")
         if enc_key is not None:
-            raise NotBuiltYet(
-                "enc_key: checkpoints are not encrypted here",
-                where=where,
-                hint="Omit it; encrypt the files yourself",
-            )
+            what = "enc_key: checkpoints are not encrypted here"
+            raise NotBuiltYet(what, where=where, hint="Omit it; encrypt the files yourself")
         if remove_redundancy:
             hint = "Omit it: every rank's file then has all that the rank holds"
             raise NotBuiltYet("remove_redundancy=True is not available yet", where=where, hint=hint)
@@ -170,9 +167,8 @@ def _append_dict(info: Any) -> dict[str, Any] | None:
         else:
             for name, value in element.items():
                 if not isinstance(name, str) or not isinstance(value, (int, float, bool, str, Tensor)):
-                    raise ArgumentTypeError(
-                        f"{shorten(name)}: {shorten(value)} in append_info", where=where, allowed=allowed
-                    )
+                    what = f"{shorten(name)}: {shorten(value)} in append_info"
+                    raise ArgumentTypeError(what, where=where, allowed=allowed)
                 found[name] = value
     return found
 
@@ -398,9 +394,8 @@ def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: st
         who = "; ".join(f"{rule} on rank {', '.join(map(str, ranks))}" for rule, ranks in found.items())
         allowed = "With integrated_save=True every rank saves at the same steps: they put the slices together"
         hint = "Give every rank the same ModelCheckpoint and CheckpointConfig, or set integrated_save=False"
-        raise CollectiveMismatch(
-            f"prefix and [steps, seconds] of the checkpoints are {who}", where=where, allowed=allowed, hint=hint
-        )
+        what = f"prefix and [steps, seconds] of the checkpoints are {who}"
+        raise CollectiveMismatch(what, where=where, allowed=allowed, hint=hint)
 
 
 # ---- what is saved ----

@@ -135,9 +135,8 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
     members = _members(_world(where), where, group, needed=True)
     RANK(where, "group_rank_id", group_rank_id, WORLD)
     if not 0 <= group_rank_id < len(members):
-        raise WorldArgumentError(
-            f"group_rank_id={group_rank_id}", where=where, allowed=f"0 to {len(members) - 1}: {group!r} has {members}"
-        )
+        what = f"group_rank_id={group_rank_id}"
+        raise WorldArgumentError(what, where=where, allowed=f"0 to {len(members) - 1}: {group!r} has {members}")
     return members[group_rank_id]
 
 
@@ -149,9 +148,8 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
     members = _members(_world(where), where, group, needed=True)
     RANK(where, "world_rank_id", world_rank_id, WORLD)
     if world_rank_id not in members:
-        raise WorldArgumentError(
-            f"world_rank_id={world_rank_id} is not in group {group!r}", where=where, allowed=f"Its ranks: {members}"
-        )
+        what = f"world_rank_id={world_rank_id} is not in group {group!r}"
+        raise WorldArgumentError(what, where=where, allowed=f"Its ranks: {members}")
     return members.index(world_rank_id)
 
 
@@ -175,22 +173,17 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     text(where, "group", group, WORLD)
     instance(list, "A list of ints, such as [0, 1]")(where, "rank_ids", rank_ids, WORLD)
     if not 0 < len(group) <= LONGEST_NAME:
-        raise WorldArgumentError(
-            f"the name {shorten(group)} has {len(group)} characters", where=where, allowed=f"1 to {LONGEST_NAME}"
-        )
+        what = f"the name {shorten(group)} has {len(group)} characters"
+        raise WorldArgumentError(what, where=where, allowed=f"1 to {LONGEST_NAME}")
     if options is not None:
-        raise WorldArgumentError(
-            f"options={shorten(options)}", where=where, allowed="None: there is no library here to tune"
-        )
+        what = f"options={shorten(options)}"
+        raise WorldArgumentError(what, where=where, allowed="None: there is no library here to tune")
     for rank in rank_ids:
         RANK(where, "a rank of rank_ids", rank, WORLD)
     outside = [rank for rank in rank_ids if not 0 <= rank < world.world_size]
     if not rank_ids or outside:
-        raise WorldArgumentError(
-            f"rank_ids={shorten(rank_ids)}",
-            where=where,
-            allowed=f"At least one of the ranks 0 to {world.world_size - 1}",
-        )
+        what = f"rank_ids={shorten(rank_ids)}"
+        raise WorldArgumentError(what, where=where, allowed=f"At least one of the ranks 0 to {world.world_size - 1}")
     if sorted(set(rank_ids)) != rank_ids:
         what = (
             f"rank_ids={shorten(rank_ids)} "
@@ -210,9 +203,8 @@ def destroy_group(group: str) -> None:
     world = _world("destroy_group")
     _members(world, "destroy_group", group, needed=True)
     if group in WORLD_GROUPS.values():
-        raise WorldArgumentError(
-            f"{group!r} is the group of all ranks", where="destroy_group", hint="release() leaves the world"
-        )
+        what = f"{group!r} is the group of all ranks"
+        raise WorldArgumentError(what, where="destroy_group", hint="release() leaves the world")
     del world.groups[group]
 
 
@@ -245,7 +237,6 @@ def _members(world: World, where: str, group: str | None, *, needed: bool = Fals
 def _place(world: World, where: str, group: str | None) -> int:
     members = _members(world, where, group)
     if world.rank not in members:
-        raise WorldArgumentError(
-            f"rank {world.rank} is not in group {group!r}, whose ranks are {list(members)}", where=where
-        )
+        what = f"rank {world.rank} is not in group {group!r}, whose ranks are {list(members)}"
+        raise WorldArgumentError(what, where=where)
     return members.index(world.rank)

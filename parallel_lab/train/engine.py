@@ -107,9 +107,8 @@ def _in_parts(network: Any, loss_fn: Any, optimizer: Any, parts: int) -> Cell:
     if isinstance(network, (GradAccumulation, TrainOneStepCell)) or optimizer is None or not isinstance(network, Cell):
         what = f"grad_accumulation_step={parts} with {shorten(network)}"
         hint = f"Set it to 1, and differentiate nn.GradAccumulation(net, {parts}) in the step itself"
-        raise ContextConflictError(
-            what, where="training", allowed="A network, a loss and an optimizer given to Model", hint=hint
-        )
+        allowed = "A network, a loss and an optimizer given to Model"
+        raise ContextConflictError(what, where="training", allowed=allowed, hint=hint)
     return GradAccumulation(network if loss_fn is None else WithLossCell(network, loss_fn), parts)
 
 

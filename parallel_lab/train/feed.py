@@ -20,9 +20,8 @@ def check_dataset(where: str, name: str, dataset: Any) -> Any:
             "Wrap a generator or arrays: GeneratorDataset(source, ['data', 'label']), NumpySlicesDataset((x, y), "
             "['data', 'label'])"
         )
-        raise ArgumentTypeError(
-            f"{name}={shorten(dataset)}", where=where, allowed="A dataset of parallel_lab.train.dataset", hint=hint
-        )
+        what = f"{name}={shorten(dataset)}"
+        raise ArgumentTypeError(what, where=where, allowed="A dataset of parallel_lab.train.dataset", hint=hint)
     if dataset.get_dataset_size() == 0:
         hint = "With drop_remainder=True a batch larger than the data leaves no row"
         raise DatasetError(f"{name} has no rows: {dataset!r}", where=where, hint=hint)

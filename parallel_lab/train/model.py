@@ -206,9 +206,8 @@ class Model:
         where there is a loss.
         """
         if not self._metrics:
-            raise ArgumentError(
-                "the Model has no metrics", where="Model.fit", hint="Model(..., metrics={'accuracy'}), or use train()"
-            )
+            what = "the Model has no metrics"
+            raise ArgumentError(what, where="Model.fit", hint="Model(..., metrics={'accuracy'}), or use train()")
         if valid_dataset is not None:
             check_dataset("Model.fit", "valid_dataset", valid_dataset)
         evaluation = None if valid_dataset is None else (valid_dataset, arguments.checked_frequency(valid_frequency))
@@ -239,17 +238,13 @@ class Model:
         """`train` and `fit`; evaluation: (dataset, whether to evaluate after an epoch)."""
         for name, value in (("epoch", epoch), ("train_dataset", dataset)):
             if value is _MISSING:
-                raise ArgumentTypeError(
-                    f"{name} is missing", where=where, hint=f"{where.lower()}(10, dataset, ...) trains for 10 epochs"
-                )
+                hint = f"{where.lower()}(10, dataset, ...) trains for 10 epochs"
+                raise ArgumentTypeError(f"{name} is missing", where=where, hint=hint)
         epoch = integer(1)(where, "epoch", epoch)
         first = integer(0)(where, "initial_epoch", initial_epoch)
         if first >= epoch:
-            raise ArgumentError(
-                f"initial_epoch={first} with epoch={epoch}",
-                where=where,
-                allowed="initial_epoch below epoch, the last one",
-            )
+            what = f"initial_epoch={first} with epoch={epoch}"
+            raise ArgumentError(what, where=where, allowed="initial_epoch below epoch, the last one")
         sink, sink_size = flag(where, "dataset_sink_mode", sink), arguments.SINK_SIZE(where, "sink_size", sink_size)
         check_dataset(where, "train_dataset", dataset)
         called = as_callbacks(callbacks, where)
@@ -368,12 +363,8 @@ class Model:
                 "Drop columns with project(), or compute the loss in the network and omit loss_fn: then it "
                 "gets all columns"
             )
-            raise DatasetError(
-                f"{name} has {len(columns)} columns",
-                where=where,
-                allowed="With a loss_fn two: data and label",
-                hint=hint,
-            )
+            what = f"{name} has {len(columns)} columns"
+            raise DatasetError(what, where=where, allowed="With a loss_fn two: data and label", hint=hint)
 
     # ---- evaluation ----
 
@@ -395,9 +386,8 @@ class Model:
         """
         where = "Model.eval"
         if not self._metrics:
-            raise ArgumentError(
-                "the Model has no metrics", where=where, hint="Model(..., metrics={'accuracy', 'loss'})"
-            )
+            what = "the Model has no metrics"
+            raise ArgumentError(what, where=where, hint="Model(..., metrics={'accuracy', 'loss'})")
         check_dataset(where, "valid_dataset", valid_dataset)
         sink = dataset_sink_mode
         called = as_callbacks(callbacks, where)
@@ -544,9 +534,8 @@ class Model:
             self._compiled(where, check_dataset(where, "train_dataset", train_dataset))
         if valid_dataset is not None:
             if not self._metrics:
-                raise ModelError(
-                    "valid_dataset, but the Model has no metrics", where=where, hint="Model(..., metrics={'accuracy'})"
-                )
+                what = "valid_dataset, but the Model has no metrics"
+                raise ModelError(what, where=where, hint="Model(..., metrics={'accuracy'})")
             columns = _first_row(check_dataset(where, "valid_dataset", valid_dataset))
             with _in_evaluation_mode(self._network if self._eval_network is None else self._eval_network):
                 self._evaluated(where, self._step_of_evaluation(), columns)  # which changes nothing

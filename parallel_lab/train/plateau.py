@@ -64,9 +64,8 @@ class Monitored(Callback):
         self.wait, self.best = 0, math.inf if self._less else -math.inf
         if self.monitor != "loss" and params.get("valid_dataset") is None:
             hint = "Use Model.fit(epoch, train_dataset, valid_dataset), or monitor='loss'"
-            raise ArgumentError(
-                f"monitor={self.monitor!r}, but this training evaluates nothing", where=type(self).__name__, hint=hint
-            )
+            what = f"monitor={self.monitor!r}, but this training evaluates nothing"
+            raise ArgumentError(what, where=type(self).__name__, hint=hint)
 
     def _value(self, params: Any) -> float | None:
         """The watched value at the end of this epoch; None if the epoch had no evaluation. Collective where ranks train
@@ -80,16 +79,14 @@ class Monitored(Callback):
                 return None
             if self.monitor not in results:
                 allowed = f"There are: loss, {', '.join(sorted(results))}"
-                raise ArgumentError(
-                    f"monitor={self.monitor!r} is not evaluated", where=type(self).__name__, allowed=allowed
-                )
+                what = f"monitor={self.monitor!r} is not evaluated"
+                raise ArgumentError(what, where=type(self).__name__, allowed=allowed)
             value = results[self.monitor]
         array = np.asarray(value)
         if array.shape != () or array.dtype.kind not in "biuf":
             what = f"{self.monitor} is {shorten(value)}"
-            raise ArgumentError(
-                what, where=type(self).__name__, allowed="One number", hint="Watch a metric that gives one number"
-            )
+            where = type(self).__name__
+            raise ArgumentError(what, where=where, allowed="One number", hint="Watch a metric that gives one number")
         return mean_over_ranks(float(array), params.parallel_mode)
 
 
@@ -254,12 +251,8 @@ def learning_rate(where: str, optimizer: Any) -> float:
         raise ArgumentError("the Model has no optimizer", where=where, allowed=allowed)
     rate = optimizer.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or optimizer.has_schedule:
-        raise ArgumentError(
-            f"the learning rate is {shorten(rate)}",
-            where=where,
-            allowed=allowed,
-            hint="Leave the schedule to the optimizer",
-        )
+        what = f"the learning rate is {shorten(rate)}"
+        raise ArgumentError(what, where=where, allowed=allowed, hint="Leave the schedule to the optimizer")
     if len(optimizer.rates(0)) > 1:
         raise ArgumentError("parameter groups have learning rates of their own", where=where, allowed=allowed)
     return float(rate)

@@ -36,9 +36,8 @@ class ProgressBar(Callback):
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         if stream is not None and not hasattr(stream, "write"):
-            raise ArgumentTypeError(
-                f"stream={shorten(stream)}", where="ProgressBar", allowed="A text stream, or None for sys.stdout"
-            )
+            what = f"stream={shorten(stream)}"
+            raise ArgumentTypeError(what, where="ProgressBar", allowed="A text stream, or None for sys.stdout")
         self._given, self._clock = stream, clock
         self._show: Any = None
         self._start = self._epoch_start = self._drawn = 0.0

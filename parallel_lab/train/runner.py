@@ -217,11 +217,8 @@ def local_array(plan: Plan, name: str, given: Any, rank: int, whole: bool) -> np
         allowed = f"The program was compiled for {'whole tensors' if whole else 'slices'} of shape {expected}"
         raise ShapeError(f"{name!r} has shape {array.shape}", where=plan.graph.name, allowed=allowed)
     if array.dtype != value.dtype and not np.can_cast(array.dtype, value.dtype, "same_kind"):
-        raise ShapeError(
-            f"{name!r} is {array.dtype}",
-            where=plan.graph.name,
-            allowed=f"{value.dtype}, for which the program was compiled",
-        )
+        what = f"{name!r} is {array.dtype}"
+        raise ShapeError(what, where=plan.graph.name, allowed=f"{value.dtype}, for which the program was compiled")
     if whole:
         array = array[value.layout.slice_index(value.shape, rank)]
     return np.array(array, value.dtype, order="C")

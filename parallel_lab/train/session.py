@@ -60,34 +60,23 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
         raise ArgumentError(f"plan is {shorten(plan)}", where="Session", allowed="What parallel_lab.compile returns")
     table = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
     if not isinstance(table, Mapping):
-        raise ArgumentError(
-            f"parameters is {shorten(parameters)}",
-            where="Session",
-            allowed="The network, or a mapping from parameter name to array",
-        )
+        what = f"parameters is {shorten(parameters)}"
+        raise ArgumentError(what, where="Session", allowed="The network, or a mapping from parameter name to array")
     values: dict[str, np.ndarray] = {}
     for given in plan.parameters:
         if given.name not in table:
-            raise PlanError(
-                f"parameter {given.name!r} is missing",
-                where="Session",
-                allowed=f"Parameters given: {', '.join(table) or 'none'}",
-            )
+            what = f"parameter {given.name!r} is missing"
+            raise PlanError(what, where="Session", allowed=f"Parameters given: {', '.join(table) or 'none'}")
         values[given.name] = _array(table[given.name])
     if plan.states and optimizer is None:
-        raise PlanError(
-            "the plan updates parameters, but no optimizer is given",
-            where="Session",
-            hint="Give the optimizer it was compiled with",
-        )
+        what = "the plan updates parameters, but no optimizer is given"
+        raise PlanError(what, where="Session", hint="Give the optimizer it was compiled with")
     rule = getattr(optimizer, "rule", shorten(optimizer))
     if plan.states and rule != plan.optimizer:
-        raise PlanError(
-            f"the plan was compiled with {plan.optimizer}, the session got {rule}",
-            where="Session",
-            allowed="The same optimizer with the same settings; only the learning rate may differ",
-            hint="Give the optimizer it was compiled with, or compile again",
-        )
+        what = f"the plan was compiled with {plan.optimizer}, the session got {rule}"
+        allowed = "The same optimizer with the same settings; only the learning rate may differ"
+        hint = "Give the optimizer it was compiled with, or compile again"
+        raise PlanError(what, where="Session", allowed=allowed, hint=hint)
     scalars = optimizer.initial_scalars() if plan.states else {}
     for state in plan.states:
         initial = optimizer.initial_state(table[state.parameter]) if state.parameter else scalars
@@ -169,11 +158,8 @@ class Session:
         else:
             self._pool = pool if pool is not None else _shared_pool(executor, plan.device_num)
             if self._pool.world_size != plan.device_num:
-                raise PlanError(
-                    f"the pool has {self._pool.world_size} workers",
-                    where="Session",
-                    allowed=f"The plan needs {plan.device_num}",
-                )
+                what = f"the pool has {self._pool.world_size} workers"
+                raise PlanError(what, where="Session", allowed=f"The plan needs {plan.device_num}")
             envs = [
                 {n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)}
                 for r in range(plan.device_num)
@@ -272,11 +258,8 @@ class Session:
         on_losses  called in a helper thread with (first step, losses) about 60 times a second at most
         """
         if self.executor == "simulator":
-            raise PlanError(
-                "a simulated session cannot run in the background",
-                where="Session.start",
-                hint="Use train(), or executor='processes'",
-            )
+            what = "a simulated session cannot run in the background"
+            raise PlanError(what, where="Session.start", hint="Use train(), or executor='processes'")
         self._check_order(steps, record, phases)
         self._check_open()
         if self._run is not None and self._run.state == "done":
@@ -284,11 +267,8 @@ class Session:
         batches = _checked(self.plan, batches, self.step, steps)
         per_rank = [[step_inputs(self.plan, r, batch) for batch in batches] for r in range(self.plan.device_num)]
         if self._run is not None and not self._run.done():
-            raise PlanError(
-                f"a run is {self._run.state}",
-                where="Session.start",
-                hint="Wait for it with result(), or stop() it first",
-            )
+            what = f"a run is {self._run.state}"
+            raise PlanError(what, where="Session.start", hint="Wait for it with result(), or stop() it first")
         self._pool.run_each(feed, [(self._key, mine) for mine in per_rank])
         self._run = Run(self, steps, record, phases, on_losses)
         return self._run
@@ -377,25 +357,18 @@ class Session:
         """
         for name, count in (("steps", steps), ("record", record)):
             if not is_int(count, 0):
-                raise ArgumentError(
-                    f"{name}={shorten(count)}", where="Session.train", allowed="A whole number, 0 or more"
-                )
+                what = f"{name}={shorten(count)}"
+                raise ArgumentError(what, where="Session.train", allowed="A whole number, 0 or more")
         known = [name for name, _ in self.plan.stages[0].programs]
         unknown = [phases] if isinstance(phases, str) else [p for p in phases or () if p not in known]
         if unknown:
-            raise ArgumentError(
-                f"phases {shorten(unknown[0])}",
-                where="Session.train",
-                allowed=f"A tuple of this plan's phases: {tuple(known)}",
-            )
+            what = f"phases {shorten(unknown[0])}"
+            raise ArgumentError(what, where="Session.train", allowed=f"A tuple of this plan's phases: {tuple(known)}")
         shape = self.plan.value(self.plan.outputs[0]).shape
         if shape:
-            raise PlanError(
-                f"the plan's first output has shape {shape}",
-                where="Session.train",
-                allowed="One number per step: the loss",
-                hint="Compile with loss=..., or use outputs(*inputs) to run the network forward",
-            )
+            what = f"the plan's first output has shape {shape}"
+            hint = "Compile with loss=..., or use outputs(*inputs) to run the network forward"
+            raise PlanError(what, where="Session.train", allowed="One number per step: the loss", hint=hint)
 
     def _check_open(self) -> None:
         if self._closed:

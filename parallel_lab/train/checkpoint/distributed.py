@@ -178,9 +178,8 @@ def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping
             raise CheckpointError(what, where=where, allowed="Slices of one parameter, with one name, shape and dtype")
     if strategy is None:
         if not first.shape:
-            raise CheckpointError(
-                f"{first.name!r} is a number and cannot be joined along dim 0", where=where, hint="Give the strategy"
-            )
+            what = f"{first.name!r} is a number and cannot be joined along dim 0"
+            raise CheckpointError(what, where=where, hint="Give the strategy")
         full = np.concatenate(arrays)
     else:
         if first.name not in strategy:
@@ -198,13 +197,11 @@ def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -
     if layout is None:
         return np.array(arrays[-1])
     if layout.device_num != len(arrays):
-        raise CheckpointError(
-            f"{len(arrays)} slices", where=where, allowed=f"{layout.device_num}, one per rank of {layout}"
-        )
+        what = f"{len(arrays)} slices"
+        raise CheckpointError(what, where=where, allowed=f"{layout.device_num}, one per rank of {layout}")
     if layout.ndim != arrays[0].ndim:
-        raise CheckpointError(
-            f"slices of {arrays[0].ndim} dims", where=where, allowed=f"{layout.ndim} dims, by {layout}"
-        )
+        what = f"slices of {arrays[0].ndim} dims"
+        raise CheckpointError(what, where=where, allowed=f"{layout.ndim} dims, by {layout}")
     shape = tuple(size * cut for size, cut in zip(arrays[0].shape, layout.splits, strict=True))
     return whole_array([TensorRecord(array, shape, layout, rank) for rank, array in enumerate(arrays)], where)
 
@@ -249,9 +246,8 @@ def load_distributed_checkpoint(
     stored = RankFiles(dict(enumerate(files)), strategy, where)
     expected = strategy.device_num if strategy else stored.device_num
     if len(files) != expected and (strategy or expected > 1):
-        raise CheckpointError(
-            f"{len(files)} files", where=where, allowed=f"{expected}, one per rank of the run that wrote them"
-        )
+        what = f"{len(files)} files"
+        raise CheckpointError(what, where=where, allowed=f"{expected}, one per rank of the run that wrote them")
     world = current_world()
     layouts = _wanted_layouts(network, stored, parameter_layouts(predict_strategy or {}), world)
     known = {p.name for p in network.get_parameters()}.union(*map(optimizer_names, optimizers_of(network)))

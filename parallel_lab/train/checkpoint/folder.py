@@ -89,9 +89,8 @@ class Manifest:
         file = self.files[number]
         found = read_checkpoint(self.folder / file.name, names)
         if found.sha256 != file.sha256:
-            raise CheckpointCorrupt(
-                "it is not the file that the manifest names: their sha256 differ", where=str(found.path)
-            )
+            what = "it is not the file that the manifest names: their sha256 differ"
+            raise CheckpointCorrupt(what, where=str(found.path))
         return found
 
 
@@ -155,9 +154,8 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise CheckpointFolderError(
-            "it is a file", where=str(folder), allowed="A folder, or a name that is free"
-        ) from None
+        what = "it is a file"
+        raise CheckpointFolderError(what, where=str(folder), allowed="A folder, or a name that is free") from None
     except (OSError, ValueError) as error:
         raise CheckpointWriteError(f"the folder cannot be made: {error}", where=str(folder)) from error
 
@@ -192,9 +190,8 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
     try:
         data = (dump_json(content) + "\n").encode()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"meta cannot be stored: {error}", where=str(folder), allowed="Values that JSON has a form for"
-        ) from None
+        what = f"meta cannot be stored: {error}"
+        raise CheckpointError(what, where=str(folder), allowed="Values that JSON has a form for") from None
     data = with_sum(data)
     parse_json(data, str(folder / MANIFEST), CheckpointError)  # what could not be read again is not written
     try:
@@ -219,9 +216,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     path = folder / MANIFEST
     where = str(path)
     if not folder.is_dir():
-        raise CheckpointFolderError(
-            "it is not a folder", where=str(folder), allowed="The folder of a distributed checkpoint"
-        )
+        what = "it is not a folder"
+        raise CheckpointFolderError(what, where=str(folder), allowed="The folder of a distributed checkpoint")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -232,9 +228,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     content = parse_json(data, where, CheckpointCorrupt)
     keys = {"format", "version", "sha256", "save", "files", "tensors", "meta"}
     if not isinstance(content, dict) or set(content) != keys or content["format"] != FORMAT:
-        raise CheckpointCorrupt(
-            "it is not a manifest", where=where, allowed=f"A JSON object with {', '.join(sorted(keys))}"
-        )
+        what = "it is not a manifest"
+        raise CheckpointCorrupt(what, where=where, allowed=f"A JSON object with {', '.join(sorted(keys))}")
     if not sum_fits(data, content["sha256"]):
         raise CheckpointCorrupt("its sha256 does not fit its content", where=where)
     if content["version"] != VERSION:

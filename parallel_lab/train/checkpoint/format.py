@@ -151,9 +151,8 @@ def _header(entries: dict[str, Any], extra: dict[str, Any], meta: Mapping[str, A
             "meta": dump_json(dict(meta)),
         }
     except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"meta cannot be stored: {error}", where=where, allowed="Values that JSON has a form for"
-        ) from None
+        what = f"meta cannot be stored: {error}"
+        raise CheckpointError(what, where=where, allowed="Values that JSON has a form for") from None
     data = dump_json({RESERVED: texts, **entries}).encode()
     data += b" " * (-len(data) % ALIGNMENT)
     parse_json(texts["meta"].encode(), f"{where}, meta", CheckpointError)  # what could not be read again is not written
@@ -185,11 +184,8 @@ def read_checkpoint(path: str | os.PathLike[str], names: Collection[str] | None 
         info, places, sums = _read_header(file, path)
         missing = sorted(set(names or ()) - info.tensors.keys())
         if missing:
-            raise CheckpointError(
-                f"there is no tensor {missing[0]!r}",
-                where=str(path),
-                allowed=f"It holds {shorten(sorted(info.tensors))}",
-            )
+            what = f"there is no tensor {missing[0]!r}"
+            raise CheckpointError(what, where=str(path), allowed=f"It holds {shorten(sorted(info.tensors))}")
         found = {}
         for name, known in info.tensors.items():
             if names is None or name in names:
@@ -230,9 +226,8 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
     """The header; per tensor the place of its first byte in the file, and the crc32 of its elements."""
     where, size = str(path), os.fstat(file.fileno()).st_size
     if size < 8:
-        raise CheckpointCorrupt(
-            f"the file has {size} bytes", where=where, allowed="At least the 8 of the header's length"
-        )
+        what = f"the file has {size} bytes"
+        raise CheckpointCorrupt(what, where=where, allowed="At least the 8 of the header's length")
     length = int.from_bytes(_exactly(file, bytearray(8), where), "little")
     if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
         allowed = f"2 to {min(size - 8, MAX_HEADER_BYTES)}, in a file of {size} bytes"
@@ -252,9 +247,8 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
         raise CheckpointCorrupt("the header's sha256 does not fit its content", where=f"{where}, header")
     if texts["version"] != VERSION:
         hint = "Read it with the version of parallel_lab that wrote it, or a newer one"
-        raise CheckpointError(
-            f"version {shorten(texts['version'])}", where=where, allowed=f"Version {VERSION}", hint=hint
-        )
+        what = f"version {shorten(texts['version'])}"
+        raise CheckpointError(what, where=where, allowed=f"Version {VERSION}", hint=hint)
     extra = parse_json(texts["tensors"].encode(), f"{where}, table of tensors", CheckpointCorrupt)
     meta = parse_json(texts["meta"].encode(), f"{where}, meta", CheckpointCorrupt)
     if not isinstance(extra, dict) or not isinstance(meta, dict) or extra.keys() != header.keys():
@@ -266,9 +260,8 @@ def _read_header(file: io.FileIO, path: Path) -> tuple[CheckpointInfo, dict[str,
         tensors[name], sums[name] = _known(entry, extra[name], at)
         begin, stop = entry["data_offsets"]
         if begin != end or stop - begin != math.prod(tensors[name].shape) * np.dtype(tensors[name].dtype).itemsize:
-            raise CheckpointCorrupt(
-                f"data_offsets {[begin, stop]}", where=at, allowed=f"From {end}, as many bytes as shape and dtype need"
-            )
+            what = f"data_offsets {[begin, stop]}"
+            raise CheckpointCorrupt(what, where=at, allowed=f"From {end}, as many bytes as shape and dtype need")
         places[name], end = 8 + length + begin, stop
     if 8 + length + end != size:
         raise CheckpointCorrupt(f"the file has {size} bytes", where=where, allowed=f"{8 + length + end}, by its header")
@@ -295,17 +288,15 @@ def _known(entry: dict[str, Any], extra: Any, where: str) -> tuple[TensorInfo, i
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
         raise CheckpointCorrupt(f"dtype {shorten(entry['dtype'])}", where=where, allowed=f"One of {', '.join(DTYPES)}")
     if not isinstance(extra, dict) or set(extra) != {"crc32", "global_shape", "layout", "rank"}:
-        raise CheckpointCorrupt(
-            f"table entry {shorten(extra)}", where=where, allowed="crc32, global_shape, layout and rank"
-        )
+        what = f"table entry {shorten(extra)}"
+        raise CheckpointCorrupt(what, where=where, allowed="crc32, global_shape, layout and rank")
     if (
         not isinstance(entry["shape"], list)
         or not isinstance(extra["global_shape"], list)
         or type(extra["crc32"]) is not int
     ):
-        raise CheckpointCorrupt(
-            f"entry {shorten(entry)}, {shorten(extra)}", where=where, allowed="Shapes as lists, crc32 as an int"
-        )
+        what = f"entry {shorten(entry)}, {shorten(extra)}"
+        raise CheckpointCorrupt(what, where=where, allowed="Shapes as lists, crc32 as an int")
     layout = layout_from_plain(extra["layout"], where)
     info = TensorInfo(
         np.dtype(DTYPES[entry["dtype"]]).name,

@@ -85,9 +85,8 @@ class TensorInfo:
             return
         if self.layout.partial:
             what = f"{self.layout} has sums pending"
-            raise error(
-                message(what, where=where, allowed="Complete values", hint="Reduce the tensor before it is saved")
-            )
+            what = message(what, where=where, allowed="Complete values", hint="Reduce the tensor before it is saved")
+            raise error(what)
         try:
             part = self.layout.slice_shape(self.global_shape)
             self.layout.check_rank(self.rank)
@@ -151,9 +150,8 @@ def layout_from_plain(data: Any, where: str, error: type[ParallelLabError] = Che
     if data is None:
         return None
     if not isinstance(data, dict) or set(data) != {"device_matrix", "tensor_map"}:
-        raise error(
-            message(f"layout {shorten(data)}", where=where, allowed="A device_matrix and a tensor_map, or null")
-        )
+        what = message(f"layout {shorten(data)}", where=where, allowed="A device_matrix and a tensor_map, or null")
+        raise error(what)
     matrix, entries = data["device_matrix"], data["tensor_map"]
     if (
         not _is_ints(matrix)

@@ -108,18 +108,15 @@ def reslice(
     expected = src.slice_shape(shape)
     for source in sorted({source for source, _, _ in moves}):
         if source not in parts:
-            raise CheckpointError(
-                f"the part of rank {source} is missing", where="reslice", allowed=f"Given: ranks {sorted(parts)}"
-            )
+            what = f"the part of rank {source} is missing"
+            raise CheckpointError(what, where="reslice", allowed=f"Given: ranks {sorted(parts)}")
         if parts[source].shape != expected:
-            raise CheckpointError(
-                f"the part of rank {source} has shape {parts[source].shape}", where="reslice", allowed=f"{expected}"
-            )
+            what = f"the part of rank {source} has shape {parts[source].shape}"
+            raise CheckpointError(what, where="reslice", allowed=f"{expected}")
     dtypes = {part.dtype for part in parts.values()}
     if len(dtypes) != 1:
-        raise CheckpointError(
-            f"parts of dtypes {', '.join(sorted(map(str, dtypes)))}", where="reslice", allowed="One dtype"
-        )
+        what = f"parts of dtypes {', '.join(sorted(map(str, dtypes)))}"
+        raise CheckpointError(what, where="reslice", allowed="One dtype")
     made = np.empty(shape if dst is None else dst.slice_shape(shape), dtypes.pop())
     for source, taken, placed in moves:
         made[placed] = parts[source][taken]

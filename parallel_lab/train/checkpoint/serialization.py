@@ -208,18 +208,16 @@ def _records_of(
         return records, texts
     if not isinstance(save_obj, (list, tuple)):
         allowed = "A Cell, an optimizer, a list of Parameters or of {'name', 'data'}, or a dict of Parameters"
-        raise CheckpointTypeError(
-            f"save_obj is a {type(save_obj).__name__}: {shorten(save_obj)}", where=where, allowed=allowed
-        )
+        what = f"save_obj is a {type(save_obj).__name__}: {shorten(save_obj)}"
+        raise CheckpointTypeError(what, where=where, allowed=allowed)
     for i, one in enumerate(save_obj):
         if isinstance(one, Parameter):
             name, data = one.name, one
         elif isinstance(one, dict) and {"name", "data"} <= one.keys():
             name, data = one["name"], one["data"]
         else:
-            raise CheckpointTypeError(
-                f"element {i} is {shorten(one)}", where=where, allowed="A Parameter, or {'name': str, 'data': Tensor}"
-            )
+            what = f"element {i} is {shorten(one)}"
+            raise CheckpointTypeError(what, where=where, allowed="A Parameter, or {'name': str, 'data': Tensor}")
         if not isinstance(name, str):
             raise CheckpointTypeError(f"the name of element {i} is {shorten(name)}", where=where, allowed="A str")
         if choose is not None and not choose(name):
@@ -242,9 +240,8 @@ def _append(append_dict: Any, records: dict[str, TensorRecord], texts: dict[str,
     for name, value in append_dict.items():
         if not isinstance(name, str) or not isinstance(value, (int, float, str, Tensor, np.generic)):
             what = f"the entry {shorten(name)}: {shorten(value)}"
-            raise CheckpointTypeError(
-                what, where=where, allowed="Names as str, values as int, float, bool, str, Parameter or Tensor"
-            )
+            allowed = "Names as str, values as int, float, bool, str, Parameter or Tensor"
+            raise CheckpointTypeError(what, where=where, allowed=allowed)
         if name in records or name in texts:
             raise CheckpointError(f"the name {name!r} is that of a parameter", where=where, allowed="Another name")
         if isinstance(value, str):
@@ -295,9 +292,8 @@ def load_checkpoint(
     if path.is_dir():
         records, meta = _from_folder(path)
     elif path.suffix != SUFFIXES[format] and path.exists():
-        raise CheckpointError(
-            f"{text!r} does not end with {SUFFIXES[format]!r}", where=where, allowed=f"A {SUFFIXES[format]} file"
-        )
+        what = f"{text!r} does not end with {SUFFIXES[format]!r}"
+        raise CheckpointError(what, where=where, allowed=f"A {SUFFIXES[format]} file")
     elif format == "safetensors":
         records, meta = _from_safetensors(path)
     else:
@@ -310,12 +306,8 @@ def load_checkpoint(
     parameters = {name: parameter_from(name, record) for name, record in kept.items()}
     parameters.update({name: value for name, value in texts.items() if wanted(name)})
     if not parameters:
-        raise CheckpointError(
-            "nothing was loaded",
-            where=text,
-            allowed=f"It holds {shorten([*records, *texts])}",
-            hint="Check the prefixes",
-        )
+        allowed = f"It holds {shorten([*records, *texts])}"
+        raise CheckpointError("nothing was loaded", where=text, allowed=allowed, hint="Check the prefixes")
     loaded = LoadedParameters(parameters, path, {name: record.rank for name, record in kept.items()}, meta)
     if net is not None:
         load_records(net, kept, strict=strict_load)
@@ -345,13 +337,11 @@ def _prefixes(name: str, value: Any) -> tuple[str, ...] | None:
         return None
     found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (None,)
     if not all(isinstance(prefix, str) for prefix in found):
-        raise CheckpointTypeError(
-            f"{name}={shorten(value)}", where="load_checkpoint", allowed="A str, or a list of them"
-        )
+        what = f"{name}={shorten(value)}"
+        raise CheckpointTypeError(what, where="load_checkpoint", allowed="A str, or a list of them")
     if "" in found:
-        raise CheckpointError(
-            f"{name}={shorten(value)}", where="load_checkpoint", allowed="Prefixes that are not empty"
-        )
+        what = f"{name}={shorten(value)}"
+        raise CheckpointError(what, where="load_checkpoint", allowed="Prefixes that are not empty")
     return found
 
 
@@ -360,9 +350,8 @@ def _from_folder(path: Path) -> tuple[dict[str, TensorRecord], dict[str, Any]]:
         return load_distributed(path, rank=0), read_manifest(path).meta
     files = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
     hint = f"Name the file: the newest one there is {str(files[-1])!r}" if files else "There is no .ckpt file in it"
-    raise CheckpointFolderError(
-        f"{str(path)!r} is a folder", where="load_checkpoint", allowed="A checkpoint file", hint=hint
-    )
+    what = f"{str(path)!r} is a folder"
+    raise CheckpointFolderError(what, where="load_checkpoint", allowed="A checkpoint file", hint=hint)
 
 
 def _from_safetensors(path: Path) -> tuple[dict[str, TensorRecord], dict[str, Any]]:
@@ -372,9 +361,8 @@ def _from_safetensors(path: Path) -> tuple[dict[str, TensorRecord], dict[str, An
         import safetensors.numpy
     except ImportError as error:
         what = "the package safetensors is missing"
-        raise MissingPackage(
-            what, where="load_checkpoint", hint="Install what environment.yml lists: pip install safetensors"
-        ) from error
+        hint = "Install what environment.yml lists: pip install safetensors"
+        raise MissingPackage(what, where="load_checkpoint", hint=hint) from error
     if not path.is_file():
         raise CheckpointError("there is no such file", where=str(path), allowed="An existing checkpoint file")
     try:

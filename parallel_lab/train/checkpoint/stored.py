@@ -66,9 +66,8 @@ def load_parts(
     """
     unknown = sorted(({*(names or ())} | layouts.keys()) - stored.keys())
     if unknown:
-        raise CheckpointError(
-            f"there is no tensor {unknown[0]!r}", where=where, allowed=f"It holds {shorten(sorted(stored))}"
-        )
+        what = f"there is no tensor {unknown[0]!r}"
+        raise CheckpointError(what, where=where, allowed=f"It holds {shorten(sorted(stored))}")
     wanted = [name for name in stored if names is None or name in names]
     sources = {name: stored[name].sources(layouts.get(name), rank, f"{where}, tensor {name!r}") for name in wanted}
     per_file: dict[int, set[str]] = {}

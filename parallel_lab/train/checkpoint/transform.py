@@ -59,9 +59,8 @@ def rank_list_for_transform(
     if source is None:
         return [0]
     if not source.parameters:
-        raise CheckpointError(
-            f"{str(src_strategy_file)!r} has no parameters", where=where, allowed="The strategy file of a network"
-        )
+        what = f"{str(src_strategy_file)!r} has no parameters"
+        raise CheckpointError(what, where=where, allowed="The strategy file of a network")
     found: set[int] = set()
     for parameter in source.parameters:
         wanted = strategy_of(parameter.name, target)
@@ -117,9 +116,8 @@ def transform_checkpoint_by_rank(
             )
             raise CheckpointError(what, where=where, allowed="Files that are there, of ranks from 0")
     if not checkpoint_files_map:
-        raise CheckpointError(
-            "checkpoint_files_map is empty", where=where, allowed="The files that rank_list_for_transform names"
-        )
+        what = "checkpoint_files_map is empty"
+        raise CheckpointError(what, where=where, allowed="The files that rank_list_for_transform names")
     wait_for_saves()
     _write(RankFiles(checkpoint_files_map, source, where), target, rank_id, Path(save_checkpoint_file_name))
 
@@ -156,9 +154,8 @@ def transform_checkpoints(
     where = "transform_checkpoints"
     check_name(ckpt_prefix, f"{where}, ckpt_prefix")
     if not os.path.isdir(src_checkpoints_dir):
-        raise CheckpointFolderError(
-            f"src_checkpoints_dir={str(src_checkpoints_dir)!r} is not a folder", where=where, allowed="A folder"
-        )
+        what = f"src_checkpoints_dir={str(src_checkpoints_dir)!r} is not a folder"
+        raise CheckpointFolderError(what, where=where, allowed="A folder")
     source, target = _strategies(src_strategy_file, dst_strategy_file)
     wait_for_saves()
     stored = (
@@ -188,16 +185,14 @@ def _rank_files(folder: str | os.PathLike[str], strategy: StrategyFile | None) -
         if found and entry.is_dir():
             inside = sorted(entry.glob("*.ckpt"), key=_by_numbers)
             if not inside:
-                raise CheckpointError(
-                    "there is no .ckpt file in it", where=str(entry), allowed="The checkpoint file of this rank"
-                )
+                what = "there is no .ckpt file in it"
+                raise CheckpointError(what, where=str(entry), allowed="The checkpoint file of this rank")
             files[int(found[1])] = inside[-1]
     expected = range(strategy.device_num if strategy else len(files))
     if sorted(files) != list(expected) or not files:
         allowed = f"rank_0 to rank_{max(len(expected), 1) - 1}, with a .ckpt file in each"
-        raise CheckpointError(
-            f"there are the folders of ranks {shorten(sorted(files))}", where=str(folder), allowed=allowed
-        )
+        what = f"there are the folders of ranks {shorten(sorted(files))}"
+        raise CheckpointError(what, where=str(folder), allowed=allowed)
     stored = RankFiles(files, strategy, str(folder))
     if len(files) < stored.device_num:
         what = f"there are {len(files)} files of {stored.device_num} ranks"

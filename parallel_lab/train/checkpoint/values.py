@@ -86,9 +86,8 @@ def record_of(
         return TensorRecord(value.asnumpy(), value.full_shape, value.layout, _rank() if rank is None else rank)
     if isinstance(value, (Tensor, np.ndarray, np.generic, bool, int, float)):
         return TensorRecord(value.asnumpy() if isinstance(value, Tensor) else np.asarray(value), rank=_rank())
-    raise CheckpointTypeError(
-        f"{shorten(value)} of type {type(value).__name__}", where=where, allowed="A Parameter, Tensor, array or number"
-    )
+    what = f"{shorten(value)} of type {type(value).__name__}"
+    raise CheckpointTypeError(what, where=where, allowed="A Parameter, Tensor, array or number")
 
 
 def optimizers_of(network: Cell) -> Iterator[Optimizer]:
@@ -288,9 +287,8 @@ def _placed(
     world = current_world()
     if not record.is_whole:
         if record.global_shape != shape:
-            raise CheckpointError(
-                f"it is a slice of a tensor of shape {record.global_shape}", where=where, allowed=f"Shape {shape}"
-            )
+            what = f"it is a slice of a tensor of shape {record.global_shape}"
+            raise CheckpointError(what, where=where, allowed=f"Shape {shape}")
         given = "this process is not a rank" if world is None else f"this is rank {world.rank} of {world.world_size}"
         if world is None or (world.rank, world.world_size) != (record.rank, record.layout.device_num):
             what = f"it is the slice of rank {record.rank} of {record.layout.device_num}, and {given}"
@@ -307,9 +305,8 @@ def _placed(
             return array, None
         if world is None or world.world_size != layout.device_num:
             what = f"it would have to be split for {layout.device_num} ranks, and this process is not one of them"
-            raise CheckpointError(
-                what, where=where, hint="Load it in the run that compiled the network, or before it is compiled"
-            )
+            hint = "Load it in the run that compiled the network, or before it is compiled"
+            raise CheckpointError(what, where=where, hint=hint)
         return cut(array, layout, world.rank), layout
     if is_cut(layout) and array.shape == layout.slice_shape(shape):
         return array, layout
@@ -345,9 +342,8 @@ def _optimizer_change(
         if len(given) < len(kinds):
             if given:
                 what = f"{', '.join(given.values())} without {', '.join(k for k in kinds if k not in given)}"
-                raise CheckpointError(
-                    what, where=f"states of parameter {name!r}", allowed="All states of a parameter, or none"
-                )
+                where = f"states of parameter {name!r}"
+                raise CheckpointError(what, where=where, allowed="All states of a parameter, or none")
             continue
         placed = {kind: _placed(records[full], shape, held, f"state {full!r}") for kind, full in given.items()}
         if len({layout for _, layout in placed.values()}) > 1:
@@ -375,9 +371,8 @@ def _optimizer_change(
     rates = {name: float(numbers[name]) for name in _constant_rates(optimizer)}
     for name, rate in rates.items():
         if not 0 <= rate < math.inf:
-            raise CheckpointError(
-                f"it is {rate}", where=f"scalar {name!r}", allowed="A learning rate: a finite number, at least 0"
-            )
+            where = f"scalar {name!r}"
+            raise CheckpointError(f"it is {rate}", where=where, allowed="A learning rate: a finite number, at least 0")
 
     def change() -> None:
         # what another rank alone holds stays where it is

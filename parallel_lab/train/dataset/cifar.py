@@ -90,11 +90,8 @@ def write_cifar10(path: str | os.PathLike, images: np.ndarray, labels: np.ndarra
     """
     path, images, labels = Path(path), np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
-        raise ShapeError(
-            f"images are {images.dtype} {images.shape}",
-            where=str(path),
-            allowed=f"uint8 (n, {SIDE}, {SIDE}, {CHANNELS})",
-        )
+        what = f"images are {images.dtype} {images.shape}"
+        raise ShapeError(what, where=str(path), allowed=f"uint8 (n, {SIDE}, {SIDE}, {CHANNELS})")
     if (
         labels.shape != images.shape[:1]
         or labels.dtype.kind not in "iu"

@@ -36,11 +36,8 @@ def read_digit_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
             path = path.with_suffix("")
         array = read_idx(path)
         if array.ndim != ndim or array.dtype != np.uint8:
-            raise DataFileError(
-                f"holds {array.dtype} of shape {array.shape}",
-                where=str(path),
-                allowed=f"Expected uint8 with {ndim} dims",
-            )
+            what = f"holds {array.dtype} of shape {array.shape}"
+            raise DataFileError(what, where=str(path), allowed=f"Expected uint8 with {ndim} dims")
         arrays.append(array)
     images, labels = arrays
     if len(images) != len(labels):
@@ -60,10 +57,8 @@ def load_digits(split: str = "train", *, image_shape: tuple[int, ...] = (784,)) 
     images, labels = read_digit_files(shipped_folder("data") / "digits", split)
     pixels = math.prod(images.shape[1:])
     if math.prod(image_shape) != pixels or any(size < 1 for size in image_shape):
-        raise ShapeError(
-            f"image_shape {image_shape} does not hold {pixels} pixels",
-            allowed="For instance (784,), (1, 28, 28) or (28, 28)",
-        )
+        what = f"image_shape {image_shape} does not hold {pixels} pixels"
+        raise ShapeError(what, allowed="For instance (784,), (1, 28, 28) or (28, 28)")
     return images.reshape(len(images), *image_shape).astype(np.float32) / np.float32(255), labels.astype(np.int32)
 
 

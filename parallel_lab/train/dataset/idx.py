@@ -179,17 +179,11 @@ def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
     path, array = Path(path), np.asarray(array)
     code = _CODES.get(array.dtype.newbyteorder("="))
     if code is None:
-        raise ShapeError(
-            f"dtype {array.dtype} cannot be written as IDX",
-            where=str(path),
-            allowed=f"One of {', '.join(map(str, _CODES))}",
-        )
+        what = f"dtype {array.dtype} cannot be written as IDX"
+        raise ShapeError(what, where=str(path), allowed=f"One of {', '.join(map(str, _CODES))}")
     if not 1 <= array.ndim <= _MAX_DIMS or max(array.shape) >= 1 << 32:
-        raise ShapeError(
-            f"shape {array.shape} cannot be written as IDX",
-            where=str(path),
-            allowed=f"1 to {_MAX_DIMS} dims of less than 2**32",
-        )
+        what = f"shape {array.shape} cannot be written as IDX"
+        raise ShapeError(what, where=str(path), allowed=f"1 to {_MAX_DIMS} dims of less than 2**32")
     header = bytes([0, 0, code, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
     content = header + array.astype(_TYPES[code]).tobytes()
     path.write_bytes(gzip.compress(content, compresslevel=9, mtime=0) if path.suffix == ".gz" else content)

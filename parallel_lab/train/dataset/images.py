@@ -99,11 +99,8 @@ class MnistDataset(ImageDataset):
                 if any(name.startswith(prefix) for name in names)
             ]
             if not splits:
-                raise DataFileError(
-                    "holds none of MNIST's files",
-                    where=str(folder),
-                    allowed="Such as train-images-idx3-ubyte, plain or .gz",
-                )
+                what = "holds none of MNIST's files"
+                raise DataFileError(what, where=str(folder), allowed="Such as train-images-idx3-ubyte, plain or .gz")
         parts = [read_digit_files(folder, split) for split in splits]
         for split, (images, _) in zip(splits, parts, strict=True):
             if images.shape[1:] != (MNIST_SIDE, MNIST_SIDE):
@@ -179,9 +176,8 @@ def load_digits_cifar(split: str = "train") -> tuple[np.ndarray, np.ndarray]:
 def _folder(where: str, dataset_dir: Any) -> Path:
     if not isinstance(dataset_dir, (str, os.PathLike)):
         hint = "Is the environment variable set? os.getenv gives None if it is not" if dataset_dir is None else ""
-        raise ArgumentError(
-            f"dataset_dir={shorten(dataset_dir)}", where=where, allowed="The path of a folder", hint=hint
-        )
+        what = f"dataset_dir={shorten(dataset_dir)}"
+        raise ArgumentError(what, where=where, allowed="The path of a folder", hint=hint)
     folder = Path(dataset_dir)
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"

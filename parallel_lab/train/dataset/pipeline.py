@@ -190,9 +190,8 @@ class Dataset:
     def __len__(self) -> int:
         # list(dataset) asks for a length first: with a TypeError it goes on without, and a stream is not read twice
         if not self._sized():
-            raise ArgumentTypeError(
-                "the source has no length", where=repr(self), hint="get_dataset_size() reads it once to count"
-            )
+            what = "the source has no length"
+            raise ArgumentTypeError(what, where=repr(self), hint="get_dataset_size() reads it once to count")
         return self._size()
 
     def __bool__(self) -> bool:
@@ -276,9 +275,8 @@ class DatasetIterator:
         if self._rows is None:
             if self._finished == self.num_epochs:
                 what = f"all {self.num_epochs} epochs were read"
-                raise DatasetError(
-                    what, where="iterator", hint="Make a new iterator, or a larger num_epochs (-1: any number)"
-                )
+                hint = "Make a new iterator, or a larger num_epochs (-1: any number)"
+                raise DatasetError(what, where="iterator", hint=hint)
             seed = get_seed()
             self._running = (seed, self._dataset._next_epoch(seed))
             self._rows = self._dataset._rows(*self._running)
@@ -300,11 +298,8 @@ class DatasetIterator:
     def _tensor(self, i: int, value: np.ndarray) -> Tensor:
         if value.dtype.kind not in "biuf":
             name = self._dataset._columns()[i]
-            raise DatasetError(
-                f"column {name!r} holds {value.dtype}, no numbers",
-                where="iterator",
-                hint="Use output_numpy=True, or project()",
-            )
+            what = f"column {name!r} holds {value.dtype}, no numbers"
+            raise DatasetError(what, where="iterator", hint="Use output_numpy=True, or project()")
         return Tensor(value)
 
 
@@ -325,9 +320,8 @@ class MapDataset(Dataset):
         kept = [i for i in range(len(have)) if i not in self._inputs]
         twice = sorted({have[i] for i in kept} & set(self._outputs))
         if twice:
-            raise DatasetError(
-                f"output column {twice[0]!r} already exists", where="map", allowed=f"Columns: {', '.join(have)}"
-            )
+            what = f"output column {twice[0]!r} already exists"
+            raise DatasetError(what, where="map", allowed=f"Columns: {', '.join(have)}")
         # where each column of the result comes from: a result (>= 0) or a column that is kept (~i)
         if len(self._outputs) == len(inputs):
             place = {column: result for result, column in enumerate(self._inputs)}
@@ -360,9 +354,8 @@ class MapDataset(Dataset):
                     f"the operations returned {len(results)} columns, output_columns names {len(self._outputs)} "
                     f"({', '.join(self._outputs)})"
                 )
-                raise DatasetError(
-                    what, where=repr(self), hint="Give output_columns as many names as there are results"
-                )
+                where = repr(self)
+                raise DatasetError(what, where=where, hint="Give output_columns as many names as there are results")
             arrays = [as_value(result, name, repr(self)) for result, name in zip(results, self._outputs, strict=True)]
             if not isinstance(self._operations[-1], Transform):
                 arrays = [
@@ -402,12 +395,8 @@ class BatchDataset(Dataset):
                 if value.shape != first.shape or value.dtype != first.dtype and first.dtype.kind not in "US":
                     other = f"{value.dtype} {value.shape} in sample {row.key[1]}"
                     what = f"column {name!r} is {first.dtype} {first.shape} in sample {rows[0].key[1]}, but {other}"
-                    raise DatasetError(
-                        what,
-                        where=repr(self),
-                        allowed="Rows of one batch have one shape and dtype",
-                        hint="map() them first",
-                    )
+                    allowed = "Rows of one batch have one shape and dtype"
+                    raise DatasetError(what, where=repr(self), allowed=allowed, hint="map() them first")
             columns.append(np.stack(values))
         return Row(tuple(number for row in rows for number in row.key), tuple(columns))
 
@@ -554,18 +543,14 @@ class RenameDataset(Dataset):
         self._parent = parent
         old, new = input_columns, output_columns
         if len(old) != len(new):
-            raise DatasetError(
-                f"{len(old)} columns but {len(new)} new names", where="rename", allowed="One new name per column"
-            )
+            what = f"{len(old)} columns but {len(new)} new names"
+            raise DatasetError(what, where="rename", allowed="One new name per column")
         parent._indices("rename", old)
         names = dict(zip(old, new, strict=True))
         self._names = tuple(names.get(name, name) for name in parent._columns())
         if len(set(self._names)) < len(self._names):
-            raise DatasetError(
-                f"new names {shorten(new)} give a column twice",
-                where="rename",
-                allowed=f"Columns: {', '.join(parent._columns())}",
-            )
+            what = f"new names {shorten(new)} give a column twice"
+            raise DatasetError(what, where="rename", allowed=f"Columns: {', '.join(parent._columns())}")
 
     def _columns(self) -> tuple[str, ...]:
         return self._names

@@ -131,9 +131,8 @@ class GeneratorDataset(IndexedDataset):
         where = type(self).__name__
         check_workers(where, num_parallel_workers)
         if column_names is None:
-            raise ArgumentError(
-                "column_names is missing", where=where, hint="Name the columns, for instance ['data', 'label']"
-            )
+            what = "column_names is missing"
+            raise ArgumentError(what, where=where, hint="Name the columns, for instance ['data', 'label']")
         self._names = NAMES(where, "column_names", column_names)
         self._types = None
         if column_types is not None:
@@ -142,11 +141,8 @@ class GeneratorDataset(IndexedDataset):
                 or not isinstance(column_types, Sequence)
                 or len(column_types) != len(self._names)
             ):
-                raise ArgumentError(
-                    f"column_types={shorten(column_types)}",
-                    where=where,
-                    allowed=f"A dtype for each of {', '.join(self._names)}",
-                )
+                what = f"column_types={shorten(column_types)}"
+                raise ArgumentError(what, where=where, allowed=f"A dtype for each of {', '.join(self._names)}")
             self._types = [DTYPE(where, "column_types", dtype) for dtype in column_types]
         if isinstance(source, zip):  # as MindSpore does
             source = list(source)
@@ -216,9 +212,8 @@ class GeneratorDataset(IndexedDataset):
         stream = iter(self._source) if isinstance(self._source, Iterable) else self._source()
         if not isinstance(stream, Iterable):
             what = f"{name} returned {shorten(stream)}"
-            raise ArgumentTypeError(
-                what, where=type(self).__name__, allowed="An iterator: a function with yield returns one"
-            )
+            where = type(self).__name__
+            raise ArgumentTypeError(what, where=where, allowed="An iterator: a function with yield returns one")
         return iter(stream)
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
@@ -272,9 +267,8 @@ class NumpySlicesDataset(IndexedDataset):
         parts = list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, tuple) else [data]
         default = list(data) if isinstance(data, dict) else [f"column_{i}" for i in range(len(parts))]
         if not parts:
-            raise DatasetError(
-                "there are no columns", where=where, allowed="An array, a tuple of arrays, or a dict of arrays"
-            )
+            what = "there are no columns"
+            raise DatasetError(what, where=where, allowed="An array, a tuple of arrays, or a dict of arrays")
         names = NAMES(where, "column_names", default if column_names is None else column_names)
         if len(names) != len(parts):
             raise DatasetError(f"{len(parts)} columns but {len(names)} names ({', '.join(names)})", where=where)
@@ -282,9 +276,8 @@ class NumpySlicesDataset(IndexedDataset):
         for array, name in zip(arrays, names, strict=True):
             if array.ndim == 0 or len(array) != (len(arrays[0]) if arrays[0].ndim else -1):
                 what = f"column {name!r} has shape {array.shape}, column {names[0]!r} has {arrays[0].shape}"
-                raise DatasetError(
-                    what, where=where, allowed="All columns have the same number of samples, along dim 0"
-                )
+                allowed = "All columns have the same number of samples, along dim 0"
+                raise DatasetError(what, where=where, allowed=allowed)
 
         def read(index: int) -> tuple[np.ndarray, ...]:
             return tuple(np.array(array[index]) for array in arrays)
@@ -306,10 +299,7 @@ def check_shards(where: str, num_shards: Any, shard_id: Any) -> tuple[int, int]:
         return 1, 0
     if num_shards is None or shard_id is None:
         given, missing = ("num_shards", "shard_id") if shard_id is None else ("shard_id", "num_shards")
-        raise DatasetError(
-            f"{given} is given without {missing}",
-            where=where,
-            hint="Give both: num_shards=get_group_size(), shard_id=get_rank()",
-        )
+        what = f"{given} is given without {missing}"
+        raise DatasetError(what, where=where, hint="Give both: num_shards=get_group_size(), shard_id=get_rank()")
     shards = at_least(1)(where, "num_shards", num_shards)
     return shards, integer(0, shards - 1)(where, "shard_id", shard_id)

@@ -89,15 +89,13 @@ def operations_of(where: str, operations: Any) -> tuple[Callable, ...]:
             flat += operation.transforms
         elif isinstance(operation, type) and issubclass(operation, Transform):
             hint = f"Make one: {operation.__name__}(...)"
-            raise ArgumentTypeError(
-                f"operation {operation.__name__} is a class, not an operation", where=where, hint=hint
-            )
+            what = f"operation {operation.__name__} is a class, not an operation"
+            raise ArgumentTypeError(what, where=where, hint=hint)
         elif callable(operation):
             flat.append(operation)
         else:
-            raise ArgumentTypeError(
-                f"operation {shorten(operation)}", where=where, allowed="A callable or a list of callables"
-            )
+            what = f"operation {shorten(operation)}"
+            raise ArgumentTypeError(what, where=where, allowed="A callable or a list of callables")
     return tuple(flat)
 
 

@@ -181,9 +181,8 @@ class Resize(Transform):
         elif image.dtype in (np.float16, np.float32, np.float64):
             work = np.promote_types(image.dtype, np.float32)
         else:
-            raise ShapeError(
-                f"a picture of dtype {image.dtype}", where="Resize", allowed="Integers of up to 32 bits, or floats"
-            )
+            what = f"a picture of dtype {image.dtype}"
+            raise ShapeError(what, where="Resize", allowed="Integers of up to 32 bits, or floats")
         # each direction gives 2 * size times the interpolated value: exact in integers, and divided once
         sums, unit = _line(_line(image.astype(work), size[0], 0), size[1], 1), 4 * size[0] * size[1]
         return ((sums + unit // 2) // unit if work.kind == "i" else sums / work.type(unit)).astype(image.dtype)
@@ -218,9 +217,8 @@ class Normalize(Transform):
     def __init__(self, mean: Sequence[float], std: Sequence[float], is_hwc: bool = True) -> None:
         self.mean, self.std = (self._values(name, given) for name, given in (("mean", mean), ("std", std)))
         if len(self.mean) != len(self.std):
-            raise ArgumentError(
-                f"{len(self.mean)} means but {len(self.std)} stds", where="Normalize", allowed="One of each per channel"
-            )
+            what = f"{len(self.mean)} means but {len(self.std)} stds"
+            raise ArgumentError(what, where="Normalize", allowed="One of each per channel")
         if min(self.std) <= 0:
             raise ArgumentError(f"std={shorten(std)}", where="Normalize", allowed="Every std is above 0")
         self.is_hwc = is_hwc
@@ -228,18 +226,14 @@ class Normalize(Transform):
     @staticmethod
     def _values(name: str, given: Any) -> tuple[float, ...]:
         if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) == 0:
-            raise ArgumentTypeError(
-                f"{name}={shorten(given)}", where="Normalize", allowed="One number per channel, such as (0.1307,)"
-            )
+            what = f"{name}={shorten(given)}"
+            raise ArgumentTypeError(what, where="Normalize", allowed="One number per channel, such as (0.1307,)")
         return tuple(number()("Normalize", name, value) for value in given)
 
     def apply(self, data: np.ndarray) -> np.ndarray:
         if data.ndim < 2:
-            raise ShapeError(
-                f"shape {data.shape}",
-                where="Normalize",
-                allowed="A picture: (height, width) or (height, width, channels)",
-            )
+            what = f"shape {data.shape}"
+            raise ShapeError(what, where="Normalize", allowed="A picture: (height, width) or (height, width, channels)")
         channels = 1 if data.ndim == 2 else data.shape[-1 if self.is_hwc else -3]
         if len(self.mean) not in (1, channels):
             what = f"{len(self.mean)} means for {channels} channels (shape {data.shape})"
@@ -306,12 +300,8 @@ class SlicePatches(Transform):
 def _picture(where: str, data: np.ndarray) -> np.ndarray:
     if data.ndim not in (2, 3):
         hint = "Map pictures before batch()" if data.ndim == 4 else ""
-        raise ShapeError(
-            f"shape {data.shape}",
-            where=where,
-            allowed="A picture: (height, width) or (height, width, channels)",
-            hint=hint,
-        )
+        allowed = "A picture: (height, width) or (height, width, channels)"
+        raise ShapeError(f"shape {data.shape}", where=where, allowed=allowed, hint=hint)
     return data
 
 
