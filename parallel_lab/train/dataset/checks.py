@@ -35,6 +35,7 @@ def _read_dtype(value: Any) -> np.dtype:
     raise TypeError
 
 
+WORKERS = at_least(1) | None  # a number of MindSpore's worker threads, without effect here
 NAMES = Check("A column name or a list of column names", _read_names)
 DTYPE = Check("A dtype or its name, such as 'int32'", _read_dtype)
 
@@ -52,12 +53,6 @@ def member(choices: type[Enum]) -> Check:
         return choices[value.upper()]
 
     return Check(f"One of {', '.join(f'{choices.__name__}.{name}' for name in choices.__members__)}", read)
-
-
-def check_workers(where: str, num_parallel_workers: Any) -> None:
-    """A number of MindSpore's worker threads, without effect here: None, or an int, at least 1."""
-    if num_parallel_workers is not None:
-        at_least(1)(where, "num_parallel_workers", num_parallel_workers)
 
 
 def as_value(value: Any, column: str, where: str) -> np.ndarray:

@@ -17,14 +17,13 @@ checked: a whole number of records, and every label. A file may be gzipped (told
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from ...base.errors import DataFileError, ShapeError
+from ...base.errors import ShapeError
+from .idx import MAX_SIZE_BYTES, fault, opened, read_up_to, write_packed
 
 CHANNELS, SIDE = 3, 32
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE  # 3073
@@ -33,12 +32,9 @@ BATCH_NAMES = {
     "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
     "test": ("test_batch.bin",),
 }  # usage -> files of the folder
-_GZIP_MAGIC = b"\x1f\x8b"
-_CHUNK_BYTES = 1 << 20
-_MAX_SIZE_BYTES = 1 << 31  # 2 GiB: seventy times a batch of CIFAR-10; more needs an explicit max_size_bytes
 
 
-def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = _MAX_SIZE_BYTES) -> tuple[np.ndarray, np.ndarray]:
+def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 32, 32, 3) uint8, channels last, and labels (n,) uint8 of one batch file, plain or gzipped.
 
     max_size_bytes  refuse files that hold (or unpack to) more than this
@@ -48,36 +44,26 @@ def read_cifar10(path: str | os.PathLike, *, max_size_bytes: int = _MAX_SIZE_BYT
     those of its unpacked content, unless the text says else.
     """
     path = Path(path)
-    try:
-        with open(path, "rb") as plain:
-            packed = plain.read(2) == _GZIP_MAGIC  # a record cannot begin so: 0x1f is no label
-            plain.seek(0)
-            if not packed:
-                content = _content(path, plain, max_size_bytes)
-            else:
-                with gzip.GzipFile(fileobj=plain, mode="rb") as stream:
-                    try:
-                        content = _content(path, stream, max_size_bytes)
-                    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                        place = f"at byte {plain.tell()} of the .gz file"
-                        what = f"{place}: expected whole gzip data, found: {error}"
-                        raise DataFileError(what, where=str(path), hint="The file is truncated or damaged") from error
-    except OSError as error:
-        raise DataFileError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    with opened(path) as (stream, _):
+        content = read_up_to(stream, max_size_bytes + 1)
+    if len(content) > max_size_bytes:
+        hint = "If the file is right, pass a larger max_size_bytes"
+        raise fault(path, max_size_bytes, f"at most {max_size_bytes:,} bytes", "more", hint)
     count, rest = divmod(len(content), RECORD_BYTES)
     if rest or not count:
         found = f"the end of the file after {rest:,} bytes" if content else "an empty file"
         hint = "The file is truncated, or is none of CIFAR-10's" if rest else ""
-        raise _fault(path, count * RECORD_BYTES, f"a record of {RECORD_BYTES:,} bytes", found, hint)
+        raise fault(path, count * RECORD_BYTES, f"a record of {RECORD_BYTES:,} bytes", found, hint)
     records = np.frombuffer(content, np.uint8).reshape(count, RECORD_BYTES)
     labels = records[:, 0].copy()
     wrong = np.flatnonzero(labels >= CLASSES)
     if wrong.size:
         first = int(wrong[0])
-        hint = "The file is damaged, or is none of CIFAR-10's"
-        raise _fault(
-            path, first * RECORD_BYTES, f"a label from 0 to {CLASSES - 1} (record {first})", str(labels[first]), hint
+        expected, hint = (
+            f"a label from 0 to {CLASSES - 1} (record {first})",
+            "The file is damaged, or is none of CIFAR-10's",
         )
+        raise fault(path, first * RECORD_BYTES, expected, str(labels[first]), hint)
     images = records[:, 1:].reshape(count, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), labels
 
@@ -92,29 +78,10 @@ def write_cifar10(path: str | os.PathLike, images: np.ndarray, labels: np.ndarra
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
         what = f"images are {images.dtype} {images.shape}"
         raise ShapeError(what, where=str(path), allowed=f"uint8 (n, {SIDE}, {SIDE}, {CHANNELS})")
-    if (
-        labels.shape != images.shape[:1]
-        or labels.dtype.kind not in "iu"
-        or labels.size
-        and not 0 <= labels.min() <= labels.max() < CLASSES
-    ):
+    fit = labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
+    if not fit or not np.isin(labels, range(CLASSES)).all():
         allowed = f"{len(images)} integers from 0 to {CLASSES - 1}"
         raise ShapeError(f"labels are {labels.dtype} {labels.shape}", where=str(path), allowed=allowed)
     planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
     content = np.concatenate([labels.astype(np.uint8)[:, None], planes], axis=1).tobytes()
-    path.write_bytes(gzip.compress(content, compresslevel=9, mtime=0) if path.suffix == ".gz" else content)
-
-
-def _fault(path: Path, offset: int, expected: str, found: str, hint: str = "") -> DataFileError:
-    return DataFileError(f"at byte {offset}: expected {expected}, found {found}", where=str(path), hint=hint)
-
-
-def _content(path: Path, stream: gzip.GzipFile, max_size_bytes: int) -> bytearray:
-    """All bytes of the stream; a small .gz file that unpacks without end is stopped at `max_size_bytes`."""
-    found = bytearray()
-    while part := stream.read(_CHUNK_BYTES):
-        found += part
-        if len(found) > max_size_bytes:
-            hint = "If the file is right, pass a larger max_size_bytes"
-            raise _fault(path, max_size_bytes, f"at most {max_size_bytes:,} bytes", "more", hint)
-    return found
+    write_packed(path, content)

@@ -18,10 +18,12 @@ more than it declares.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import math
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,109 +35,105 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 _CODES = {np.dtype(name).newbyteorder("="): code for code, name in _TYPES.items()}
 _GZIP_MAGIC = b"\x1f\x8b"
 _DEFLATE_RATIO = (
-    1032  # most bytes that one byte of deflate can unpack to (zlib technical details, "Maximum Compression Factor")
+    1032  # most bytes that one of deflate can unpack to (zlib technical details, "Maximum Compression Factor")
 )
 _CHUNK_BYTES = 1 << 20
 _MAX_DIMS = 32  # what every numpy can hold
-_MAX_SIZE_BYTES = 1 << 31  # 2 GiB: forty times MNIST; more needs an explicit max_size_bytes
+MAX_SIZE_BYTES = 1 << 31  # 2 GiB: forty times MNIST; more needs an explicit max_size_bytes
+TRUNCATED = "The file is truncated or damaged"
 
 
-def _fault(path: Path, offset: int, expected: str, found: str, hint: str = "") -> DataFileError:
-    return DataFileError(f"at byte {offset}: expected {expected}, found {found}", where=str(path), hint=hint)
+# ---- files of data, plain or gzipped ----
 
 
-def _read_header(path: Path, stream: BinaryIO) -> tuple[np.dtype, tuple[int, ...], int]:
-    """Element type, shape, and length of the header in bytes."""
-    magic = _read_up_to(stream, 4)
-    if len(magic) < 4:
-        raise _fault(
-            path, len(magic), "the 4 bytes of an IDX magic number", f"the end of the file after {len(magic)} bytes"
-        )
-    if magic[:2] != b"\0\0":
-        raise _fault(
-            path, 0, "an IDX magic number (two zero bytes first)", f"0x{magic.hex()}", "This is not an IDX file"
-        )
-    if magic[2] not in _TYPES:
-        raise _fault(
-            path, 2, "an element type of " + ", ".join(f"0x{code:02x}" for code in _TYPES), f"0x{magic[2]:02x}"
-        )
-    dims = magic[3]
-    if not 1 <= dims <= _MAX_DIMS:
-        raise _fault(path, 3, f"1 to {_MAX_DIMS} dims", str(dims))
-    sizes = _read_up_to(stream, 4 * dims)
-    if len(sizes) < 4 * dims:
-        raise _fault(
-            path,
-            4 + len(sizes),
-            f"{dims} sizes of 4 bytes",
-            f"the end of the file after {len(sizes)} of {4 * dims} bytes",
-        )
-    shape = tuple(int.from_bytes(sizes[4 * i : 4 * i + 4], "big") for i in range(dims))
-    return np.dtype(_TYPES[magic[2]]), shape, 4 + 4 * dims
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """The unpacked content of a file as a stream, and whether the file is gzipped (told from its first bytes). What
+    goes wrong while it is read is a DataFileError.
+    """
+    try:
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == _GZIP_MAGIC
+            plain.seek(0)
+            if not packed:
+                yield plain, False
+                return
+            with gzip.GzipFile(fileobj=plain, mode="rb") as stream:
+                try:
+                    yield stream, True
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    what = f"at byte {plain.tell()} of the .gz file: expected whole gzip data, found: {error}"
+                    raise DataFileError(what, where=str(path), hint=TRUNCATED) from error
+    except OSError as error:
+        raise DataFileError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
 
 
-def _read_up_to(stream: BinaryIO, size_bytes: int) -> bytearray:
+def read_up_to(stream: BinaryIO, size_bytes: int) -> bytearray:
     """At most `size_bytes` bytes; the buffer grows with what really arrives, never with what was promised."""
     found = bytearray()
-    while len(found) < size_bytes:
-        part = stream.read(min(_CHUNK_BYTES, size_bytes - len(found)))
-        if not part:
-            break
+    while part := stream.read(min(_CHUNK_BYTES, size_bytes - len(found))):
         found += part
     return found
 
 
-def _read(path: Path, stream: BinaryIO, file_bytes: int, packed: bool, max_size_bytes: int) -> np.ndarray:
+def write_packed(path: Path, content: bytes) -> None:
+    """Write a file, gzipped if its name ends in `.gz`: the same content gives the same bytes."""
+    path.write_bytes(gzip.compress(content, compresslevel=9, mtime=0) if path.suffix == ".gz" else content)
+
+
+def fault(path: Path, offset: int, expected: str, found: str, hint: str = "") -> DataFileError:
+    """The error for a file that is not what its format says."""
+    return DataFileError(f"at byte {offset}: expected {expected}, found {found}", where=str(path), hint=hint)
+
+
+# ---- IDX ----
+
+
+def _read_header(path: Path, stream: BinaryIO) -> tuple[np.dtype, tuple[int, ...], int]:
+    """Element type, shape, and length of the header in bytes."""
+    magic = read_up_to(stream, 4)
+    if len(magic) < 4:
+        found = f"the end of the file after {len(magic)} bytes"
+        raise fault(path, len(magic), "the 4 bytes of an IDX magic number", found)
+    if magic[:2] != b"\0\0":
+        expected = "an IDX magic number (two zero bytes first)"
+        raise fault(path, 0, expected, f"0x{magic.hex()}", "This is not an IDX file")
+    if magic[2] not in _TYPES:
+        raise fault(path, 2, f"an element type of {', '.join(f'0x{code:02x}' for code in _TYPES)}", f"0x{magic[2]:02x}")
+    dims = magic[3]
+    if not 1 <= dims <= _MAX_DIMS:
+        raise fault(path, 3, f"1 to {_MAX_DIMS} dims", str(dims))
+    sizes = read_up_to(stream, 4 * dims)
+    if len(sizes) < 4 * dims:
+        found = f"the end of the file after {len(sizes)} of {4 * dims} bytes"
+        raise fault(path, 4 + len(sizes), f"{dims} sizes of 4 bytes", found)
+    shape = tuple(int.from_bytes(sizes[4 * i : 4 * i + 4], "big") for i in range(dims))
+    return np.dtype(_TYPES[magic[2]]), shape, 4 + 4 * dims
+
+
+def _read(path: Path, stream: BinaryIO, packed: bool, max_size_bytes: int) -> np.ndarray:
     dtype, shape, header_bytes = _read_header(path, stream)
-    size_bytes = math.prod(shape) * dtype.itemsize  # Python ints: cannot overflow
+    file_bytes, size_bytes = path.stat().st_size, math.prod(shape) * dtype.itemsize  # Python ints: cannot overflow
     declared = f"{size_bytes:,} bytes of data (shape {shape}, {dtype.name})"
     if size_bytes > max_size_bytes:
-        raise _fault(
-            path,
-            4,
-            f"at most {max_size_bytes:,} bytes of data",
-            declared,
-            "If the file is right, pass a larger max_size_bytes",
-        )
-    if packed:
-        possible = file_bytes * _DEFLATE_RATIO
-        if size_bytes > possible:
-            raise _fault(
-                path,
-                4,
-                declared,
-                f"a gzip file of {file_bytes:,} bytes, which cannot unpack to more than {possible:,}",
-                "The file is truncated or damaged",
-            )
-    elif size_bytes > file_bytes - header_bytes:
-        raise _fault(
-            path,
-            file_bytes,
-            declared,
-            f"the end of the file after {file_bytes - header_bytes:,} bytes of data",
-            "The file is truncated",
-        )
-    data = _read_up_to(stream, size_bytes)
+        hint = "If the file is right, pass a larger max_size_bytes"
+        raise fault(path, 4, f"at most {max_size_bytes:,} bytes of data", declared, hint)
+    if packed and size_bytes > file_bytes * _DEFLATE_RATIO:
+        possible = f"cannot unpack to more than {file_bytes * _DEFLATE_RATIO:,}"
+        raise fault(path, 4, declared, f"a gzip file of {file_bytes:,} bytes, which {possible}", TRUNCATED)
+    # a plain file that is too short is refused before memory is taken
+    data = read_up_to(stream, size_bytes) if packed or size_bytes <= file_bytes - header_bytes else b""
     if len(data) < size_bytes:
-        raise _fault(
-            path,
-            header_bytes + len(data),
-            declared,
-            f"the end of the file after {len(data):,} bytes of data",
-            "The file is truncated",
-        )
+        have = len(data) if packed else file_bytes - header_bytes
+        found = f"the end of the file after {have:,} bytes of data"
+        raise fault(path, header_bytes + have, declared, found, "The file is truncated")
     if stream.read(1):
-        raise _fault(
-            path,
-            header_bytes + size_bytes,
-            f"the end of the file after {declared}",
-            "more bytes",
-            "The sizes in the header do not fit the file",
-        )
+        expected, hint = f"the end of the file after {declared}", "The sizes in the header do not fit the file"
+        raise fault(path, header_bytes + size_bytes, expected, "more bytes", hint)
     return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def read_idx(path: str | os.PathLike, *, max_size_bytes: int = _MAX_SIZE_BYTES) -> np.ndarray:
+def read_idx(path: str | os.PathLike, *, max_size_bytes: int = MAX_SIZE_BYTES) -> np.ndarray:
     """The array in an IDX file, plain or gzipped (told from its first bytes, not from its name), in this machine's byte
     order.
 
@@ -146,27 +144,8 @@ def read_idx(path: str | os.PathLike, *, max_size_bytes: int = _MAX_SIZE_BYTES) 
     allows.
     """
     path = Path(path)
-    try:
-        file_bytes = path.stat().st_size
-        with open(path, "rb") as plain:
-            packed = plain.read(2) == _GZIP_MAGIC
-            plain.seek(0)
-            if not packed:
-                return _read(path, plain, file_bytes, packed, max_size_bytes)
-            with gzip.GzipFile(fileobj=plain, mode="rb") as stream:
-                try:
-                    return _read(path, stream, file_bytes, packed, max_size_bytes)
-                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                    offset = plain.tell()
-                    raise _fault(
-                        path,
-                        offset,
-                        "whole gzip data (offset within the .gz file)",
-                        str(error),
-                        "The file is truncated or damaged",
-                    ) from error
-    except OSError as error:
-        raise DataFileError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    with opened(path) as (stream, packed):
+        return _read(path, stream, packed, max_size_bytes)
 
 
 def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
@@ -185,5 +164,4 @@ def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
         what = f"shape {array.shape} cannot be written as IDX"
         raise ShapeError(what, where=str(path), allowed=f"1 to {_MAX_DIMS} dims of less than 2**32")
     header = bytes([0, 0, code, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-    content = header + array.astype(_TYPES[code]).tobytes()
-    path.write_bytes(gzip.compress(content, compresslevel=9, mtime=0) if path.suffix == ".gz" else content)
+    write_packed(path, header + array.astype(_TYPES[code]).tobytes())

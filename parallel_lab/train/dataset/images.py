@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import checked
 from ...base.errors import ArgumentError, DataFileError, shorten
 from ...base.files import shipped_folder
-from .checks import check_workers
+from .checks import WORKERS
 from .cifar import BATCH_NAMES, read_cifar10
 from .digits import read_digit_files
 from .sources import IndexedDataset, check_shards
@@ -30,8 +31,21 @@ MNIST_SIDE = 28
 class ImageDataset(IndexedDataset):
     """Pictures and their labels, held in memory: columns `image` (height, width, channels) uint8 and `label` () uint32.
     Subclasses write `load`.
+
+    dataset_dir  the folder of the files
+    usage        "train", "test", or "all" (None): both
+    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
+                 epoch
+    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
+    shuffle      None or True: a new order each epoch; False: as in the files
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
+                          both or neither
+
+    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
+    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
     """
 
+    @checked(num_parallel_workers=WORKERS)
     def __init__(
         self,
         dataset_dir: str | os.PathLike,
@@ -44,7 +58,6 @@ class ImageDataset(IndexedDataset):
         shard_id: int | None = None,
     ) -> None:
         where = type(self).__name__
-        check_workers(where, num_parallel_workers)
         check_shards(where, num_shards, shard_id)  # before files are read
         if usage not in (None, "train", "test", "all"):
             raise ArgumentError(f"usage={shorten(usage)}", where=where, allowed="'train', 'test' or 'all'")
@@ -55,12 +68,7 @@ class ImageDataset(IndexedDataset):
         def read(index: int) -> tuple[np.ndarray, ...]:
             return images[index].copy(), np.array(labels[index])
 
-        settings: dict[str, Any] = {
-            "num_samples": num_samples,
-            "shuffle": shuffle,
-            "num_shards": num_shards,
-            "shard_id": shard_id,
-        }
+        settings = {"num_samples": num_samples, "shuffle": shuffle, "num_shards": num_shards, "shard_id": shard_id}
         super().__init__(len(images), ("image", "label"), read, **settings)
 
     @staticmethod
@@ -75,17 +83,7 @@ class MnistDataset(ImageDataset):
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-..., t10k-labels-..., each plain or with .gz.
     "all" reads what is there, test files first (MindSpore goes by name).
 
-    dataset_dir  the folder of the files
-    usage        "train", "test", or "all" (None): both
-    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
-                 epoch
-    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
-    shuffle      None or True: a new order each epoch; False: as in the files
-    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
-                          both or neither
-
-    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
-    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
+    Arguments and errors: `ImageDataset`.
     """
 
     @staticmethod
@@ -93,26 +91,22 @@ class MnistDataset(ImageDataset):
         splits = [usage]
         if usage == "all":
             names = {path.name for path in folder.iterdir()}
-            splits = [
-                split
-                for split, prefix in (("test", "t10k-"), ("train", "train-"))
-                if any(name.startswith(prefix) for name in names)
-            ]
+            prefixes = {"test": "t10k-", "train": "train-"}
+            splits = [split for split, prefix in prefixes.items() if any(name.startswith(prefix) for name in names)]
             if not splits:
                 what = "holds none of MNIST's files"
                 raise DataFileError(what, where=str(folder), allowed="Such as train-images-idx3-ubyte, plain or .gz")
         parts = [read_digit_files(folder, split) for split in splits]
         for split, (images, _) in zip(splits, parts, strict=True):
             if images.shape[1:] != (MNIST_SIDE, MNIST_SIDE):
-                found = f"{images.shape[1]} and {images.shape[2]}"
-                what = (
-                    f"at byte 8 of the {split} images: expected {MNIST_SIDE} rows and {MNIST_SIDE} columns, "
-                    f"found {found}"
+                wanted, found = (
+                    f"{MNIST_SIDE} rows and {MNIST_SIDE} columns",
+                    f"{images.shape[1]} and {images.shape[2]}",
                 )
+                what = f"at byte 8 of the {split} images: expected {wanted}, found {found}"
                 raise DataFileError(what, where=str(folder))
-        return np.concatenate([images for images, _ in parts])[..., None], np.concatenate(
-            [labels for _, labels in parts]
-        )
+        images, labels = map(np.concatenate, zip(*parts, strict=True))
+        return images[..., None], labels
 
 
 class Cifar10Dataset(ImageDataset):
@@ -121,24 +115,14 @@ class Cifar10Dataset(ImageDataset):
     Files: data_batch_1.bin to data_batch_5.bin ("train") and test_batch.bin ("test"), each plain or with .gz, of any
     whole number of records. "all" is train, then test.
 
-    dataset_dir  the folder of the files
-    usage        "train", "test", or "all" (None): both
-    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
-                 epoch
-    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
-    shuffle      None or True: a new order each epoch; False: as in the files
-    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
-                          both or neither
-
-    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
-    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
+    Arguments and errors: `ImageDataset`.
     """
 
     @staticmethod
     def load(folder: Path, usage: str) -> tuple[np.ndarray, np.ndarray]:
         splits = ("train", "test") if usage == "all" else (usage,)
         parts = [read_cifar10(_packed_or_plain(folder / name)) for split in splits for name in BATCH_NAMES[split]]
-        return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
+        return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def digits_folder() -> Path:

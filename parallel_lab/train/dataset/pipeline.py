@@ -23,6 +23,7 @@ have no effect: rows are made in the calling process.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from ...base.checks import checked, flag
 from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, shorten
 from ...base.seeds import get_dataset_seed as get_seed
 from ...nn.tensor.tensor import Tensor
-from .checks import NAMES, as_value, at_least, check_workers
+from .checks import NAMES, WORKERS, as_value, at_least
 from .transforms import RandomTransform, Transform, apply_operations, keyed_generator, operation_name, operations_of
 
 
@@ -55,12 +56,13 @@ class Dataset:
     _parent: Dataset | None = None
     _epoch = 0  # passes of this object that ran to their end
     _epoch_seed: int | None = None  # the global seed they were drawn with
+    _names: tuple[str, ...] = ()  # of the columns, where they are others than the parent's
 
     # ---- what a node is ----
 
     def _columns(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return self._parent._columns()
+        return self._names or self._parent._columns()
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         """The rows of one epoch."""
@@ -85,7 +87,7 @@ class Dataset:
 
     # ---- longer pipelines ----
 
-    @checked("map", python_multiprocessing=flag)
+    @checked("map", python_multiprocessing=flag, num_parallel_workers=WORKERS)
     def map(
         self,
         operations: Callable | Sequence[Callable],
@@ -107,17 +109,16 @@ class Dataset:
         Raises DatasetError for an unknown column, and while running when the number of results is not that of the
         names.
         """
-        check_workers("map", num_parallel_workers)
         node = MapDataset(self, operations, input_columns, output_columns)
         return node if column_order is None else node.project(column_order)
 
+    @checked("batch", num_parallel_workers=WORKERS)
     def batch(self, batch_size: int, drop_remainder: bool = False, num_parallel_workers: int | None = None) -> Dataset:
         """`batch_size` rows stacked to one: each column gains a first dim. The last batch may be smaller, or is left
         out (`drop_remainder`).
 
         Raises DatasetError while running when rows differ in shape or dtype.
         """
-        check_workers("batch", num_parallel_workers)
         return BatchDataset(self, batch_size, drop_remainder)
 
     def shuffle(self, buffer_size: int) -> Dataset:
@@ -216,8 +217,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         """One epoch, as tuples of Tensors."""
-        it = self.create_tuple_iterator(num_epochs=1)
-        yield from it
+        yield from self.create_tuple_iterator(num_epochs=1)
 
     @checked("set_epoch", epoch=at_least(0))
     def set_epoch(self, epoch: int) -> None:
@@ -258,10 +258,9 @@ class DatasetIterator:
     def __init__(
         self, dataset: Dataset, columns: tuple[str, ...], num_epochs: int, output_numpy: bool, *, as_dict: bool
     ) -> None:
-        self.num_epochs = num_epochs
-        if self.num_epochs == 0:
+        if num_epochs == 0:
             raise ArgumentError("num_epochs=0", where="iterator", allowed="At least 1, or -1 for any number")
-        self._output_numpy = output_numpy
+        self.num_epochs, self._output_numpy = num_epochs, output_numpy
         self._dataset, self._columns, self._as_dict = dataset, columns, as_dict
         self._indices = dataset._indices("iterator", columns)
         self._finished = 0
@@ -288,9 +287,7 @@ class DatasetIterator:
             self._dataset._epoch_done(*self._running)
             raise
         except BaseException:
-            self._rows = (
-                None  # a generator that raised is at its end; asking again reads the epoch anew and raises again
-            )
+            self._rows = None  # a generator that raised is at its end: asked again, the epoch is read anew and raises
             raise
         values = [row.values[i] if self._output_numpy else self._tensor(i, row.values[i]) for i in self._indices]
         return dict(zip(self._columns, values, strict=True)) if self._as_dict else tuple(values)
@@ -303,12 +300,10 @@ class DatasetIterator:
         return Tensor(value)
 
 
-# ---- nodes ----
+# ---- nodes: what the methods of Dataset return ----
 
 
 class MapDataset(Dataset):
-    """See Dataset.map."""
-
     @checked("map", input_columns=NAMES | None, output_columns=NAMES | None)
     def __init__(self, parent: Dataset, operations: Any, input_columns: Any, output_columns: Any) -> None:
         self._parent = parent
@@ -320,8 +315,8 @@ class MapDataset(Dataset):
         kept = [i for i in range(len(have)) if i not in self._inputs]
         twice = sorted({have[i] for i in kept} & set(self._outputs))
         if twice:
-            what = f"output column {twice[0]!r} already exists"
-            raise DatasetError(what, where="map", allowed=f"Columns: {', '.join(have)}")
+            what, allowed = f"output column {twice[0]!r} already exists", f"Columns: {', '.join(have)}"
+            raise DatasetError(what, where="map", allowed=allowed)
         # where each column of the result comes from: a result (>= 0) or a column that is kept (~i)
         if len(self._outputs) == len(inputs):
             place = {column: result for result, column in enumerate(self._inputs)}
@@ -332,35 +327,27 @@ class MapDataset(Dataset):
         self._random = [isinstance(operation, RandomTransform) for operation in self._operations]
         self._place = parent._count_nodes(lambda node: isinstance(node, MapDataset) and any(node._random))
 
-    def _columns(self) -> tuple[str, ...]:
-        return self._names
-
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         for key, values in self._parent._rows(seed, epoch):
-
-            def generator(i: int, key: tuple[int, ...] = key) -> np.random.Generator | None:
-                return (
-                    keyed_generator(seed, "map", self._place, sum(self._random[:i]), *key) if self._random[i] else None
-                )
-
             try:
-                results = apply_operations(self._operations, tuple(values[i] for i in self._inputs), generator)
+                results = apply_operations(
+                    self._operations,
+                    tuple(values[i] for i in self._inputs),
+                    lambda i, key=key: keyed_generator(seed, "map", self._place, sum(self._random[:i]), *key),
+                )
             except Exception as error:
                 names = ", ".join(self._parent._columns()[i] for i in self._inputs)
                 error.add_note(f"(in {self!r}, column {names}, sample {key[1]} of epoch {key[0]})")
                 raise
             if len(results) != len(self._outputs):
-                what = (
-                    f"the operations returned {len(results)} columns, output_columns names {len(self._outputs)} "
-                    f"({', '.join(self._outputs)})"
-                )
-                where = repr(self)
-                raise DatasetError(what, where=where, hint="Give output_columns as many names as there are results")
+                named = f"output_columns names {len(self._outputs)} ({', '.join(self._outputs)})"
+                what = f"the operations returned {len(results)} columns, {named}"
+                hint = "Give output_columns as many names as there are results"
+                raise DatasetError(what, where=repr(self), hint=hint)
             arrays = [as_value(result, name, repr(self)) for result, name in zip(results, self._outputs, strict=True)]
             if not isinstance(self._operations[-1], Transform):
-                arrays = [
-                    np.array(array) for array in arrays
-                ]  # a function may return the same array each time, or part of a table
+                # a function may return the same array each time, or part of a table
+                arrays = [np.array(array) for array in arrays]
             yield Row(key, tuple(arrays[i] if i >= 0 else values[~i] for i in self._order))
 
     def _describe(self) -> str:
@@ -368,13 +355,9 @@ class MapDataset(Dataset):
 
 
 class BatchDataset(Dataset):
-    """See Dataset.batch."""
-
     @checked("batch", batch_size=at_least(1), drop_remainder=flag)
     def __init__(self, parent: Dataset, batch_size: int, drop_remainder: bool) -> None:
-        self._parent = parent
-        self._batch_size = batch_size
-        self._drop = drop_remainder
+        self._parent, self._batch_size, self._drop = parent, batch_size, drop_remainder
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         waiting: list[Row] = []
@@ -412,20 +395,16 @@ class BatchDataset(Dataset):
 
 
 class ShuffleDataset(Dataset):
-    """See Dataset.shuffle."""
-
     @checked("shuffle", buffer_size=at_least(2))
     def __init__(self, parent: Dataset, buffer_size: int) -> None:
-        self._parent, self._place = parent, parent._count_nodes(lambda node: isinstance(node, ShuffleDataset))
-        self._buffer_size = buffer_size
+        self._parent, self._buffer_size = parent, buffer_size
+        self._place = parent._count_nodes(lambda node: isinstance(node, ShuffleDataset))
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         rng = keyed_generator(seed, "shuffle", self._place, epoch)
-        buffer: list[Row] = []
-        for row in self._parent._rows(seed, epoch):
-            if len(buffer) < self._buffer_size:
-                buffer.append(row)
-                continue
+        rows = self._parent._rows(seed, epoch)
+        buffer = list(itertools.islice(rows, self._buffer_size))
+        for row in rows:
             place = int(rng.integers(self._buffer_size))
             yield buffer[place]
             buffer[place] = row
@@ -437,13 +416,10 @@ class ShuffleDataset(Dataset):
 
 
 class RepeatDataset(Dataset):
-    """See Dataset.repeat."""
-
     @checked("repeat", count=at_least(-1) | None)
     def __init__(self, parent: Dataset, count: int | None) -> None:
-        self._parent = parent
-        self._count = -1 if count is None else count
-        if self._count == 0:
+        self._parent, self._count = parent, -1 if count is None else count
+        if count == 0:
             raise ArgumentError("count=0", where="repeat", allowed="At least 1, or -1 (None) for without end")
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
@@ -451,14 +427,13 @@ class RepeatDataset(Dataset):
             for inner in range(epoch * self._count, (epoch + 1) * self._count):
                 yield from self._parent._rows(seed, inner)
             return
-        while True:
+        for inner in itertools.count(epoch):
             empty = True
-            for row in self._parent._rows(seed, epoch):
+            for row in self._parent._rows(seed, inner):
                 empty = False
                 yield row
             if empty:
                 raise DatasetError("there are no rows to repeat", where=repr(self))
-            epoch += 1
 
     def _size(self) -> int:
         return self._parent._size() * max(self._count, 1)
@@ -472,22 +447,14 @@ class RepeatDataset(Dataset):
 
 
 class TakeDataset(Dataset):
-    """See Dataset.take."""
-
     @checked("take", count=at_least(-1))
     def __init__(self, parent: Dataset, count: int) -> None:
-        self._parent = parent
-        self._count = count
-        if self._count == 0:
+        self._parent, self._count = parent, count
+        if count == 0:
             raise ArgumentError("count=0", where="take", allowed="At least 1, or -1 for all")
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
-        left = self._count
-        for row in self._parent._rows(seed, epoch):
-            yield row
-            left -= 1
-            if left == 0:
-                return
+        return itertools.islice(self._parent._rows(seed, epoch), None if self._count == -1 else self._count)
 
     def _size(self) -> int:
         size = self._parent._size()
@@ -498,17 +465,12 @@ class TakeDataset(Dataset):
 
 
 class SkipDataset(Dataset):
-    """See Dataset.skip."""
-
     @checked("skip", count=at_least(0))
     def __init__(self, parent: Dataset, count: int) -> None:
-        self._parent = parent
-        self._count = count
+        self._parent, self._count = parent, count
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
-        for i, row in enumerate(self._parent._rows(seed, epoch)):
-            if i >= self._count:
-                yield row
+        return itertools.islice(self._parent._rows(seed, epoch), self._count, None)
 
     def _size(self) -> int:
         return max(0, self._parent._size() - self._count)
@@ -518,14 +480,9 @@ class SkipDataset(Dataset):
 
 
 class ProjectDataset(Dataset):
-    """See Dataset.project."""
-
     def __init__(self, parent: Dataset, columns: tuple[str, ...]) -> None:
-        self._parent = parent
-        self._names, self._taken = columns, parent._indices("project", columns)
-
-    def _columns(self) -> tuple[str, ...]:
-        return self._names
+        self._parent, self._names = parent, columns
+        self._taken = parent._indices("project", columns)
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         for key, values in self._parent._rows(seed, epoch):
@@ -536,24 +493,18 @@ class ProjectDataset(Dataset):
 
 
 class RenameDataset(Dataset):
-    """See Dataset.rename."""
-
     @checked("rename", input_columns=NAMES, output_columns=NAMES)
     def __init__(self, parent: Dataset, input_columns: Any, output_columns: Any) -> None:
         self._parent = parent
-        old, new = input_columns, output_columns
-        if len(old) != len(new):
-            what = f"{len(old)} columns but {len(new)} new names"
+        if len(input_columns) != len(output_columns):
+            what = f"{len(input_columns)} columns but {len(output_columns)} new names"
             raise DatasetError(what, where="rename", allowed="One new name per column")
-        parent._indices("rename", old)
-        names = dict(zip(old, new, strict=True))
-        self._names = tuple(names.get(name, name) for name in parent._columns())
-        if len(set(self._names)) < len(self._names):
-            what = f"new names {shorten(new)} give a column twice"
-            raise DatasetError(what, where="rename", allowed=f"Columns: {', '.join(parent._columns())}")
-
-    def _columns(self) -> tuple[str, ...]:
-        return self._names
+        parent._indices("rename", input_columns)
+        names, have = dict(zip(input_columns, output_columns, strict=True)), parent._columns()
+        self._names = tuple(names.get(name, name) for name in have)
+        if len(set(self._names)) < len(have):
+            what = f"new names {shorten(output_columns)} give a column twice"
+            raise DatasetError(what, where="rename", allowed=f"Columns: {', '.join(have)}")
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         return self._parent._rows(seed, epoch)

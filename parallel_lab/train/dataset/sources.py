@@ -20,7 +20,7 @@ import numpy as np
 
 from ...base.checks import checked, flag, integer
 from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, shorten
-from .checks import DTYPE, NAMES, as_value, at_least, check_workers
+from .checks import DTYPE, NAMES, WORKERS, as_value, at_least
 from .pipeline import Dataset, Row
 from .transforms import keyed_generator
 
@@ -59,9 +59,6 @@ class IndexedDataset(Dataset):
         self._shards, self._shard = check_shards(where, num_shards, shard_id)
         if length < 1:
             raise DatasetError("there are no samples", where=where)
-
-    def _columns(self) -> tuple[str, ...]:
-        return self._names
 
     def _size(self) -> int:
         share = -(-self._length // self._shards)
@@ -114,7 +111,7 @@ class GeneratorDataset(IndexedDataset):
     `column_types`.
     """
 
-    @checked(python_multiprocessing=flag, num_samples=at_least(0) | None)
+    @checked(python_multiprocessing=flag, num_samples=at_least(0) | None, num_parallel_workers=WORKERS)
     def __init__(
         self,
         source: Any,
@@ -129,18 +126,14 @@ class GeneratorDataset(IndexedDataset):
         python_multiprocessing: bool = True,
     ) -> None:
         where = type(self).__name__
-        check_workers(where, num_parallel_workers)
         if column_names is None:
             what = "column_names is missing"
             raise ArgumentError(what, where=where, hint="Name the columns, for instance ['data', 'label']")
         self._names = NAMES(where, "column_names", column_names)
         self._types = None
         if column_types is not None:
-            if (
-                isinstance(column_types, str)
-                or not isinstance(column_types, Sequence)
-                or len(column_types) != len(self._names)
-            ):
+            is_list = isinstance(column_types, Sequence) and not isinstance(column_types, str)
+            if not is_list or len(column_types) != len(self._names):
                 what = f"column_types={shorten(column_types)}"
                 raise ArgumentError(what, where=where, allowed=f"A dtype for each of {', '.join(self._names)}")
             self._types = [DTYPE(where, "column_types", dtype) for dtype in column_types]
@@ -251,6 +244,7 @@ class NumpySlicesDataset(IndexedDataset):
     array.
     """
 
+    @checked(num_parallel_workers=WORKERS)
     def __init__(
         self,
         data: Any,
@@ -263,7 +257,6 @@ class NumpySlicesDataset(IndexedDataset):
         shard_id: int | None = None,
     ) -> None:
         where = type(self).__name__
-        check_workers(where, num_parallel_workers)
         parts = list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, tuple) else [data]
         default = list(data) if isinstance(data, dict) else [f"column_{i}" for i in range(len(parts))]
         if not parts:
@@ -282,15 +275,8 @@ class NumpySlicesDataset(IndexedDataset):
         def read(index: int) -> tuple[np.ndarray, ...]:
             return tuple(np.array(array[index]) for array in arrays)
 
-        super().__init__(
-            len(arrays[0]),
-            names,
-            read,
-            num_samples=num_samples,
-            shuffle=shuffle,
-            num_shards=num_shards,
-            shard_id=shard_id,
-        )
+        settings = {"num_samples": num_samples, "shuffle": shuffle, "num_shards": num_shards, "shard_id": shard_id}
+        super().__init__(len(arrays[0]), names, read, **settings)
 
 
 def check_shards(where: str, num_shards: Any, shard_id: Any) -> tuple[int, int]:

@@ -107,11 +107,8 @@ def apply_operations(
     """
     for i, operation in enumerate(operations):
         try:
-            result = (
-                operation(*columns, rng=generators(i))
-                if isinstance(operation, RandomTransform)
-                else operation(*columns)
-            )
+            draws = {"rng": generators(i)} if isinstance(operation, RandomTransform) else {}
+            result = operation(*columns, **draws)
         except Exception as error:
             found = ", ".join(f"{np.asarray(c).dtype} {np.shape(c)}" for c in columns)
             error.add_note(f"(in operation {i} of {len(operations)}, {operation_name(operation)}, given {found})")
