@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, flag, integer, number
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ...base.checks import Check, checked, flag, integer, number, sequence_of
+from ...base.errors import ArgumentError, ShapeError, shorten
 from .checks import at_least, member
 from .transforms import RandomTransform, Transform
 
@@ -68,6 +68,34 @@ class SliceMode(Enum):
     DROP = 1
 
 
+def _read_size(size: Any) -> tuple[int, int]:
+    values = (size, size) if isinstance(size, (int, np.integer)) else size
+    if not isinstance(values, Sequence) or len(values) != 2:
+        raise TypeError
+    return at_least(1).read(values[0]), at_least(1).read(values[1])
+
+
+def _read_padding(padding: Any) -> tuple[int, ...]:
+    values = (padding,) * 4 if isinstance(padding, (int, np.integer)) else padding
+    if not isinstance(values, Sequence) or len(values) not in (2, 4):
+        raise TypeError
+    return tuple(at_least(0).read(value) for value in values) * (4 // len(values))
+
+
+def _read_numbers(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, str) or len(values) == 0:
+        raise TypeError
+    return tuple(number().read(value) for value in values)
+
+
+SIZE = Check("An int, or (height, width), each at least 1", _read_size)
+PADDING = Check(
+    "An int, (left and right, top and bottom), or (left, top, right, bottom), each at least 0", _read_padding
+)
+FILL = sequence_of(integer(0, 255), "An int from 0 to 255, or one per channel", one=True)
+PER_CHANNEL = Check("One number per channel, such as (0.1307,)", _read_numbers)
+
+
 class RandomCrop(RandomTransform):
     """A window of `size` at a random place.  (h, w[, c]) -> (size[0], size[1][, c]), any dtype.
 
@@ -80,7 +108,7 @@ class RandomCrop(RandomTransform):
     Raises ShapeError when the padded picture is smaller than `size`.
     """
 
-    @checked(pad_if_needed=flag)
+    @checked(size=SIZE, padding=PADDING | None, pad_if_needed=flag, padding_mode=member(Border))
     def __init__(
         self,
         size: int | Sequence[int],
@@ -89,12 +117,9 @@ class RandomCrop(RandomTransform):
         fill_value: int | Sequence[int] = 0,
         padding_mode: Border | str = Border.CONSTANT,
     ) -> None:
-        self.size = _size("RandomCrop", size)
-        self.padding = _padding("RandomCrop", padding)
-        self.pad_if_needed = pad_if_needed
-        values = (fill_value,) if not isinstance(fill_value, Sequence) else tuple(fill_value)
-        self.fill_value = tuple(integer(0, 255)("RandomCrop", "fill_value", value) for value in values)
-        self.padding_mode = member(Border)("RandomCrop", "padding_mode", padding_mode)
+        self.size, self.padding = size, padding or (0, 0, 0, 0)
+        self.pad_if_needed, self.padding_mode = pad_if_needed, padding_mode
+        self.fill_value = FILL("RandomCrop", "fill_value", fill_value)
 
     def apply(self, data: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = _picture("RandomCrop", data)
@@ -137,9 +162,7 @@ class RandomHorizontalFlip(RandomTransform):
 
     def apply(self, data: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         image = _picture("RandomHorizontalFlip", data)
-        return (
-            image[:, ::-1] if rng.random() < self.prob else image
-        )  # random() is below 1: prob 1 always flips, 0 never
+        return image[:, ::-1] if rng.random() < self.prob else image  # random() is below 1: prob 1 always flips
 
 
 class Resize(Transform):
@@ -156,11 +179,11 @@ class Resize(Transform):
     takes pixel floor(i * h / size), as OpenCV does.
     """
 
+    @checked(interpolation=member(Inter))
     def __init__(self, size: int | Sequence[int], interpolation: Inter | str = Inter.LINEAR) -> None:
-        self.size = (
-            at_least(1)("Resize", "size", size) if isinstance(size, (int, np.integer)) else _size("Resize", size)
-        )
-        self.interpolation = member(Inter)("Resize", "interpolation", interpolation)
+        one_side = isinstance(size, (int, np.integer))
+        self.size = at_least(1)("Resize", "size", size) if one_side else SIZE("Resize", "size", size)
+        self.interpolation = interpolation
 
     def apply(self, data: np.ndarray) -> np.ndarray:
         image = _picture("Resize", data)
@@ -197,8 +220,7 @@ class Rescale(Transform):
 
     @checked(rescale=number(), shift=number())
     def __init__(self, rescale: float, shift: float) -> None:
-        self.rescale = rescale
-        self.shift = shift
+        self.rescale, self.shift = rescale, shift
 
     def apply(self, data: np.ndarray) -> np.ndarray:
         return data.astype(np.float32) * np.float32(self.rescale) + np.float32(self.shift)
@@ -213,22 +235,14 @@ class Normalize(Transform):
     Raises ShapeError when the channels do not fit.
     """
 
-    @checked(is_hwc=flag)
+    @checked(mean=PER_CHANNEL, std=PER_CHANNEL, is_hwc=flag)
     def __init__(self, mean: Sequence[float], std: Sequence[float], is_hwc: bool = True) -> None:
-        self.mean, self.std = (self._values(name, given) for name, given in (("mean", mean), ("std", std)))
+        self.mean, self.std, self.is_hwc = mean, std, is_hwc
         if len(self.mean) != len(self.std):
             what = f"{len(self.mean)} means but {len(self.std)} stds"
             raise ArgumentError(what, where="Normalize", allowed="One of each per channel")
         if min(self.std) <= 0:
             raise ArgumentError(f"std={shorten(std)}", where="Normalize", allowed="Every std is above 0")
-        self.is_hwc = is_hwc
-
-    @staticmethod
-    def _values(name: str, given: Any) -> tuple[float, ...]:
-        if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) == 0:
-            what = f"{name}={shorten(given)}"
-            raise ArgumentTypeError(what, where="Normalize", allowed="One number per channel, such as (0.1307,)")
-        return tuple(number()("Normalize", name, value) for value in given)
 
     def apply(self, data: np.ndarray) -> np.ndarray:
         if data.ndim < 2:
@@ -264,14 +278,12 @@ class SlicePatches(Transform):
     pixels.
     """
 
-    @checked(num_height=at_least(1), num_width=at_least(1), fill_value=integer(0, 255))
+    @checked(num_height=at_least(1), num_width=at_least(1), slice_mode=member(SliceMode), fill_value=integer(0, 255))
     def __init__(
         self, num_height: int = 1, num_width: int = 1, slice_mode: SliceMode | str = SliceMode.PAD, fill_value: int = 0
     ) -> None:
-        self.num_height = num_height
-        self.num_width = num_width
-        self.slice_mode = member(SliceMode)("SlicePatches", "slice_mode", slice_mode)
-        self.fill_value = fill_value
+        self.num_height, self.num_width = num_height, num_width
+        self.slice_mode, self.fill_value = slice_mode, fill_value
 
     def apply(self, data: np.ndarray) -> tuple[np.ndarray, ...]:
         image = _picture("SlicePatches", data)
@@ -303,26 +315,6 @@ def _picture(where: str, data: np.ndarray) -> np.ndarray:
         allowed = "A picture: (height, width) or (height, width, channels)"
         raise ShapeError(f"shape {data.shape}", where=where, allowed=allowed, hint=hint)
     return data
-
-
-def _size(where: str, size: Any) -> tuple[int, int]:
-    if isinstance(size, (int, np.integer)):
-        size = (size, size)
-    if not isinstance(size, Sequence) or len(size) != 2:
-        raise ArgumentTypeError(f"size={shorten(size)}", where=where, allowed="An int, or (height, width)")
-    return at_least(1)(where, "size", size[0]), at_least(1)(where, "size", size[1])
-
-
-def _padding(where: str, padding: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom), each 0 or more."""
-    if padding is None:
-        return 0, 0, 0, 0
-    values = (padding,) * 4 if isinstance(padding, (int, np.integer)) else padding
-    if not isinstance(values, Sequence) or len(values) not in (2, 4):
-        allowed = "An int, (left and right, top and bottom), or (left, top, right, bottom)"
-        raise ArgumentTypeError(f"padding={shorten(padding)}", where=where, allowed=allowed)
-    left, top, right, bottom = values if len(values) == 4 else (values[0], values[1], values[0], values[1])
-    return tuple(at_least(0)(where, "padding", value) for value in (left, top, right, bottom))
 
 
 @lru_cache(maxsize=64)
