@@ -16,25 +16,22 @@ Names, fields and printed lines: MindSpore, train.callback.
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, flag, instance, integer
+from ..base.checks import checked, flag, instance, integer, nearest
 from ..base.errors import ArgumentTypeError, CellError, LossNotFinite, NotBuiltYet, shorten
 from ..base.hooks import current_world
 from ..nn.cell import Cell
 from ..nn.tensor.tensor import Tensor
 
-EVENTS = tuple(
-    f"{phase}_{moment}" for phase in ("on_train", "on_eval") for moment in ("begin", "end", "epoch_begin", "epoch_end")
-) + tuple(f"{phase}_{moment}" for phase in ("on_train", "on_eval") for moment in ("step_begin", "step_end"))
+MOMENTS = ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end")
+EVENTS = tuple(f"on_{phase}_{moment}" for phase in ("train", "eval") for moment in MOMENTS)
 
 
 class CallbackParams(dict):
@@ -53,9 +50,8 @@ class CallbackParams(dict):
         try:
             return self[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(self))}"
             what = f"there is no {name!r} in this call"
+            hint = nearest(name, self) or f"There are: {', '.join(sorted(self))}"
             raise CellError(what, where="callback parameters", hint=hint, name=name, obj=self) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -122,38 +118,29 @@ class Callback:
 
 
 def as_callbacks(callbacks: Any, where: str) -> list[Callback]:
-    """None, a Callback, or a list or tuple of them, as a list. Raises ArgumentTypeError (a TypeError) naming what is no
-    callback.
+    """None, a Callback, or a list or tuple of them, as a list. Raises ArgumentTypeError (a TypeError) naming what
+    is not a callback.
     """
     if callbacks is None:
         return []
-    if isinstance(callbacks, Callback):
-        return [callbacks]
-    allowed = "A Callback, or a list of Callbacks"
-    if not isinstance(callbacks, (list, tuple)):
-        what = f"callbacks={shorten(callbacks)}"
-        raise ArgumentTypeError(what, where=where, allowed=allowed, hint=_callback_hint(callbacks))
-    for i, one in enumerate(callbacks):
+    several = isinstance(callbacks, (list, tuple))
+    found = list(callbacks) if several else [callbacks]
+    for i, one in enumerate(found):
         if not isinstance(one, Callback):
-            what = f"callbacks[{i}] is {_what_it_is(one)}"
-            raise ArgumentTypeError(what, where=where, allowed=allowed, hint=_callback_hint(one))
-    return list(callbacks)
+            what, hint = _told_instead(one)
+            what = f"callbacks[{i}] is {what}" if several else f"callbacks={shorten(one)}"
+            raise ArgumentTypeError(what, where=where, allowed="A Callback, or a list of Callbacks", hint=hint)
+    return found
 
 
-def _what_it_is(value: Any) -> str:
+def _told_instead(value: Any) -> tuple[str, str]:
+    """(what it is, what to write) for a value that is not a Callback."""
     if isinstance(value, Cell):
-        return f"the {type(value).__name__} cell, no callback"
+        hint = "To see the loss, put LossMonitor() into the list; the loss itself belongs to Model(loss_fn=...)"
+        return f"the {type(value).__name__} cell, not a callback", hint
     if isinstance(value, type) and issubclass(value, Callback):
-        return f"the class {value.__name__}"
-    return shorten(value)
-
-
-def _callback_hint(value: Any) -> str:
-    if isinstance(value, Cell):
-        return "To see the loss, put LossMonitor() into the list; the loss itself belongs to Model(loss_fn=...)"
-    if isinstance(value, type) and issubclass(value, Callback):
-        return f"Write {value.__name__}()"
-    return ""
+        return f"the class {value.__name__}", f"Write {value.__name__}()"
+    return shorten(value), ""
 
 
 class CallbackList:
@@ -168,16 +155,13 @@ class CallbackList:
         self._stack = ExitStack()
 
     def __enter__(self) -> CallbackList:
-        entered = [self._stack.enter_context(one) for one in self.callbacks]
-        self.callbacks = [
-            new if isinstance(new, Callback) else one for new, one in zip(entered, self.callbacks, strict=True)
-        ]
+        for i, one in enumerate(self.callbacks):
+            entered = self._stack.enter_context(one)
+            self.callbacks[i] = entered if isinstance(entered, Callback) else one
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
 
     def call(self, event: str, run_context: RunContext) -> None:
         """Call the method `event` ("on_train_step_end", ...) of every callback."""
@@ -189,8 +173,8 @@ class CallbackList:
 
 
 def loss_value(outputs: Any) -> Any:
-    """The loss in what a step returned: the first of several outputs, its elements' mean as a Python float. What is no
-    number stays as it is.
+    """The loss in what a step returned: the first of several outputs, its elements' mean as a Python float. What is
+    not a number stays as it is.
     """
     if isinstance(outputs, (tuple, list)) and outputs:
         outputs = outputs[0]
@@ -219,9 +203,7 @@ class LossMonitor(Callback):
 
     @checked(per_print_times=integer(0))
     def __init__(self, per_print_times: int = 1) -> None:
-        super().__init__()
-        self._per_print_times = per_print_times
-        self._last_print_time = 0
+        self._per_print_times, self._last_print_time = per_print_times, 0
 
     def on_train_begin(self, run_context: RunContext) -> None:
         self._last_print_time = 0
@@ -259,9 +241,7 @@ class TimeMonitor(Callback):
 
     @checked(data_time=flag, data_size=integer(1) | None)
     def __init__(self, data_size: int | None = None, data_time: bool = False) -> None:
-        super().__init__()
-        self.data_size = data_size
-        self.data_time = data_time
+        self.data_size, self.data_time = data_size, data_time
         self.epoch_time_s = 0.0  # of the last epoch
         self._waiting_since = 0.0
         # by mode: in `fit` an evaluation lies inside a training epoch
@@ -294,8 +274,7 @@ class LambdaCallback(Callback):
     """A callback made of functions of one argument, the run_context.
 
     on_train_begin, on_train_epoch_begin, on_train_step_begin, on_train_step_end, on_train_epoch_end, on_train_end and
-    the same with on_eval_:
-    functions or None
+    the same with on_eval_: functions or None
     """
 
     @checked(**dict.fromkeys(EVENTS, instance(Callable, "A function of run_context") | None))
@@ -314,11 +293,10 @@ class LambdaCallback(Callback):
         on_eval_begin: Callable | None = None,
         on_eval_end: Callable | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in EVENTS}
-        super().__init__()
-        for name, call in given.items():
-            if call is not None:
-                setattr(self, name, call)
+        given = locals()
+        for name in EVENTS:
+            if given[name] is not None:
+                setattr(self, name, given[name])
 
 
 class History(Callback):
@@ -329,7 +307,6 @@ class History(Callback):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.epoch: dict[str, list[int]] = {"epoch": []}
         self.history: dict[str, list[Any]] = {}
 
@@ -347,8 +324,5 @@ class SummaryCollector(Callback):
     """MindInsight's collector, which is not part of this package: making one raises NotBuiltYet."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        hint = (
-            "Use LossMonitor() or History() for losses, ProgressBar() to watch, and the event log for what ranks "
-            "send each other"
-        )
+        hint = "Use LossMonitor() or History() for losses, ProgressBar() to watch, the event log for what ranks send"
         raise NotBuiltYet("summaries for MindInsight are not written here", where="SummaryCollector", hint=hint)

@@ -10,7 +10,7 @@ has files of that prefix already, those of this run are called `<prefix>_1`, `<p
 whole before an old one is deleted: there is always one to go on from, whenever the program is killed.
 
 On several ranks each needs a folder of its own; ranks that train together are refused one in common, all of them before
-the first step. In semi_auto and auto_parallel, `integrated_save=True` puts the tensors together on every rank, which
+the first step. In semi_auto and auto_parallel, `integrated_save=True` gathers the tensors on every rank, which
 all ranks do at the same moment, while False writes each rank's slices. Rules and names: MindSpore,
 train.callback.ModelCheckpoint.
 """
@@ -23,14 +23,14 @@ import platform
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..base.checks import Check, checked, choice, flag, instance, integer, path_text, text
-from ..base.errors import ArgumentError, ArgumentTypeError, CollectiveMismatch, NotBuiltYet, shorten
+from ..base.errors import ArgumentError, CollectiveMismatch, NotBuiltYet, shorten
 from ..base.files import write_whole
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
@@ -40,12 +40,40 @@ from .agreement import groups_of, said_by_first, training_world
 from .callbacks import Callback, RunContext
 from .checkpoint.format import write_checkpoint
 from .checkpoint.records import TensorRecord
-from .checkpoint.serialization import TEXTS, SaveThread
+from .checkpoint.serialization import TEXTS, SaveThread, refuse_encryption
 from .checkpoint.values import network_records, optimizer_records, optimizers_of, record_of
 
-_INFO = ("epoch_num", "step_num")
+
+def _read_append_info(info: Any) -> dict[str, Any]:
+    """What to save besides, by name; 0 for what is known only when it is saved."""
+    texts, dicts = ([one for one in info if isinstance(one, kind)] for kind in (str, dict))
+    if not isinstance(info, list) or len(texts) + len(dicts) < len(info) or len(dicts) > 1:
+        raise TypeError
+    if not {*texts} <= {"epoch_num", "step_num"}:
+        raise ValueError
+    named = dicts[0] if dicts else {}
+    for name, value in named.items():
+        if not isinstance(name, str) or not isinstance(value, (int, float, str, Tensor)):
+            raise TypeError(f"It holds {shorten(name)}: {shorten(value)}")
+    return {**dict.fromkeys(texts, 0), **named}
 
 
+APPEND_INFO = Check(
+    "A list of 'epoch_num', 'step_num' and at most one dict {name: number, text or Tensor}", _read_append_info
+)
+COUNTS = ("save_checkpoint_steps", "save_checkpoint_seconds", "keep_checkpoint_max", "keep_checkpoint_per_n_minutes")
+FLAGS = ("integrated_save", "async_save", "exception_save", "crc_check", "remove_redundancy")
+CONFIG = {
+    **dict.fromkeys(COUNTS, integer(0) | None),
+    **dict.fromkeys(FLAGS, flag),
+    "saved_network": instance(Cell, "A Cell") | None,
+    "append_info": APPEND_INFO | None,
+    "enc_mode": text,
+    "format": choice("ckpt", "safetensors"),
+}
+
+
+@dataclass(eq=False)
 class CheckpointConfig:
     """When to save, and what to keep.
 
@@ -54,8 +82,7 @@ class CheckpointConfig:
     keep_checkpoint_max            keep so many files, the oldest are deleted
     keep_checkpoint_per_n_minutes  or one of every so many minutes, and the last: only if max is None or 0. With neither
                                    one file is kept
-    integrated_save                semi_auto and auto_parallel: put the slices together, so that each file holds whole
-                                   tensors
+    integrated_save                semi_auto and auto_parallel: gather the slices, so that each file holds whole tensors
     async_save                     write in a thread, while the training goes on; the file is complete when the next one
                                    is begun, or the run ends
     saved_network                  the Cell to save; default: the trained network
@@ -69,108 +96,43 @@ class CheckpointConfig:
     Raises ArgumentTypeError (a TypeError and ValueError), ArgumentError (a ValueError).
     """
 
-    @checked(
-        save_checkpoint_steps=integer(0) | None,
-        save_checkpoint_seconds=integer(0) | None,
-        keep_checkpoint_max=integer(0) | None,
-        keep_checkpoint_per_n_minutes=integer(0) | None,
-        integrated_save=flag,
-        async_save=flag,
-        saved_network=instance(Cell, "A Cell") | None,
-        enc_mode=text,
-        exception_save=flag,
-        crc_check=flag,
-        remove_redundancy=flag,
-        format=choice("ckpt", "safetensors"),
-    )
-    def __init__(
-        self,
-        save_checkpoint_steps: int | None = 1,
-        save_checkpoint_seconds: int | None = 0,
-        keep_checkpoint_max: int | None = 5,
-        keep_checkpoint_per_n_minutes: int | None = 0,
-        integrated_save: bool = True,
-        async_save: bool = False,
-        saved_network: Cell | None = None,
-        append_info: list[Any] | None = None,
-        enc_key: bytes | None = None,
-        enc_mode: str = "AES-GCM",
-        exception_save: bool = False,
-        crc_check: bool = False,
-        remove_redundancy: bool = False,
-        format: str = "ckpt",
-    ) -> None:
+    save_checkpoint_steps: int | None = 1
+    save_checkpoint_seconds: int | None = 0
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_per_n_minutes: int | None = 0
+    integrated_save: bool = True
+    async_save: bool = False
+    saved_network: Cell | None = None
+    append_info: list[Any] | None = None
+    enc_key: bytes | None = None
+    enc_mode: str = "AES-GCM"
+    exception_save: bool = False
+    crc_check: bool = False
+    remove_redundancy: bool = False
+    format: str = "ckpt"
+
+    def __post_init__(self) -> None:
         where = "CheckpointConfig"
-        counts = {
-            "save_checkpoint_steps": save_checkpoint_steps,
-            "save_checkpoint_seconds": save_checkpoint_seconds,
-            "keep_checkpoint_max": keep_checkpoint_max,
-            "keep_checkpoint_per_n_minutes": keep_checkpoint_per_n_minutes,
-        }
-        if not any(counts.values()):
-            raise ArgumentError(f"{', '.join(counts)} are all None or 0", where=where, allowed="At least one above 0")
-        if not counts["save_checkpoint_steps"] and not counts["save_checkpoint_seconds"]:
-            what = "save_checkpoint_steps and save_checkpoint_seconds are None or 0: nothing would be saved"
-            raise ArgumentError(what, where=where, allowed="One of them above 0")
-        self.save_checkpoint_steps: int | None = counts["save_checkpoint_steps"]
-        self.save_checkpoint_seconds = None if self.save_checkpoint_steps else counts["save_checkpoint_seconds"]
-        minutes = counts["keep_checkpoint_per_n_minutes"]
-        self.keep_checkpoint_max = counts["keep_checkpoint_max"] or (None if minutes else 1)
-        self.keep_checkpoint_per_n_minutes = None if counts["keep_checkpoint_max"] else minutes
-        self.integrated_save = integrated_save
-        self.async_save = async_save
-        self.exception_save = exception_save
-        self.crc_check = crc_check
-        self.saved_network = saved_network
-        self.append_dict = _append_dict(append_info)
-        if enc_key is not None and not isinstance(enc_key, bytes):  # the text does not show a key
-            raise ArgumentTypeError("enc_key is not bytes", where=where, allowed="None")
-        if enc_key is not None:
-            what = "enc_key: checkpoints are not encrypted here"
-            raise NotBuiltYet(what, where=where, hint="Omit it; encrypt the files yourself")
-        if remove_redundancy:
+        for name, check in CONFIG.items():
+            setattr(self, name, check(where, name, getattr(self, name)))
+        refuse_encryption(self.enc_key, where)
+        if self.remove_redundancy:
             hint = "Omit it: every rank's file then has all that the rank holds"
             raise NotBuiltYet("remove_redundancy=True is not available yet", where=where, hint=hint)
-        self.enc_key, self.enc_mode, self.remove_redundancy = enc_key, enc_mode, remove_redundancy
-        self.format = format
+        if not self.save_checkpoint_steps and not self.save_checkpoint_seconds:
+            what = "save_checkpoint_steps and save_checkpoint_seconds are both None or 0: nothing would be saved"
+            raise ArgumentError(what, where=where, allowed="One of them above 0")
+        if self.save_checkpoint_steps:
+            self.save_checkpoint_seconds = None
+        if self.keep_checkpoint_max:
+            self.keep_checkpoint_per_n_minutes = None
+        else:
+            self.keep_checkpoint_max = None if self.keep_checkpoint_per_n_minutes else 1
+        self.append_dict = self.append_info  # as the check has read it
 
     def get_checkpoint_policy(self) -> dict[str, Any]:
         """When to save and what to keep, as a dict."""
-        names = (
-            "save_checkpoint_steps",
-            "save_checkpoint_seconds",
-            "keep_checkpoint_max",
-            "keep_checkpoint_per_n_minutes",
-            "saved_network",
-        )
-        return {name: getattr(self, name) for name in names}
-
-
-def _append_dict(info: Any) -> dict[str, Any] | None:
-    """append_info as a dict; None if there is nothing. Raises ArgumentTypeError, ArgumentError."""
-    where, allowed = (
-        "CheckpointConfig",
-        "A list of 'epoch_num', 'step_num' and at most one dict {name: number, text or Tensor}",
-    )
-    if info is None or info == []:
-        return None
-    if not isinstance(info, list):
-        raise ArgumentTypeError(f"append_info={shorten(info)}", where=where, allowed=allowed)
-    found: dict[str, Any] = {}
-    for element in info:
-        if isinstance(element, str):
-            if element not in _INFO:
-                raise ArgumentError(f"{element!r} in append_info", where=where, allowed=allowed)
-            found[element] = 0
-        elif not isinstance(element, dict) or sum(isinstance(one, dict) for one in info) > 1:
-            raise ArgumentTypeError(f"{shorten(element)} in append_info", where=where, allowed=allowed)
-        else:
-            for name, value in element.items():
-                if not isinstance(name, str) or not isinstance(value, (int, float, bool, str, Tensor)):
-                    what = f"{shorten(name)}: {shorten(value)} in append_info"
-                    raise ArgumentTypeError(what, where=where, allowed=allowed)
-                found[name] = value
-    return found
+        return {name: getattr(self, name) for name in (*COUNTS, "saved_network")}
 
 
 def _read_prefix(value: Any) -> str:
@@ -204,15 +166,13 @@ class ModelCheckpoint(Callback):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
         self._given_prefix = self._prefix = prefix
         self._directory = Path.cwd() if directory is None else Path(directory).absolute()
         self._config = CheckpointConfig() if config is None else config
         self._clock = clock
         self._latest = ""
-        self._files: list[
-            tuple[Path, float]
-        ] = []  # those this run has written and not deleted, the oldest first, and when
+        # those this run has written and not deleted, the oldest first, and when
+        self._files: list[tuple[Path, float]] = []
         self._thread: SaveThread | None = None
         self._params: Any = None
         self._forget()
@@ -256,9 +216,7 @@ class ModelCheckpoint(Callback):
         self._save_if_due(run_context.original_args(), last=True)
         self._join()
 
-    def __exit__(
-        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: Any = None
-    ) -> None:
+    def __exit__(self, kind: Any = None, error: BaseException | None = None, trace: Any = None) -> None:
         params, self._params = self._params, None
         try:
             if error is not None and self._config.exception_save and params is not None and params.get("cur_step_num"):
@@ -271,12 +229,8 @@ class ModelCheckpoint(Callback):
         if params.cur_step_num == self._last_step or not self._is_due(params, last):
             return
         self._last_step = params.cur_step_num
-        path = self._write(
-            params,
-            f"{self._prefix}-{_numbers(params)}",
-            integrated=self._config.integrated_save,
-            in_thread=self._config.async_save,
-        )
+        name, config = f"{self._prefix}-{_numbers(params)}", self._config
+        path = self._write(params, name, integrated=config.integrated_save, in_thread=config.async_save)
         self._files = [(kept, when) for kept, when in self._files if kept != path] + [(path, self._clock())]
         self._latest = str(path)
         if self._thread is None:
@@ -315,14 +269,8 @@ class ModelCheckpoint(Callback):
         path = self._directory / f"{name}.{self._config.format}"
         network = params.network if self._config.saved_network is None else self._config.saved_network
         records = training_records(network, params.optimizer, integrated=integrated)
-        added = dict(self._config.append_dict or {})
-        added.update(
-            {
-                key: value
-                for key, value in (("epoch_num", params.cur_epoch_num), ("step_num", params.cur_step_num))
-                if key in added
-            }
-        )
+        now = {"epoch_num": params.cur_epoch_num, "step_num": params.cur_step_num}
+        added = {key: now.get(key, value) for key, value in (self._config.append_dict or {}).items()}
         self._join()
         if in_thread:
             kept = {key: replace(record, array=np.array(record.array)) for key, record in records.items()}
@@ -392,7 +340,7 @@ def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: st
     found = groups_of(together)
     if len(found) > 1:
         who = "; ".join(f"{rule} on rank {', '.join(map(str, ranks))}" for rule, ranks in found.items())
-        allowed = "With integrated_save=True every rank saves at the same steps: they put the slices together"
+        allowed = "With integrated_save=True every rank saves at the same steps: they gather the slices"
         hint = "Give every rank the same ModelCheckpoint and CheckpointConfig, or set integrated_save=False"
         what = f"prefix and [steps, seconds] of the checkpoints are {who}"
         raise CollectiveMismatch(what, where=where, allowed=allowed, hint=hint)
@@ -402,8 +350,8 @@ def check_places(where: str, said: list[list[dict[str, Any]]], parallel_mode: st
 
 
 def training_records(network: Cell, optimizer: Any, *, integrated: bool) -> dict[str, TensorRecord]:
-    """{name: record} of a network and of its optimizer: what a training needs to go on. Collective where slices are put
-    together.
+    """{name: record} of a network and of its optimizer: what a training needs to go on. Collective where slices are
+    gathered.
     """
     records = network_records(network, integrated=integrated)
     if optimizer is not None:

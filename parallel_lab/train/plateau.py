@@ -24,17 +24,9 @@ from .callbacks import Callback, RunContext, loss_value
 
 # what is the better the smaller it is; of anything else more is better
 SMALLER_IS_BETTER = (
-    "loss",
-    "eval_loss",
-    "mae",
-    "mse",
-    "perplexity",
-    "hausdorff_distance",
-    "mean_surface_distance",
-    "root_mean_square_distance",
+    *("loss", "eval_loss", "mae", "mse", "perplexity"),
+    *("hausdorff_distance", "mean_surface_distance", "root_mean_square_distance"),
 )
-
-
 MONITOR = instance(str, "A str: 'loss', 'eval_loss' or the name of a metric")
 
 
@@ -48,12 +40,16 @@ class Monitored(Callback):
 
     @checked(monitor=MONITOR, mode=choice("auto", "min", "max"), min_delta=number())
     def __init__(self, monitor: str, mode: str, min_delta: float) -> None:
-        super().__init__()
-        self.monitor, self.mode = monitor, mode
-        self.min_delta = abs(min_delta)
+        self.monitor, self.mode, self.min_delta = monitor, mode, abs(min_delta)
         self._less = mode == "min" or (mode == "auto" and monitor in SMALLER_IS_BETTER)
-        self.best = math.inf if self._less else -math.inf
-        self.wait = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.best, self.wait = math.inf if self._less else -math.inf, 0
+
+    def _watched(self, value: float, run_context: RunContext) -> None:
+        """What follows from the value of an epoch."""
+        raise NotImplementedError
 
     def _is_better(self, value: float, than: float) -> bool:
         return value < than - self.min_delta if self._less else value > than + self.min_delta
@@ -61,11 +57,17 @@ class Monitored(Callback):
     def on_train_begin(self, run_context: RunContext) -> None:
         super().on_train_begin(run_context)
         params = run_context.original_args()
-        self.wait, self.best = 0, math.inf if self._less else -math.inf
+        self._begin()
         if self.monitor != "loss" and params.get("valid_dataset") is None:
             hint = "Use Model.fit(epoch, train_dataset, valid_dataset), or monitor='loss'"
             what = f"monitor={self.monitor!r}, but this training evaluates nothing"
             raise ArgumentError(what, where=type(self).__name__, hint=hint)
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        super().on_train_epoch_end(run_context)
+        value = self._value(run_context.original_args())
+        if value is not None:
+            self._watched(value, run_context)
 
     def _value(self, params: Any) -> float | None:
         """The watched value at the end of this epoch; None if the epoch had no evaluation. Collective where ranks train
@@ -111,10 +113,8 @@ class EarlyStopping(Monitored):
         restore_best_weights: bool = False,
     ) -> None:
         super().__init__(monitor, mode, min_delta)
-        self.patience = patience
-        self.verbose = verbose
-        self.baseline = baseline
-        self.restore_best_weights = restore_best_weights
+        self.patience, self.verbose = patience, verbose
+        self.baseline, self.restore_best_weights = baseline, restore_best_weights
         self.stopped_epoch = 0
         self._best_weights: dict[str, np.ndarray] | None = None
 
@@ -122,12 +122,8 @@ class EarlyStopping(Monitored):
         super().on_train_begin(run_context)
         self.stopped_epoch, self._best_weights = 0, None
 
-    def on_train_epoch_end(self, run_context: RunContext) -> None:
-        super().on_train_epoch_end(run_context)
+    def _watched(self, value: float, run_context: RunContext) -> None:
         params = run_context.original_args()
-        value = self._value(params)
-        if value is None:
-            return
         self.wait += 1
         better = self._is_better(value, self.best)
         if better:
@@ -181,24 +177,16 @@ class ReduceLROnPlateau(Monitored):
         min_lr: float = 0,
     ) -> None:
         super().__init__(monitor, mode, min_delta)
-        self.factor = factor
-        self.patience = patience
-        self.verbose = verbose
-        self.cooldown = cooldown
-        self.min_lr = min_lr
-        self.cooldown_counter = 0
+        self.factor, self.patience, self.verbose = factor, patience, verbose
+        self.cooldown, self.min_lr, self.cooldown_counter = cooldown, min_lr, 0
 
     def on_train_begin(self, run_context: RunContext) -> None:
         super().on_train_begin(run_context)
         self.cooldown_counter = 0
         learning_rate("ReduceLROnPlateau", run_context.original_args().optimizer)
 
-    def on_train_epoch_end(self, run_context: RunContext) -> None:
-        super().on_train_epoch_end(run_context)
+    def _watched(self, value: float, run_context: RunContext) -> None:
         params = run_context.original_args()
-        value = self._value(params)
-        if value is None:
-            return
         if self.cooldown_counter:
             self.cooldown_counter -= 1
             self.wait = 0
@@ -211,10 +199,8 @@ class ReduceLROnPlateau(Monitored):
                 if old > self.min_lr:
                     params.optimizer.learning_rate = new = max(old * self.factor, self.min_lr)
                     if self.verbose:
-                        print(
-                            f"Epoch {params.cur_epoch_num:05d}: ReduceLROnPlateau reducing learning rate to {new}.",
-                            flush=True,
-                        )
+                        said = f"ReduceLROnPlateau reducing learning rate to {new}."
+                        print(f"Epoch {params.cur_epoch_num:05d}: {said}", flush=True)
                 self.cooldown_counter, self.wait = self.cooldown, 0
 
 
@@ -228,7 +214,6 @@ class LearningRateScheduler(Callback):
 
     @checked(learning_rate_function=instance(Callable, "A function of (learning_rate, step)"))
     def __init__(self, learning_rate_function: Callable[[float, int], float]) -> None:
-        super().__init__()
         self.learning_rate_function = learning_rate_function
 
     def on_train_begin(self, run_context: RunContext) -> None:

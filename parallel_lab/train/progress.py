@@ -34,7 +34,6 @@ class ProgressBar(Callback):
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
         if stream is not None and not hasattr(stream, "write"):
             what = f"stream={shorten(stream)}"
             raise ArgumentTypeError(what, where="ProgressBar", allowed="A text stream, or None for sys.stdout")
@@ -72,13 +71,9 @@ class ProgressBar(Callback):
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         if self._show is not None:
             params = run_context.original_args()
-            seconds = self._clock() - self._epoch_start
-            rest = "".join(f"  {name} {_number(value)}" for name, value in (params.get("eval_results") or {}).items())
-            line = (
-                f"epoch {params.cur_epoch_num}/{params.epoch_num}  {params.batch_num} steps in "
-                f"{_time(seconds)}{_loss(params)}{rest}"
-            )
-            self._show.say(line)
+            done = f"{params.batch_num} steps in {_time(self._clock() - self._epoch_start)}{_loss(params)}"
+            results = _results(params.get("eval_results") or {})
+            self._show.say(f"epoch {params.cur_epoch_num}/{params.epoch_num}  {done}{results}")
 
     def on_train_end(self, run_context: RunContext) -> None:
         if self._show is not None:
@@ -96,10 +91,8 @@ class ProgressBar(Callback):
     def on_eval_end(self, run_context: RunContext) -> None:
         params = run_context.original_args()
         if self._show is not None and "epoch_num" not in params:  # in fit the line of the epoch says it
-            results = "".join(f"  {name} {_number(value)}" for name, value in params.metrics.items())
-            self._show.say(
-                f"evaluated {params.cur_step_num} steps in {_time(self._clock() - self._eval_start)}{results}"
-            )
+            done = f"{params.cur_step_num} steps in {_time(self._clock() - self._eval_start)}"
+            self._show.say(f"evaluated {done}{_results(params.metrics)}")
 
     # ---- drawing ----
 
@@ -119,8 +112,11 @@ def _loss(params: Any) -> str:
     return f"  loss {value:.4g}" if isinstance(value, float) else ""
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, (int, float)) else shorten(value, 40)
+def _results(results: dict[str, Any]) -> str:
+    return "".join(
+        f"  {name} {f'{value:.4g}' if isinstance(value, (int, float)) else shorten(value, 40)}"
+        for name, value in results.items()
+    )
 
 
 def _time(seconds: float) -> str:
@@ -168,11 +164,12 @@ class _Plain:
         """Nothing is held."""
 
 
-class _Line:
-    """A terminal: the last line is the bar. While it is there, sys.stdout puts what is printed above it."""
+class _Line(_Plain):
+    """A terminal: the last line is the bar. While it is shown, sys.stdout puts what is printed above it."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._bar = stream, ""
+        super().__init__(stream)
+        self._bar = ""
         self._before: Any = None
         if stream is sys.stdout:
             self._before = stream
@@ -188,8 +185,7 @@ class _Line:
     def say(self, line: str) -> None:
         """A line that stays, in place of the bar."""
         self._put("")
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        super().say(line)
 
     def write_above(self, text: str) -> None:
         """What others print: the bar makes room, and comes back when the line is complete."""

@@ -177,7 +177,9 @@ def _file_name(name: Any, where: str) -> str:
 
 
 def refuse_encryption(key: Any, where: str) -> None:
-    """Raise NotBuiltYet if a key is given."""
+    """Raise NotBuiltYet if a key is given, CheckpointTypeError if it is not one. The texts do not show it."""
+    if key is not None and not isinstance(key, bytes):
+        raise CheckpointTypeError("enc_key or dec_key is not bytes", where=where, allowed="None")
     if key is not None:
         hint = "Omit the key, and encrypt the file with a tool made for that"
         raise NotBuiltYet("checkpoints cannot be encrypted", where=where, hint=hint)
