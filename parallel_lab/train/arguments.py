@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,32 +86,28 @@ def check_construct(where: str, network: Any) -> None:
     function = inspect.unwrap(getattr(type(network), "construct", network))
     try:
         parameters = inspect.signature(network.construct).parameters.values()
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-    ):  # no construct of its own, or one whose arguments cannot be read: the call will tell
-        return
+    except (TypeError, ValueError, AttributeError):
+        return  # no construct of its own, or one whose arguments cannot be read: the call will tell
     needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(needed) > 1:
         code = getattr(function, "__code__", None)
         place = f" ({short_file(code.co_filename)}:{code.co_firstlineno})" if code else ""
-        names = ", ".join(p.name for p in needed)
-        hint = (
-            f"Take {', '.join(p.name for p in needed[1:])} out of construct, or compute the loss in construct and "
-            "omit loss_fn"
-        )
-        what = (
-            f"construct of {type(network).__name__}{place} needs ({names}), but with a loss_fn it gets the data alone"
-        )
+        names, labels = ", ".join(p.name for p in needed), ", ".join(p.name for p in needed[1:])
+        hint = f"Take {labels} out of construct, or compute the loss in construct and omit loss_fn"
+        construct = f"construct of {type(network).__name__}{place}"
+        what = f"{construct} needs ({names}), but with a loss_fn it gets the data alone"
         raise ArgumentTypeError(what, where=where, hint=hint)
 
 
-def check_input(where: str, name: str, value: Any) -> None:
-    """A Tensor, a number, or a tuple or list of them. Raises ArgumentTypeError (a TypeError and ValueError)."""
+def check_inputs(where: str, values: Sequence[Any], name: str = "input {}") -> None:
+    """Tensors, numbers, or tuples or lists of them. Raises ArgumentTypeError (a TypeError and ValueError)."""
+    for i, value in enumerate(values):
+        _check_input(where, name.format(i), value)
+
+
+def _check_input(where: str, name: str, value: Any) -> None:
     if isinstance(value, (tuple, list)):
-        for i, inner in enumerate(value):
-            check_input(where, f"{name}[{i}]", inner)
+        check_inputs(where, value, f"{name}[{{}}]")
     elif not isinstance(value, (Tensor, int, float)):
         hint = "Write Tensor(x)" if isinstance(value, np.ndarray) else ""
         raise ArgumentTypeError(f"{name} is {shorten(value)}", where=where, allowed="A Tensor", hint=hint)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from ..base.checks import checked, choice, flag, integer
@@ -38,13 +39,20 @@ from .agreement import groups_of, said_by_all, training_world
 from .auto_parallel import AutoParallel
 from .callbacks import Callback, CallbackList, CallbackParams, RunContext, as_callbacks, loss_value
 from .checkpoint_callback import ModelCheckpoint, check_places
-from .engine import layouts, make_eval_step, make_predict_step, make_train_step
+from .engine import EvalStep, PredictStep, TrainStep, layouts, make_eval_step, make_predict_step, make_train_step
 from .feed import Feed, check_dataset
 from .metrics import Loss, get_metrics
 from .mixed import AMP_LEVELS, check_amp_level, in_float16, with_loss_scale
 from .progress import ProgressBar
 
 _MISSING: Any = object()
+TRAINING = {
+    "epoch": integer(1),
+    "dataset_sink_mode": flag,
+    "sink_size": arguments.SINK_SIZE,
+    "initial_epoch": integer(0),
+    "progress": flag,
+}  # arguments of train and fit
 
 
 class Model:
@@ -104,56 +112,48 @@ class Model:
         self._network = network
         self._computing = in_float16(network, level, kwargs.get("keep_batchnorm_fp32"))
         self._loss_fn, self._optimizer, self._eval_network = loss_fn, optimizer, eval_network
-        self._train_network: Any = None
-        self._train_step: Any = None
-        self._eval_step: Any = None
-        self._predict_step: Any = None
 
-    # ---- the networks ----
+    # ---- the networks and their steps, made when they are first asked for ----
 
-    @property
+    @cached_property
     def train_network(self) -> Any:
         """The network with its loss and its optimizer, where the Model was given them: a Cell to look at, to save and
         to load into.
 
         The steps of `train` are taken by `engine.py`, which compiles it or runs it at once.
         """
-        if self._train_network is None:
-            whole = self._computing if self._loss_fn is None else WithLossCell(self._computing, self._loss_fn)
-            is_step = self._optimizer is None or (self._loss_fn is None and isinstance(whole, TrainOneStepCell))
-            self._train_network = whole if is_step else TrainOneStepCell(whole, self._optimizer)
-        return self._train_network
+        whole = self._computing if self._loss_fn is None else WithLossCell(self._computing, self._loss_fn)
+        is_step = self._optimizer is None or (self._loss_fn is None and isinstance(whole, TrainOneStepCell))
+        return whole if is_step else TrainOneStepCell(whole, self._optimizer)
 
     @property
     def eval_network(self) -> Any:
         """The network that `eval` runs; None without metrics."""
         if self._eval_network is not None or not self._metrics:
             return self._eval_network
-        return self._step_of_evaluation().network
+        return self._eval_step.network
 
     @property
     def predict_network(self) -> Any:
         """The network that `predict` runs: the one that was given."""
         return self._network
 
-    def _step_of_training(self) -> Any:
-        if self._train_step is None:
-            self._train_step = make_train_step(self._computing, self._loss_fn, self._optimizer)
-        return self._train_step
+    @cached_property
+    def _train_step(self) -> TrainStep:
+        return make_train_step(self._computing, self._loss_fn, self._optimizer)
 
-    def _step_of_evaluation(self) -> Any:
-        if self._eval_step is None:
-            own = self._eval_network
-            self._eval_step = make_eval_step(self._computing, self._loss_fn) if own is None else make_predict_step(own)
-        return self._eval_step
+    @cached_property
+    def _eval_step(self) -> EvalStep | PredictStep:
+        own = self._eval_network
+        return make_eval_step(self._computing, self._loss_fn) if own is None else make_predict_step(own)
 
-    def _step_of_prediction(self) -> Any:
-        if self._predict_step is None:
-            self._predict_step = make_predict_step(self._network)
-        return self._predict_step
+    @cached_property
+    def _predict_step(self) -> PredictStep:
+        return make_predict_step(self._network)
 
     # ---- training ----
 
+    @checked(**TRAINING)
     def train(
         self,
         epoch: int = _MISSING,
@@ -181,7 +181,7 @@ class Model:
         """
         self._fit("Model.train", epoch, train_dataset, callbacks, dataset_sink_mode, sink_size, initial_epoch, progress)
 
-    @checked(valid_dataset_sink_mode=flag)
+    @checked(**TRAINING, valid_dataset_sink_mode=flag)
     def fit(
         self,
         epoch: int = _MISSING,
@@ -211,28 +211,19 @@ class Model:
         if valid_dataset is not None:
             check_dataset("Model.fit", "valid_dataset", valid_dataset)
         evaluation = None if valid_dataset is None else (valid_dataset, arguments.checked_frequency(valid_frequency))
-        self._fit(
-            "Model.fit",
-            epoch,
-            train_dataset,
-            callbacks,
-            dataset_sink_mode,
-            sink_size,
-            initial_epoch,
-            progress,
-            evaluation,
-        )
+        sink = dataset_sink_mode, sink_size
+        self._fit("Model.fit", epoch, train_dataset, callbacks, *sink, initial_epoch, progress, evaluation)
 
     def _fit(
         self,
         where: str,
-        epoch: Any,
+        epoch: int,
         dataset: Any,
         callbacks: Any,
-        sink: Any,
-        sink_size: Any,
-        initial_epoch: Any,
-        progress: Any,
+        sink: bool,
+        sink_size: int,
+        first: int,
+        progress: bool,
         evaluation: tuple[Any, Callable[[int], bool]] | None = None,
     ) -> None:
         """`train` and `fit`; evaluation: (dataset, whether to evaluate after an epoch)."""
@@ -240,29 +231,18 @@ class Model:
             if value is _MISSING:
                 hint = f"{where.lower()}(10, dataset, ...) trains for 10 epochs"
                 raise ArgumentTypeError(f"{name} is missing", where=where, hint=hint)
-        epoch = integer(1)(where, "epoch", epoch)
-        first = integer(0)(where, "initial_epoch", initial_epoch)
         if first >= epoch:
             what = f"initial_epoch={first} with epoch={epoch}"
             raise ArgumentError(what, where=where, allowed="initial_epoch below epoch, the last one")
-        sink, sink_size = flag(where, "dataset_sink_mode", sink), arguments.SINK_SIZE(where, "sink_size", sink_size)
         check_dataset(where, "train_dataset", dataset)
-        called = as_callbacks(callbacks, where)
-        if flag(where, "progress", progress):
-            called.append(ProgressBar())
+        called = [*as_callbacks(callbacks, where), *([ProgressBar()] if progress else [])]
         self._check_trainable(where)
-        size = dataset.get_dataset_size()
-        steps = sink_size if sink and sink_size > 0 else size
+        steps = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
         self._agree(where, called, epochs=[first, epoch], steps_per_epoch=steps)
         params = self._params("train", called, batch_num=steps, dataset_sink_mode=sink)
-        step = self._step_of_training()
-        params.update(
-            train_network=self.train_network,
-            optimizer=self._optimizer,
-            train_dataset=dataset,
-            train_dataset_element=None,
-        )
-        params.update(epoch_num=epoch, plan=None)
+        step = self._train_step
+        params.update(train_network=self.train_network, optimizer=self._optimizer)
+        params.update(train_dataset=dataset, train_dataset_element=None, epoch_num=epoch, plan=None)
         if evaluation is not None:
             params.update(valid_dataset=evaluation[0], eval_results={}, metrics=None)
         self._network.set_train(True)
@@ -346,22 +326,14 @@ class Model:
     def _params(self, mode: str, callbacks: list[Callback], **more: Any) -> CallbackParams:
         config, world = frozen(), current_world()
         device_number = config.device_num if world is None else world.world_size
-        return CallbackParams(
-            mode=mode,
-            network=self._network,
-            loss_fn=self._loss_fn,
-            parallel_mode=self._parallel_mode(),
-            device_number=device_number,
-            list_callback=callbacks,
-            cur_step_num=0,
-            **more,
-        )
+        params = CallbackParams(mode=mode, network=self._network, loss_fn=self._loss_fn, cur_step_num=0, **more)
+        params.update(parallel_mode=self._parallel_mode(), device_number=device_number, list_callback=callbacks)
+        return params
 
     def _check_columns(self, where: str, name: str, columns: tuple[Any, ...]) -> None:
         if self._loss_fn is not None and len(columns) != 2:
             hint = (
-                "Drop columns with project(), or compute the loss in the network and omit loss_fn: then it "
-                "gets all columns"
+                "Drop columns with project(), or omit loss_fn: then the network gets all columns and computes the loss"
             )
             what = f"{name} has {len(columns)} columns"
             raise DatasetError(what, where=where, allowed="With a loss_fn two: data and label", hint=hint)
@@ -389,11 +361,9 @@ class Model:
             what = "the Model has no metrics"
             raise ArgumentError(what, where=where, hint="Model(..., metrics={'accuracy', 'loss'})")
         check_dataset(where, "valid_dataset", valid_dataset)
-        sink = dataset_sink_mode
-        called = as_callbacks(callbacks, where)
-        if progress:
-            called.append(ProgressBar())
-        params = self._params("eval", called, batch_num=valid_dataset.get_dataset_size(), dataset_sink_mode=sink)
+        called = [*as_callbacks(callbacks, where), *([ProgressBar()] if progress else [])]
+        size = valid_dataset.get_dataset_size()
+        params = self._params("eval", called, batch_num=size, dataset_sink_mode=dataset_sink_mode)
         with CallbackList(called) as calls:
             return self._evaluate(where, valid_dataset, calls, params)[0]
 
@@ -403,7 +373,7 @@ class Model:
         """The metrics, and the mean loss if there is a loss."""
         if params.parallel_mode in SHARDED_MODES:  # in the others a rank may evaluate for itself
             self._agree(where, [], evaluation_steps=params.batch_num)
-        step = self._step_of_evaluation()
+        step = self._eval_step
         params.update(eval_network=step.network, valid_dataset=dataset)
         run, losses = RunContext(params), []
         for metric in self._metrics.values():
@@ -474,11 +444,10 @@ class Model:
             raise NotBuiltYet(f"backend={shorten(backend)}", where=where, allowed="None: numpy", hint="Omit backend")
         if not predict_data:
             raise ArgumentTypeError("there is nothing to predict from", where=where, hint="model.predict(Tensor(x))")
-        for i, value in enumerate(predict_data):
-            arguments.check_input(where, f"input {i}", value)
+        arguments.check_inputs(where, predict_data)
         arguments.check_full_batch(where, *self._settings())
         with _in_evaluation_mode(self._network):
-            return self._step_of_prediction()(*predict_data)
+            return self._predict_step(*predict_data)
 
     @checked(skip_backend_compile=flag)
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, TensorLayout]:
@@ -492,12 +461,10 @@ class Model:
         where = "Model.infer_predict_layout"
         arguments.check_layouts_wanted(where, self._parallel_mode())
         arguments.check_full_batch(where, *self._settings())
-        for i, value in enumerate(predict_data):
-            arguments.check_input(where, f"input {i}", value)
+        arguments.check_inputs(where, predict_data)
         with _in_evaluation_mode(self._network):
-            step = self._step_of_prediction()
-            step.prepare(*predict_data)
-            return layouts(step)
+            self._predict_step.prepare(*predict_data)
+            return layouts(self._predict_step)
 
     @checked(dataset_sink_mode=flag, sink_size=arguments.SINK_SIZE)
     def infer_train_layout(
@@ -538,7 +505,7 @@ class Model:
                 raise ModelError(what, where=where, hint="Model(..., metrics={'accuracy'})")
             columns = _first_row(check_dataset(where, "valid_dataset", valid_dataset))
             with _in_evaluation_mode(self._network if self._eval_network is None else self._eval_network):
-                self._evaluated(where, self._step_of_evaluation(), columns)  # which changes nothing
+                self._evaluated(where, self._eval_step, columns)  # which changes nothing
 
     def _compiled(self, where: str, dataset: Any) -> Any:
         """The step of training, compiled for the dataset's first row."""
@@ -546,9 +513,8 @@ class Model:
         self._check_columns(where, "train_dataset", columns)
         self._check_trainable(where)
         self._network.set_train(True)
-        step = self._step_of_training()
-        step.prepare(*columns)
-        return step
+        self._train_step.prepare(*columns)
+        return self._train_step
 
 
 @contextmanager
