@@ -109,7 +109,7 @@ class Dataset:
         Raises DatasetError for an unknown column, and while running when the number of results is not that of the
         names.
         """
-        node = MapDataset(self, operations, input_columns, output_columns)
+        node = _Map(self, operations, input_columns, output_columns)
         return node if column_order is None else node.project(column_order)
 
     @checked("batch", num_parallel_workers=WORKERS)
@@ -119,7 +119,7 @@ class Dataset:
 
         Raises DatasetError while running when rows differ in shape or dtype.
         """
-        return BatchDataset(self, batch_size, drop_remainder)
+        return _Batch(self, batch_size, drop_remainder)
 
     def shuffle(self, buffer_size: int) -> Dataset:
         """Rows in random order, each drawn from the next `buffer_size` (at least 2); a buffer as long as the data
@@ -129,30 +129,30 @@ class Dataset:
         depends on the number of ranks. The `shuffle=` of a source shuffles before sharding and does not have this
         effect.
         """
-        return ShuffleDataset(self, buffer_size)
+        return _Shuffle(self, buffer_size)
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The data `count` times over (None or -1: without end), each time as the next epoch. get_dataset_size of an
         endless one is that of once.
         """
-        return RepeatDataset(self, count)
+        return _Repeat(self, count)
 
     def take(self, count: int = -1) -> Dataset:
         """The first `count` rows (-1: all)."""
-        return TakeDataset(self, count)
+        return _Take(self, count)
 
     def skip(self, count: int) -> Dataset:
         """All but the first `count` rows."""
-        return SkipDataset(self, count)
+        return _Skip(self, count)
 
     @checked("project", columns=NAMES)
     def project(self, columns: str | Sequence[str]) -> Dataset:
         """Only these columns, in this order. Raises DatasetError for an unknown one."""
-        return ProjectDataset(self, columns)
+        return _Project(self, columns)
 
     def rename(self, input_columns: str | Sequence[str], output_columns: str | Sequence[str]) -> Dataset:
         """Other names for some columns. Raises DatasetError for an unknown one or a name that is there already."""
-        return RenameDataset(self, input_columns, output_columns)
+        return _Rename(self, input_columns, output_columns)
 
     def reset(self) -> None:
         """Accepted for scripts that call it between epochs: every iteration over a dataset begins anew."""
@@ -303,7 +303,7 @@ class DatasetIterator:
 # ---- nodes: what the methods of Dataset return ----
 
 
-class MapDataset(Dataset):
+class _Map(Dataset):
     @checked("map", input_columns=NAMES | None, output_columns=NAMES | None)
     def __init__(self, parent: Dataset, operations: Any, input_columns: Any, output_columns: Any) -> None:
         self._parent = parent
@@ -325,7 +325,7 @@ class MapDataset(Dataset):
             self._order = [*range(len(self._outputs)), *(~i for i in kept)]
         self._names = tuple(self._outputs[i] if i >= 0 else have[~i] for i in self._order)
         self._random = [isinstance(operation, RandomTransform) for operation in self._operations]
-        self._place = parent._count_nodes(lambda node: isinstance(node, MapDataset) and any(node._random))
+        self._place = parent._count_nodes(lambda node: isinstance(node, _Map) and any(node._random))
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         for key, values in self._parent._rows(seed, epoch):
@@ -354,7 +354,7 @@ class MapDataset(Dataset):
         return f"map({', '.join(operation_name(operation) for operation in self._operations)})"
 
 
-class BatchDataset(Dataset):
+class _Batch(Dataset):
     @checked("batch", batch_size=at_least(1), drop_remainder=flag)
     def __init__(self, parent: Dataset, batch_size: int, drop_remainder: bool) -> None:
         self._parent, self._batch_size, self._drop = parent, batch_size, drop_remainder
@@ -394,11 +394,11 @@ class BatchDataset(Dataset):
         return f"batch({self._batch_size})"
 
 
-class ShuffleDataset(Dataset):
+class _Shuffle(Dataset):
     @checked("shuffle", buffer_size=at_least(2))
     def __init__(self, parent: Dataset, buffer_size: int) -> None:
         self._parent, self._buffer_size = parent, buffer_size
-        self._place = parent._count_nodes(lambda node: isinstance(node, ShuffleDataset))
+        self._place = parent._count_nodes(lambda node: isinstance(node, _Shuffle))
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         rng = keyed_generator(seed, "shuffle", self._place, epoch)
@@ -415,7 +415,7 @@ class ShuffleDataset(Dataset):
         return f"shuffle({self._buffer_size})"
 
 
-class RepeatDataset(Dataset):
+class _Repeat(Dataset):
     @checked("repeat", count=at_least(-1) | None)
     def __init__(self, parent: Dataset, count: int | None) -> None:
         self._parent, self._count = parent, -1 if count is None else count
@@ -446,7 +446,7 @@ class RepeatDataset(Dataset):
         return f"repeat({'' if self._count == -1 else self._count})"
 
 
-class TakeDataset(Dataset):
+class _Take(Dataset):
     @checked("take", count=at_least(-1))
     def __init__(self, parent: Dataset, count: int) -> None:
         self._parent, self._count = parent, count
@@ -464,7 +464,7 @@ class TakeDataset(Dataset):
         return f"take({self._count})"
 
 
-class SkipDataset(Dataset):
+class _Skip(Dataset):
     @checked("skip", count=at_least(0))
     def __init__(self, parent: Dataset, count: int) -> None:
         self._parent, self._count = parent, count
@@ -479,7 +479,7 @@ class SkipDataset(Dataset):
         return f"skip({self._count})"
 
 
-class ProjectDataset(Dataset):
+class _Project(Dataset):
     def __init__(self, parent: Dataset, columns: tuple[str, ...]) -> None:
         self._parent, self._names = parent, columns
         self._taken = parent._indices("project", columns)
@@ -492,7 +492,7 @@ class ProjectDataset(Dataset):
         return f"project({', '.join(self._names)})"
 
 
-class RenameDataset(Dataset):
+class _Rename(Dataset):
     @checked("rename", input_columns=NAMES, output_columns=NAMES)
     def __init__(self, parent: Dataset, input_columns: Any, output_columns: Any) -> None:
         self._parent = parent
