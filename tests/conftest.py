@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 import zlib
@@ -26,6 +27,7 @@ from parallel_lab.base import seeds
 GRACE_S = 3.0  # processes need a moment to end after they were told to
 HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
 SHM = Path("/dev/shm")
+EXHAUSTIVE = re.compile(r"exhaustive|mark\.quick")  # as in .ci/run
 
 
 # ---- compiled modules ----
@@ -80,9 +82,21 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file with exhaustive tests says the word: the build looks for it, and collects no other files for them."""
+    """Of the cases of a test marked `quick(n)`, all but n are exhaustive. Which n: those whose names have the smallest
+    checksums, so that they are spread over all parameters and stay the same when others are added.
+
+    A file with exhaustive tests says so: the build looks for the marks, and collects no other files for them.
+    """
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("quick"):
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for drawn in cases.values():
+        (count,) = drawn[0].get_closest_marker("quick").args
+        for item in sorted(drawn, key=lambda item: zlib.crc32(item.name.encode()))[count:]:
+            item.add_marker(pytest.mark.exhaustive)
     for path in {item.path for item in items if item.get_closest_marker("exhaustive")}:
-        if "exhaustive" not in path.read_text(encoding="utf-8"):
+        if not EXHAUSTIVE.search(path.read_text(encoding="utf-8")):
             raise pytest.UsageError(f"{path}: a test here is marked exhaustive from elsewhere; say so in a comment")
 
 

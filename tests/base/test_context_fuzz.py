@@ -108,6 +108,7 @@ def _reset():
 BLOCKS, PER_BLOCK = 20, 150
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_junk_is_accepted_by_the_rule_or_refused_in_words(block):
     """3,000 values in all."""

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from tests.browser.jupyterlab import MARKS, opened, shot, sync_api, until, world
 
@@ -33,6 +35,7 @@ total = run_algorithm(None, "all_reduce", "ring", np.arange(6.0) + get_rank())
 print(total.tolist())"""
 
 
+@pytest.mark.exhaustive
 def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     page = world[0]
     book = opened(

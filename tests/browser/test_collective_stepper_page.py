@@ -66,6 +66,7 @@ def test_colour_is_the_chunk_and_every_chunk_has_its_own(show):
     assert len(fills) == 64 and all(len(v) == 1 for v in by_chunk.values()) and len(set.union(*by_chunk.values())) == 8
 
 
+@pytest.mark.exhaustive
 def test_arrow_keys_step_and_the_page_says_so(show):
     stepper = CollectiveStepper("all_reduce", "ring", 4)
     frames = stepper.snapshot()["frames"]
@@ -145,6 +146,7 @@ def test_nothing_flies_where_the_reader_asks_for_less_motion(show):
     expect(page.locator(".pl-cell .pl-fresh")).to_have_count(8)  # what came is ringed all the same
 
 
+@pytest.mark.exhaustive
 def test_play_goes_to_the_end_and_can_be_stopped(show):
     page = show(CollectiveStepper("all_gather", "bruck", 3), reduced_motion="reduce")
     page.get_by_role("button", name="play the rounds").click()
@@ -193,6 +195,7 @@ WIDE += [
 ]
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("width", [662, 848, 1280])
 @pytest.mark.parametrize("case", WIDE, ids=lambda c: "-".join(map(str, c)))
 def test_nothing_is_cut_off(show, case, width):
@@ -225,6 +228,7 @@ def asked(page):
     return page.evaluate("sent.map(m => [m.command, m.arguments])")
 
 
+@pytest.mark.exhaustive
 def test_a_step_is_shown_at_once_and_an_old_answer_does_not_pull_it_back(live):
     page, stepper = live
     page.get_by_role("button", name="one round on").focus()
@@ -286,6 +290,7 @@ def test_a_kernel_that_is_gone_is_told_and_nothing_moves(live):
     at(page, 0)
 
 
+@pytest.mark.exhaustive
 def test_another_story_replaces_the_first(live):
     page, stepper = live
     stepper.choose_ranks(8)

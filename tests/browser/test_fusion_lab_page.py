@@ -73,6 +73,7 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (848, "dark"), (640, "light")])
 @pytest.mark.parametrize("subject", ["golf", "transformer", "convnet"])
 def test_nothing_is_cut_off(page_of, subject, width, scheme):

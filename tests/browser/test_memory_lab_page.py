@@ -29,6 +29,7 @@ def ran(lab, steps=1):
 # ---- what is drawn ----
 
 
+@pytest.mark.exhaustive
 def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
     lab = MemoryLab("stack", 4)
     page = page_of(lab.to_html())
@@ -81,6 +82,7 @@ def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
     expect(page.locator(".pl-mm-traffic h3")).to_contain_text("rank 2")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (848, "dark"), (640, "light")])
 @pytest.mark.parametrize(
     ("subject", "mode"),
@@ -210,6 +212,7 @@ def test_a_run_is_stopped_with_the_button(live):
     assert widget.last_error is None
 
 
+@pytest.mark.exhaustive
 def test_a_run_shows_its_verdict(live):
     lab = MemoryLab("stack", 2)
     lab.set_width(32)

@@ -154,6 +154,7 @@ def layer_of(shot) -> str:
     return next(t["layer"] for t in shot["tensors"] if t["id"] == shot["tensor"])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("net", ["dense", "convnet", "transformer"])
 def test_a_page_with_all_frames_is_small_enough_to_send(net):
     """Each picture once and each rank once, not each pair: under 1 MB for the largest labs."""
@@ -279,6 +280,7 @@ def test_names_are_text_not_markup(show):
     assert page.locator("img").count() == 0 and page.locator("[role=status]").inner_text() == hostile
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [640, 860, 1280])
 def test_nothing_is_cut_off(show, scheme, width):
@@ -384,6 +386,7 @@ def test_a_typed_strategy_is_sent_once_and_escape_takes_it_back(live):
     assert page.evaluate("sent.filter(m => m.command).map(m => m.arguments)") == [["matmul", "((2, 4), (2, 1))"]]
 
 
+@pytest.mark.exhaustive
 def test_typing_survives_a_step_of_training(live):
     page, lab = live
     box = page.get_by_role("combobox", name="matmul2")

@@ -37,6 +37,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.quick(21)
 @pytest.mark.parametrize("case", range(40))
 def test_a_world_of_any_size_is_loaded_by_one_of_any_other(tmp_path, rng, case):
     """M -> N ranks through files, several tensors with layouts of their own; expected: numpy's index into the

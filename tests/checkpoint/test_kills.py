@@ -148,6 +148,7 @@ def _gone_soon(place: Path) -> bool:
     return False
 
 
+@pytest.mark.quick(1)
 @pytest.mark.faults
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_killed_at_a_random_moment_a_dozen_times(savers, tmp_path, rng, ranks):
@@ -161,6 +162,7 @@ def test_killed_at_a_random_moment_a_hundred_times(savers, tmp_path, rng, ranks)
     kill_many(savers, tmp_path, ranks, rng, 100)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.faults
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["file", "folder"])

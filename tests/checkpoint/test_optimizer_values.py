@@ -64,6 +64,7 @@ def train(net, optimizer, steps):
     return losses
 
 
+@pytest.mark.quick(15)
 @every_optimizer
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float64")], ids=["float32", "mixed"])
 def test_a_resumed_training_gives_the_losses_of_one_that_never_stopped(tmp_path, make, dtypes):

@@ -137,6 +137,7 @@ def saved(pools, tmp_path_factory):
     return whole, slices, uninterrupted[0][BEFORE:]
 
 
+@pytest.mark.exhaustive
 def test_integrated_files_hold_whole_tensors_and_slices_say_what_they_are(saved):
     whole, slices, _ = saved
     for rank in range(8):
@@ -155,6 +156,7 @@ def test_integrated_files_hold_whole_tensors_and_slices_say_what_they_are(saved)
     )  # a state lies like its parameter
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("ranks", "strategies"), [(8, OVER_8), (4, OVER_4), (1, OVER_1)], ids=["8", "4", "1"])
 @pytest.mark.parametrize("load", [load_whole, load_all_ranks], ids=["whole", "all-ranks"])
 def test_a_resumed_training_goes_on_as_if_nothing_had_happened(pools, saved, ranks, strategies, load):

@@ -38,6 +38,7 @@ def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("case", range(40))
 def test_any_strategy_becomes_any_other(tmp_path, rng, case):
     """Parameters, optimizer states and a scalar, M -> N ranks; expected: numpy's index into the original. Half of the
@@ -180,6 +181,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.quick(19)
 @pytest.mark.parametrize(("call", "kind", "said"), ERRORS, ids=range(len(ERRORS)))
 def test_what_does_not_fit_is_refused_by_the_documented_class(given, monkeypatch, call, kind, said):
     monkeypatch.chdir(given)

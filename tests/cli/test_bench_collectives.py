@@ -77,6 +77,7 @@ def alone():
     return measure_collectives(2, OPS, (4 * KIB, MIB), 1, busy=1, batch_s=0.001, peers=False)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [4 * KIB, MIB])
 def test_ours_is_timed_in_all_three_forms(alone, op, size):
@@ -110,6 +111,7 @@ def test_the_report_is_complete_as_text_page_and_json(alone):
     assert all(math.isfinite(m) for t in found["timings"] for m in t["median_s"].values())
 
 
+@pytest.mark.exhaustive
 def test_other_libraries_give_right_results_or_a_line_that_says_why_not():
     report = measure_collectives(2, ("reduce_scatter", "all_to_all"), (64 * KIB,), 1, busy=0, batch_s=0.001)
     missing = dict(report.missing)
@@ -231,6 +233,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(wrong, capsys):
     assert code == 2 and capsys.readouterr().err
 
 
+@pytest.mark.quick(1)
 @pytest.mark.faults
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_leaves_nothing(tmp_path, number, code):

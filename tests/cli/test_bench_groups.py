@@ -93,6 +93,7 @@ def test_a_group_that_does_not_start_tells_its_last_words(echo):
         RankGroup("echo", 2, echo, ["mute"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 def test_ranks_end_when_who_started_them_is_killed(echo):
     code = f"""

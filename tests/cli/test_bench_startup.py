@@ -23,6 +23,7 @@ from parallel_lab.cli.bench.startup import (
 from parallel_lab.processes.mpi.launch import find_mpirun
 
 
+@pytest.mark.exhaustive
 def test_ours_starts_cold_and_warm_and_is_idle():
     found = measure_startup(2, 2, idle_s=0.3, peers=False)
     assert set(found["median_s"]) == {COLD, WARM} and all(
@@ -37,6 +38,7 @@ def test_ours_starts_cold_and_warm_and_is_idle():
     assert "ours, cold" in startup_text(found) and "not measured" in startup_text(found)
 
 
+@pytest.mark.exhaustive
 def test_every_other_way_is_timed_or_missing_with_its_reason(monkeypatch):
     # torch takes seconds to start; its own test is the command's
     monkeypatch.setattr(startup, "without_torch", lambda: "no torch")
@@ -48,6 +50,7 @@ def test_every_other_way_is_timed_or_missing_with_its_reason(monkeypatch):
     assert all(f"{name} is missing: {why}" in text for name, why in found["missing"].items())
 
 
+@pytest.mark.exhaustive
 def test_the_command_times_torch_where_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     file = tmp_path / "start.json"

@@ -21,6 +21,7 @@ def one(check):
     return Finding("checked", *check())
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", doctor.CHECKS)
 def test_a_check_gives_well_formed_findings_and_the_machine_that_runs_the_tests_is_found_fit(name):
     (finding,) = examine({name: doctor.CHECKS[name]})
@@ -31,6 +32,7 @@ def test_a_check_gives_well_formed_findings_and_the_machine_that_runs_the_tests_
         assert finding.status == "ok", finding.text()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("package", ["multiprocess", "dill", "safetensors", "mpi4py"])
 def test_a_missing_package_does_not_keep_the_doctor_from_coming(package):
     """The command once imported the launchers, and with them multiprocess, before it looked which subcommand was

@@ -105,6 +105,7 @@ def temporary_folders() -> list[str]:
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_cell_runs_on_all_ranks_and_its_lines_come_as_they_are_printed(kernel):
     body = (
         HEAD + "print('sum', hooks.current_world().comm.all_reduce(np.ones(2) * get_rank()).tolist(), "
@@ -144,6 +145,7 @@ def kernel_inputs(kernel: Kernel) -> list[str]:
     return [""] * int(text_of(outputs))
 
 
+@pytest.mark.exhaustive
 def test_the_interrupt_button_ends_all_ranks(kernel):
     pressed = []
 

@@ -64,6 +64,7 @@ def test_simulator_and_processes_print_the_same_losses(capsys):
     assert logs[0] == logs[1]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("devices", ["1", "2", "8"])
 def test_digits_are_trained_equally_on_any_number_of_ranks(capsys, net, devices):
@@ -147,6 +148,7 @@ def test_what_is_refused_ends_with_2_before_anything_runs(capsys, monkeypatch, w
     assert "networks.py" not in err or "splits" in err  # a line of the package only where it is the operator's own
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
 def test_a_long_network_s_quickstart_equals_one_device_and_its_page_is_well_formed(net):
     result = Quickstart(net=net, devices=4, epochs=1, executor="simulator").run()
@@ -169,6 +171,7 @@ def test_operators_made_of_others_and_with_several_results_take_strategies_and_a
         Quickstart(net="convnet", devices=4, strategies={"bn1.batch_norm": (4, 1)})
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("data", ["seed", "digits"])
 def test_every_operator_of_the_table_takes_a_strategy_and_the_example_of_its_refusal(net, data):
@@ -394,6 +397,7 @@ def test_the_page_draws_each_slice_on_the_rank_that_holds_it(result):
     assert said == "; ".join(f"rank {r} [{8 * (r % 4)}:{8 * (r % 4) + 8}, :]" for r in range(8))
 
 
+@pytest.mark.exhaustive
 def test_the_page_draws_the_height_that_is_cut_and_the_strips_of_the_neighbours():
     """Wrong before: of four dims the first two were drawn, and slices that differ in height lay on one another."""
     result = Quickstart(net="convnet", devices=4, epochs=1, executor="simulator").run()

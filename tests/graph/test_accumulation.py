@@ -73,6 +73,7 @@ def trained(plan, net, optimizer, steps, rows=32):
 CUTS = {"rows": (), "columns": (S, S, S), "megatron": (S, ((4, 2), (1, 2)), None)}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("parts", "cut", "dataset", "norm"),
     crossed([1, 2, 4], CUTS, ["full_batch", "data_parallel"], [False, True]),  # most are exhaustive

@@ -199,6 +199,7 @@ class Running(nn.Cell):
         return y - self.mean  # reads the new value, which has no gradient
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("strategy", [((8, 1), (1,)), ((2, 4), (4,)), ((1, 1), (1,))])
 @pytest.mark.parametrize("executor", ["simulator", "processes"])
 def test_assigned_parameters_are_read_anew_and_keep_their_value_for_the_next_step(strategy, executor, rng):

@@ -318,6 +318,7 @@ def trained(plan, net, optimizer, batch, executor="simulator", steps=4, **option
         return losses, session.parameters() | {f"grad {k}": v for k, v in session.gradients().items()}, session.events
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mean", [False, True])

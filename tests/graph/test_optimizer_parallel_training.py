@@ -130,6 +130,7 @@ def test_more_random_nets_programs_and_steps_equal_one_device(start, monkeypatch
 # ---- every optimizer, 20 steps ----
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("name", "layout", "level"), crossed(OPTIMIZERS, THREE_LAYOUTS, ["level1", "level3"]))
 def test_every_optimizer_takes_20_steps_as_one_device(name, layout, level):
     net, data = net_and_data(LAYOUTS[layout])
@@ -175,6 +176,7 @@ BITS = [(name, np.float32) for name in ELEMENTWISE] + [
 ]
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("rule", "layout", "level"), crossed(BITS, THREE_LAYOUTS, LEVELS))
 def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
     """A reduce_scatter adds up in rank order, as the all_reduce it replaces does; rules that work on elements then do
@@ -301,6 +303,7 @@ def accumulated(micro, **settings):
         return plan, session.train([(x, y, none)], 20), session.parameters()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("settings", "sums"),
     [
@@ -381,6 +384,7 @@ def test_eager_tensors_are_untouched():
     assert net(Tensor(data[0][0])).shape == (16, 16) and all(p.layout is None for p in net.get_parameters())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("level", "shard", "fused"), crossed(LEVELS, [False, True], [False, True]))
 def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
     fusion = (

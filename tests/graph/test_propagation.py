@@ -504,6 +504,7 @@ def test_an_elementwise_operator_that_was_reached_from_behind_is_cut_as_its_prod
     assert free["add"] == follows["add"] == ((8, 1), (8, 1))
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("seed", range(40))
 def test_every_elementwise_operator_follows_its_producer_if_it_is_told_to(seed):
     drawn = forgetful(draw_net(seed, 8), seed)

@@ -55,12 +55,14 @@ def check(draw, seed, fully):
         seed += 100_000
 
 
+@pytest.mark.quick(33)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(110))
 def test_random_net_with_some_strategies_given_equals_one_device(seed, fully):
     check(lambda s: draw_net(s, (2, 4, 8, 8, 16)[seed % 5]), seed, fully)
 
 
+@pytest.mark.quick(19)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_program_with_some_strategies_given_equals_one_device(seed, fully):

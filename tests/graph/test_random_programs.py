@@ -36,6 +36,7 @@ def check_drawn(data):
     assume(compare(drawn))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)  # making a program that fails smaller may take some minutes
 @settings(COMMON, max_examples=200)
 @given(data=st.data())
@@ -61,6 +62,7 @@ def check_seed(seed):
         seed += 100_000
 
 
+@pytest.mark.quick(21)
 @pytest.mark.parametrize("seed", first(30, range(1000, 1080)))
 def test_seeded_program_equals_one_device(seed):
     check_seed(seed)

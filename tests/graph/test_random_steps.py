@@ -20,6 +20,7 @@ def check(seed):
         seed += 100_000  # operators that share a parameter disagreed about it, which is refused: draw another step
 
 
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("seed", first(40, range(150)))
 def test_random_training_step_equals_one_device(seed):
     check(seed)

@@ -76,6 +76,7 @@ def square(y):
     )
 
 
+@pytest.mark.quick(27)
 @pytest.mark.parametrize("alltoall", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_form_equals_one_device(form, alltoall):

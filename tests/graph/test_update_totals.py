@@ -112,6 +112,7 @@ def check(layout, make, spike=False):
     return plan, optimizer
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("name", "layout"), crossed(OPTIMIZERS, LAYOUTS))  # most are exhaustive
 def test_every_optimizer_moves_slices_as_one_device_moves_the_whole(name, layout):
     plan, optimizer = check(LAYOUTS[layout], OPTIMIZERS[name])
@@ -359,6 +360,7 @@ def pool():
         yield workers
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["lars", "clip-global", "all-together"])
 def test_processes_and_simulator_agree_bit_for_bit(name, pool):
     """With clipping, a schedule, a loss scale, an overflow, and float16."""

@@ -47,6 +47,7 @@ def test_a_command_that_is_named_exists(command):
     assert callable(args.run)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z]+)[ `]", TEXT))))
 def test_an_option_that_is_named_exists(option):
     assert f"  {option} " in run("-m", "parallel_lab", "quickstart", "--help")

@@ -64,6 +64,7 @@ def expected(kind, values, n, root=0, **fields):
 # ---- results ----
 
 
+@pytest.mark.quick(88)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_every_algorithm_gives_what_its_collective_promises(kind, name, n, rng):
@@ -176,6 +177,7 @@ def on_ranks(comm, jobs):
     return [run_algorithm(comm, kind, name, values[comm.rank], root=root) for kind, name, values, root in jobs]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.timeout(60)
 def test_simulator_and_processes_give_the_same_bits(pool, rng):
     n = pool.world_size
@@ -294,6 +296,7 @@ def test_counts_and_times_are_those_of_the_papers(which, n):
     assert chosen.time_s(size, LINK, gamma_s_per_byte=GAMMA) == pytest.approx(want, rel=1e-12)
 
 
+@pytest.mark.quick(190)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_the_formulas_that_are_shown_are_what_is_counted(kind, name, n):

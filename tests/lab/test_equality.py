@@ -41,6 +41,7 @@ def sessions(devices: int = 8):
     return problem, net, optimizer, split, whole
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     ("name", "data"), [(name, data) for name, network in NETWORKS.items() for data in problems_of(network.kind)]
 )

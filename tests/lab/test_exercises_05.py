@@ -131,6 +131,7 @@ def test_a_right_step_passes(answer):
     assert verdict.passed and verdict.points == 6, str(verdict)
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(
     ("answer", "part", "words"),
     [
@@ -225,6 +226,7 @@ def peak(width, **settings):
     return predict_memory(job.compile(Settings(devices=8, optimizer="Adam", threshold_kb=0, **settings))).peak_bytes
 
 
+@pytest.mark.exhaustive
 def test_par_is_the_widest_stack_of_the_best_level():
     """Of the levels without accumulation the widest that fits; the next one does not."""
     par = lesson_05._par()
@@ -245,6 +247,7 @@ def test_the_best_without_sharing_is_a_border():
     assert peak(width, level="off") <= CAP < peak(width + 16, level="off")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("model", "parts", "words"),
     [

@@ -144,6 +144,7 @@ def test_a_line_of_its_own_changes_par_and_can_be_given_up():
 # ---- networks ----
 
 
+@pytest.mark.quick(10)
 @each_network
 @each_mode
 @pytest.mark.parametrize("mode", MODES)
@@ -170,6 +171,7 @@ def test_lanes_are_the_predicted_timeline_of_the_plan(subject, parallel_mode, mo
     assert lanes.exposed_s == pytest.approx(behind, abs=1e-12)
 
 
+@pytest.mark.quick(8)
 @each_network
 @each_mode
 @pytest.mark.parametrize("seed", range(4))
@@ -188,6 +190,7 @@ def test_the_search_counts_what_the_plan_costs(subject, parallel_mode, seed):
     assert lab.score.ratio == pytest.approx(1.0, rel=1e-9)
 
 
+@pytest.mark.quick(16)
 @each_network
 @each_mode
 @pytest.mark.parametrize("mode", ["size", "index", "auto"])
@@ -239,6 +242,7 @@ def test_ids_are_forgotten_with_the_mode():
     assert len(lab.lanes.messages) == 1
 
 
+@pytest.mark.quick(2)
 @each_network
 @each_mode
 def test_simulated_steps_count_the_messages_and_are_equal_bit_for_bit(subject, parallel_mode):

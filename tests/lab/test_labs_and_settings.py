@@ -72,6 +72,7 @@ def shown():
     return found
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
 def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, settings):
     """A StrategyLab once raised IndexError after grad_accumulation_step=2, and would not open under the optimizer

@@ -32,6 +32,7 @@ def state(lab):
 # ---- the puzzle ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("devices", "optimizer", "capacity"), [(2, "SGD", 600_000), (4, "Adam", 1_000_000)])
 def test_par_fits_as_counted_and_nothing_wider_does(devices, optimizer, capacity):
     given = Settings(devices, optimizer=optimizer)
@@ -49,6 +50,7 @@ def test_par_fits_as_counted_and_nothing_wider_does(devices, optimizer, capacity
             assert settings.level == "grouping" and optimizer not in GROUPED_OPTIMIZERS
 
 
+@pytest.mark.exhaustive
 def test_wider_stacks_take_more_which_the_search_relies_on():
     for settings in choices(Settings(2, optimizer="Lamb")):
         peaks = [
@@ -62,6 +64,7 @@ def test_no_stack_may_fit():
     assert find_par(Settings(2), 1000) is None
 
 
+@pytest.mark.exhaustive
 def test_the_score_counts_parameters_that_fit():
     lab = MemoryLab("stack", 2, "SGD")
     lab.set_capacity(600_000)
@@ -291,6 +294,7 @@ def test_listeners_hear_of_changes_until_they_end():
     lab.close()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("work", ["run_simulated", "run_measured", "find_par"])
 def test_a_run_can_be_stopped_and_keeps_nothing(work):
     lab = MemoryLab("stack", 2)
@@ -338,6 +342,7 @@ def test_the_kinds_are_those_of_the_cost_model():
     assert sorted(KINDS) == sorted(MEMORY_KINDS) and list(KINDS)[:4] == ["params", "grads", "optimizer", "activations"]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_snapshot_is_plain_data_that_adds_up(subject):
     lab = MemoryLab(subject, 4, level="level1")

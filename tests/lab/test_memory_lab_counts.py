@@ -35,6 +35,7 @@ def stack(**settings):
 # ---- memory: the paper's formulas ----
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("level", SEMI)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -52,6 +53,7 @@ def test_what_a_rank_keeps_is_stage_3_of_the_paper(optimizer, level, devices):
     assert predict_memory(lab.plan).grads_bytes == want.grads_bytes
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("optimizer", GROUPED_OPTIMIZERS)
 @pytest.mark.parametrize("devices", DEVICES)
 def test_weight_grouping_keeps_stage_1_of_the_paper(devices, optimizer):
@@ -84,6 +86,7 @@ UPDATES = [
 ]
 
 
+@pytest.mark.quick(11)
 @pytest.mark.parametrize(("optimizer", "mode", "level", "accumulation"), UPDATES)
 def test_a_step_needs_no_second_copy_of_parameters_and_states(optimizer, mode, level, accumulation):
     """The update replaces them one by one: with all new values beside the old ones, Adam would need 7/4 of the sum."""
@@ -112,6 +115,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("subject", "settings"), CASES)
 def test_every_simulated_rank_holds_and_sends_what_is_predicted(subject, settings):
     job = get_subject(subject).job(WIDTH)
@@ -138,6 +142,7 @@ def test_a_view_and_running_statistics_are_predicted_once_too_often(subject):
             assert said.name == is_there.name and 0 <= said.total_bytes - is_there.total_bytes <= said.total_bytes / 20
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("subject", SUBJECTS)
 @pytest.mark.parametrize("parts", [(1, True), (2, True), (2, False)])
 @pytest.mark.parametrize("size", [-1, 2])
@@ -207,6 +212,7 @@ def test_a_shard_size_leaves_copies():
 # ---- the same numbers ----
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("level", SEMI)
 def test_every_level_equals_plain_data_parallel_after_20_steps(level, parts):
@@ -221,6 +227,7 @@ def test_every_level_equals_plain_data_parallel_after_20_steps(level, parts):
     assert lab.facts[0].ways == 4 and "simulated ranks against the same ranks without" in result.equality.title
 
 
+@pytest.mark.exhaustive
 def test_weight_grouping_equals_plain_data_parallel_to_the_bit():
     lab = MemoryLab("transformer", 8, "Lamb", "data_parallel", "grouping")
     lab.run_simulated(5)

@@ -185,6 +185,7 @@ def test_the_quickstart_preset_on_8_ranks_is_what_seed_003_prints():
     assert chosen["matmul2"] == (((2, 4), (4, 1)), "user")
 
 
+@pytest.mark.quick(39)
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize(("data", "name", "preset"), [(d, n, p) for d, n in PAIRS for p in NETWORKS[n].presets])
 def test_a_preset_is_in_force_and_uses_every_rank(data, name, preset, devices):
@@ -200,12 +201,14 @@ def test_a_preset_is_in_force_and_uses_every_rank(data, name, preset, devices):
     assert most == devices
 
 
+@pytest.mark.quick(11)
 @each_pair
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_a_preset_trains_as_one_device_does(data, name, devices):
     same_as_one_device(data, name, devices, None)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("data", "name", "preset"),
     [

@@ -42,6 +42,7 @@ def plan_of(net: str = "quickstart", devices: int = 8, data: str | None = None):
 # ---- cards ----
 
 
+@pytest.mark.quick(22)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
@@ -58,6 +59,7 @@ def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
         assert all(blocks[card["slice"]] == tuple(map(tuple, card["block"])) for card in cards), entry.value
 
 
+@pytest.mark.quick(22)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_ranks_with_one_slice_are_replicas_or_hold_different_addends(net, devices, data, phase):
@@ -115,6 +117,7 @@ def test_data_has_no_gradient_and_the_picture_says_so():
 # ---- messages ----
 
 
+@pytest.mark.quick(15)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 def test_the_message_table_is_the_plans_for_every_rank(net, devices, data):
     plan = plan_of(net, devices, data)
@@ -156,6 +159,7 @@ def test_totals_add_up_and_are_none_where_nothing_was_counted():
 # ---- a rank ----
 
 
+@pytest.mark.quick(11)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
     plan = plan_of(net, devices, data)

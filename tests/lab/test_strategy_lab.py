@@ -21,6 +21,7 @@ def operator(lab, name: str) -> dict:
 # ---- choosing ----
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(("net", "data"), PAIRS)
 @pytest.mark.parametrize("devices", DEVICES)
 def test_presets_are_the_networks_own_as_far_as_they_fit(net, devices, data):
@@ -88,6 +89,7 @@ def test_data_of_another_kind_is_refused_with_those_the_network_takes():
         StrategyLab("dense").set_data("pictures")
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("net", "preset"), [(net, preset) for net, network in NETWORKS.items() for preset in network.presets]
 )
@@ -186,6 +188,7 @@ def test_the_picture_follows_a_strategy_that_ends_the_pending_sum():
     assert lab.snapshot()["tensor"] == "matmul" and lab.snapshot()["picture"]["slices"] == 8
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -287,6 +290,7 @@ def test_a_snapshot_is_plain_data_and_consistent_with_itself(net, devices, data)
     assert {o["tensor"] for o in shot["operators"]} <= {t["id"] for t in shot["tensors"]}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("net", NETWORKS)
 def test_the_text_names_every_rank_and_every_message(net):
     lab = StrategyLab(net)

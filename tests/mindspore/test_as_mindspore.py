@@ -101,6 +101,7 @@ def test_a_checkout_that_is_not_installed_is_found(tmp_path):
     assert (found.stdout, found.stderr) == ("parallel_lab.mindspore.nn\n", "")
 
 
+@pytest.mark.exhaustive
 def test_under_pytest_as_the_entry_point(tmp_path):
     """Seed 002's shell script starts pytest."""
     (tmp_path / "test_script.py").write_text(
@@ -126,6 +127,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("line", ERRORS)
 def test_what_a_script_gets_wrong_is_named_with_its_line(line, tmp_path):
     script = tmp_path / "script.py"

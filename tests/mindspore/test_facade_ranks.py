@@ -56,6 +56,7 @@ print("rank %s of %s has %s" % (get_rank(), get_group_size(), total))
 """
 
 
+@pytest.mark.exhaustive
 def test_a_script_under_the_launcher_imports_mindspore(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [

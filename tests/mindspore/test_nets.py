@@ -124,6 +124,7 @@ def under_our_names():
     return recorded, losses, net.weight.asnumpy(), net.weight2.asnumpy()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("tail", [TRAINING, WRAPPED], ids=["functions", "TrainOneStepCell"])
 def test_a_mindspore_script_trains_as_recorded_and_as_ours(tail, under_our_names, tmp_path):
     *printed, last = output(tail, tmp_path, RECORDED / "train_quick_momentum.npz")

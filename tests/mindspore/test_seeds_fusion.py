@@ -81,6 +81,7 @@ def check_lines(per_rank, steps):
     return [loss for _, _, loss in expected]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_ids_and_losses_of_eight_ranks(tmp_path, way):

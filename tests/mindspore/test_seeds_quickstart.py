@@ -85,6 +85,7 @@ def check_files(folder):
         assert "quickstart.py(" in text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", WAYS)
 def test_losses_graphs_and_checkpoints_of_eight_ranks(tmp_path, way):

@@ -37,6 +37,7 @@ def test_a_frozen_parameter_takes_part_without_a_gradient():
     np.testing.assert_array_equal(of_frozen, np.zeros((2, 2)))
 
 
+@pytest.mark.exhaustive
 def test_a_chain_of_many_operators_does_not_overflow_the_stack():
     x = y = Parameter(Tensor(np.ones(2)))
     for _ in range(3000):

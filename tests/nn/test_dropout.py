@@ -154,6 +154,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", STRATEGIES)
 def test_every_step_drops_the_same_elements_eagerly_on_one_device_and_under_strategies(how):
     net = Net()
@@ -167,6 +168,7 @@ def test_every_step_drops_the_same_elements_eagerly_on_one_device_and_under_stra
     check_equals_one_device(Net, nn.MSELoss(), (X, Y), STRATEGIES[how])
 
 
+@pytest.mark.exhaustive
 def test_processes_drop_the_same_elements():
     net = Net()
     net.set_train()

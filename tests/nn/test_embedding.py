@@ -34,6 +34,7 @@ class Lookup(nn.Cell):
         return self.mul(self.table(ids), 2.0)
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     ("cuts", "kinds"),
     [

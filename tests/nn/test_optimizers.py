@@ -380,6 +380,7 @@ def test_states_start_with_the_shape_and_dtype_of_the_parameter(optimizer):
         assert array.dtype == np.float32
 
 
+@pytest.mark.quick(6)
 @each_rule
 def test_the_mean_of_a_square_is_brought_down(make):
     values, _ = steps(make, grads=())

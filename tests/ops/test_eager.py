@@ -73,6 +73,7 @@ def computed(monkeypatch):
     return seen
 
 
+@pytest.mark.quick(224)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("op", "case_"), CASES)
 def test_result_has_the_inferred_shape_and_dtype(op, case_, dtype, rng, computed):

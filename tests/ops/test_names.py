@@ -159,6 +159,7 @@ TRACED = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", TRACED)
 def test_compiled_functions_are_made_of_operators_and_give_the_same(name):
     fn, expected, kinds = TRACED[name]

@@ -54,6 +54,7 @@ def test_workers_meet_at_the_scheduler_which_trains_nothing(tmp_path, port):
     assert sorted(found[position][1] for position in (0, 1)) == ["1 [3.0, 3.0]\n", "2 [3.0, 3.0]\n"]
 
 
+@pytest.mark.exhaustive
 def test_too_few_workers_fail_everywhere_in_time(tmp_path, port):
     script(tmp_path, SCRIPT)
     with cluster(tmp_path, port, [None], count=2, MS_TOPO_TIMEOUT="2") as runs:
@@ -145,6 +146,7 @@ def test_a_host_that_cannot_be_found_is_named(monkeypatch):
 # ---- msrun ----
 
 
+@pytest.mark.exhaustive
 def test_msrun_starts_workers_with_their_environment_and_logs(tmp_path):
     variables = "[os.environ[name] for name in ('MS_ROLE', 'MS_NODE_ID', 'RANK_SIZE', 'MS_WORKER_NUM')]"
     script(tmp_path, f"{SCRIPT}\nprint({variables}, len(os.sched_getaffinity(0)), sys.argv[1:])")
@@ -202,6 +204,7 @@ def test_msrun_tells_what_went_wrong_and_shows_the_workers_asked_for(tmp_path):
         assert "rank 1 raised ValueError: bad" in told and "log of rank 1: logs/worker_1.log" in told
 
 
+@pytest.mark.exhaustive
 def test_msrun_without_join_returns_while_the_workers_go_on(tmp_path):
     script(
         tmp_path,

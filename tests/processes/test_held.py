@@ -107,6 +107,7 @@ CASES = {
 CASES = [pytest.param(*case, id=name, marks=[SYSTEM] if "private" in name else []) for name, case in CASES.items()]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("request_", "memory", "meeting", "when"), CASES)
 def test_a_late_rank_gets_no_value_that_others_may_have_changed(pool, tmp_path, request_, memory, meeting, when):
     with pytest.raises(RankRaised, match=r"rank 2 .* raised ValueError: mine"):

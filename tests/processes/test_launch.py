@@ -97,6 +97,7 @@ def test_a_script_finds_the_modules_beside_it_and_itself_as_main(tmp_path):
     assert lines_of(output, 0) == ["beside __main__"]
 
 
+@pytest.mark.exhaustive
 def test_rank_0_s_seed_becomes_everybody_s_and_products_run_in_one_thread(tmp_path):
     body = """
         import threadpoolctl
@@ -141,6 +142,7 @@ def test_what_a_rank_has_started_ends_with_it(tmp_path):
     assert code == 0 and len(lines_of(output, 0)) == 1
 
 
+@pytest.mark.exhaustive
 def test_events_of_all_ranks_come_into_one_file(tmp_path):
     body = """
         init()
@@ -162,6 +164,7 @@ def test_events_of_all_ranks_come_into_one_file(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["run.json"]
 
 
+@pytest.mark.exhaustive
 def test_as_mindspore_prints_a_folder_and_run_uses_it(tmp_path):
     with started(*LAB, "as-mindspore", cwd=tmp_path) as run:
         code, folder = run.wait()
@@ -175,6 +178,7 @@ def test_as_mindspore_prints_a_folder_and_run_uses_it(tmp_path):
 # ---- a run that fails ----
 
 
+@pytest.mark.exhaustive
 def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(tmp_path):
     body = """
         init()

@@ -102,11 +102,13 @@ def test_a_rank_that_asks_for_input_is_told_that_it_has_no_keyboard(tmp_path):
     assert "A rank has no keyboard" in last_lines(run(tmp_path, "input('learning rate? ')\n"))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("option", [(), ("--as-mindspore",)])
 def test_a_missing_module_of_another_name_says_nothing_of_mindspore(tmp_path, option):
     assert "With --as-mindspore" not in run(tmp_path, "import mindspores\n", *option)
 
 
+@pytest.mark.exhaustive
 def test_asking_for_the_rank_before_init_says_call_init_and_not_how_to_start_ranks(tmp_path):
     output = run(tmp_path, "from parallel_lab.train.communication import get_rank\nget_rank()\n")
     assert "Call init() first" in output and "mpirun" not in output
@@ -153,6 +155,7 @@ def test_a_cell_that_wants_the_notebook_s_variables_is_told_that_it_has_none(cap
     assert "none of the notebook's variables" in capfd.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_in_a_cell_the_reason_stands_once_and_stopped_ranks_say_where_they_were(capfd):
     cell = (
         "import numpy as np\nfrom parallel_lab import Tensor, ops\nfrom parallel_lab.train.communication import "

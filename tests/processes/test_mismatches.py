@@ -86,6 +86,7 @@ MISMATCHES = {
 }
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(pool, tmp_path, name):
     here, there, others, odd = MISMATCHES[name]
@@ -109,6 +110,7 @@ def test_mismatch_is_raised_on_every_member_naming_both_calls_and_both_lines(poo
     assert_usable(pool)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("program", [swapped, swapped_broadcasts, two_lines])
 def test_calls_in_swapped_order_or_from_different_lines_are_a_mismatch(pool, program):
     with pytest.raises(CollectiveMismatch, match="differ in origin"):

@@ -105,12 +105,14 @@ def test_a_reply_is_written_where_it_is_wanted_without_a_copy(n):
     assert (found.returncode, found.stdout) == (0, "no copies\n"), found.stderr
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 def test_large_values_give_the_bits_of_answer():
     found = mpirun(3, "large")
     assert (found.returncode, found.stdout) == (0, "equal\n"), found.stderr
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 def test_init_of_the_communication_module_finds_mpi(tmp_path):
     script = tmp_path / "script.py"
@@ -180,6 +182,7 @@ def test_what_is_no_failure_ends_nobody(how, printed):
     assert "all ranks are ended" not in found.stderr
 
 
+@pytest.mark.quick(1)
 @NEEDS_MPI
 @pytest.mark.parametrize("how", ["caught", "caught_late"])
 def test_a_caught_mismatch_is_raised_on_every_rank_and_again_by_later_calls(how):
@@ -188,6 +191,7 @@ def test_a_caught_mismatch_is_raised_on_every_rank_and_again_by_later_calls(how)
     assert sorted(found.stdout.splitlines()) == [f"rank {rank} caught it" for rank in range(4)]
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 @pytest.mark.faults
 def test_a_time_limit_names_the_rank_that_is_missing_also_through_others():
@@ -318,6 +322,7 @@ def test_training_on_mpi_equals_the_simulator_bit_for_bit(large):
             np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 def test_mpi_s_own_sums_of_ranks_in_place_and_others():
     """MPI's IN_PLACE is for all ranks or none: Open MPI crashed or waited for ever."""

@@ -106,6 +106,7 @@ MISMATCHES = {
 }
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("waits", ["handle", "blocking"])
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_mismatch_is_raised_on_every_rank_before_any_value_is_returned(pool, tmp_path, name, waits):
@@ -423,6 +424,7 @@ def test_a_time_limit_names_the_rank_that_never_starts(pool, how):
     assert_usable(pool)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.faults
 @pytest.mark.parametrize("size", [3, 400_000], ids=["small", "large"])
 def test_a_rank_that_dies_ends_those_that_wait_for_a_handle(size):

@@ -54,6 +54,7 @@ def pool():
         yield pool
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_every_kind_and_dtype_equals_answer(pool, kind):
     dtypes = DTYPES
@@ -292,6 +293,7 @@ def test_an_interrupt_keeps_the_workers(pool, size):
     assert pool.run(lambda comm: comm.broadcast(np.full(5000, comm.rank), root=2)[0]) == [2, 2, 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 def test_an_interrupt_ends_workers_that_do_not_come_back_and_says_so():
     def busy(comm):
@@ -375,6 +377,7 @@ def test_the_rank_that_died_first_is_the_one_mpirun_names(pool, monkeypatch, lin
     assert pool._named_by_mpirun(0) == rank
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 def test_a_stopped_rank_is_named_by_the_time_limit_and_ended():
     with MpiPool(3, timeout_s=1.5, warn_after_s=0.5) as mine:

@@ -140,6 +140,7 @@ def assert_same_bits(pool, made: list[list[Request]], places: list[list[tuple]] 
                 assert values[index].tobytes() == case[rank].value.tobytes(), f"{label}: the value has changed"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_form_and_dtype_gives_the_bits_of_answer(pool, kind):
     rng, n, made = np.random.default_rng([SEED, 1]), pool.world_size, []
@@ -151,6 +152,7 @@ def test_every_form_and_dtype_gives_the_bits_of_answer(pool, kind):
         assert_same_bits(pool, made)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_many_blocks_give_the_bits_of_answer(pool, kind):
     rng, n = np.random.default_rng([SEED, 2]), pool.world_size
@@ -196,6 +198,7 @@ def test_values_in_the_other_byte_order(pool, kind, value_in):
         assert pool.run(foreign_order, kind, value_in, out_in) == want, out_in
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dims", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_elements_larger_than_a_block(two, dims):
     def work(comm, dims):
@@ -299,6 +302,7 @@ def refuse(comm, how):
         reader._token[0] += 1  # what others find is not what they expect: the number belongs to another process
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", ["no such call", "refused", "another process"])
 def test_who_cannot_read_takes_all_to_the_buffers(two, how):
     def work(comm, how):
@@ -389,6 +393,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more_ends_the_run(two):
         assert two.alive
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_mismatches_are_told_before_anything_is_read(two, kind):
     def work(comm, kind, sizes, shape):

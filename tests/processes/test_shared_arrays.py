@@ -75,6 +75,7 @@ def test_array_has_shape_and_dtype_is_aligned_and_known_by_its_address(heap, sha
     assert heap.position(want) == -1
 
 
+@pytest.mark.exhaustive
 def test_memory_comes_back_when_the_last_view_is_gone(heap):
     x = heap.empty(1000, "f8")
     view = x.reshape(10, 100)[3:].T
@@ -218,6 +219,7 @@ def requests_of(name: str, n: int, dtype: str, rng: np.random.Generator) -> list
     return made
 
 
+@pytest.mark.quick(28)
 @pytest.mark.parametrize("out", ["", "heap", "private"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", KINDS)
@@ -242,6 +244,7 @@ def test_values_on_the_heap_give_the_bits_of_answer(pool, small_pool, name, plac
                 ), (rank, dtypes[index])
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod"])
 def test_all_reduce_in_place(pool, small_pool, near, reduce):
@@ -260,6 +263,7 @@ def test_all_reduce_in_place(pool, small_pool, near, reduce):
             assert got.tobytes() == want.tobytes()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 def test_reduce_in_place_at_every_root(pool, small_pool, near):
     """Guards against: the sum is made in the root's array while that is still an addend."""
@@ -284,6 +288,7 @@ def test_reduce_in_place_at_every_root(pool, small_pool, near):
             ]
 
 
+@pytest.mark.quick(18)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 @pytest.mark.parametrize(
     ("kind", "of_out"),
@@ -321,6 +326,7 @@ def test_out_that_overlaps_the_value_gives_the_same(pool, small_pool, kind, of_o
         assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("out", ["", "own", "given"])
 @pytest.mark.parametrize("near", ["heap", "private", "mixed"])
 def test_one_line_that_calls_again_and_again_gives_the_bits_of_answer(pool, small_pool, near, out):
@@ -399,6 +405,7 @@ def test_nothing_is_copied_in_for_values_on_the_heap(small_pool):
     assert all(barriers > 900 and sums == [3.0, 3.0] for barriers, *sums in small_pool.run(program, False))
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce"]
 )
@@ -461,6 +468,7 @@ def test_recv_lands_in_out(pool):
     assert pool.run(program)[1] is True
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("kind", ["all_gather", "broadcast", "scatter", "all_to_all"])
 def test_values_of_several_turns_arrive_whole(pool, kind, strided):

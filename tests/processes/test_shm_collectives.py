@@ -67,6 +67,7 @@ def test_every_group_and_dtype_in_many_steps_equals_answer(small_pool, kind):
     assert_same_bits(small_pool, cases(kind, small_pool.world_size, dtypes, big=small_pool.world_size < 8))
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_every_group_through_the_default_arena_equals_answer(pool, kind):
     assert_same_bits(pool, cases(kind, pool.world_size, ("float32",), big=True))
@@ -129,6 +130,7 @@ def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
     assert pool.run(program) == want
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("size_bytes", [APART_FROM_BYTES - 4096, APART_FROM_BYTES, 600_000, 2 << 20, 5_000_000])
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_to_all"])
 def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, size_bytes):

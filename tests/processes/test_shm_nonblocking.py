@@ -145,6 +145,7 @@ def on_rank(comm, actions, near, seed):
     return [None if r is None else np.array(r) for r in replies]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("near", [False, True], ids=["private", "heap"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs_give_the_replies_of_the_simulator(pool, small_pool, seed, near):
@@ -368,6 +369,7 @@ def started_on_heap(comm, request):
     comm.state["handles"].append(comm.begin(Request(**{**vars(request), "value": value})))
 
 
+@pytest.mark.quick(21)
 @pytest.mark.parametrize("go", [blocking, on_heap, started, started_on_heap])
 @pytest.mark.parametrize("name", MISMATCHES)
 def test_nine_kinds_of_mismatch_raise_on_every_rank_and_give_no_reply(pool, name, go):

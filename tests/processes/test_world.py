@@ -279,6 +279,7 @@ def test_merging_what_is_not_there_writes_nothing(tmp_path):
 # ---- for real ----
 
 
+@pytest.mark.exhaustive
 def test_groups_of_real_ranks_reduce_among_themselves(tmp_path):
     body = """
         from parallel_lab.run.communicator import Request

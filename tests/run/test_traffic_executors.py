@@ -122,6 +122,7 @@ def pools():
         pool.close()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("ranks", "start"), crossed([2, 4, 8], range(0, 6, 2)))
 def test_processes_give_the_simulators_bits(pools, ranks, start):
     for seed in range(start, start + 2):
@@ -136,6 +137,7 @@ def test_processes_give_the_simulators_bits_of_more_plans(pools, ranks, start):
         compare(seed, ranks, executor="processes", pool=pools[ranks])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("start", first(1, range(0, 8, 4)))
 def test_mpi_gives_the_simulators_bits(start):
     from parallel_lab.processes.mpi.pool import MpiPool
@@ -145,6 +147,7 @@ def test_mpi_gives_the_simulators_bits(start):
             compare(seed, 4, executor="mpi", pool=pool)
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_plans_equal_one_device(seed):
     """Where the loss is the mean over the whole batch, and gradients are its own: semi_auto, without gradients_mean and

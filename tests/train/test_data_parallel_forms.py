@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(300)  # the first case of a size waits for all 
 worlds = worlds_of(forms)  # the larger ones are exhaustive
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("size", "name"), pairs(forms))
 def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)

@@ -16,6 +16,7 @@ from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 worlds = worlds_of(engine)  # the larger ones are exhaustive
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize(("size", "name"), pairs(engine))
 def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
@@ -153,6 +154,7 @@ while True:
 """
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_in_the_middle_of_training_leaves_nothing(tmp_path):
     (tmp_path / "script.py").write_text(ENDLESS)
     with started(*LAB, "run", "-n", "2", "script.py", cwd=tmp_path) as run:
@@ -164,6 +166,7 @@ def test_an_interrupt_in_the_middle_of_training_leaves_nothing(tmp_path):
         assert run.gone_after(5) is not None, console
 
 
+@pytest.mark.exhaustive
 def test_the_folder_of_the_script_is_no_difference(tmp_path):
     for rank in range(2):
         (tmp_path / f"device{rank}").mkdir()

@@ -18,6 +18,7 @@ ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 worlds = worlds_of(optimizer_parallel)  # the larger ones are exhaustive
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("size", "name"), pairs(optimizer_parallel))
 def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)
@@ -124,6 +125,7 @@ def pool():
         yield workers
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("settings", "name"),
     crossed(

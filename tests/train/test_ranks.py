@@ -158,6 +158,7 @@ say("held", {p.name: list(p.asnumpy().shape) for p in m.predict_network.get_para
 """
 
 
+@pytest.mark.exhaustive
 def test_semi_auto_parallel_equals_one_device_and_saves_wholes_or_slices(tmp_path):
     said, console = run(tmp_path, 4, "semi_auto_parallel", TRAIN + MORE_OF_SEMI_AUTO)
     losses, model = undivided()
@@ -246,6 +247,7 @@ say("stopped", [stop.stopped_epoch, stop.best])
 """
 
 
+@pytest.mark.exhaustive
 def test_what_ranks_would_do_differently_is_refused_on_all_of_them(tmp_path):
     said, _ = run(tmp_path, 2, "data_parallel", REFUSALS)
     for one in said:
@@ -264,6 +266,7 @@ def test_what_ranks_would_do_differently_is_refused_on_all_of_them(tmp_path):
     assert sorted(p.name for p in (tmp_path / "alone").glob("*.ckpt")) == [f"net-1_{step}.ckpt" for step in range(1, 5)]
 
 
+@pytest.mark.exhaustive
 def test_slices_are_put_together_and_batches_evaluated_by_all_ranks_or_by_none(tmp_path):
     said, _ = run(
         tmp_path,

@@ -84,6 +84,7 @@ def test_large_products_agree_bit_for_bit(pools, triple):
     assert_same_bits(*results)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("make", [nn.SGD, nn.Adam, nn.AdamWeightDecay])
 def test_optimizers_agree_bit_for_bit(pools, make):
     net, data = net_and_data(S, ((2, 4),), S)
@@ -94,6 +95,7 @@ def test_optimizers_agree_bit_for_bit(pools, make):
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
 def test_alltoall_and_data_parallel_agree_bit_for_bit(fast):
     net, data = net_and_data(((8, 1), (1, 1)), ((1, 8),), ((1, 8), (8, 1)))
@@ -133,6 +135,7 @@ def test_training_ends_after_the_present_step_when_it_is_told_to(pools, executor
     assert losses == trained(plan, net, optimizer, data, "simulator", steps=len(losses))[0]
 
 
+@pytest.mark.exhaustive
 def test_two_sessions_on_one_pool_do_not_meet(pools):
     net, data = net_and_data(S)
     plan, optimizer = plan_for(net, data, 8)

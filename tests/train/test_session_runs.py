@@ -47,6 +47,7 @@ class Progress:
 LONG = 100_000
 
 
+@pytest.mark.exhaustive
 def test_stop_ends_all_ranks_at_one_step_and_the_session_goes_on_as_if_uninterrupted(ready):
     make, data = ready
     session, progress = make("processes"), Progress()

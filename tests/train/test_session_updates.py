@@ -39,6 +39,7 @@ def spoil(session, name, rank):
         session._pool.run(_spoil, session._key, name, rank)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_step_that_fails_in_its_update_says_what_it_has_changed_and_is_the_last(pools, executor):
     plan, data, session = session_of(executor, pools)
@@ -89,6 +90,7 @@ def test_a_step_that_fails_before_its_update_has_changed_nothing(pools, executor
         assert want + session.train([(x, labels)], 1) == want + alone.train([(x, labels)], 1)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_failed_is_looked_after_even_if_nobody_asks_for_its_result(pools):
     plan, data, session = session_of("processes", pools)
     with session:
