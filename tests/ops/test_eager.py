@@ -10,10 +10,20 @@ import pytest
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter, Tensor
-from parallel_lab.ops import OPS
+from parallel_lab.ops import OPS, elementwise
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import case
 
+# Of optimizers' update rules.
+ROOTS = {"low": 0.5, "eps": 1e-3}
+UPDATES = {
+    "descend": (case((4, 6), (4, 6), ()),),
+    "moving_mean": (case((4, 6), (4, 6), keep=0.9, add=0.1),),
+    "moving_square": (case((4, 6), (4, 6), keep=0.9, add=0.1),),
+    "moving_root_mean": (case((4, 6), (4, 6), (4, 6), (), keep=0.9, **ROOTS),),
+    "descend_by_root": (case((4, 6), (4, 6), (4, 6), (), **ROOTS),),
+    "descend_decayed": (case((4, 6), (4, 6), (4, 6), (), decay=0.1, **ROOTS),),
+}
 # Operators whose declaration has no example, because no strategy applies to them, and that no gradient rule below uses.
 EXTRA = defaultdict(
     tuple,
@@ -23,7 +33,7 @@ EXTRA = defaultdict(
     count_nonfinite=(case((4, 6)),),
     choose=(case((), (4, 6), (4, 6), bools={0}),),
     norm_ratio=(case((), ()),),
-    descend=(case((4, 6), (4, 6), ()),),
+    **UPDATES,
     moving_statistic=(case((4, 3, 2), (2, 3), (3,), low=0.5, count=8, variance=False, share=0.1, factor=1.0),),
     fill=(case(shape=(3, 4), value=2.5, dtype="float32"), case(shape=(), value=1, dtype="int64")),
 )
@@ -132,6 +142,20 @@ def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, comp
     assert computed == {name for name, op in OPS.items() if op.expand is None}, (
         "give the operator an example, here or in its declaration"
     )
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_update_operators_give_in_pieces_the_bits_of_the_whole(name, rng, monkeypatch):
+    """Pieces of 5 elements, the last one shorter, and operands that do not lie in one piece; an update of a parameter
+    larger than the cache would otherwise depend on where its slices end.
+    """
+    (given,) = UPDATES[name]
+    arrays, attrs = given.arrays(rng, np.float32), dict(given.attrs)
+    whole = OPS[name].compute(*arrays, **attrs)
+    monkeypatch.setattr(elementwise, "PIECE", 5)
+    np.testing.assert_array_equal(OPS[name].compute(*arrays, **attrs), whole, strict=True)
+    turned = [np.asarray(a, order="F") for a in arrays]
+    np.testing.assert_array_equal(OPS[name].compute(*turned, **attrs), whole, strict=True)
 
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if not op.internal], ids=lambda op: op.name)
