@@ -1,6 +1,8 @@
-"""Sizes and durations as people read them: one form for tables, charts, labs and reports."""
+"""Sizes, durations and tables as people read them: one form for charts, labs and reports."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 
 def bytes_text(size_bytes: float | None) -> str:
@@ -31,3 +33,17 @@ def time_text(time_s: float | None) -> str:
         if 0 < time_s * scale < 999.5:  # from there on three digits round to 1000
             return f"{time_s * scale:.3g} {unit}"
     return f"{time_s:.3g} s"
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "") -> list[str]:
+    """Rows of equal length as lines with aligned columns; those numbered in `right` end together.
+
+    >>> table_lines([("a", "b"), ("long", "1.5")], right=[1])
+    ['a       b', 'long  1.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        lines.append(indent + "  ".join(cells).rstrip())
+    return lines

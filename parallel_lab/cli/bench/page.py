@@ -8,35 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...base.errors import escape
-from ...lab.quickstart.report_style import STYLE
+from ...base.units import table_lines
+from ...lab.quickstart.report_page import page
 from .machine import machine_text
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>{style}
-.charts {{ display: flex; flex-wrap: wrap; gap: 18px 28px; }}
-</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p class="muted">{machine}</p>
-{body}
-</main>
-</body>
-</html>
-"""
+CHARTS = ".charts { display: flex; flex-wrap: wrap; gap: 18px 28px; }"
 
 
 def bench_page(title: str, machine: Mapping[str, Any], body: str) -> str:
     """A page of this package's benchmarks around `body` (HTML)."""
-    return PAGE.format(title=escape(title), machine=escape(machine_text(machine)), style=STYLE, body=body)
+    machine_line = f'<p class="muted">{escape(machine_text(machine))}</p>'
+    return page(title, f"<h1>{escape(title)}</h1>\n{machine_line}\n{body}", CHARTS)
 
 
 # ---- tables ----
@@ -51,14 +33,7 @@ def aligned(rows: Sequence[Row], *, left: int = 1) -> str:
     a       b
     long  1.5
     """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(table_lines(rows, right=range(left, len(rows[0]))))
 
 
 def html_table(rows: Sequence[Row], *, left: int = 1) -> str:

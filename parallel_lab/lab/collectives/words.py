@@ -7,10 +7,10 @@ Pure functions of an `Algorithm` or of a snapshot of the Collective Stepper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...base.units import bytes_text, time_text
+from ...base.units import bytes_text, table_lines, time_text
 from ...ops.collectives.definitions import MESSAGES
 from .algorithms.algorithm import Algorithm
 from .algorithms.rounds import REDUCING, Send
@@ -52,12 +52,8 @@ def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:
     amount = "nothing"
     if counts:
         few, many = counts[0], counts[-1]
-        of = f"{few}" if few == many else f"{few} to {many}"
-        size = (
-            bytes_text(few * chunk_bytes)
-            if few == many
-            else f"{bytes_text(few * chunk_bytes)} to {bytes_text(many * chunk_bytes)}"
-        )
+        of = " to ".join(map(str, sorted({few, many})))
+        size = " to ".join(bytes_text(count * chunk_bytes) for count in sorted({few, many}))
         amount = f"{of} {chunk_unit(algorithm.kind)}{'' if many == 1 else 's'} ({size})"
     adds = {s.add for s in sends}
     it = "it" if counts == [1] else "them"
@@ -99,20 +95,17 @@ def cell_text(kind: str, cell: Mapping[str, Any] | None, ranks: int) -> str:
     """What one place of a card holds, in words."""
     if cell is None:
         return "nothing"
-    if kind in REDUCING:
-        if len(cell["who"]) == ranks:
-            text = "complete sum"
-        elif len(cell["who"]) == 1:
-            text = f"addend of rank {cell['who'][0]}"
-        else:
-            text = f"sum of ranks {', '.join(map(str, cell['who']))} ({len(cell['who'])} of {ranks} addends)"
-    else:
+    who, sources = cell["who"], ", ".join(map(str, cell["from"]))
+    if kind not in REDUCING:
         text = "there"
-    if cell["from"]:
-        text += (
-            f", {'added' if cell['add'] else 'came'} from rank{'s' if len(cell['from']) > 1 else ''} "
-            f"{', '.join(map(str, cell['from']))}"
-        )
+    elif len(who) == ranks:
+        text = "complete sum"
+    elif len(who) == 1:
+        text = f"addend of rank {who[0]}"
+    else:
+        text = f"sum of ranks {', '.join(map(str, who))} ({len(who)} of {ranks} addends)"
+    if sources:
+        text += f", {'added' if cell['add'] else 'came'} from rank{'s' if len(cell['from']) > 1 else ''} {sources}"
     return text + (", passed on" if cell["state"] == "spent" else "")
 
 
@@ -120,9 +113,7 @@ def cell_text(kind: str, cell: Mapping[str, Any] | None, ranks: int) -> str:
 
 
 def to_text(snapshot: Mapping[str, Any]) -> str:
-    """Everything the Collective Stepper shows, as plain text: where it stands, every rank's holdings, the counts, all
-    rounds, all algorithms.
-    """
+    """Everything the Collective Stepper shows, as plain text: its place, the ranks, the counts, rounds, algorithms."""
     s, frame = snapshot, snapshot["frames"][snapshot["at"]]
     labels = [c["label"] for c in s["chunks"]]
     wrong = [f"This list of sends is no {s['kind']['value']}. {s['fault']}"] if s["fault"] else []
@@ -130,20 +121,18 @@ def to_text(snapshot: Mapping[str, Any]) -> str:
     for card in frame["cards"]:
         lines.append(f"  rank {card['rank']}: {card['text']}")
     for message in frame["messages"]:
-        which = ", ".join(labels[c] for c in message["chunks"])
-        lines.append(
-            f"  message {message['source']} -> {message['destination']}: {which}; {bytes_text(message['bytes'])}, "
-            f"{_done(message)}"
-        )
+        which, done = ", ".join(labels[c] for c in message["chunks"]), "added" if message["add"] else "stored"
+        way = f"{message['source']} -> {message['destination']}"
+        lines.append(f"  message {way}: {which}; {bytes_text(message['bytes'])}, {done}")
     lines += [
         "",
         "COUNTED, AND BY FORMULA",
-        *_table(("what", "so far", "at the end", "formula", ""), [_counter(row) for row in s["counters"]]),
+        *table_lines([("what", "so far", "at the end", "formula", ""), *map(_counter, s["counters"])], indent="  "),
     ]
     lines += ["", f"SENT SO FAR: {', '.join(f'rank {r} {bytes_text(b)}' for r, b in enumerate(frame['sent']))}"]
     lines += ["", "ROUNDS", *(f"  {f['text']}" for f in s["frames"])]
-    head = ("algorithm", "rounds", "sent by the busiest rank", "time predicted")
-    rows = [
+    rows = [("algorithm", "rounds", "sent by the busiest rank", "time predicted")]
+    rows += [
         (
             c["name"] + (" <- shown" if c["shown"] else ""),
             str(c["rounds"]),
@@ -152,29 +141,12 @@ def to_text(snapshot: Mapping[str, Any]) -> str:
         )
         for c in s["compare"]
     ]
-    lines += ["", f"ALGORITHMS FOR {s['kind']['value']} ({s['machine']})", *_table(head, rows)]
+    lines += ["", f"ALGORITHMS FOR {s['kind']['value']} ({s['machine']})", *table_lines(rows, indent="  ")]
     return "\n".join(lines) + "\n"
-
-
-def _done(message: Mapping[str, Any]) -> str:
-    return "added" if message["add"] else "stored"
 
 
 def _counter(row: Mapping[str, Any]) -> tuple[str, ...]:
     show = {"count": str, "bytes": bytes_text, "seconds": time_text}[row["unit"]]
     formula = "-" if row["formula"] is None else f"{row['formula_text']} = {show(row['formula'])}"
-    return (
-        row["label"],
-        show(row["now"]),
-        show(row["end"]),
-        formula,
-        "" if row["formula"] is None else "met" if row["met"] else "NOT MET",
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in (head, *rows)
-    ]
+    met = "" if row["formula"] is None else "met" if row["met"] else "NOT MET"
+    return row["label"], show(row["now"]), show(row["end"]), formula, met

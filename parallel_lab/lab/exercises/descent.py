@@ -23,7 +23,7 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter, Tensor
 from ...train.session import Session
-from ..shared.equality import Equality, EqualityRow, rounding_bound
+from ..shared.equality import Equality, Values, equality_rows
 
 ROWS = 16
 
@@ -126,24 +126,16 @@ def train(
 
 
 def compare(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equality:
-    """Gradients of the first step (if wanted), parameters after the last, and the mean of the ranks' losses in it, to
-    rounding.
-    """
+    """Gradients of the first step (if wanted), parameters after the last, and the mean of its losses, to rounding."""
     steps, dtype = len(one.losses), one.plan.value(one.plan.outputs[0]).dtype
-    pairs = (
-        {f"gradient of {n}, step 1": (parallel.gradients[n], g, 1) for n, g in one.gradients.items()}
-        if gradients
-        else {}
-    )
-    pairs |= {f"{n} after step {steps}": (parallel.parameters[n], p, steps) for n, p in one.parameters.items()}
-    pairs[f"mean loss, step {steps}"] = (np.array(parallel.losses[-1:], dtype), np.array(one.losses[-1:], dtype), steps)
-    rows = []
-    for name, (got, want, taken) in pairs.items():
-        apart = np.abs(got.astype(np.float64) - want.astype(np.float64)).max()
-        rows.append(
-            EqualityRow(name, float(apart) if np.isfinite(apart) else math.inf, rounding_bound(one.plan, want, taken))
-        )
-    return Equality(f"{parallel.ranks} ranks with data_parallel against one device", tuple(rows))
+
+    def values(trained: Trained) -> Values:
+        found = {f"gradient of {n}, step 1": (g, 1) for n, g in trained.gradients.items()} if gradients else {}
+        found |= {f"{n} after step {steps}": (p, steps) for n, p in trained.parameters.items()}
+        return found | {f"mean loss, step {steps}": (np.array(trained.losses[-1:], dtype), steps)}
+
+    title = f"{parallel.ranks} ranks with data_parallel against one device"
+    return Equality(title, equality_rows(one.plan, values(parallel), values(one)))
 
 
 class LossCurves:

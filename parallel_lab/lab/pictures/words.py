@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...base.units import bytes_text, time_text
+from ...base.units import bytes_text, table_lines, time_text
 
 Snapshot = Mapping[str, Any]
 
 
 def to_text(snapshot: Snapshot) -> str:
-    """Everything the Strategy Lab shows for `snapshot`, as plain text; the first line after the title says the whole
-    picture in one sentence.
-    """
+    """Everything the Strategy Lab shows, as plain text; the first line after the title is the picture in a sentence."""
     sections = [_head, _operators, _graph, _picture, _rank, _messages, _loss, _timeline]
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section(snapshot)))) + "\n"
 
 
 def _head(s: Snapshot) -> Iterable[str]:
-    net = next((c["label"] for c in s["net"]["choices"] if c["value"] == s["net"]["value"]), s["net"]["value"])
-    data = next((c["label"] for c in s["data"]["choices"] if c["value"] == s["data"]["value"]), s["data"]["value"])
+    net, data = (
+        next((c["label"] for c in s[name]["choices"] if c["value"] == s[name]["value"]), s[name]["value"])
+        for name in ("net", "data")
+    )
     yield s["title"]
     yield s["status"]
     yield (
@@ -44,13 +44,11 @@ def _operators(s: Snapshot) -> Iterable[str]:
     if preset:
         others = ", ".join(c["label"] for c in preset["choices"])
         yield f"Preset: {preset['value'] or 'changed by you'} (there are: {others})"
-    yield from _table(
-        ("operator", "type", "strategy", "set by", "shapes"),
-        [
-            (o["name"], o["op"], o["strategy"], "you" if o["source"] == "user" else o["source"], o["formula"])
-            for o in s["operators"]
-        ],
-    )
+    rows = [("operator", "type", "strategy", "set by", "shapes")]
+    for o in s["operators"]:
+        set_by = "you" if o["source"] == "user" else o["source"]
+        rows.append((o["name"], o["op"], o["strategy"], set_by, o["formula"]))
+    yield from table_lines(rows, indent="  ")
     for o in s["operators"]:
         if o["error"]:
             yield f"Refused for {o['name']}: {o['typed']}. {o['error']} Still in force: {o['strategy']}."
@@ -74,12 +72,12 @@ def _layers(s: Snapshot) -> Iterable[str]:
     """The graph of a long network: a line per layer."""
     yield "LAYERS (cuts: slices per dim of the result)"
     edges = s["graph"]["edges"]
-    rows = []
+    rows = [("layer", "operators", "reads from", "cuts", "messages and slices")]
     for n in sorted(s["graph"]["nodes"], key=lambda n: (n["column"], n["row"])):
         sources = ", ".join(dict.fromkeys(e["from"] for e in edges if e["to"] == n["id"]))
         sent = " ".join(f"#{number}" for number in n["messages"]) or "none"
         rows.append((n["id"], n["detail"], sources or "-", _shape(n["cuts"]) if n["cuts"] is not None else "-", sent))
-    yield from _table(("layer", "operators", "reads from", "cuts", "messages and slices"), rows)
+    yield from table_lines(rows, indent="  ")
 
 
 def _picture(s: Snapshot) -> Iterable[str]:
@@ -98,7 +96,7 @@ def _picture(s: Snapshot) -> Iterable[str]:
     )
     for h in p.get("halo", ()):
         yield f"Along dim {h['dim']} a rank reads up to {h['before']} before and {h['after']} after its own slice."
-    rows = []
+    rows = [("rank", "coordinates", "slice", "holds", "value", "same data on ranks")]
     for card in s["cards"]:
         addend = f"addend {card['addend']} of {card['addends']}" if card["addend"] else "complete"
         if card.get("strips"):
@@ -110,10 +108,9 @@ def _picture(s: Snapshot) -> Iterable[str]:
             if c["rank"] != card["rank"] and all(c[k] == card[k] for k in ("slice", "block", "addend"))
         ]
         mark = " <- selected" if card["rank"] == s["rank"] else ""
-        rows.append(
-            (str(card["rank"]), where, str(card["slice"]), card["text"], addend, (" ".join(copies) or "none") + mark)
-        )
-    yield from _table(("rank", "coordinates", "slice", "holds", "value", "same data on ranks"), rows)
+        same = (" ".join(copies) or "none") + mark
+        rows.append((str(card["rank"]), where, str(card["slice"]), card["text"], addend, same))
+    yield from table_lines(rows, indent="  ")
 
 
 def _rank(s: Snapshot) -> Iterable[str]:
@@ -121,13 +118,11 @@ def _rank(s: Snapshot) -> Iterable[str]:
     if not detail:
         return
     yield f"RANK {s['rank']} of {len(s['cards'])}"
-    yield from _table(
-        ("tensor", "part", "shape", "bytes", "note"),
-        [
-            (h["tensor"], h["text"], _shape(h["shape"]), bytes_text(h["bytes"]), h["note"] or "")
-            for h in detail["holds"]
-        ],
-    )
+    rows = [("tensor", "part", "shape", "bytes", "note")]
+    rows += [
+        (h["tensor"], h["text"], _shape(h["shape"]), bytes_text(h["bytes"]), h["note"] or "") for h in detail["holds"]
+    ]
+    yield from table_lines(rows, indent="  ")
     for g in detail["groups"]:
         yield f"  group {g['label']}: ranks {_ranks(g['ranks'])}; {g['use']}"
     parts = ", ".join(f"{m['kind']} {bytes_text(m['bytes'])}" for m in detail["memory"])
@@ -139,35 +134,12 @@ def _messages(s: Snapshot) -> Iterable[str]:
     if not s["messages"]:
         yield "  none: every rank already holds what it needs"
         return
-    rows = []
+    rows = [("#", "phase", "operator", "collective", "group", *AMOUNTS)]
     for m in s["messages"]:
-        amounts = _amounts(m)
-        rows.append(
-            (
-                f"#{m['number']}",
-                m["phase"],
-                m["operator"],
-                m["collective"],
-                _ranks(m["group"]) or "none (local)",
-                *amounts,
-            )
-        )
-    totals = s.get("message_totals") or {}
-    rows.append(("total", "", "", "", "", *_amounts(totals)))
-    yield from _table(
-        (
-            "#",
-            "phase",
-            "operator",
-            "collective",
-            "group",
-            "bytes predicted",
-            "bytes counted",
-            "time predicted",
-            "time measured",
-        ),
-        rows,
-    )
+        group = _ranks(m["group"]) or "none (local)"
+        rows.append((f"#{m['number']}", m["phase"], m["operator"], m["collective"], group, *_amounts(m)))
+    rows.append(("total", "", "", "", "", *_amounts(s.get("message_totals") or {})))
+    yield from table_lines(rows, indent="  ")
     for m in s["messages"]:
         origin = f" ({m['origin']})" if m.get("origin") else ""
         yield f"  #{m['number']} is here because {m['reason']}{origin}."
@@ -209,13 +181,12 @@ def _timeline(s: Snapshot) -> Iterable[str]:
         )
 
 
-def _amounts(m: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    return (
-        bytes_text(m.get("bytes_predicted")),
-        bytes_text(m.get("bytes_counted")),
-        time_text(m.get("time_predicted_s")),
-        time_text(m.get("time_measured_s")),
-    )
+AMOUNTS = ("bytes predicted", "bytes counted", "time predicted", "time measured")
+
+
+def _amounts(m: Mapping[str, Any]) -> tuple[str, ...]:
+    sizes = [bytes_text(m.get(key)) for key in ("bytes_predicted", "bytes_counted")]
+    return *sizes, *(time_text(m.get(key)) for key in ("time_predicted_s", "time_measured_s"))
 
 
 def _axis_names(picture: Mapping[str, Any]) -> list[str]:
@@ -234,9 +205,3 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 def _count(n: int, word: str) -> str:
     return f"{n} {word}{'' if n == 1 else 's'}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()

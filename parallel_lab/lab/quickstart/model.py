@@ -13,13 +13,13 @@ The outcome and its texts are in `result.py`; `report_page(result)` (`report.py`
 from __future__ import annotations
 
 import ast
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
 from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
@@ -27,7 +27,7 @@ from ...graph.plan import Plan
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import default_strategy
 from ...train.session import Session
-from ..shared.equality import Equality, EqualityRow, nudge, rounding_bound
+from ..shared.equality import Equality, Values, equality_rows, nudge
 from ..shared.networks import NETWORKS, Network, apply_strategies, operator_primitives
 from ..shared.problems import PROBLEMS, Problem, get_problem, problems_of
 from .result import QuickstartResult, environment, messages_of, operators_text, ranks_text, slices_text
@@ -88,27 +88,15 @@ class Quickstart:
         strategies: Mapping[str, Strategy] | None = None,
         executor: str = "processes",
     ) -> None:
-        if net not in NETWORKS:
-            raise ArgumentError(
-                f"network {shorten(net)} is not known", where="quickstart", allowed=f"One of {', '.join(NETWORKS)}"
-            )
-        if devices not in DEVICES:
-            raise ArgumentError(
-                f"{shorten(devices)} devices", where="quickstart", allowed=f"One of {', '.join(map(str, DEVICES))}"
-            )
+        _one_of(NETWORKS, net, f"network {shorten(net)} is not known")
+        _one_of(DEVICES, devices, f"{shorten(devices)} devices")
         known = problems_of(NETWORKS[net].kind)
         data = known[0] if data is None else data
-        if data not in PROBLEMS:
-            raise ArgumentError(
-                f"data {shorten(data)} is not known", where="quickstart", allowed=f"One of {', '.join(PROBLEMS)}"
-            )
-        if data not in known:
-            raise ArgumentError(
-                f"data {data!r} for the network {net!r}", where="quickstart", allowed=f"One of {', '.join(known)}"
-            )
+        _one_of(PROBLEMS, data, f"data {shorten(data)} is not known")
+        _one_of(known, data, f"data {data!r} for the network {net!r}")
         self.problem: Problem = get_problem(data)
         self.epochs = DEFAULT_EPOCHS[data] if epochs is None else epochs
-        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
+        if not is_int(self.epochs, 1):
             raise ArgumentError(f"{shorten(epochs)} epochs", where="quickstart", allowed="An int, at least 1")
         self.devices, self.executor, self.net = devices, executor, net
         self.network: Network = NETWORKS[net]
@@ -157,29 +145,25 @@ class Quickstart:
         p = self.problem
         sizes = f" ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim})" if p.kind == "rows" else ""
         where = "real processes on this machine" if self.executor != "simulator" else "simulated ranks in this process"
+        epochs = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''} of {p.steps_per_epoch}"
         head = (
             f"The network {self.network.label!r}{sizes} on {ranks_text(self.devices)}, {where}.\n"
             f"Data: {p.label} ({p.note}).\n"
-            f"Training: {self.steps} steps, {self.epochs} epoch{'s' if self.epochs > 1 else ''} of "
-            f"{p.steps_per_epoch}; "
-            f"global batch of {len(p.batches[0][0])}; {type(self._parts[1]).__name__}."
+            f"Training: {self.steps} steps, {epochs}; global batch of {len(p.batches[0][0])}; "
+            f"{type(self._parts[1]).__name__}."
         )
         return "\n\n".join([head, operators_text(self.plan), slices_text(self.plan)])
 
-    def _alone(self, start: Any) -> tuple[list[float], dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Losses, gradients of the first step and parameters after the last of one device that begins with `start` (a
-        network, or parameters).
-        """
+    def _alone(self, start: Any) -> tuple[list[float], Values]:
+        """The losses, and what is compared, of one device that begins with `start` (a network, or parameters)."""
         with Session(self.single_plan, start, self._single_parts[1]) as single:
             losses = single.train(self.problem.batches, 1)
             gradients = single.gradients()
             losses += _train(single, self.problem.batches, self.steps - 1, lambda done, total: None, record=0)
-            return losses, gradients, single.parameters()
+            return losses, _compared(losses, gradients, single.parameters())
 
     def run(self, on_progress: Progress | None = None) -> QuickstartResult:
-        """Train on the ranks and on one device. on_progress is called with (steps done, steps), possibly from a helper
-        thread.
-        """
+        """Train on the ranks and on one device. on_progress(steps done, steps) may be called from a helper thread."""
         progress = on_progress or (lambda done, total: None)
         batches, began = self.problem.batches, time.perf_counter()
         with Session(self.plan, *self._parts, executor=self.executor) as session:
@@ -190,32 +174,13 @@ class Quickstart:
             losses += _train(session, batches, self.steps - 1, progress)
             train_s = time.perf_counter() - began
             parameters, events = session.parameters(), tuple(session.events)
-        single_losses, single_gradients, single_parameters = self._alone(self._single_parts[0])
-        near: tuple[Any, ...] = (single_losses, single_gradients, single_parameters)
+        net = self._single_parts[0]
+        single_losses, want = self._alone(net)
+        near = None
         if self.problem.sensitive:
-            near = self._alone(
-                nudge(
-                    self.single_plan, {name: p.asnumpy() for name, p in self._single_parts[0].parameters_dict().items()}
-                )
-            )
-        n = self.steps
-        pairs = [
-            (
-                "loss, every step",
-                np.array(losses, np.float32),
-                np.array(single_losses, np.float32),
-                n,
-                np.array(near[0], np.float32),
-            )
-        ]
-        pairs += [
-            (f"gradient of {name}, step 1", g, single_gradients[name], 1, near[1][name])
-            for name, g in gradients.items()
-        ]
-        pairs += [
-            (f"{name} after step {n}", v, single_parameters[name], n, near[2][name]) for name, v in parameters.items()
-        ]
-        rows = tuple(_row(self.single_plan, *pair) for pair in pairs)
+            start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
+            _, near = self._alone(nudge(self.single_plan, start))
+        rows = equality_rows(self.single_plan, _compared(losses, gradients, parameters), want, near)
         return QuickstartResult(
             problem=self.problem,
             net=self.network.label,
@@ -232,6 +197,19 @@ class Quickstart:
             equality=Equality(f"{ranks_text(self.devices)} against one device", rows),
             environment=environment(),
         )
+
+
+def _one_of(known: Collection[Any], given: Any, what: str) -> None:
+    if given not in known:
+        raise ArgumentError(what, where="quickstart", allowed=f"One of {', '.join(map(str, known))}")
+
+
+def _compared(losses: Sequence[float], gradients: Mapping[str, Any], parameters: Mapping[str, Any]) -> Values:
+    """Losses, gradients of the first step and parameters after the last, by the names of their rows."""
+    steps = len(losses)
+    found = {"loss, every step": (np.array(losses, np.float32), steps)}
+    found |= {f"gradient of {name}, step 1": (g, 1) for name, g in gradients.items()}
+    return found | {f"{name} after step {steps}": (p, steps) for name, p in parameters.items()}
 
 
 def _train(
@@ -251,26 +229,8 @@ def _train(
             raise
     losses: list[float] = []
     while len(losses) < steps:
-        piece = (
-            steps - len(losses)
-        ) % CHUNK_STEPS or CHUNK_STEPS  # the odd piece first: events are kept of the last one
+        # the odd piece first: events are kept of the last one
+        piece = (steps - len(losses)) % CHUNK_STEPS or CHUNK_STEPS
         losses += session.train(batches, piece, record=record)
         progress(session.step, steps + 1)
     return losses
-
-
-def _row(
-    plan: Plan, name: str, found: np.ndarray, wanted: np.ndarray, steps: int, near: np.ndarray | None = None
-) -> EqualityRow:
-    """near: the same of a run whose start was moved by rounding; twice what that does is added to the bound (as
-    `compare_sessions` does).
-    """
-    difference = np.abs(np.subtract(found, wanted, dtype=np.float64))
-    moved = np.abs(np.subtract(wanted if near is None else near, wanted, dtype=np.float64))
-    # what is no number on both sides has not been compared: it counts as different
-    largest = float(difference.max()) if np.isfinite(difference).all() else math.inf
-    return EqualityRow(
-        name,
-        largest,
-        rounding_bound(plan, wanted, steps) + (2 * float(moved.max()) if np.isfinite(moved).all() else 0.0),
-    )

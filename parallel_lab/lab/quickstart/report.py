@@ -22,32 +22,15 @@ from ...base.units import bytes_text, time_text
 from ...cost.memory import predict_memory
 from ...graph.plan import Plan
 from ..pictures.picture import tensor_entries, tensor_picture, timeline_lanes
-from .report_style import STYLE
+from .report_page import page
 from .result import QuickstartResult, groups_text, ranks_text
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<svg width="0" height="0" aria-hidden="true" focusable="false" style="position:absolute"><defs>
+PATTERNS = """<svg width="0" height="0" aria-hidden="true" focusable="false" style="position:absolute"><defs>
 <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect class="stroke" width="2" height="6"/></pattern>
 <pattern id="dots" width="6" height="6" patternUnits="userSpaceOnUse">
 <circle class="stroke" cx="3" cy="3" r="1.1"/></pattern>
-</defs></svg>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+</defs></svg>"""
 
 
 def report_page(result: QuickstartResult, version: str = "") -> str:
@@ -56,7 +39,7 @@ def report_page(result: QuickstartResult, version: str = "") -> str:
     sections = [_headline(result), _pictures(result.plan), _messages(result)]
     sections += [f'<div class="two">{_loss(result)}{_timeline(result)}</div>', _memory(result), _equality(result)]
     sections.append(_ending(result, version))
-    return PAGE.format(title=escape(title), style=STYLE, body="\n".join(sections))
+    return page(title, "\n".join([PATTERNS, *sections]))
 
 
 def write_report(result: QuickstartResult, path: str | os.PathLike[str], version: str = "") -> Path:

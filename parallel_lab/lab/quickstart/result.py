@@ -19,7 +19,7 @@ import numpy as np
 
 from ...base.cluster import get_cluster
 from ...base.events import Event
-from ...base.units import bytes_text, time_text
+from ...base.units import bytes_text, table_lines, time_text
 from ...graph.plan import Plan
 from ...layout.tensor_layout import slice_text
 from ..pictures.picture import LOSS, message_table
@@ -27,7 +27,19 @@ from ..shared.equality import Equality, additions_behind
 from ..shared.problems import Problem
 
 CLUSTER = "laptop"
+# what a Message takes as it is from the message table
+IN_TABLE = (
+    "number",
+    "phase",
+    "operator",
+    "collective",
+    "bytes_predicted",
+    "bytes_counted",
+    "time_predicted_s",
+    "reason",
+)
 LOG_LINES = 40  # longer logs are thinned out, unless all of it is asked for
+MESSAGE_HEAD = ("#", "phase", "operator", "collective", "groups", "bytes predicted", "counted", "time predicted")
 
 
 @dataclass(frozen=True)
@@ -127,43 +139,28 @@ class QuickstartResult:
         lines = ["MESSAGES AND SLICES OF ONE STEP (bytes and times per rank)"]
         if not self.messages:
             return "\n".join([*lines, "  none: every rank already holds what it needs"])
-        head = (
-            "#",
-            "phase",
-            "operator",
-            "collective",
-            "groups",
-            "bytes predicted",
-            "counted",
-            "time predicted",
-            self.source,
-        )
-        rows = [
-            (
-                f"#{m.number}",
-                m.phase,
-                m.operator,
-                m.collective,
-                groups_text(m.groups),
-                bytes_text(m.bytes_predicted if m.groups else None),
-                bytes_text(m.bytes_counted if m.groups else None),
-                time_text(m.time_predicted_s),
-                time_text(m.time_measured_s),
+        rows = [(*MESSAGE_HEAD, self.source)]
+        for m in self.messages:
+            sizes = (m.bytes_predicted, m.bytes_counted) if m.groups else (None, None)
+            rows.append(
+                (
+                    *(f"#{m.number}", m.phase, m.operator, m.collective, groups_text(m.groups)),
+                    *map(bytes_text, sizes),
+                    *map(time_text, (m.time_predicted_s, m.time_measured_s)),
+                )
             )
-            for m in self.messages
-        ]
-        lines += table(head, rows, right=(5, 6, 7, 8))
+        lines += table_lines(rows, right=(5, 6, 7, 8), indent="  ")
         lines += [f"  {self.counts_text}.", f"  {self.times_text}"]
         lines += [f"  #{m.number} {m.reason}" + (f" ({m.origin})" if m.origin else "") for m in self.messages]
         return "\n".join(lines)
 
     def _equality(self) -> str:
         lines = ["EQUALITY WITH ONE DEVICE (same network, same data, same start)"]
-        rows = [
-            (r.tensor, f"{r.largest_difference:.2g}", f"{r.bound:.2g}", r.verdict.upper() if not r.equal else r.verdict)
-            for r in self.equality.rows
-        ]
-        lines += table(("tensor", "largest difference", "rounding bound", "verdict"), rows, right=(1, 2))
+        rows = [("tensor", "largest difference", "rounding bound", "verdict")]
+        for r in self.equality.rows:
+            verdict = r.verdict if r.equal else r.verdict.upper()
+            rows.append((r.tensor, f"{r.largest_difference:.2g}", f"{r.bound:.2g}", verdict))
+        lines += table_lines(rows, right=(1, 2), indent="  ")
         lines += [*textwrap.wrap(self.bound_text, 118, initial_indent="  ", subsequent_indent="  "), self.verdict]
         return "\n".join(lines)
 
@@ -178,33 +175,24 @@ class QuickstartResult:
     @property
     def times_text(self) -> str:
         """Where the times of the messages come from, in a sentence."""
-        if self.executor != "simulator":
-            found = (
-                f"measured: median over ranks and the last {self._recorded} steps, waiting for the others and for "
-                "a core included"
-            )
-        else:
-            found = (
-                f"simulated: median over ranks and the last {self._recorded} steps on a clock where every rank "
-                "has a core of its own"
-            )
-        return f"Times are predicted for the {CLUSTER!r} profile (eight ranks that are always ready) and {found}."
+        steps = len({e.step for e in self.events})
+        how = ", waiting for the others and for a core included"
+        if self.executor == "simulator":
+            how = " on a clock where every rank has a core of its own"
+        return (
+            f"Times are predicted for the {CLUSTER!r} profile (eight ranks that are always ready) and {self.source}: "
+            f"median over ranks and the last {steps} steps{how}."
+        )
 
     @property
     def typical_step(self) -> tuple[Event, ...]:
-        """Events of the recorded step of middle length: a single step may be the one in which a rank had to wait for a
-        core.
-        """
+        """Events of the recorded step of middle length: in a single one a rank may have had to wait for a core."""
         spans: dict[int, tuple[float, float]] = {}
         for e in self.events:
             start, end = spans.get(e.step, (e.start_s, e.end_s))
             spans[e.step] = min(start, e.start_s), max(end, e.end_s)
         ordered = sorted(spans, key=lambda step: spans[step][1] - spans[step][0])
         return tuple(e for e in self.events if e.step == ordered[len(ordered) // 2]) if ordered else ()
-
-    @property
-    def _recorded(self) -> int:
-        return len({e.step for e in self.events})
 
     @property
     def bound_text(self) -> str:
@@ -215,8 +203,8 @@ class QuickstartResult:
         )
         return (
             f"Bound: 4 x sqrt({n:,}) x float32 eps x steps x largest element; {n:,} is the number of additions behind "
-            "one element, counted over one "
-            f"step, and rounding errors of a sum behave like a random walk (Higham and Mary 2019, theorem 2.4){moved}."
+            "one element, counted over one step, and rounding errors of a sum behave like a random walk (Higham and "
+            f"Mary 2019, theorem 2.4){moved}."
         )
 
 
@@ -225,32 +213,21 @@ def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
     events = tuple(events)
     times: dict[tuple[str, str], list[float]] = {}
     for event in events:
-        if event.kind == "wait":  # for a message that bears the same name
-            continue
-        times.setdefault((event.phase, event.name), []).append(event.duration_s)
+        if event.kind != "wait":  # for a message that bears the same name
+            times.setdefault((event.phase, event.name), []).append(event.duration_s)
     moves = [(phase, i) for phase, i in plan.instructions() if i.is_communication or i.kind == "slice"]
     found = []
     for row, (phase, instr) in zip(message_table(plan, 0, events, CLUSTER), moves, strict=True):
-        groups = (
-            tuple(dict.fromkeys(instr.group(rank) for rank in range(plan.device_num))) if instr.is_communication else ()
-        )
+        of_ranks = [instr.group(rank) for rank in range(plan.device_num)] if instr.is_communication else []
         seconds = times.get((phase, instr.out))
         found.append(
             Message(
-                number=row["number"],
-                phase=phase,
-                operator=instr.name,
-                collective=row["collective"],
+                **{name: row[name] for name in IN_TABLE},
                 group=tuple(row["group"]),
-                groups=groups,
-                bytes_predicted=row["bytes_predicted"],
-                bytes_counted=row["bytes_counted"],
-                time_predicted_s=row["time_predicted_s"],
+                groups=tuple(dict.fromkeys(of_ranks)),
                 time_measured_s=statistics.median(seconds) if seconds else None,
-                reason=instr.reason,
-                origin=""
-                if instr.name.startswith(LOSS)
-                else instr.origin.place,  # the loss function has no line of the network
+                # the loss function has no line of the network
+                origin="" if instr.name.startswith(LOSS) else instr.origin.place,
             )
         )
     return tuple(found)
@@ -274,51 +251,31 @@ def environment() -> tuple[tuple[str, str], ...]:
 def operators_text(plan: Plan) -> str:
     """The table of operators: strategy, and who chose it, global shapes and slice shapes."""
     chosen = {n.name: {"user": "given"}.get(n.strategy_source, n.strategy_source) for n in plan.graph.nodes}
-    rows = []
+    rows = [("operator", "type", "strategy", "set by", "global shapes", "input slices of one rank")]
     for op in plan.to_dict(rank=0)["ops"]:
         if op["phase"] == "forward":
             strategy = "-" if op["strategy"] is None else str(tuple(map(tuple, op["strategy"])))
             in_global, in_slice = (
                 " x ".join(str(tuple(s)) for s in op[key] or ()) or "-" for key in ("in_global", "in_slice")
             )
-            rows.append(
-                (
-                    op["name"],
-                    op["op"],
-                    strategy,
-                    chosen.get(op["name"], "") or "-",
-                    f"{in_global} -> {tuple(op['out_global'][0])}",
-                    in_slice,
-                )
-            )
+            shapes, set_by = f"{in_global} -> {tuple(op['out_global'][0])}", chosen.get(op["name"], "") or "-"
+            rows.append((op["name"], op["op"], strategy, set_by, shapes, in_slice))
     title = "OPERATORS (a strategy says in how many slices each dim of each input is split)"
-    return "\n".join(
-        [title, *table(("operator", "type", "strategy", "set by", "global shapes", "input slices of one rank"), rows)]
-    )
+    return "\n".join([title, *table_lines(rows, indent="  ")])
 
 
 def slices_text(plan: Plan) -> str:
     """Which slice of which parameter lies on which rank."""
-    rows = []
+    rows = [("parameter", "shape", "slice", "slice shape", "held by ranks")]
     for given in plan.parameters:
         layout = plan.value(given.name).layout
         held: dict[str, list[int]] = {}
         for rank in range(plan.device_num):
             held.setdefault(slice_text(layout.slice_index(given.shape, rank), given.shape), []).append(rank)
         for i, (index, ranks) in enumerate(held.items()):
-            shape = str(layout.slice_shape(given.shape))
-            rows.append(
-                (
-                    given.name if not i else "",
-                    str(given.shape) if not i else "",
-                    index,
-                    shape,
-                    " ".join(map(str, ranks)),
-                )
-            )
-    return "\n".join(
-        ["SLICES OF THE PARAMETERS", *table(("parameter", "shape", "slice", "slice shape", "held by ranks"), rows)]
-    )
+            of = ("", "") if i else (given.name, str(given.shape))
+            rows.append((*of, index, str(layout.slice_shape(given.shape)), " ".join(map(str, ranks))))
+    return "\n".join(["SLICES OF THE PARAMETERS", *table_lines(rows, indent="  ")])
 
 
 def ranks_text(devices: int) -> str:
@@ -333,16 +290,3 @@ def groups_text(groups: Sequence[Sequence[int]]) -> str:
     '0-4 | 1-5'
     """
     return " | ".join("-".join(map(str, group)) for group in groups) or "none (local)"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table with aligned columns; columns in `right` end at the same place."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = []
-    for row in (head, *rows):
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(("  " + "  ".join(cells)).rstrip())
-    return lines

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ArgumentError, escape, shorten
+from ...base.units import table_lines
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
@@ -64,9 +65,7 @@ class Equality:
         return [(r.tensor, f"{r.largest_difference:.2e}", f"{r.bound:.2e}", r.verdict) for r in self.rows]
 
     def __str__(self) -> str:
-        lines = [("tensor", "largest difference", "rounding bound", "verdict"), *self._cells()]
-        widths = [max(len(line[i]) for line in lines) for i in range(4)]
-        table = "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+        table = "\n".join(table_lines([("tensor", "largest difference", "rounding bound", "verdict"), *self._cells()]))
         return (
             f"{self.title}\n{table}\n{'EQUAL' if self.equal else 'DIFFERENT'}: {sum(r.equal for r in self.rows)} "
             f"of {len(self.rows)} tensors"
@@ -143,15 +142,25 @@ def compare_sessions(
         raise ArgumentError(
             f"steps={shorten(steps)}", where="equality with one device", allowed="A whole number, 1 or more"
         )
-    plan = reference.plan
     got, want = _trained(session, batches, steps, stopped), _trained(reference, batches, steps, stopped)
     near = _trained(nudged, batches, steps, stopped) if nudged is not None else want
-    rows = []
-    for key, (value, taken) in want.items():
-        bound = rounding_bound(plan, value, taken) + 2 * _largest_difference(near[key][0], value)
-        rows.append(EqualityRow(key, _largest_difference(got[key][0], value), bound))
     where = {"processes": "worker processes", "mpi": "ranks of MPI"}.get(session.executor, "simulated ranks")
-    return Equality(f"{session.plan.device_num} {where} against one device", tuple(rows))
+    return Equality(
+        f"{session.plan.device_num} {where} against one device", equality_rows(reference.plan, got, want, near)
+    )
+
+
+Values = Mapping[str, tuple[np.ndarray, int]]  # by the name of its row, a value and the steps behind it
+
+
+def equality_rows(plan: Plan, got: Values, want: Values, near: Values | None = None) -> tuple[EqualityRow, ...]:
+    """A row for each value of `want`, those of one device with this plan. near: those of a nudged start."""
+    rows = []
+    for name, (value, steps) in want.items():
+        moved = _largest_difference((near or want)[name][0], value)
+        bound = rounding_bound(plan, value, steps) + (2 * moved if math.isfinite(moved) else 0.0)
+        rows.append(EqualityRow(name, _largest_difference(got[name][0], value), bound))
+    return tuple(rows)
 
 
 def _trained(

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...base.errors import ArgumentError, escape, shorten
 from ...base.events import Event
+from ...base.units import table_lines
 from ...graph.plan import Plan
 from ..pictures.picture import message_table
 
@@ -155,12 +156,7 @@ class Comparison:
         return found
 
     def __str__(self) -> str:
-        head = ("", "you", "plan (predicted)", "run (counted)", "verdict", "")
-        lines = [head, *self._cells()]
-        widths = [max(len(line[i]) for line in lines) for i in range(5)]
-        return "\n".join(
-            "  ".join(cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in lines
-        )
+        return "\n".join(table_lines([("", "you", "plan (predicted)", "run (counted)", "verdict", ""), *self._cells()]))
 
     __repr__ = __str__
 

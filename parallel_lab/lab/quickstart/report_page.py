@@ -1,6 +1,8 @@
-"""The style sheet of the report page. Hues are those of the Strategy Lab: eight of similar lightness, dark text on all
-of them.
+"""The frame and the style sheet of a page of results: no script, no network. Hues are those of the Strategy Lab: eight
+of similar lightness, dark text on all of them.
 """
+
+from ...base.errors import escape
 
 HUES = ("#628de1", "#ca772b", "#4ac8a1", "#adacff", "#ccaf41", "#a97f99", "#b1e78a", "#4bedf8")
 
@@ -71,3 +73,26 @@ details { margin: 8px 0; } summary { cursor: pointer; color: var(--accent); }
 pre { overflow-x: auto; background: var(--soft); padding: 10px 12px; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 """ + "\n".join(f".hue-{i} {{ fill: {hue}; }}" for i, hue in enumerate(HUES))
+
+_FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def page(title: str, body: str, style: str = "") -> str:
+    """A page around `body` (HTML). style: more rules for it."""
+    return _FRAME.format(title=escape(title), style=STYLE + style, body=body)
