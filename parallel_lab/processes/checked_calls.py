@@ -7,6 +7,7 @@ members compare.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..base.errors import ShapeError
 from ..ops.collectives.definitions import MESSAGES
-from ..run.calls import Calls
+from ..run.calls import Calls, caller
 from ..run.communicator import Request, check_request, detail
 from .flight import KEPT_CALLS, flight_text
 
@@ -39,24 +40,25 @@ class CheckedCalls(Calls):
         out, place = request.out, request.out is None
         if isinstance(out, np.ndarray):
             place = out.dtype, out.shape, out.flags.c_contiguous and out.flags.writeable
-        key = (
-            *(
-                request.kind,
-                request.group,
-                signature,
-                request.reduce,
-                request.dim,
-                request.split_dim,
-                request.concat_dim,
-            ),
-            *(request.root, request.shape, request.dtype, request.window, request.origin, explicit, place),
-        )
+        r = request
+        dims = r.dim, r.split_dim, r.concat_dim
+        key = r.kind, r.group, signature, r.reduce, dims, r.root, r.shape, r.dtype, r.window, r.origin, explicit, place
         known = self._calls.get(key)
         if known is None:
             if len(self._calls) >= KEPT_CALLS:
                 self._forget_calls()
             known = self._calls[key] = self._examined(request, *self._examine(request, explicit))
         return known
+
+    @staticmethod
+    def _complete(request: Request) -> Request:
+        """The request with its caller's line, and a value whose elements lie in order."""
+        value = request.value
+        in_order = value is None or (isinstance(value, np.ndarray) and value.flags.c_contiguous)
+        if request.origin and in_order:
+            return request
+        value = value if in_order else np.asarray(value, order="C")
+        return dataclasses.replace(request, value=value, origin=request.origin or caller(3))
 
     def _forget_calls(self) -> None:
         self._calls.clear()
@@ -79,11 +81,8 @@ class CheckedCalls(Calls):
             dtype, shape = str(request.value.dtype), request.value.shape
         else:
             dtype, shape = request.dtype or "", request.shape or ()
-        return (
-            check,
-            loose,
-            flight_text(kind, group, str(dtype), tuple(int(s) for s in shape), detail(request), request.origin),
-        )
+        shape = tuple(int(s) for s in shape)
+        return check, loose, flight_text(kind, group, str(dtype), shape, detail(request), request.origin)
 
     @staticmethod
     def _numbered(check: int, number: int) -> int:

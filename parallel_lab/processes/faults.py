@@ -35,6 +35,7 @@ _SYSTEM = (_PACKAGE, "<frozen", "<string>", runpy.__file__)  # "<string>": what 
 TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
 TEXT_LIMIT = 20_000  # characters of an exception's own text that are carried on
 CAUSE_BYTES = 8 << 20  # a larger exception object is reported by its text only
+SAME_CALLS = "All members of a group must make the same calls in the same order"
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -169,4 +170,4 @@ def difference(one: FlightEntry, other: FlightEntry) -> str:
     different = ", ".join(differing) or "the number of calls"
     what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
     hint = calls.TWO_LINES if what.endswith("differ in origin") else ""
-    return message(what, allowed="All members of a group must make the same calls in the same order", hint=hint)
+    return message(what, allowed=SAME_CALLS, hint=hint)

@@ -35,7 +35,7 @@ from ...base.cluster import Cluster, Device, Link, get_cluster
 from ...base.errors import ArgumentError, escape, shorten
 from ...base.log_chart import Series, log_chart
 from ...base.units import bytes_text, time_text
-from .measure import FIT_KINDS
+from .measure import FIT_KIND, cores as cores_here, load as load_now, message_samples
 
 SIZES_BYTES = tuple(1 << power for power in range(6, 25))  # 64 B to 16 MiB; larger ones only repeat the slope
 MEDIAN_LIMIT, MAX_LIMIT = 0.15, 0.40  # relative errors on sizes that were kept out, up to which one line is said to fit
@@ -100,9 +100,7 @@ class Fit:
 
     @property
     def half_size_bytes(self) -> float:
-        """n_1/2 = alpha / beta: bytes of the message that travels at half the bandwidth; infinite where bytes cost
-        nothing.
-        """
+        """n_1/2 = alpha / beta: bytes of a message at half the bandwidth; infinite where bytes cost nothing."""
         return self.alpha_s / self.beta_s_per_byte if self.beta_s_per_byte else math.inf
 
     @property
@@ -158,55 +156,34 @@ class Fit:
         difference.
         """
         lines = [self._headline(), ""]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, (26, 16, 28), strict=False)).rstrip()
-            for row in self._parameters()
-        ]
+        lines += [f"{name:<26}  {value:<16}  {note}" for name, value, note in self._parameters()]
         lines += ["", f"{'size':>9}  {'measured':>10}  {'25 to 75 %':>21}  {'fitted':>10}  {'fitted - measured':>17}"]
-        for m, t, low, high, residual in zip(
-            self.sizes_bytes, self.median_s, self.low_s, self.high_s, self.residuals, strict=True
-        ):
-            spread = f"{time_text(low)} to {time_text(high)}"
-            lines.append(
-                f"{bytes_text(m):>9}  {time_text(t):>10}  {spread:>21}  {time_text(self.time_s(m)):>10}  "
-                f"{residual:>+16.0%}"
-            )
+        rows = zip(self.sizes_bytes, self.median_s, self.low_s, self.high_s, self.residuals, strict=True)
+        for m, t, low, high, residual in rows:
+            spread, fitted = f"{time_text(low)} to {time_text(high)}", time_text(self.time_s(m))
+            lines.append(f"{bytes_text(m):>9}  {time_text(t):>10}  {spread:>21}  {fitted:>10}  {residual:>+16.0%}")
         return "\n".join([*lines, "", *self._notes()])
 
     def _headline(self) -> str:
-        what = (
-            "send and recv (half a round trip)"
-            if self.kind == "send"
-            else f"all_reduce of {self.world_size} ranks (whole call)"
-        )
-        return (
-            f"t = alpha + beta m    fitted to {what}: {len(self.sizes_bytes)} sizes, medians, load "
-            f"{self.load:.1f}, {self.cores} cores"
-        )
+        call = f"all_reduce of {self.world_size} ranks (whole call)"
+        what = "send and recv (half a round trip)" if self.kind == "send" else call
+        machine = f"{len(self.sizes_bytes)} sizes, medians, load {self.load:.1f}, {self.cores} cores"
+        return f"t = alpha + beta m    fitted to {what}: {machine}"
 
     def _parameters(self) -> list[tuple[str, str, str]]:
         a, b = self.alpha_interval_s, self.beta_interval_s_per_byte
-        speed = (
-            f"1/beta = {self.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
-            if self.beta_s_per_byte
-            else "bytes cost nothing here"
-        )
+        gigabytes_per_s = f"1/beta = {self.bandwidth_bytes_per_s / 1e9:.3g} GB/s"
+        speed = gigabytes_per_s if self.beta_s_per_byte else "bytes cost nothing here"
         half = bytes_text(self.half_size_bytes) if math.isfinite(self.half_size_bytes) else "-"
+        median, largest = statistics.median(self.held_out_errors), max(self.held_out_errors)
+        verdict = "one line fits" if self.accepted else "NO SINGLE LINE FITS these sizes"
+        alpha, beta = self.alpha_s * 1e6, self.beta_s_per_byte * 1e9
         return [
-            ("alpha [us per message]", f"{self.alpha_s * 1e6:.3g}", f"95 %: {a[0] * 1e6:.3g} to {a[1] * 1e6:.3g}"),
-            (
-                "beta [ns per byte]",
-                f"{self.beta_s_per_byte * 1e9:.3g}",
-                f"95 %: {b[0] * 1e9:.3g} to {b[1] * 1e9:.3g};  {speed}",
-            ),
+            ("alpha [us per message]", f"{alpha:.3g}", f"95 %: {a[0] * 1e6:.3g} to {a[1] * 1e6:.3g}"),
+            ("beta [ns per byte]", f"{beta:.3g}", f"95 %: {b[0] * 1e9:.3g} to {b[1] * 1e9:.3g};  {speed}"),
             ("n_1/2 = alpha/beta", half, "half the bandwidth is reached here"),
             ("R^2 of log t", f"{self.r_squared:.3f}", f"largest residual {self.max_residual:.0%}"),
-            (
-                "error on sizes kept out",
-                f"{statistics.median(self.held_out_errors):.0%} median",
-                f"{max(self.held_out_errors):.0%} largest;  "
-                f"{'one line fits' if self.accepted else 'NO SINGLE LINE FITS these sizes'}",
-            ),
+            ("error on sizes kept out", f"{median:.0%} median", f"{largest:.0%} largest;  {verdict}"),
         ]
 
     def _notes(self) -> list[str]:
@@ -215,21 +192,15 @@ class Fit:
         ]
         if not self.accepted and self.pieces:
             small, large = (f"alpha {a * 1e6:.3g} us, beta {b * 1e9:.3g} ns per byte" for _, _, a, b in self.pieces)
-            lines.append(
-                f"Two lines: up to {bytes_text(self.pieces[0][1])} {small}; from "
-                f"{bytes_text(self.pieces[1][0])} {large}."
-            )
+            end, start = bytes_text(self.pieces[0][1]), bytes_text(self.pieces[1][0])
+            lines.append(f"Two lines: up to {end} {small}; from {start} {large}.")
         if self.oversubscribed:
-            lines.append(
-                f"{self.world_size} ranks share {self.cores} cores: alpha holds waiting for a core. Do not carry it "
-                "over to other numbers of ranks."
-            )
+            shared = f"{self.world_size} ranks share {self.cores} cores: alpha holds waiting for a core."
+            lines.append(f"{shared} Do not carry it over to other numbers of ranks.")
         if self.kind == "all_reduce":
             link = self.link()
-            lines.append(
-                f"As a ring of messages: alpha {link.alpha_s * 1e6:.3g} us, beta {link.beta_s_per_byte * 1e9:.3g} ns "
-                "per byte each."
-            )
+            alpha, beta = f"alpha {link.alpha_s * 1e6:.3g} us", f"beta {link.beta_s_per_byte * 1e9:.3g} ns per byte"
+            lines.append(f"As a ring of messages: {alpha}, {beta} each.")
         return lines
 
     def _repr_html_(self) -> str:
@@ -260,21 +231,17 @@ def fit_line(
     sizes, samples = tuple(int(m) for m in sizes_bytes), [np.asarray(s, float).reshape(-1) for s in samples_s]
     if len(sizes) < 3 or len(samples) != len(sizes) or list(sizes) != sorted(set(sizes)) or sizes[0] < 0:
         what = f"{len(sizes)} sizes {shorten(sizes)} and {len(samples)} rows of times"
-        raise ArgumentError(
-            what, where="fit_line", allowed="Three sizes or more, ascending, and one row of times for each"
-        )
+        allowed = "Three sizes or more, ascending, and one row of times for each"
+        raise ArgumentError(what, where="fit_line", allowed=allowed)
     if not all(s.size and np.isfinite(s).all() and (s > 0).all() for s in samples):
-        raise ArgumentError(
-            "a time is not finite and above 0", where="fit_line", allowed="Seconds, one or more per size"
-        )
-    if kind not in FIT_KINDS:
-        raise ArgumentError(f"kind={kind!r}", where="fit_line", allowed=f"One of {FIT_KINDS}")
+        allowed = "Seconds, one or more per size"
+        raise ArgumentError("a time is not finite and above 0", where="fit_line", allowed=allowed)
+    FIT_KIND("fit_line", "kind", kind)
     medians = np.array([np.median(s) for s in samples])
     alpha, beta = _line(sizes, medians)
     rng = np.random.default_rng(0)
-    again = np.stack(
-        [np.median(rng.choice(s, (BOOTSTRAPS, s.size)), axis=1) for s in samples], axis=1
-    )  # medians as another run might have had them
+    # medians as another run might have had them
+    again = np.stack([np.median(rng.choice(s, (BOOTSTRAPS, s.size)), axis=1) for s in samples], axis=1)
     drawn = [_line(sizes, row) for row in again]
     (a_low, b_low), (a_high, b_high) = np.quantile(drawn, (0.025, 0.975), axis=0)
     held_alpha, held_beta = _line(sizes[::2], medians[::2])
@@ -305,9 +272,8 @@ def _line(sizes: Sequence[int], times: np.ndarray) -> tuple[float, float]:
     """(alpha, beta), neither below 0, with the smallest sum of squared relative residuals."""
     start, slope = 1 / times, np.asarray(sizes, float) / times
     scale = slope.max() or 1.0  # so that both columns are of one order; sizes may all be 0
-    alpha, beta = np.linalg.lstsq(
-        np.stack((start / start.max(), slope / scale), axis=1), np.ones(len(times)), rcond=None
-    )[0]
+    columns = np.stack((start / start.max(), slope / scale), axis=1)
+    alpha, beta = np.linalg.lstsq(columns, np.ones(len(times)), rcond=None)[0]
     alpha, beta = alpha / start.max(), beta / scale
     # outside the quadrant the smallest residual lies on its border, on the axis of what came out positive
     if alpha < 0:
@@ -335,11 +301,9 @@ def fit_link(
     Takes some seconds. Raises ArgumentError for fewer than two ranks and wrong sizes, and what running on workers
     raises.
     """
-    from .measure import cores, load, message_samples  # what needs processes is imported when it is asked for
-
     samples, world_size = message_samples(ranks, kind, tuple(sizes_bytes), repeats, warm_ups)
     taking_part = 2 if kind == "send" else world_size
-    return fit_line(sizes_bytes, samples, kind=kind, world_size=taking_part, cores=cores(), load=load())
+    return fit_line(sizes_bytes, samples, kind=kind, world_size=taking_part, cores=cores_here(), load=load_now())
 
 
 def measured_cluster(
@@ -359,11 +323,8 @@ def fit_figure(fit: Fit) -> str:
     first, last = max(fit.sizes_bytes[0], 1), fit.sizes_bytes[-1]
     steps = [first * (last / first) ** (i / 60) for i in range(61)]
     spread = tuple(zip(fit.low_s, fit.high_s, strict=True))
-    series = [
-        Series(
-            "measured (median, 25 to 75 %)", tuple(zip(fit.sizes_bytes, fit.median_s, strict=True)), spread, line=False
-        )
-    ]
+    medians = tuple(zip(fit.sizes_bytes, fit.median_s, strict=True))
+    series = [Series("measured (median, 25 to 75 %)", medians, spread, line=False)]
     series.append(Series("fitted: alpha + beta m", tuple((m, fit.time_s(m)) for m in steps), marks=False))
     lowest = min(fit.low_s) / 2  # an asymptote far below the points would only squeeze the picture
     if fit.alpha_s > lowest:
@@ -372,12 +333,8 @@ def fit_figure(fit: Fit) -> str:
     if len(beyond) > 1:
         series.append(Series("beta m", tuple(beyond), marks=False, dashed=True))
     half = f", n_1/2 {bytes_text(fit.half_size_bytes)}" if math.isfinite(fit.half_size_bytes) else ""
-    title = (
-        f"{fit.kind}, {fit.world_size} ranks on {fit.cores} cores: alpha {fit.alpha_s * 1e6:.3g} us, beta "
-        f"{fit.beta_s_per_byte * 1e9:.3g} ns/B"
-    )
-    alt = (
-        f"{title}{half}. Measured from {time_text(fit.median_s[0])} at {bytes_text(fit.sizes_bytes[0])} "
-        f"to {time_text(fit.median_s[-1])} at {bytes_text(last)}; largest residual {fit.max_residual:.0%}."
-    )
+    line = f"alpha {fit.alpha_s * 1e6:.3g} us, beta {fit.beta_s_per_byte * 1e9:.3g} ns/B"
+    title = f"{fit.kind}, {fit.world_size} ranks on {fit.cores} cores: {line}"
+    ends = (f"{time_text(t)} at {bytes_text(m)}" for m, t in (medians[0], medians[-1]))
+    alt = f"{title}{half}. Measured from {' to '.join(ends)}; largest residual {fit.max_residual:.0%}."
     return log_chart(title, series, x_name="message", alt=alt, width=560, height=330)

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import choice, integer, is_int
 from ...base.cluster import Device, get_cluster
 from ...base.errors import ArgumentError, shorten
 
-FIT_KINDS = ("send", "all_reduce")  # what a link is fitted by
+FIT_KIND = choice("send", "all_reduce")  # what a link is fitted by
 PRODUCT = 512  # rows and columns of the matrix product: large enough for full speed, 1 MiB per float32 operand
 COPY_BYTES = 16 << 20  # beyond the caches, where gradients and activations of a training step lie
 CHAIN = 200  # small instructions in a row; the overhead is that of one
@@ -32,12 +33,12 @@ LEAST_S = 0.2  # a timed piece of work lasts at least this long: some time slice
 
 def cores() -> int:
     """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def load() -> float:
-    """1-minute load average; 0 where the system has none."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    """1-minute load average."""
+    return os.getloadavg()[0]
 
 
 def free_memory_bytes() -> int | None:
@@ -46,25 +47,21 @@ def free_memory_bytes() -> int | None:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        return (
-            os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        )  # a system without that file: half of what there is
     return None
 
 
 @contextlib.contextmanager
 def _pool_of(ranks: Any, least: int) -> Iterator[Any]:
     """The pool that was given, or one of that many workers for as long as it is needed."""
-    if isinstance(ranks, bool) or not (isinstance(ranks, int) or hasattr(ranks, "world_size")):
+    if not is_int(ranks) and not hasattr(ranks, "world_size"):
         raise ArgumentError(f"ranks={shorten(ranks)}", where="measuring", allowed="A number of workers, or a pool")
-    world_size = ranks if isinstance(ranks, int) else ranks.world_size
+    world_size = ranks if is_int(ranks) else ranks.world_size
     if world_size < least:
         raise ArgumentError(f"{world_size} ranks", where="measuring", allowed=f"{least} or more")
-    if not isinstance(ranks, int):
+    if not is_int(ranks):
         yield ranks
         return
-    from ..shm import WorkerPool
+    from ..shm import WorkerPool  # reading a fit needs no processes
 
     with WorkerPool(world_size) as pool:
         yield pool
@@ -74,18 +71,12 @@ def message_samples(
     ranks: Any, kind: str, sizes_bytes: tuple[int, ...], repeats: int, warm_ups: int
 ) -> tuple[list[list[float]], int]:
     """Seconds of every repeat by size, and the number of ranks; see `fit_link`."""
-    if kind not in FIT_KINDS:
-        raise ArgumentError(f"kind={kind!r}", where="fit_link", allowed=f"One of {FIT_KINDS}")
-    if not sizes_bytes or any(isinstance(m, bool) or not isinstance(m, int) or m < 4 or m % 4 for m in sizes_bytes):
-        raise ArgumentError(
-            f"sizes_bytes={shorten(sizes_bytes)}",
-            where="fit_link",
-            allowed="Multiples of 4, from 4 on: float32 is sent",
-        )
-    if repeats < 1 or warm_ups < 0:
-        raise ArgumentError(
-            f"repeats={repeats}, warm_ups={warm_ups}", where="fit_link", allowed="1 or more repeats, 0 or more warm-ups"
-        )
+    FIT_KIND("fit_link", "kind", kind)
+    if not sizes_bytes or not all(is_int(m, 4) and m % 4 == 0 for m in sizes_bytes):
+        allowed = "Multiples of 4, from 4 on: float32 is sent"
+        raise ArgumentError(f"sizes_bytes={shorten(sizes_bytes)}", where="fit_link", allowed=allowed)
+    integer(1)("fit_link", "repeats", repeats)
+    integer(0)("fit_link", "warm_ups", warm_ups)
     with _pool_of(ranks, 2) as pool:
         by_rank = pool.run(_time_messages, kind, sizes_bytes, repeats, warm_ups)
         world_size = pool.world_size
@@ -131,13 +122,7 @@ def measure_device(ranks: Any) -> Device:
 
 def median_s(comm: Any, call: Callable[[], object], repeats: int = 10) -> float:
     """Seconds that `call` takes on this rank: the median of `repeats` calls, each after a barrier of all ranks."""
-    times = []
-    for _ in range(repeats):
-        comm.barrier()
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(_times(call, repeats, before=comm.barrier))
 
 
 # ---- what the workers run ----
@@ -150,17 +135,24 @@ def _time_messages(
     for size_bytes in sizes_bytes:
         x = np.zeros(size_bytes // 4, np.float32)
         x.fill(0)  # pages that nothing was written to are all one page of zeros, which would be read from the cache
-        call = _round_trip(comm, x) if kind == "send" else lambda x=x: comm.all_reduce(x)
-        times = []
-        for _ in range(warm_ups + repeats):
-            if kind == "all_reduce":
-                comm.barrier()
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        halved = [t / 2 for t in times] if kind == "send" else times
-        rows.append(halved[warm_ups:])
+        if kind == "send":
+            times = _times(_round_trip(comm, x), warm_ups + repeats)
+            rows.append([t / 2 for t in times[warm_ups:]])
+        else:
+            times = _times(lambda x=x: comm.all_reduce(x), warm_ups + repeats, before=comm.barrier)
+            rows.append(times[warm_ups:])
     return rows
+
+
+def _times(call: Callable[[], object], repeats: int, before: Callable[[], object] = lambda: None) -> list[float]:
+    """Seconds of each call."""
+    times = []
+    for _ in range(repeats):
+        before()
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
 
 
 def _round_trip(comm: Any, x: np.ndarray) -> Callable[[], None]:

@@ -6,7 +6,7 @@
 
 The members of a group first compare what they ask for (`handshake.py`). Small values travel with that comparison, and
 each member combines them by itself. Larger ones are moved by MPI (`movement.py`), also while the rank goes on working
-(`started.py`). send and recv are a message that says what comes, then the data.
+(`nonblocking.py`). send and recv are a message that says what comes, then the data.
 
 `empty` gives ordinary memory: with memory of MPI's own (MPI_Alloc_mem, Open MPI 4.1) exchanges of 64 KiB and 1 MiB took
 as long, and of 16 MiB 1.6 times as long (measured, 2 and 4 ranks).
@@ -14,7 +14,6 @@ as long, and of 16 MiB 1.6 times as long (measured, 2 and 4 ranks).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import time
@@ -26,14 +25,14 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import RankDied, message
-from ...run.calls import caller, check_startable
+from ...run.calls import check_startable
 from ...run.communicator import Request, answer, delivered
 from ..checked_calls import CheckedCalls
 from ..flight import FLIGHT_RECORDS, FlightEntry
-from ..shm.channels import pack_head, unpack_head
+from ..shm.channels import expected, pack_head, unpack_head
 from .handshake import ARRIVED, DATA_TAG, MESSAGE_TAG, Handshake, died, entry_of
 from .movement import Movement, Types
-from .nonblocking import Lane, Started, StartedHandle
+from .nonblocking import Lane, Started
 
 PAUSE_LOOK_S = 2e-3
 MAX_TAG = 32767  # the least that MPI promises
@@ -84,7 +83,7 @@ class MpiCommunicator(CheckedCalls):
         return self._answer(request, bool(request.origin))
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
-        request = self._prepared(request)
+        request = self._complete(request)
         self._handshake.check()
         check, loose, text = self._call(request, explicit)
         kind, members = request.kind, request.group
@@ -108,17 +107,6 @@ class MpiCommunicator(CheckedCalls):
         if self.recording and not quiet:
             self._record(flight[0], request, members, flight[3], flight[4])
         return reply
-
-    @staticmethod
-    def _prepared(request: Request) -> Request:
-        """The request with its caller's line, and a value whose elements lie in order."""
-        value = request.value
-        if not request.origin or (
-            value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)
-        ):
-            value = None if value is None else np.asarray(value, order="C")
-            return dataclasses.replace(request, value=value, origin=request.origin or caller(3))
-        return request
 
     def _noted(self, number: int, text: bytes) -> list:
         """The flight record of a call that begins now: [index, number in its group, text, start_s, end_s]."""
@@ -144,8 +132,8 @@ class MpiCommunicator(CheckedCalls):
 
     # working while a message travels
 
-    def _begin(self, request: Request, explicit: bool) -> StartedHandle:
-        request = self._prepared(request)
+    def _begin(self, request: Request, explicit: bool) -> Started:
+        request = self._complete(request)
         self._handshake.check()
         check, loose, text = self._call(request, explicit)
         check_startable(request)
@@ -153,23 +141,22 @@ class MpiCommunicator(CheckedCalls):
         number = self._started_numbers.get(members, 0) if request.number is None else request.number
         self._started_numbers[members] = number + 1
         text = _as_started(text)
-        flight = self._noted(number, text)
+        numbered = self._numbered(check, number)
+        started = Started(self._lane, request, numbered, loose, text, self._noted(number, text), self.recording)
         try:
-            started = self._lane.begin(
-                request, self._numbered(check, number), loose, number, text, (flight, self.recording)
-            )
+            self._lane.begin(started)
         except self._mpi.Exception as error:
             raise died(error, self.rank, request) from error
-        return StartedHandle(self._lane, started)
+        return started
 
     def _end_started(self, started: Started) -> None:
-        flight, recording = started.notes
+        flight, request = started.flight, started.request
         flight[4] = started.end_s
-        if recording:
-            self._record(flight[0], started.request, started.request.group, flight[3], flight[4])
+        if started.recorded:
+            self._record(flight[0], request, request.group, flight[3], flight[4])
 
     def _await_started(self, started: Started | None) -> None:
-        self._waits_in = None if started is None else started.notes[0]
+        self._waits_in = None if started is None else started.flight
 
     def progress(self) -> None:
         """Do what can be done now, without waiting, for the collectives that were started. Raises what stopped the
@@ -235,10 +222,7 @@ class MpiCommunicator(CheckedCalls):
             [handshake.comm.Irecv(self._types.buffer(out), source=source, tag=MESSAGE_TAG)], (source,), out.nbytes
         )
         self._received[source] += 1
-        wanted = (
-            shape if request.shape is None else tuple(request.shape),
-            dtype if request.dtype is None else np.dtype(request.dtype),
-        )
+        wanted = expected(request, shape, dtype)
         if wanted != (shape, dtype):
             what = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from rank {source}, which sent {dtype} {shape}"
             handshake.raise_fault("CollectiveMismatch", message(what, where=request.origin), ranks=[self.rank, source])

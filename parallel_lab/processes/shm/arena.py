@@ -6,15 +6,15 @@
     faults     one note per rank and one for the parent: why everybody must stop
     data       two buffers per rank through which collectives move arrays, and two more for started ones
     channels   one byte ring per ordered pair of ranks, for send and recv
-    heaps      one per rank: arrays that other ranks read where they lie (`heap.py`)
+    heaps      one per rank: arrays that other ranks read where they lie (`arrays.py`)
 
 Rules that keep it correct without locks. Every word is an aligned 8-byte integer with one writer (the abort word and a
-few of a group's excepted:
-several may set them, each to a value of its own, and whichever stays is a valid answer). What a word announces is
-written before the word. x86 keeps both the order of stores and the order of loads, so nothing more is needed there. ARM
-does not; `fence()` gives the order with a lock that nobody else holds: its release followed by its acquire keeps
-everything before from mixing with everything after (ARMv8 store-release and load-acquire are ordered among each other).
-That is reasoned from the architecture manual, not measured: the package is tested on x86 only.
+few of a group's excepted: several may set them, each to a value of its own, and whichever stays is a valid answer).
+What a word announces is written before the word. x86 keeps both the order of stores and the order of loads, so nothing
+more is needed there. ARM does not; `fence()` gives the order with a lock that nobody else holds: its release followed
+by its acquire keeps everything before from mixing with everything after (ARMv8 store-release and load-acquire are
+ordered among each other). That is reasoned from the architecture manual, not measured: the package is tested on x86
+only.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import contextlib
 import json
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,22 +43,41 @@ from .shared_memory import PAGE, SharedBlock, fence, round_up
 # control words: author of the fault + 1 (0: none); 0 run, 1 pause, 2 stop; number of the current run; when a rank saw
 # that none but ranks compute
 ABORT, CONTROL, RUN, QUIET_NS = range(4)
-CONTROL_WORDS = 64  # one page line each for the few control words would be waste: 512 bytes in all
+CONTROL_WORDS = 64  # 512 bytes in all
 SLOT_WORDS = 24  # three cache lines per rank, so that ranks do not share lines
 FAULT_BYTES = 16 * 1024
 MIN_BUFFER = 4096
 MAX_GROUPS = 4096  # groups, started collectives' apart, whose first member is one and the same rank, in one run
 GROUP_WORDS = 1 << 16  # words for their barriers, per rank: 390 groups of 8
 # Heaps are an odd number of these apart. Ranks use their heaps alike, and the first-level cache of AMD's processors
-# since Zen tells lines of one set # apart by a hash of address bits 12 to 27: equal places in heaps a large power of
-# two apart would drive each other out of it # (Lipp et al. 2020, "Take A Way: Exploring the Security Implications of
-# AMD's Cache Way Predictors"). Sums of 16 MiB took 1.15 times as long.
+# since Zen tells lines of one set apart by a hash of address bits 12 to 27: equal places in heaps a large power of two
+# apart would drive each other out of it (Lipp et al. 2020, "Take A Way: Exploring the Security Implications of AMD's
+# Cache Way Predictors"). Sums of 16 MiB took 1.15 times as long.
 HEAP_UNIT = 1 << 16
 
-# words of a slot; WAIT_* tell what the rank's program waits for, LANE_* what the oldest of its started collectives
-# waits for meanwhile
-PID, FINISHED, REQUESTS, WAIT_STAMP, WAIT_PEER, WAIT_INDEX, WAIT_VALUE, WAIT_SINCE_NS, WAIT_ENTRY, WAIT_LANE = range(10)
-STARTED, LANE_STAMP, LANE_PEER, LANE_INDEX, LANE_VALUE, LANE_ENTRY = range(10, 16)
+# words of a slot; PROGRAM and LANE: a `Wait` of the rank's program, and one of the oldest of its started collectives
+PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE = 0, 1, 2, 3, 4, 11
+MOVING = 1  # stamp of a LANE: something is started, and not known to wait for anybody; 0: nothing is
+_WAIT = struct.Struct("<6Q")
+
+
+class Wait(NamedTuple):
+    """What a rank waits for, as it tells the watch (`watch.py`).
+
+    stamp              another one for each wait
+    peer, word, value  rank that is waited for, the word it will write, and the value that ends the wait
+    of_started         whether it does so among its started collectives
+    entry              index + 1 of the request that waits; 0: the newest
+    since_ns           time.monotonic_ns()
+    """
+
+    stamp: int
+    peer: int
+    word: int
+    value: int
+    of_started: bool
+    entry: int
+    since_ns: int
 
 
 @dataclass(frozen=True)
@@ -145,6 +165,10 @@ class ArenaMap:
     def data_start(self) -> int:
         return round_up(self.fault_start + (self.world_size + 1) * FAULT_BYTES, PAGE)
 
+    def buffer(self, rank: int, parity: int, started: bool) -> int:
+        """Byte at which a data buffer starts."""
+        return self.data_start + (4 * rank + 2 * started + parity) * self.buffer_bytes
+
     @property
     def ring_start(self) -> int:
         return self.data_start + self.world_size * 4 * self.buffer_bytes
@@ -161,11 +185,6 @@ class Arena:
         self.block, self.map = block, layout
         self.bytes = memoryview(block.map)
         self.words = self.bytes[: 8 * layout.words].cast("Q")
-
-    def buffer(self, rank: int, parity: int, *, started: bool = False) -> np.ndarray:
-        """One data buffer as (buffer_bytes,) uint8."""
-        start = self.map.data_start + (4 * rank + 2 * started + parity) * self.map.buffer_bytes
-        return np.frombuffer(self.bytes, np.uint8, self.map.buffer_bytes, start)
 
     def ring(self, source: int, to: int) -> np.ndarray:
         """One channel as (ring_bytes,) uint8."""
@@ -242,10 +261,29 @@ class Arena:
         """The request that `rank` waits for: its newest, or one that it started before. Its newest if it does not
         wait.
         """
-        slot = self.map.slot(rank)
-        index = self.words[slot + WAIT_ENTRY]
-        entry = self.recorded(rank, index - 1) if index and self.words[slot + WAIT_STAMP] else None
-        return self.last_entry(rank) if entry is None else entry
+        wait = self.wait(rank, PROGRAM)
+        entry = self.recorded(rank, wait.entry - 1) if wait and wait.entry else None
+        return entry or self.last_entry(rank)
+
+    # waits
+
+    def wait(self, rank: int, where: int) -> Wait | None:
+        """What `rank` waits for, in its program or in its lane; None: for nothing, or it is just being written."""
+        at = self.map.slot(rank) + where
+        stamp = self.words[at]
+        if not stamp or (where == LANE and stamp == MOVING):
+            return None
+        wait = Wait(stamp, *_WAIT.unpack_from(self.bytes, 8 * (at + 1)))
+        return wait if self.words[at] == stamp else None
+
+    def write_wait(self, rank: int, where: int, wait: Wait) -> None:
+        """Tell what `rank` waits for."""
+        at = self.map.slot(rank) + where
+        self.words[at] = MOVING if where == LANE else 0
+        fence()
+        _WAIT.pack_into(self.bytes, 8 * (at + 1), *wait[1:])
+        fence()
+        self.words[at] = wait.stamp
 
     # fault notes
 

@@ -116,7 +116,7 @@ def attach(rank: int, layout: ArenaMap, block: int) -> AttachedRank:
     arena = Arena(SharedBlock.attached(block, layout.size_bytes), layout)
     slot = arena.map.slot(rank)
     arena.words[slot + PID] = os.getpid()
-    comm = communicator_class()(arena, rank, layout.world_size, _Printing())
+    comm = communicator_class()(arena, rank, _Printing())
     arena.words[slot + STARTED] = arena.words[RUN]
     return AttachedRank(arena, comm)
 

@@ -19,89 +19,59 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from ...base.errors import ParallelLabError, message
-from ..faults import FAULT_ERRORS, difference
+from ..faults import FAULT_ERRORS, SAME_CALLS, difference
 from ..flight import FlightEntry
 from . import futex
-from .arena import (
-    ABORT,
-    FINISHED,
-    LANE_ENTRY,
-    LANE_INDEX,
-    LANE_PEER,
-    LANE_STAMP,
-    LANE_VALUE,
-    PID,
-    QUIET_NS,
-    RUN,
-    WAIT_ENTRY,
-    WAIT_INDEX,
-    WAIT_LANE,
-    WAIT_PEER,
-    WAIT_SINCE_NS,
-    WAIT_STAMP,
-    WAIT_VALUE,
-    Arena,
-)
+from .arena import ABORT, FINISHED, LANE, MOVING, PID, PROGRAM, QUIET_NS, RUN, Arena, Wait
 from .shared_memory import NEEDS_FENCE, fence
 
 # how often a rank yields and looks before it sleeps: a core that falls idle takes over ranks that wait for the other
-# one
 LOOKS = 40
 STOLEN_S = 5e-4  # a yield that takes longer than this has given its core to another program, or to a rank that computes
-# judged once so much was lost: when a run begins, ranks that come first wait once or twice for those that are still
-# starting
+# judged once so much was lost: at the beginning of a run the first ranks wait once or twice for those still starting
 MIN_LOST_S = 4e-3
-MAX_LOST = (
-    0.3  # a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
-)
+# a rank that has lost more of its time does not yield for FIRST_CALM_S, and if that happens again for longer
+MAX_LOST = 0.3
 FIRST_CALM_S, MAX_CALM_S = 0.01, 1.0
-# for how long no rank judges again what is lost, once one has seen it go to ranks of the same world: a look takes half
-# a millisecond
+# how long a rank's finding holds that time was lost to ranks of the same world: a look takes half a millisecond
 TRUST_S = 0.05
 LOOKS_AT_OTHERS = 2
-SETTLING = (
-    8  # sleeps at the beginning of a run after which a rank goes to its core again: it may have been woken on another
-)
-MOVING = 1  # in a slot's LANE_STAMP: something is started, and not known to wait for anybody; 0: nothing is
+# sleeps at the beginning of a run after which a rank goes to its core again: it may have been woken on another
+SETTLING = 8
 PUBLISH_S = 2e-3  # waits longer than this are told to the watch (watch.py)
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
 
-yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
+yield_core = os.sched_yield
 
-Missing = tuple[
-    int, int, int, bool
-]  # (peer, word, value it must reach, whether the peer brings it about among its started collectives)
+Bell = tuple[int, int, int]  # word to sleep on, word that asks for being woken, value to put there
+# (peer, word, value it must reach, whether the peer brings it about among its started collectives)
+Missing = tuple[int, int, int, bool]
 
 
-class Condition(Protocol):
-    """Something a rank can wait for.
+class Condition:
+    """Something a rank can wait for.  bell: None: nobody rings for this"""
 
-    bell    (word to sleep on, word that asks for being woken, value to put there), or None: nobody rings for this
-    """
-
-    @property
-    def bell(self) -> tuple[int, int, int] | None: ...
+    bell: Bell | None = None
 
     def test(self) -> bool:
         """Whether it has come."""
+        raise NotImplementedError
 
     def examine(self) -> None:
         """Raise what makes it impossible."""
 
     def missing(self) -> Missing | None:
         """Who has to do what next; None when it has come."""
+        raise NotImplementedError
 
 
-class WordReached:
+class WordReached(Condition):
     """Waiting until words[index] >= value, which `peer` brings about.
 
     edge    (index, value) to publish instead, where what blocks this rank is another word (see channels)
     """
-
-    bell = None
 
     def __init__(
         self, words: memoryview, index: int, value: int, peer: int, edge: tuple[int, int] | None = None
@@ -111,9 +81,6 @@ class WordReached:
 
     def test(self) -> bool:
         return self.words[self.index] >= self.value
-
-    def examine(self) -> None:
-        pass
 
     def missing(self) -> Missing | None:
         return None if self.test() else (self.peer, *self.edge, False)
@@ -131,10 +98,10 @@ class WaitLoop:
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self.arena, self.rank = arena, rank
-        self.words = arena.words
-        self.slot = arena.map.slot(rank)
-        self.stamp = 0
+        self.arena, self.rank, self.words = arena, rank, arena.words
+        slot = arena.map.slot(rank)
+        self._program, self._lane = slot + PROGRAM, slot + LANE  # words of their stamps
+        self._stamp = MOVING
         self.progress: Callable[[], bool] | None = None
         self.behind: Callable[[], tuple[Missing | None, int] | None] = lambda: None
         self.fault_raised = False
@@ -163,7 +130,7 @@ class WaitLoop:
                     os.sched_setaffinity(0, {sorted(cores)[self.rank % len(cores)]})
                 finally:
                     os.sched_setaffinity(0, cores)
-        except (AttributeError, OSError):  # a system that has no such call, or does not allow it
+        except OSError:  # a system that does not allow it
             self._settling = 0
 
     def check_abort(self) -> None:
@@ -272,107 +239,77 @@ class WaitLoop:
         return running
 
     def _sleep(self, wait: Condition, start: float) -> None:
-        """Sleep until the others ring, or look now and then."""
-        bell = wait.bell
-        if bell is not None and self.futex is not None:
-            # all who ask at this word are at one barrier: those of the next have another
-            word, asked, value = bell
-            words = self.words
-            seen = words[word]
-            words[asked] = value
-            if NEEDS_FENCE:
-                fence()
-            if wait.test():
-                self.ring(
-                    bell
-                )  # two that came at the same moment may each have missed the other: then nobody else wakes the rest
-                return
-            if words[ABORT]:
-                raise self.fault_error()
-            self.futex.wait(word, seen, MAX_SLEEP_S if self.progress is None else BUSY_SLEEP_S)
-            if wait.test():
-                return
-        self._sleep_long(wait, start)
-
-    def _sleep_long(self, wait: Condition, start: float) -> None:
-        """After a moment the wait is published: there the watch (watch.py) reads who waits for whom."""
-        words, slot, clock = self.words, self.slot, time.perf_counter
+        """Sleep until the others ring, or look now and then. After a moment the wait is published: the watch (watch.py)
+        reads who waits for whom.
+        """
+        words, clock = self.words, time.perf_counter
         published: Missing | None = None
-        since_ns = time.monotonic_ns() - int((clock() - start) * 1e9)
+        more, slept = self.progress is not None, False
         try:
             while True:
-                bell, seen = wait.bell, 0
-                if bell is not None:
+                bell = wait.bell
+                if bell is not None:  # all who ask at this word are at one barrier: those of the next have another
                     word, asked, value = bell
                     seen = words[word]
                     words[asked] = value
-                    fence()
+                    if NEEDS_FENCE:
+                        fence()
                 if wait.test():
-                    if bell is not None:
+                    if bell is not None:  # two that came at once may have missed each other: then nobody else rings
                         self.ring(bell)
                     return
                 if words[ABORT]:
                     raise self.fault_error()
-                wait.examine()
-                if published is not None and self.progress is not None and words[slot + LANE_STAMP]:
-                    words[slot + LANE_STAMP] = MOVING
-                more = self.progress is not None and self.progress()
                 waited = clock() - start
-                if waited > PUBLISH_S:
-                    published = self._publish(wait.missing(), published, since_ns)
-                    self._publish_behind()
-                    if published is not None:
-                        self.check_left(published)
+                if slept:
+                    wait.examine()
+                    if published is not None and self.progress is not None and words[self._lane]:
+                        words[self._lane] = MOVING
+                    more = self.progress is not None and self.progress()
+                    waited = clock() - start
+                    if waited > PUBLISH_S:
+                        published = self._publish(wait.missing(), published, waited)
+                        self._publish_behind()
+                        if published is not None:
+                            self.check_left(published)
                 # nobody rings for a fault, nor for what this rank has to do for others meanwhile
                 if bell is None or self.futex is None:
-                    time.sleep(
-                        min(
-                            max(waited / 8, SHORTEST_SLEEP_S), MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S
-                        )
-                    )
+                    longest_s = MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S
+                    time.sleep(min(max(waited / 8, SHORTEST_SLEEP_S), longest_s))
                 else:
-                    self.futex.wait(
-                        word, seen, min(max(waited / 8, BUSY_SLEEP_S if more else MAX_SLEEP_S), MAX_LONG_SLEEP_S)
-                    )
+                    shortest_s = BUSY_SLEEP_S if more else MAX_SLEEP_S
+                    self.futex.wait(word, seen, min(max(waited / 8, shortest_s), MAX_LONG_SLEEP_S))
+                if wait.test():
+                    return
+                slept = True
         finally:
             if published is not None:
-                words[slot + WAIT_STAMP] = words[slot + LANE_STAMP] = 0
+                words[self._program] = words[self._lane] = 0
 
-    def _publish(self, missing: Missing | None, published: Missing | None, since_ns: int) -> Missing | None:
+    def _publish(self, missing: Missing | None, published: Missing | None, waited_s: float) -> Missing | None:
         if missing is None or missing == published:
             return published
-        words, slot = self.words, self.slot
-        words[slot + WAIT_STAMP] = 0
-        fence()
-        words[slot + WAIT_PEER], words[slot + WAIT_INDEX], words[slot + WAIT_VALUE], words[slot + WAIT_LANE] = missing
-        words[slot + WAIT_SINCE_NS], words[slot + WAIT_ENTRY] = since_ns, self.entry
-        self.stamp += 1
-        fence()
-        words[slot + WAIT_STAMP] = self.stamp
+        self._tell(PROGRAM, missing, self.entry, time.monotonic_ns() - int(waited_s * 1e9))
         return missing
 
     def _publish_behind(self) -> None:
         """Tell what the oldest started collective waits for: this rank is blocked elsewhere, and goes on with that one
         meanwhile.
         """
-        words, slot, behind = self.words, self.slot, self.behind()
-        if behind is None:
-            words[slot + LANE_STAMP] = 0
-            return
-        missing, entry = behind
+        missing, entry = self.behind() or (None, 0)
         if missing is None:
-            words[slot + LANE_STAMP] = MOVING
-            return
-        if missing != self._told_behind:
-            words[slot + LANE_STAMP] = MOVING
-            fence()
-            words[slot + LANE_PEER], words[slot + LANE_INDEX], words[slot + LANE_VALUE] = missing[:3]
-            words[slot + LANE_ENTRY] = entry
-            self._told_behind = missing
-            self.stamp += 1
-            self._behind_stamp = MOVING + self.stamp
-            fence()
-        words[slot + LANE_STAMP] = self._behind_stamp
+            stamp = MOVING if entry else 0
+        else:
+            if missing != self._told_behind:
+                self._behind_stamp = self._tell(LANE, missing, entry)
+                self._told_behind = missing
+            stamp = self._behind_stamp
+        self.words[self._lane] = stamp
+
+    def _tell(self, where: int, missing: Missing, entry: int, since_ns: int = 0) -> int:
+        self._stamp += 1
+        self.arena.write_wait(self.rank, where, Wait(self._stamp, *missing, entry, since_ns))
+        return self._stamp
 
     def check_left(self, missing: Missing) -> None:
         """Raise if the rank that is waited for has returned: it will not come any more."""
@@ -383,7 +320,7 @@ class WaitLoop:
             if words[index] < value:
                 self._left_early(peer)
 
-    def ring(self, bell: tuple[int, int, int]) -> None:
+    def ring(self, bell: Bell) -> None:
         """What `bell` is for has come: wake all who sleep for it."""
         word, asked, value = bell
         words = self.words
@@ -416,21 +353,19 @@ class WaitLoop:
         self.arena.write_fault(self.rank, kind, text, **attributes)
         raise self.fault_error()
 
+    def mismatch(self, text: str, one: int, other: int) -> None:
+        """Raise CollectiveMismatch on every rank.  one, other: the two that disagree"""
+        self.raise_fault("CollectiveMismatch", text, ranks=sorted((one, other)))
+
     def differ(self, one: FlightEntry | None, other: FlightEntry | None, first: int, second: int) -> None:
         """Raise, on every rank, that the ranks `first` and `second` met in different calls, these two."""
         if one is None or other is None:
             what = f"rank {first} called {one or 'something'} and rank {second} {other or 'something else'}"
-            text = message(what, allowed="All members of a group must make the same calls in the same order")
-        else:
-            text = difference(one, other)
-        self.raise_fault("CollectiveMismatch", text, ranks=sorted((first, second)))
+            self.mismatch(message(what, allowed=SAME_CALLS), first, second)
+        self.mismatch(difference(one, other), first, second)
 
     def _left_early(self, peer: int) -> None:
         mine, theirs = self.arena.waiting_entry(self.rank), self.arena.last_entry(peer)
         last = f"its last call was {theirs}" if theirs else "it made no call"
         what = f"rank {peer} has returned while rank {self.rank} waits for it in {mine}; {last}"
-        self.raise_fault(
-            "CollectiveMismatch",
-            message(what, allowed="All members of a group must make the same calls in the same order"),
-            ranks=sorted((self.rank, peer)),
-        )
+        self.mismatch(message(what, allowed=SAME_CALLS), self.rank, peer)

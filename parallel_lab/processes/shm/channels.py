@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...base.errors import ShapeError
+from ...run.communicator import Request
 from .arena import Arena
 from .barrier import WaitLoop, WordReached
 from .shared_memory import fence
@@ -32,9 +33,8 @@ def pack_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """HEAD_BYTES that tell a receiver what follows."""
     text = json.dumps([dtype_text(dtype), list(shape)]).encode()
     if len(text) > HEAD_BYTES - _LENGTH.size:
-        raise ShapeError(
-            f"the dtype {dtype} is too long to describe in a message", allowed="Send its fields one by one"
-        )
+        what = f"the dtype {dtype} is too long to describe in a message"
+        raise ShapeError(what, allowed="Send its fields one by one")
     return _LENGTH.pack(len(text)) + text.ljust(HEAD_BYTES - _LENGTH.size)
 
 
@@ -44,6 +44,12 @@ def unpack_head(head: bytes) -> tuple[np.dtype, tuple[int, ...]]:
     (size,) = _LENGTH.unpack_from(head)
     dtype, shape = json.loads(head[_LENGTH.size : _LENGTH.size + size])
     return dtype_from_text(dtype), tuple(shape)
+
+
+def expected(request: Request, shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
+    """(shape, dtype) that a receiver expects, where (shape, dtype) has come: what its request says, if it does."""
+    wanted = shape if request.shape is None else tuple(request.shape)
+    return wanted, dtype if request.dtype is None else np.dtype(request.dtype)
 
 
 class Channels:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -37,17 +37,12 @@ from ...layout.slices import REDUCERS
 from ...run.communicator import Request, delivered, reply_shape
 from .arena import Arena
 from .barrier import Condition, WaitLoop
-from .channels import HEAD_BYTES, pack_head, unpack_head
+from .channels import HEAD_BYTES, expected, pack_head, unpack_head
 from .groups import Check, Group
 from .slices import as_pieces, copy_in, copy_in_turns, copy_out, positive_dim
 
-STEP_BYTES = (
-    1 << 20
-)  # of a buffer in one step: the buffers of 8 ranks, twice, then stay in the cache that all cores share
-EXCHANGE_STEP_BYTES = (
-    1 << 19
-)  # the same where every member has something for every other: all of them write all, and read all
-NOTHING = (0, 0)
+STEP_BYTES = 1 << 20  # of a buffer in one step: the buffers of 8 ranks, twice, then stay in the cache all cores share
+EXCHANGE_STEP_BYTES = 1 << 19  # the same where every member has something for every other: all write all, and read all
 
 Program = Generator[Condition, None, np.ndarray | None]
 
@@ -57,14 +52,12 @@ class Prepared(Protocol):
 
     is_sum: bool  # whether it leaves alone what another sum has written (`Group.take_other_buffer`)
 
-    def program(
-        self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check, loose: tuple[int, int]
-    ) -> Program:
+    def program(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
         """This rank's part in the collective."""
 
 
 class Collectives:
-    """Whole requests of one rank as generators: `program(group, request, check, loose)`.
+    """Whole requests of one rank as generators: `program(group, request, check)`.
 
     started   for collectives that are started and waited for later: they have buffers of their own
     """
@@ -72,7 +65,7 @@ class Collectives:
     def __init__(self, arena: Arena, loop: WaitLoop, *, started: bool = False) -> None:
         self.arena, self.loop, self.rank = arena, loop, loop.rank
         self.capacity = arena.map.buffer_bytes
-        self.starts = [[_place(arena, r, parity, started) for parity in (0, 1)] for r in range(arena.map.world_size)]
+        self.starts = [[arena.map.buffer(r, parity, started) for parity in (0, 1)] for r in range(arena.map.world_size)]
         self.last: Group | None = None
 
     def begin_run(self) -> None:
@@ -82,64 +75,49 @@ class Collectives:
         """A shorter way for the requests that are like this one; all members find the same, from what they agree on."""
         return None
 
-    def program(
-        self, group: Group, request: Request, check: Check, loose: tuple[int, int], prepared: Prepared | None = None
-    ) -> Program:
+    def program(self, group: Group, request: Request, check: Check, prepared: Prepared | None = None) -> Program:
         """This rank's part in answering `request`. Raises on every member when one does not take part."""
         while not group.joined and not group.join():
             yield group.joining()
         if request.kind == "barrier":  # touches no buffer
-            yield from self.meet(group, check, loose)
+            yield from group.meet(check)
             return None
         yield from self.switch_to(group)
         group.take_other_buffer(prepared is not None and prepared.is_sum)
         if prepared is not None:
-            reply = yield from prepared.program(group, request.value, request.out, check, loose)
+            reply = yield from prepared.program(group, request.value, request.out, check)
         else:
-            reply = yield from self.plain(group, request, check, loose)
+            reply = yield from self.plain(group, request, check)
         group.finish()
         return reply
 
-    def plain(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def plain(self, group: Group, request: Request, check: Check) -> Program:
         """The way that needs nothing but the buffers."""
         value, out = request.value, request.out
         if request.kind != "broadcast" and value is not None and out is not None and np.may_share_memory(value, out):
             # what is written to `out` would change the value before it has been read; a root's value is read first
             request = dataclasses.replace(request, value=value.copy())
-        return (yield from getattr(self, f"_{request.kind}")(group, request, check, loose))
+        return (yield from getattr(self, f"_{request.kind}")(group, request, check))
 
     def switch_to(self, group: Group) -> Generator[Condition, None, None]:
         """Make the buffers those of `group`: members of the last group may still read from mine."""
-        last = self.last
-        if last is not group:
-            if last is not None:
-                while not last.finished.test():  # they have all they need, so this wait is short
-                    yield last.finished
+        if self.last is not group:
+            if self.last is not None:  # its members have all they need, so this wait is short
+                yield from self.last.all_finished()
             self.last = group
 
     # the parts of all of them
 
-    def meet(self, group: Group, check: Check, loose: tuple[int, int] = NOTHING, *, first: bool = True) -> Program:
-        """The barrier of a step.  first: that of a call, which also compares what only some members give"""
-        if first and (loose != NOTHING or group.started):
-            group.tell(loose=loose)
-        if not group.come(check):
-            yield group.met
-        if first and loose != NOTHING:
-            group.compare(loose)
-
     def _ranges(self, count: int, itemsize: int, parts: int, head_bytes: int = 0) -> list[tuple[int, int]]:
-        """Cut `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is
+        """Split `count` elements into ranges that fit a buffer holding `parts` of each. An empty value has one: it is
         compared like others.
         """
         element_bytes, capacity = max(itemsize, 1) * parts, self.capacity - head_bytes
         step_bytes = STEP_BYTES if parts == 1 else EXCHANGE_STEP_BYTES
         room = min(capacity // element_bytes, max(step_bytes // element_bytes, 1))
         if room < 1:
-            what = (
-                f"one element for each of {parts} members takes {itemsize * parts} bytes, a buffer has {self.capacity}"
-            )
-            raise ShapeError(what, hint="Give a larger arena_bytes")
+            taken = f"one element for each of {parts} members takes {itemsize * parts} bytes"
+            raise ShapeError(f"{taken}, a buffer has {self.capacity}", hint="Give a larger arena_bytes")
         return [(start, min(start + room, count)) for start in range(0, max(count, 1), room)]
 
     def _row(
@@ -149,22 +127,18 @@ class Collectives:
         start = self.starts[group.members[member]][(group.seq + ahead + group.shift) & 1] + offset_bytes
         return group.view(start, dtype, count)
 
-    @staticmethod
-    def _result(request: Request, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return np.empty(shape, dtype) if request.out is None else request.out
-
     # values go out whole
 
-    def _all_gather(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def _all_gather(self, group: Group, request: Request, check: Check) -> Program:
         value, n, out, joined = request.value, group.n, None, None
         dim = positive_dim(request.dim, value.ndim, request.kind)
         if request.root is None or request.root == self.rank:
-            out = self._result(request, reply_shape(request), value.dtype.newbyteorder("="))
+            out = result_array(request, value.dtype.newbyteorder("="))
             joined = as_pieces(out, dim, n, request.kind)
         flat = value.reshape(-1)
         for start, stop in self._ranges(value.size, value.itemsize, 1):
             self._row(group, group.me, value.dtype, stop - start, ahead=1)[...] = flat[start:stop]
-            yield from self.meet(group, check, loose, first=start == 0)
+            yield from group.meet(check)
             if joined is not None and stop > start:
                 for i in range(n):
                     copy_in(joined[:, i, :], start, stop, self._row(group, i, value.dtype, stop - start, ahead=0))
@@ -172,20 +146,20 @@ class Collectives:
 
     _gather = _all_gather
 
-    def _all_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def _all_reduce(self, group: Group, request: Request, check: Check) -> Program:
         value, n, out = request.value, group.n, None
         dtype = value.dtype
         if request.root is None or request.root == self.rank:
-            out = self._result(request, value.shape, dtype)
+            out = result_array(request, dtype)
         flat = value.reshape(-1)
         for start, stop in self._ranges(value.size, value.itemsize, 1):
             count = stop - start
             self._row(group, group.me, dtype, count, ahead=1)[...] = flat[start:stop]
-            yield from self.meet(group, check, loose, first=start == 0)
+            yield from group.meet(check)
             low, high = share(count, group.me, n)
             rows = [self._row(group, i, dtype, count, ahead=0)[low:high] for i in range(n)]
             combine_into(rows, request.reduce, self._row(group, group.me, dtype, high - low, ahead=1))
-            yield from self.meet(group, check, first=False)
+            yield from group.meet(check)
             for i in range(n) if out is not None else ():
                 low, high = share(count, i, n)
                 out.reshape(-1)[start + low : start + high] = self._row(group, i, dtype, high - low, ahead=0)
@@ -195,32 +169,24 @@ class Collectives:
 
     # the root's value goes out
 
-    def _broadcast(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
-        root, value = group.members.index(request.root), request.value
+    def _broadcast(self, group: Group, request: Request, check: Check) -> Program:
+        value = request.value
         if self.rank != request.root:
-            return (yield from self._receive_down(group, request, root, check, loose, parts=1, piece=0))
-        yield from self._down(group, value.dtype, value.shape, value.reshape(1, 1, -1), check, loose)
+            return (yield from self._receive_down(group, request, check, parts=1, piece=0))
+        yield from self._down(group, value.dtype, value.shape, value.reshape(1, 1, -1), check)
         return np.array(value, order="C") if request.out is None else delivered(value, request)
 
-    def _scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
-        n, root, value = group.n, group.members.index(request.root), request.value
+    def _scatter(self, group: Group, request: Request, check: Check) -> Program:
+        n, value = group.n, request.value
         if self.rank != request.root:
-            return (yield from self._receive_down(group, request, root, check, loose, parts=n, piece=group.me))
+            return (yield from self._receive_down(group, request, check, parts=n, piece=group.me))
         dim = positive_dim(request.dim, value.ndim, "scatter")
         pieces = as_pieces(value, dim, n, "scatter")
         shape = (*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :])
-        yield from self._down(group, value.dtype, shape, pieces, check, loose)
-        return delivered(np.array(pieces[:, root, :], order="C").reshape(shape), request)
+        yield from self._down(group, value.dtype, shape, pieces, check)
+        return delivered(np.array(pieces[:, group.me, :], order="C").reshape(shape), request)
 
-    def _down(
-        self,
-        group: Group,
-        dtype: np.dtype,
-        shape: tuple[int, ...],
-        pieces: np.ndarray,
-        check: Check,
-        loose: tuple[int, int],
-    ) -> Program:
+    def _down(self, group: Group, dtype: np.dtype, shape: tuple[int, ...], pieces: np.ndarray, check: Check) -> Program:
         """The root's side. Each range is headed by what it is, for members that were not told.
 
         shape, pieces   of what each member gets; all of it as (rows, parts, run)
@@ -233,30 +199,17 @@ class Collectives:
                 flat = self._row(group, group.me, dtype, size * parts, HEAD_BYTES, ahead=1)
                 for i in range(parts):
                     copy_out(pieces[:, i, :], start, stop, flat[i * size : (i + 1) * size])
-            yield from self.meet(group, check, loose, first=start == 0)
+            yield from group.meet(check)
 
-    def _receive_down(
-        self,
-        group: Group,
-        request: Request,
-        root: int,
-        check: Check,
-        loose: tuple[int, int],
-        *,
-        parts: int,
-        piece: int,
-    ) -> Program:
-        # the first barrier tells what comes; its size decides how many more follow
-        yield from self.meet(group, check, loose)
+    def _receive_down(self, group: Group, request: Request, check: Check, *, parts: int, piece: int) -> Program:
+        root = group.members.index(request.root)
+        yield from group.meet(check)  # tells what comes, and so how many barriers follow
         dtype, shape = unpack_head(self._row(group, root, np.dtype(np.uint8), HEAD_BYTES, ahead=0).tobytes())
-        wanted = (
-            shape if request.shape is None else tuple(request.shape),
-            dtype if request.dtype is None else np.dtype(request.dtype),
-        )
+        wanted = expected(request, shape, dtype)
         if wanted != (shape, dtype):
             mine = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from {request.kind} #{group.number - 1}"
-            what = f"{mine}, rank {request.root} gave {dtype} {shape}"
-            self.loop.raise_fault("CollectiveMismatch", message(what), ranks=sorted((self.rank, request.root)))
+            text = message(f"{mine}, rank {request.root} gave {dtype} {shape}")
+            self.loop.mismatch(text, self.rank, request.root)
         fits = request.out is not None and (request.out.shape, request.out.dtype) == (shape, dtype)
         out = request.out if fits else np.empty(shape, dtype)
         flat = np.asarray(out).reshape(-1)
@@ -267,7 +220,7 @@ class Collectives:
             return delivered(out, request)
         for start, stop in self._ranges(out.size, dtype.itemsize, parts, HEAD_BYTES):
             if start:
-                yield from self.meet(group, check, first=False)
+                yield from group.meet(check)
             size = stop - start
             if size > 0:
                 row = self._row(group, root, dtype, size * parts, HEAD_BYTES, ahead=0)
@@ -277,69 +230,58 @@ class Collectives:
     # values go out in pieces
 
     def _exchange(
-        self, group: Group, pieces: np.ndarray, start: int, stop: int, check: Check, loose: tuple[int, int]
+        self, group: Group, pieces: np.ndarray, start: int, stop: int, check: Check
     ) -> Generator[Condition, None, list[np.ndarray]]:
         """Hand range [start:stop] of every piece (rows, n, run) to its member; everybody's range for me, flat."""
         size, dtype, n = stop - start, pieces.dtype, group.n
         mine = self._row(group, group.me, dtype, size * n, ahead=1)
         for i in range(n):
             copy_out(pieces[:, i, :], start, stop, mine[i * size : (i + 1) * size])
-        yield from self.meet(group, check, loose, first=start == 0)
+        yield from group.meet(check)
         where = slice(group.me * size, (group.me + 1) * size)
         return [self._row(group, i, dtype, size * n, ahead=0)[where] for i in range(n)]
 
-    def _reduce_scatter(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def _reduce_scatter(self, group: Group, request: Request, check: Check) -> Program:
         value = request.value
         pieces = as_pieces(value, positive_dim(request.dim, value.ndim, request.kind), group.n, request.kind)
-        out = self._result(request, reply_shape(request), value.dtype)
+        out = result_array(request, value.dtype)
         for start, stop in self._ranges(out.size, value.itemsize, group.n):
-            rows = yield from self._exchange(group, pieces, start, stop, check, loose)
+            rows = yield from self._exchange(group, pieces, start, stop, check)
             combine_into(rows, request.reduce, out.reshape(-1)[start:stop])
         return out
 
-    def _all_to_all(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def _all_to_all(self, group: Group, request: Request, check: Check) -> Program:
         value, n, kind = request.value, group.n, request.kind
         pieces = as_pieces(value, positive_dim(request.split_dim, value.ndim, kind), n, kind)
-        out = self._result(request, reply_shape(request), value.dtype.newbyteorder("="))
+        out = result_array(request, value.dtype.newbyteorder("="))
         joined = as_pieces(out, positive_dim(request.concat_dim, value.ndim, kind), n, kind)
         for start, stop in self._ranges(value.size // n, value.itemsize, n):
-            rows = yield from self._exchange(group, pieces, start, stop, check, loose)
+            rows = yield from self._exchange(group, pieces, start, stop, check)
             for i in range(n) if stop > start else ():
                 copy_in(joined[:, i, :], start, stop, rows[i])
         return out
 
     # only strips at the borders go out
 
-    def _halo_exchange(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def _halo_exchange(self, group: Group, request: Request, check: Check) -> Program:
         routes, value, out, result = _halo_views(group, request)
         targets = {j: result[:, part] for j, part in routes.taken.items()}
-        yield from self._strips(group, routes, value, targets, check, loose)
+        yield from self._strips(group, routes, value, targets, check)
         targets[group.me][...] = value[:, routes.given[group.me]]
         return delivered(out, request)
 
-    def _halo_reduce(self, group: Group, request: Request, check: Check, loose: tuple[int, int]) -> Program:
+    def _halo_reduce(self, group: Group, request: Request, check: Check) -> Program:
         routes, value, out, result = _halo_views(group, request)
-        # strips are put aside: where windows overlap, the element takes the addend of the rank before it first
-        strips = {
-            j: np.empty((len(result), part.stop - part.start), out.dtype)
-            for j, part in routes.taken.items()
-            if j != group.me
-        }
-        yield from self._strips(group, routes, value, strips, check, loose)
+        # strips are kept apart: where windows overlap, the element takes the addend of the rank before it first
+        strips = {j: np.empty((len(result), part.stop - part.start), out.dtype) for j, part in routes.taken.items()}
+        yield from self._strips(group, routes, value, strips, check)
         strips[group.me] = value[:, routes.given[group.me]]
         for j, part in routes.taken.items():
-            mine = result[:, part]
-            np.add(mine, strips[j], out=mine)
+            result[:, part] += strips[j]
         return delivered(out, request)
 
     def _strips(
-        self,
-        group: Group,
-        routes: _Routes,
-        value: np.ndarray,
-        targets: dict[int, np.ndarray],
-        check: Check,
-        loose: tuple[int, int],
+        self, group: Group, routes: _Routes, value: np.ndarray, targets: dict[int, np.ndarray], check: Check
     ) -> Program:
         """Hand each neighbour its strip of `value` (rows, run), and put what each neighbour gives into its target
         (rows, strip).
@@ -354,15 +296,10 @@ class Collectives:
             mine = self._row(group, me, value.dtype, 2 * size, ahead=1)
             for j, strip in sent:
                 copy_out(strip, start, min(stop, strip.size), mine[size if j > me else 0 :])
-            yield from self.meet(group, check, loose, first=start == 0)
+            yield from group.meet(check)
             for j, _ in sent:
                 row = self._row(group, j, value.dtype, 2 * size, ahead=0)
                 copy_in(targets[j], start, min(stop, targets[j].size), row[0 if j > me else size :])
-
-
-def _place(arena: Arena, rank: int, parity: int, started: bool) -> int:
-    """Byte of the block at which a buffer starts."""
-    return arena.map.data_start + (4 * rank + 2 * started + parity) * arena.map.buffer_bytes
 
 
 @dataclass(frozen=True)
@@ -398,6 +335,11 @@ def _halo_views(group: Group, request: Request) -> tuple[_Routes, np.ndarray, np
     rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
     routes = _routes(halo, request.kind, group.me, inner)
     return routes, value.reshape(rows, value.shape[dim] * inner), out, out.reshape(rows, shape[dim] * inner)
+
+
+def result_array(request: Request, dtype: np.dtype, empty: Callable = np.empty) -> np.ndarray:
+    """Where the reply goes: `out`, or a new array.  dtype: of the reply"""
+    return empty(reply_shape(request), dtype) if request.out is None else request.out
 
 
 def share(size: int, member: int, n: int) -> tuple[int, int]:

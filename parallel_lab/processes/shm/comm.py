@@ -7,30 +7,31 @@
 
     pool.run(step, np.ones(4))
 
-`answer` is the contract of `run/communicator.py`; the named methods fill in a Request and the caller's source line.
+`answer` is the contract of `run/communicator.py`; the named methods write a Request with the caller's source line.
 Lines that call again and again have a shorter way (`fast/call_sites.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
+from dataclasses import dataclass
 from time import perf_counter
 
 import dill
 import numpy as np
 
 from ...base.errors import message
-from ...run.calls import caller, check_startable
+from ...run.calls import check_startable
 from ...run.communicator import Request, answer, delivered
 from ..checked_calls import CheckedCalls
 from ..flight import FLIGHT_HEAD, FLIGHT_RECORDS
+from ..started import at_once
 from .arena import ABORT, CONTROL, REQUESTS, Arena
 from .arrays import SharedArrays
 from .barrier import Missing, WaitLoop
-from .channels import Channels
-from .collectives import NOTHING, Collectives, Prepared, Program
+from .channels import Channels, expected
+from .collectives import Collectives, Prepared, Program
 from .groups import Check, Group, Register
 from .nonblocking import Lane, Started
 from .shared_memory import NEEDS_FENCE, fence
@@ -41,35 +42,21 @@ _NOTE = FLIGHT_HEAD.pack_into
 _END_OFFSET = 24  # of end_s in FLIGHT_HEAD
 
 
+@dataclass(slots=True)
 class KnownCall:
     """What is known of one call of a rank, found out the first time it is made.
 
-    loose   digests compared only with members that give them too
     slot    of its text in the flight recorder
-    prepared, started_prepared   a shorter way for it, and for the same when it is started; None: the plain one
+    started_group   of the same call when it is started
+    prepared, started_prepared   a shorter way for each of the two; None: the plain one
     """
 
-    __slots__ = (
-        "check",
-        "digest",
-        "group",
-        "loose",
-        "members",
-        "prepared",
-        "single",
-        "slot",
-        "started",
-        "started_prepared",
-    )
-
-    def __init__(self, request: Request, digest: int, loose: tuple[int, int] | None, slot: int, group: Group) -> None:
-        self.members, self.digest, self.loose, self.slot = request.group, digest, loose or NOTHING, slot
-        self.single = len(request.group) == 1
-        self.check = Check(digest, len(request.group))
-        self.group = group
-        self.started: Group | None = None
-        self.prepared: Prepared | None = None
-        self.started_prepared: Prepared | None = None
+    check: Check
+    slot: int
+    group: Group
+    started_group: Group | None = None
+    prepared: Prepared | None = None
+    started_prepared: Prepared | None = None
 
 
 class Communicator(CheckedCalls):
@@ -80,8 +67,8 @@ class Communicator(CheckedCalls):
     recording   when True, every request appends a `MessageRecord` to `records`
     """
 
-    def __init__(self, arena: Arena, rank: int, world_size: int, pipe) -> None:
-        super().__init__(rank, world_size)
+    def __init__(self, arena: Arena, rank: int, pipe) -> None:
+        super().__init__(rank, arena.map.world_size)
         self._arena, self._pipe, self._pipe_lock = arena, pipe, threading.Lock()
         self._words, self._bytes = arena.words, arena.bytes
         self._loop = WaitLoop(arena, rank)
@@ -127,40 +114,40 @@ class Communicator(CheckedCalls):
         return self._arrays.empty(shape, dtype)
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
-        value = request.value
-        if not request.origin or (
-            value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)
-        ):
-            value = None if value is None else np.asarray(value, order="C")
-            request = dataclasses.replace(request, value=value, origin=request.origin or caller(2))
-        if self._words[ABORT]:
-            raise self._loop.fault_error()
+        request = self._complete(request)
+        self._loop.check_abort()
         known = self._call(request, explicit)
         kind, group = request.kind, known.group
-        number = group.number if request.number is None else request.number
-        group.number = number + 1
+        check, number = self._numbered_check(request, known, group)
         start_s, index = perf_counter(), self._note_start(number, known.slot)
         if self._loop.progress is not None:
             self._move_on()
         if kind == "send":
-            self._channels.send(value, known.members[1])
+            self._channels.send(request.value, group.members[1])
             if self._channels.pending:
                 self._loop.progress = self._move_on
             reply = None
         elif kind == "recv":
             reply = delivered(self._received(request), request)
-        elif known.single and kind != "barrier":
+        elif group.n == 1 and kind != "barrier":
             reply = answer([request])[0]
         else:  # also a rank that meets itself, which then costs what checking a call costs
-            check = known.check if request.number is None else Check(self._numbered(known.digest, number), group.n)
             if known.prepared is None:
                 known.prepared = self._collectives.prepared(group, request)
-            reply = self._drive(self._collectives.program(group, request, check, known.loose, known.prepared))
+            reply = self._drive(self._collectives.program(group, request, check, known.prepared))
         end_s = perf_counter()
         self._ends[self._ends_at[index % FLIGHT_RECORDS]] = end_s
         if self.recording and not quiet:
-            self._record(index, request, known.members, start_s, end_s)
+            self._record(index, request, group.members, start_s, end_s)
         return reply
+
+    def _numbered_check(self, request: Request, known: KnownCall, group: Group) -> tuple[Check, int]:
+        """(what the members must agree on, number of the request in its group); one that has a number is held to it."""
+        number = group.number if request.number is None else request.number
+        group.number = number + 1
+        if request.number is None:
+            return known.check, number
+        return Check(self._numbered(known.check.digest, number), group.n, known.check.loose), number
 
     def _drive(self, program: Program) -> np.ndarray | None:
         """The reply of a collective, waiting wherever it has to."""
@@ -176,35 +163,23 @@ class Communicator(CheckedCalls):
     # working while a message travels
 
     def _begin(self, request: Request, explicit: bool) -> Started:
-        value = request.value
-        if not request.origin or (
-            value is not None and not (isinstance(value, np.ndarray) and value.flags.c_contiguous)
-        ):
-            value = None if value is None else np.asarray(value, order="C")
-            request = dataclasses.replace(request, value=value, origin=request.origin or caller(2))
+        request = self._complete(request)
         check_startable(request)
         self._loop.check_abort()
         known = self._call(request, explicit)
-        group = known.started
+        group = known.started_group
         if group is None:
-            group = known.started = self._group(known.members, started=True)
-        number = group.number if request.number is None else request.number
-        group.number = number + 1
-        index = self._note_start(number, known.slot)
-        call = (index + 1, number, known.slot)
-        if known.single:
-            started = Started(self._lane, request, call, None, lambda: _at_once(request))
+            group = known.started_group = self._group(request.group, started=True)
+        check, number = self._numbered_check(request, known, group)
+        call = (self._note_start(number, known.slot) + 1, number, known.slot)
+        if group.n == 1:
+            program = at_once(request)
         else:
-            check = known.check if request.number is None else Check(self._numbered(known.digest, number), group.n)
-            near = self._startable(request)
             if known.started_prepared is None:
                 known.started_prepared = self._started_collectives.prepared(group, request)
-            total = known.started_prepared
-
-            def program() -> Program:
-                return self._started_collectives.program(group, near, check, known.loose, total)
-
-            started = Started(self._lane, request, call, group, program)
+            near = self._startable(request)
+            program = self._started_collectives.program(group, near, check, known.started_prepared)
+        started = Started(self._lane, request, call, group, program)
         self._loop.progress = self._move_on
         self._lane.add(started)
         self._move_on()
@@ -248,10 +223,9 @@ class Communicator(CheckedCalls):
     # what is known of calls
 
     def _examined(self, request: Request, check: int, loose: tuple[int, int] | None, text: bytes) -> KnownCall:
-        self._arena.write_text(self.rank, self._texts, text)
-        known = KnownCall(request, check, loose, self._texts, self._group(request.group))
-        self._texts += 1
-        return known
+        slot, self._texts = self._texts, self._texts + 1
+        self._arena.write_text(self.rank, slot, text)
+        return KnownCall(Check(check, len(request.group), loose or (0, 0)), slot, self._group(request.group))
 
     def _group(self, members: tuple[int, ...], *, started: bool = False) -> Group:
         key = (members, started)
@@ -263,16 +237,11 @@ class Communicator(CheckedCalls):
     def _received(self, request: Request) -> np.ndarray:
         source = request.group[0]
         out, dtype, shape = self._channels.recv(source, request.out)
-        wanted_shape = shape if request.shape is None else tuple(request.shape)
-        wanted_dtype = dtype if request.dtype is None else np.dtype(request.dtype)
-        if (wanted_shape, wanted_dtype) != (shape, dtype):
-            what = (
-                f"rank {self.rank} expects {wanted_dtype} {wanted_shape} from rank {source}, which sent {dtype} {shape}"
-            )
-            text = message(
-                what, where=request.origin, hint=f"The last call of rank {source} was {self._arena.last_entry(source)}"
-            )
-            self._loop.raise_fault("CollectiveMismatch", text, ranks=[self.rank, source])
+        wanted = expected(request, shape, dtype)
+        if wanted != (shape, dtype):
+            what = f"rank {self.rank} expects {wanted[1]} {wanted[0]} from rank {source}, which sent {dtype} {shape}"
+            hint = f"The last call of rank {source} was {self._arena.last_entry(source)}"
+            self._loop.mismatch(message(what, where=request.origin, hint=hint), self.rank, source)
         return out
 
     def _note_start(self, number: int, slot: int) -> int:
@@ -335,12 +304,6 @@ class Communicator(CheckedCalls):
         not waited for.
         """
         if not self._words[ABORT]:
-            self._lane.check_waited(self.rank)
+            self._lane.check_waited()
             if not self.stop_requested:
                 self._channels.flush()
-
-
-def _at_once(request: Request) -> Program:
-    """A collective of one rank alone."""
-    yield from ()
-    return answer([request])[0]

@@ -1,19 +1,19 @@
-"""Sleeping until another process changes a word in shared memory, where the system can do that (Linux: futex).
+"""Sleeping until another process changes a word in shared memory (futex).
 
-`find(arena)` gives a `Futex`, or None elsewhere; a wait then sleeps for short times instead.
+`find(arena)` gives a `Futex`, or None on a machine whose call is not known; a wait then sleeps for short times instead.
 """
 
 from __future__ import annotations
 
 import ctypes
 import platform
-import sys
 
 import numpy as np
 
 from .arena import Arena
+from .arrays import address_of
 
-# number of the system call futex (linux/arch/*/syscall*.tbl, include/uapi/asm-generic/unistd.h)
+# number of the system call futex (linux/arch/*/syscall*.tbl, include/uapi/asm-generic/unistd.h); all little-endian
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 FUTEX_WAIT, FUTEX_WAKE = 0, 1  # not the private forms: the word lies in memory that processes share
 EVERYBODY = 2**31 - 1
@@ -28,19 +28,12 @@ class Futex:
 
     def __init__(self, arena: Arena, number: int) -> None:
         self._call = ctypes.CDLL(None, use_errno=False).syscall
-        self._call.restype = ctypes.c_long
-        self._call.argtypes = (
-            ctypes.c_long,
-            ctypes.c_void_p,
-            ctypes.c_long,
-            ctypes.c_long,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_long,
-        )
+        number_type, pointer = ctypes.c_long, ctypes.c_void_p
+        self._call.restype = number_type
+        self._call.argtypes = (number_type, pointer, number_type, number_type, pointer, pointer, number_type)
         self._number = number
         self._arena = arena  # keeps the mapping
-        self._base = np.frombuffer(arena.bytes, np.uint8, 1).__array_interface__["data"][0]
+        self._base = address_of(np.frombuffer(arena.bytes, np.uint8, 1))
         self._limit = _Time()
         self._limit_at = ctypes.addressof(self._limit)
 
@@ -59,11 +52,4 @@ class Futex:
 def find(arena: Arena) -> Futex | None:
     """The futex of this system, None where none is known to work."""
     number = _NUMBERS.get(platform.machine())
-    if (
-        not sys.platform.startswith("linux")
-        or number is None
-        or sys.byteorder != "little"
-        or ctypes.sizeof(ctypes.c_void_p) != 8
-    ):
-        return None
-    return Futex(arena, number)
+    return None if number is None or ctypes.sizeof(ctypes.c_void_p) != 8 else Futex(arena, number)

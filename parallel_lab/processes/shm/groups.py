@@ -26,32 +26,35 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
+from collections.abc import Generator
 
 import numpy as np
 
 from ...base.errors import ParallelLabError
 from ..flight import FlightEntry
 from .arena import MAX_GROUPS, Arena
-from .barrier import Missing, WaitLoop, WordReached
+from .barrier import Bell, Condition, Missing, WaitLoop, WordReached
 from .shared_memory import NEEDS_FENCE, fence, round_up
 
 DETAIL_WORDS = 8
-_DETAILS = struct.Struct(
-    "<8Q"
-)  # barrier, place of the value + 1, place of the result + 1, origin, shape, index of the request, number, text slot
+# barrier, place of the value + 1, place of the result + 1, origin, shape, index of the request, number, text slot
+_DETAILS = struct.Struct("<8Q")
 VIEWS = 512  # kept views of members' memory per group; a training step uses few different ones
 
 
 class Check:
     """What all members of a group must agree on in one call: the words they write, and rows of them to compare with, by
     barrier number & 3.
+
+    loose   digests compared only with members that give them too; told: whether this member gives one
     """
 
-    __slots__ = ("rows", "words")
+    __slots__ = ("digest", "loose", "rows", "told", "words")
 
-    def __init__(self, check: int, members: int) -> None:
+    def __init__(self, digest: int, members: int, loose: tuple[int, int] = (0, 0)) -> None:
+        self.digest, self.loose, self.told = digest, loose, any(loose)
         # bits 0 and 1: the barrier; the bit above: never 0, which is what fresh memory holds
-        self.words = tuple((check << 3) | 4 | phase for phase in range(4))
+        self.words = tuple((digest << 3) | 4 | phase for phase in range(4))
         self.rows = tuple(memoryview(array("Q", [word]) * members) for word in self.words)
 
 
@@ -83,9 +86,7 @@ class Register:
         words, layout = self.words, self.arena.map
         count, size = words[count_at], group.size_words
         if count >= MAX_GROUPS or self.used_words + size > layout.group_words:
-            what = (
-                f"rank {self.rank} is the first member of {count} groups in one run, and there is no room for another"
-            )
+            what = f"rank {self.rank} is the first member of {count} groups in one run, and no more fit"
             raise ParallelLabError(what, where=f"group {group.members}", hint="Use fewer different groups in one run")
         first = layout.groups(self.rank) + self.used_words
         self.used_words += size
@@ -126,9 +127,8 @@ class Group:
         self.joined = False
         self.reads_far: bool | None = None
         self.row, self.expected = None, None
-        self.digest = (
-            int.from_bytes(hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest(), "little") or 1
-        )
+        digest = hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest()
+        self.digest = int.from_bytes(digest, "little") or 1
         self.met, self.finished = Met(self), Finished(self)
         self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the started request under way
         self._all_details = struct.Struct(f"<{self.n * DETAIL_WORDS}Q")
@@ -165,10 +165,7 @@ class Group:
 
     def come(self, check: Check, ring: bool = True) -> bool:
         """Come to the next barrier, for which what its other members are to read has been written; returns whether all
-        are there.
-
-        ring   wake those who sleep if this rank is the last
-
+        have come.  ring: wake those who sleep if this rank is the last
         """
         if NEEDS_FENCE:
             fence()
@@ -182,16 +179,23 @@ class Group:
         if row != expected:
             return False
         if ring and words[self.asleep[parity]] >= seq:
-            self.loop.ring((self.bells[parity], self.asleep[parity], seq))
+            self.loop.ring(self.bell())
         return True
 
-    def tell(self, value_at: int = -1, result_at: int = -1, loose: tuple[int, int] = (0, 0)) -> None:
-        """Write this member's details for the next barrier: places in its heap (-1: not there), and digests compared
-        only with who gives them too.
-        """
+    def meet(self, check: Check, value_at: int = -1, result_at: int = -1) -> Generator[Condition, None, None]:
+        """Tell this member's details if it has any, come to the next barrier, wait there, and compare the details."""
+        if value_at >= 0 or check.told or self.started:
+            self.tell(check, value_at, result_at)
+        if not self.come(check):
+            yield self.met
+        if check.told:
+            self.compare(check)
+
+    def tell(self, check: Check, value_at: int = -1, result_at: int = -1) -> None:
+        """Write this member's details for the next barrier: loose digests, and places in its heap (-1: elsewhere)."""
         seq = self.seq + 1
         at = self._details + ((seq & 1) * self.n + self.me) * DETAIL_WORDS
-        _DETAILS.pack_into(self.arena.bytes, 8 * at, seq, value_at + 1, result_at + 1, *loose, *self.call)
+        _DETAILS.pack_into(self.arena.bytes, 8 * at, seq, value_at + 1, result_at + 1, *check.loose, *self.call)
         if value_at >= 0:
             self.words[self.near[seq & 1]] = seq
 
@@ -207,35 +211,32 @@ class Group:
         seq, value_at, result_at, *rest = _DETAILS.unpack_from(self.arena.bytes, 8 * at)
         return (value_at - 1, result_at - 1, *rest) if seq == self.seq else (-1, -1, 0, 0, 0, 0, 0)
 
+    def _told_by_all(self) -> tuple[list[int], tuple[int, ...]]:
+        """(members that told something in this barrier, the words of all of them)."""
+        n, seq = self.n, self.seq
+        words = self._all_details.unpack_from(self.arena.bytes, 8 * (self._details + (seq & 1) * n * DETAIL_WORDS))
+        return [member for member, barrier in enumerate(words[::DETAIL_WORDS]) if barrier == seq], words
+
     def places(self) -> tuple[list[int], list[int]]:
         """Where all members' values and results lie in this barrier, -1 where not in a heap."""
-        n, seq = self.n, self.seq
-        if not self.some_near():
-            return [-1] * n, [-1] * n
-        words = self._all_details.unpack_from(self.arena.bytes, 8 * (self._details + (seq & 1) * n * DETAIL_WORDS))
-        told = [
-            at
-            for at, loop in zip(range(0, n * DETAIL_WORDS, DETAIL_WORDS), words[::DETAIL_WORDS], strict=True)
-            if loop == seq
-        ]
-        places, results = [-1] * n, [-1] * n
-        for at in told:  # the others are not in a heap, and have told nothing
-            places[at // DETAIL_WORDS], results[at // DETAIL_WORDS] = words[at + 1] - 1, words[at + 2] - 1
+        places, results = [-1] * self.n, [-1] * self.n
+        if self.some_near():
+            told, words = self._told_by_all()
+            for member in told:  # the others are not in a heap
+                _, place, result, *_ = words[member * DETAIL_WORDS : (member + 1) * DETAIL_WORDS]
+                places[member], results[member] = place - 1, result - 1
         return places, results
 
-    def compare(self, loose: tuple[int, int]) -> None:
+    def compare(self, check: Check) -> None:
         """Raise, on every rank, if members gave different loose digests. All ranks name the same two."""
-        if not any(loose):
-            return
-        n, seq = self.n, self.seq
-        words = self._all_details.unpack_from(self.arena.bytes, 8 * (self._details + (seq & 1) * n * DETAIL_WORDS))
-        for mine, which in zip(loose, (3, 4), strict=True):
+        told, words = self._told_by_all()
+        for mine, which in zip(check.loose, (3, 4), strict=True):
             given = words[which::DETAIL_WORDS]
-            if mine and given.count(mine) != n:
-                told = [member for member in range(n) if given[member] and words[member * DETAIL_WORDS] == seq]
-                for member in told[1:]:
-                    if given[member] != given[told[0]]:
-                        self.differ(told[0], member)
+            if mine and given.count(mine) != self.n:
+                first, *others = (member for member in told if given[member])
+                for member in others:
+                    if given[member] != given[first]:
+                        self.differ(first, member)
 
     def take_other_buffer(self, for_sum: bool) -> None:
         """After a large sum (`fast/large_sum.py`) members may still read from the second half of the buffer whose turn
@@ -251,9 +252,20 @@ class Group:
             fence()
         self.words[self.done_by_me] = self.data_seq = self.seq
 
+    def all_finished(self) -> Generator[Condition, None, None]:
+        """Wait until all members have read all they need from this rank's memory."""
+        while not self.finished.test():
+            yield self.finished
+
+    def give_back(self, check: Check) -> Generator[Condition, None, None]:
+        """Meet once more after reading values where they lie: they belong to their ranks again when all have come."""
+        if not self.come(check):
+            yield self.met
+        self.check_held()
+
     def check_held(self) -> None:
-        """Raise if the run has been stopped. To be asked after the last look into arrays of other members: one that has
-        heard of a fault does not wait for this rank any more, and may have used its array for something else.
+        """Raise if the run has been stopped. Asked after the last look into arrays of other members: one that has heard
+        of a fault does not wait for this rank any more, and may have used its array for something else.
         """
         self.loop.check_abort()
 
@@ -264,7 +276,12 @@ class Group:
         seq = self.seq
         self.words[self.results[seq & 1]] = seq << 16 | member
         if self.words[self.asleep[seq & 1]] >= seq:
-            self.loop.ring((self.bells[seq & 1], self.asleep[seq & 1], seq))
+            self.loop.ring(self.bell())
+
+    def bell(self) -> Bell:
+        """What rings in this barrier."""
+        seq = self.seq
+        return self.bells[seq & 1], self.asleep[seq & 1], seq
 
     def announced(self) -> int:
         """The member with which the sum lies."""
@@ -315,19 +332,15 @@ class Group:
         return found
 
 
-class Met:
+class Met(Condition):
     """Waiting until all members have come to the barrier, and ask for the same."""
-
-    __slots__ = ("group",)
 
     def __init__(self, group: Group) -> None:
         self.group = group
 
     @property
-    def bell(self) -> tuple[int, int, int]:
-        group = self.group
-        seq = group.seq
-        return group.bells[seq & 1], group.asleep[seq & 1], seq
+    def bell(self) -> Bell:
+        return self.group.bell()
 
     def test(self) -> bool:
         group = self.group
@@ -340,20 +353,14 @@ class Met:
         return self.group.missing()
 
 
-class Finished:
+class Finished(Condition):
     """Waiting until all members have read what they need from this rank's memory."""
-
-    __slots__ = ("group",)
-    bell = None
 
     def __init__(self, group: Group) -> None:
         self.group = group
 
     def test(self) -> bool:
         return self.missing() is None
-
-    def examine(self) -> None:
-        pass
 
     def missing(self) -> Missing | None:
         """A member that still reads what this rank gave."""

@@ -74,20 +74,11 @@ class WorkerPool(JobPool):
             self.close()
             raise
 
-    def _start_workers(self, server_pid: int | None) -> None:
+    def _start_workers(self, server_pid: int) -> None:
+        block, layout, life = self._arena.block, self._arena.map, self._life_read
         for rank in range(self.world_size):
             here, there = context().Pipe()
-            start = WorkerStart(
-                rank,
-                self.world_size,
-                self._arena.block,
-                self._arena.map,
-                self._life_read,
-                there,
-                os.getpid(),
-                server_pid,
-                self._fast,
-            )
+            start = WorkerStart(rank, block, layout, life, there, os.getpid(), server_pid, self._fast)
             process = context().Process(target=worker_main, args=(start,), daemon=True, name=f"rank {rank}")
             self._pipes.append(here)
             process.start()

@@ -14,60 +14,31 @@ found in both readings is therefore real, without stopping anybody.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...base.errors import message
 from ..faults import difference
 from ..flight import FlightEntry
 from ..supervisor import Stall
-from .arena import (
-    FINISHED,
-    LANE_ENTRY,
-    LANE_INDEX,
-    LANE_PEER,
-    LANE_STAMP,
-    LANE_VALUE,
-    PID,
-    RUN,
-    STARTED,
-    WAIT_INDEX,
-    WAIT_LANE,
-    WAIT_PEER,
-    WAIT_SINCE_NS,
-    WAIT_STAMP,
-    WAIT_VALUE,
-    Arena,
-)
-from .barrier import MOVING
+from .arena import FINISHED, LANE, PID, PROGRAM, RUN, STARTED, Arena, Wait
 
 CYCLE_AFTER_S = 0.1  # waits shorter than this are not looked at
+STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk", "Z": "ended"}  # letters of /proc/PID/stat
+STATES |= {"T": "stopped by a signal", "t": "stopped by a debugger"}
 
 Node = tuple[int, bool]  # rank, whether its started collectives are meant
-Edge = tuple[
-    int, int, int, int, bool, Node
-]  # stamp, peer, index, value, whether for a started collective, the node it leads to
+Edge = tuple[Wait, bool, Node]  # whether the wait is for a started collective; the node it leads to
 
 
 def os_state(pid: int) -> str:
-    """The state letter of a process in words, "unknown" where the system does not say."""
-    if sys.platform != "linux":
-        return "unknown"
+    """The state letter of a process in words."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             letter = file.read().rsplit(")", 1)[1].split()[0]
     except OSError:
         return "gone"
-    names = {
-        "R": "running",
-        "S": "sleeping",
-        "D": "waiting for a disk",
-        "T": "stopped by a signal",
-        "t": "stopped by a debugger",
-        "Z": "ended",
-    }
-    return names.get(letter, letter)
+    return STATES.get(letter, letter)
 
 
 class Watch:
@@ -90,16 +61,13 @@ class Watch:
         edges: dict[Node, Edge] = {}
         oldest = 0.0
         for rank in range(arena.map.world_size):
-            slot = arena.map.slot(rank)
-            waited_s = now_s - max(arena.words[slot + WAIT_SINCE_NS] / 1e9, since_s)
-            edge = (
-                self._edge(slot, WAIT_STAMP, (WAIT_PEER, WAIT_INDEX, WAIT_VALUE)) if waited_s >= CYCLE_AFTER_S else None
-            )
-            if edge is None:
+            edge = self._edge(rank, PROGRAM)
+            waited_s = 0.0 if edge is None else now_s - max(edge[0].since_ns / 1e9, since_s)
+            if waited_s < CYCLE_AFTER_S:
                 continue
             edges[rank, False] = edge
             oldest = max(oldest, waited_s)
-            behind = self._edge(slot, LANE_STAMP, (LANE_PEER, LANE_INDEX, LANE_VALUE))
+            behind = self._edge(rank, LANE)
             if behind is not None:
                 edges[rank, True] = behind
         steady = {node: edge for node, edge in edges.items() if self.last_edges.get(node) == edge}
@@ -119,37 +87,28 @@ class Watch:
         words, slot, run = self.arena.words, self.arena.map.slot, self.arena.words[RUN]
         ranks = range(self.arena.map.world_size)
         missing = [r for r in ranks if words[slot(r) + STARTED] != run and words[slot(r) + FINISHED] != run]
-        waiting = [r for r in ranks if r not in missing and words[slot(r) + WAIT_STAMP]]
+        waiting = {r: wait for r in ranks if r not in missing and (wait := self.arena.wait(r, PROGRAM))}
         if not missing or not waiting:
             return missing, None
-        waited_s = time.monotonic() - min(words[slot(r) + WAIT_SINCE_NS] for r in waiting) / 1e9
+        waited_s = time.monotonic() - min(wait.since_ns for wait in waiting.values()) / 1e9
         states = [f"rank {r}{f' (pid {pids[r]}, {os_state(pids[r])})' if pids[r] else ''}" for r in missing]
         text = f"{', '.join(states)}: init() not called, {ranks_text(waiting)} waiting in it"
         return missing, Stall(tuple(missing), text, waited_s)
 
-    def _edge(self, slot: int, stamp_word: int, fields: tuple[int, int, int]) -> Edge | None:
-        """What is published behind a stamp, None if that is nothing, or is over, or the rank has not yet looked."""
+    def _edge(self, rank: int, where: int) -> Edge | None:
+        """What a rank waits for, None if that is nothing, or is over, or the rank has not yet looked."""
         arena, words = self.arena, self.arena.words
-        stamp = words[slot + stamp_word]
-        if not stamp or (stamp_word == LANE_STAMP and stamp == MOVING):
+        wait = arena.wait(rank, where)
+        if wait is None or wait.peer >= arena.map.world_size or wait.word >= arena.map.words:
             return None
-        peer, index, value = (words[slot + field] for field in fields)
-        started = stamp_word == LANE_STAMP or bool(words[slot + WAIT_LANE])
-        if (
-            peer >= arena.map.world_size
-            or index >= arena.map.words
-            or words[slot + stamp_word] != stamp
-            or words[index] >= value
-        ):
+        if words[wait.word] >= wait.value:
             return None
-        return stamp, peer, index, value, started, (peer, started and words[arena.map.slot(peer) + LANE_STAMP] != 0)
+        started = where == LANE or bool(wait.of_started)
+        return wait, started, (wait.peer, started and words[arena.map.slot(wait.peer) + LANE] != 0)
 
-    def _entry(self, node: Node) -> FlightEntry | None:
-        """The request that a node waits for."""
-        rank, started = node
-        entry = (
-            self.arena.recorded(rank, self.arena.words[self.arena.map.slot(rank) + LANE_ENTRY] - 1) if started else None
-        )
+    def _entry(self, rank: int, wait: Wait) -> FlightEntry | None:
+        """The request of `rank` that waits."""
+        entry = self.arena.recorded(rank, wait.entry - 1) if wait.entry else None
         return entry or self.arena.waiting_entry(rank)
 
     def _late_text(self, late: list[int], waiting: list[Node]) -> str:
@@ -161,20 +120,15 @@ class Watch:
             parts.append(f"rank {rank} (pid {pid}, {os_state(pid)}; {last})")
         kept = sorted({rank for rank, _ in waiting} - set(late))
         first = self.arena.waiting_entry(kept[0]) if kept else None
-        return (
-            f"{', '.join(parts)} keeps rank{'s' if len(kept) > 1 else ''} {', '.join(map(str, kept))} waiting "
-            f"in {first}"
-        )
+        ranks = f"rank{'s' if len(kept) > 1 else ''} {', '.join(map(str, kept))}"
+        return f"{', '.join(parts)} keeps {ranks} waiting in {first}"
 
     def _circle_text(self, circle: list[Node], edges: dict[Node, Edge]) -> tuple[str, str]:
         """(kind of fault, its text)."""
-        entries = [self._entry(node) for node in circle]
+        entries = [self._entry(rank, edges[rank, started][0]) for rank, started in circle]
         # started ones meet apart from the others: a start and a call never were to be one
-        if (
-            len(circle) == 2
-            and not any(edges[node][4] for node in circle)
-            and all(_is_common(entry, circle) for entry in entries)
-        ):
+        plain = not any(edges[node][1] for node in circle)
+        if len(circle) == 2 and plain and all(_is_common(entry, circle) for entry in entries):
             return "CollectiveMismatch", difference(*entries)
         after = [*circle[1:], circle[0]]
         parts = [
@@ -194,7 +148,7 @@ def _end_of(node: Node, edges: dict[Node, Edge]) -> Node:
     passed = set()
     while node in edges and node not in passed:  # a circle that is not yet old enough has no end
         passed.add(node)
-        node = edges[node][5]
+        node = edges[node][2]
     return node
 
 
@@ -205,13 +159,13 @@ def _circle(edges: dict[Node, Edge]) -> list[Node] | None:
         node = start
         while node in edges and node not in path:
             path.append(node)
-            node = edges[node][5]
+            node = edges[node][2]
         if node in path:
             return path[path.index(node) :]
     return None
 
 
-def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
+def ranks_text(ranks: Collection[int]) -> str:
     """Ranks in words, runs of them as ranges.
 
     >>> ranks_text([0, 1, 2, 5]), ranks_text([3])
@@ -220,7 +174,7 @@ def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {ranges_text(ranks)}"
 
 
-def ranges_text(ranks: list[int] | tuple[int, ...]) -> str:
+def ranges_text(ranks: Collection[int]) -> str:
     """Numbers, with three or more in a row as a range.
 
     >>> ranges_text([0, 1, 2, 5, 6])

@@ -1,25 +1,25 @@
 """The process of one rank: start, run what the notebook sends, report, and end with the notebook.
 
-Importable on purpose: the fork server and spawned processes find it by name; the user's function travels as bytes
-(`dill`, with the globals it uses).
+Importable on purpose: the fork server finds it by name; the user's function travels as bytes (`dill`, with the globals
+it uses).
 
 Ways to end: an empty message or end of file on the job pipe (idle), end of file on the life pipe or the death of the
-notebook process (a thread watches both), and on Linux the parent-death signal, which also ends a stopped worker and one
-stuck in C code. The worker's parent is the fork server, whose main thread lives as long as the server; the server ends
+notebook process (a thread watches both), and the parent-death signal, which also ends a stopped worker and one stuck in
+C code. The worker's parent is the fork server, whose main thread lives as long as the server; the server ends
 when the last copy of its alive descriptor is closed, so workers close theirs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
-import sys
 import threading
 from dataclasses import dataclass
 
 import dill
 import threadpoolctl
-from multiprocess import connection
+from multiprocess import connection, forkserver
 
 from ...ops.kernels.threads import keep_freed_memory
 from ..faults import RunInterrupted, error_report, text_of
@@ -36,26 +36,24 @@ class WorkerStart:
     """What a worker needs to start. `life` is the read end of a pipe whose write end only the notebook holds."""
 
     rank: int
-    world_size: int
     block: SharedBlock
     layout: ArenaMap
     life: object
     pipe: object
     parent_pid: int
-    server_pid: int | None
-    fast: bool = True
+    server_pid: int
+    fast: bool
 
 
 def worker_main(start: WorkerStart) -> None:
     """Serve until the pool closes or the notebook is gone."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to the whole process group; the notebook decides what it means
+    # Ctrl-C goes to the whole process group; the notebook decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with(start)
     prepare_process()
     arena = Arena(start.block, start.layout)
     arena.words[arena.map.slot(start.rank) + PID] = os.getpid()
-    comm = communicator_class(start.fast)(arena, start.rank, start.world_size, start.pipe)
+    comm = communicator_class(start.fast)(arena, start.rank, start.pipe)
     comm._send(b"R")
     while True:
         try:
@@ -87,29 +85,19 @@ def prepare_process() -> None:
     """
     threadpoolctl.threadpool_limits(1)  # ranks share the cores, also where no launcher has set the environment
     keep_freed_memory()
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
 
 def _end_with(start: WorkerStart) -> None:
     """Arrange that this process does not outlive the notebook."""
-    if os.name == "posix":
-        os.setpgid(0, 0)  # signals to the notebook's group are not for us
-        from multiprocess import forkserver
-
-        alive = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-        if alive is not None:
-            os.close(alive)
-            forkserver._forkserver._forkserver_alive_fd = None
-    if sys.platform == "linux":
-        import ctypes
-
-        if start.server_pid is not None:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != start.server_pid:  # it died before the call: nobody will send the signal
-                os._exit(0)
+    os.setpgid(0, 0)  # signals to the notebook's group are not for us
+    server = forkserver._forkserver
+    if getattr(server, "_forkserver_alive_fd", None) is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != start.server_pid:  # it died before the call: nobody will send the signal
+        os._exit(0)
     watched = [start.life]
     if hasattr(os, "pidfd_open"):
         # a child that the notebook forked may hold copies of our pipes; the process itself cannot be copied
@@ -148,7 +136,6 @@ def _run(comm: Communicator, arena: Arena, payload: bytes) -> tuple[bytes, bytes
 
 def _report_error(comm: Communicator, arena: Arena, error: BaseException) -> bytes:
     if getattr(error, "secondary", None) is None:
-        arena.write_fault(
-            comm.rank, "RankRaised", f"rank {comm.rank} raised {type(error).__name__}: {text_of(error)[:500]}."
-        )
+        text = f"rank {comm.rank} raised {type(error).__name__}: {text_of(error)[:500]}."
+        arena.write_fault(comm.rank, "RankRaised", text)
     return error_report(error)

@@ -23,7 +23,7 @@ from ...base.errors import NotBuiltYet, WorldArgumentError, shorten
 from ...base.settings.checks import MAX_DEVICES
 from .hub import Hub, RendezvousSpec
 from .rendezvous import join_rendezvous
-from .world import World, collective_timeout_s, seconds_from
+from .world import World, collective_timeout_s, seconds_from, whole_number
 
 LIMIT_S = 600.0
 
@@ -37,13 +37,12 @@ def meet_in_cluster(library: str) -> World:
     """
     role = os.environ["MS_ROLE"]
     if role == "MS_PSERVER":
-        raise NotBuiltYet(
-            "MS_ROLE=MS_PSERVER: there is no parameter server here", where="init", allowed="MS_SCHED or MS_WORKER"
-        )
+        what = "MS_ROLE=MS_PSERVER: there is no parameter server here"
+        raise NotBuiltYet(what, where="init", allowed="MS_SCHED or MS_WORKER")
     if role not in ("MS_SCHED", "MS_WORKER"):
         raise WorldArgumentError(f"MS_ROLE={shorten(role)}", where="init", allowed="MS_SCHED or MS_WORKER")
-    count = _whole("MS_WORKER_NUM", 1, MAX_DEVICES)
-    port = _whole("MS_SCHED_PORT", 1024, 65535)
+    count = _needed_number("MS_WORKER_NUM", 1, MAX_DEVICES)
+    port = _needed_number("MS_SCHED_PORT", 1024, 65535)
     host = _needed("MS_SCHED_HOST")
     check_host(host, "MS_SCHED_HOST")
     plan = RendezvousSpec(
@@ -61,9 +60,8 @@ def meet_in_cluster(library: str) -> World:
     node = os.environ.get("MS_NODE_ID", "")
     rank = int(node) if node.isascii() and node.isdigit() else None
     if rank is not None and rank >= count:
-        raise WorldArgumentError(
-            f"MS_NODE_ID={rank}", where="init", allowed=f"As a number, a rank from 0 to {count - 1}"
-        )
+        allowed = f"As a number, a rank from 0 to {count - 1}"
+        raise WorldArgumentError(f"MS_NODE_ID={rank}", where="init", allowed=allowed)
     return join_rendezvous(plan, rank, library)
 
 
@@ -83,20 +81,13 @@ def _schedule(plan: RendezvousSpec) -> None:
 def _needed(name: str) -> str:
     value = os.environ.get(name)
     if not value:
-        needed = "MS_ROLE, MS_WORKER_NUM, MS_SCHED_HOST, MS_SCHED_PORT"
-        raise WorldArgumentError(
-            f"MS_ROLE is set, but {name} is not", where="init", allowed=f"A dynamic cluster needs {needed}"
-        )
+        allowed = "A dynamic cluster needs MS_ROLE, MS_WORKER_NUM, MS_SCHED_HOST, MS_SCHED_PORT"
+        raise WorldArgumentError(f"MS_ROLE is set, but {name} is not", where="init", allowed=allowed)
     return value
 
 
-def _whole(name: str, low: int, high: int) -> int:
-    text = _needed(name)
-    if not (text.isascii() and text.isdigit() and len(text) < 7 and low <= int(text) <= high):
-        raise WorldArgumentError(
-            f"{name}={shorten(text)}", where="init", allowed=f"A whole number from {low} to {high}"
-        )
-    return int(text)
+def _needed_number(name: str, low: int, high: int) -> int:
+    return whole_number(name, _needed(name), f"A whole number from {low} to {high}", low=low, high=high)
 
 
 def check_host(host: str, name: str) -> None:
@@ -104,14 +95,12 @@ def check_host(host: str, name: str) -> None:
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
-        raise WorldArgumentError(
-            f"{name}={shorten(host)} cannot be found ({error})", allowed="An address of this machine"
-        ) from error
+        what = f"{name}={shorten(host)} cannot be found ({error})"
+        raise WorldArgumentError(what, allowed="An address of this machine") from error
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))  # only an address of this machine can be bound
         except OSError:
+            what = f"{name}={host} is another machine, and these ranks share the memory of one"
             hint = "Several hosts: mpirun -H host1:4,host2:4 python script.py"
-            raise NotBuiltYet(
-                f"{name}={host} is another machine, and these ranks share the memory of one", hint=hint
-            ) from None
+            raise NotBuiltYet(what, hint=hint) from None

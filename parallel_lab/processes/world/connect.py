@@ -49,12 +49,10 @@ def connect(library: str | None = None) -> World:
 
         world = meet_in_cluster(names)
     else:
-        half = (
-            "RANK_TABLE_FILE" if os.environ.get("RANK_TABLE_FILE") else "RANK_ID" if os.environ.get("RANK_ID") else ""
-        )
-        other = {"RANK_TABLE_FILE": "RANK_ID", "RANK_ID": "RANK_TABLE_FILE"}.get(half)
-        hint = f"{half} is set, but {other} is not" if half else ways_to_start()
-        raise WorldError("this process was started alone, as no rank of a world", where="init", hint=hint)
+        pair = ("RANK_TABLE_FILE", "RANK_ID")
+        halves = [f"{one} is set, but {other} is not" for one, other in (pair, pair[::-1]) if os.environ.get(one)]
+        what = "this process was started alone, as no rank of a world"
+        raise WorldError(what, where="init", hint="".join(halves) or ways_to_start())
     set_world(world)
     try:
         world.agree()

@@ -2,7 +2,7 @@
 and looks after them.
 
     hub = Hub(plan, own_rank=0)     # rank 0 of a rank table; own_rank=None: the scheduler of a dynamic cluster
-    hub.collect()                   # all are there, and have their numbers and the memory
+    hub.collect()                   # all have come, and have their numbers and the memory
     hub.watch()                     # until the last one has gone
 
 The connections stay open: the end of one without a goodbye is the death of its process, and so is the end of the
@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import selectors
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
+
+from multiprocess.connection import Connection
+from multiprocess.reduction import send_handle
 
 from ...base.errors import WorldError, WorldTimeout, message
 from ..shm.arena import Arena, ArenaMap
@@ -35,7 +36,6 @@ from .world import TIMEOUT_S
 ARENA_BYTES = 64 << 20  # reserved as addresses; pages are taken when first written
 RETRY_S = 0.05
 BUSY_S = 5.0  # how long a run waits for an earlier one of the same name to end
-LINE_BYTES = 64 << 10
 LATE_START_S = 10.0  # a rank that comes to `init` this much later than another is worth a warning
 
 
@@ -62,71 +62,17 @@ class RendezvousSpec:
     warn_after_s: float = 2.0
 
 
-# ---- sockets ----
-
-
 def socket_address(name: str) -> str:
-    """Where processes of one machine meet under `name`: an abstract socket on Linux, which vanishes with its owner;
-    else a file.
-    """
-    if sys.platform == "linux":
-        return f"\0{name}"
-    return os.path.join(tempfile.gettempdir(), f"{name[:60]}.sock")
+    """Where processes of one machine meet under `name`: an abstract socket, which vanishes with its owner."""
+    return f"\0{name}"
 
 
-def peer_identity(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the other end; pid 0 where the system does not say."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return 0, os.getuid()  # the socket's file is in a folder of this user's, with his permissions
-    pid, uid, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    )
+def peer_identity(connection: Connection) -> tuple[int, int]:
+    """(pid, uid) of the other end."""
+    with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
     return pid, uid
-
-
-def send(connection: socket.socket, body: dict, descriptors: tuple[int, ...] = ()) -> None:
-    """One line of JSON, and descriptors with it."""
-    data = json.dumps(body).encode() + b"\n"
-    if descriptors:
-        socket.send_fds(connection, [data], list(descriptors))
-    else:
-        connection.sendall(data)
-
-
-@dataclass
-class _Peer:
-    """One connection of the hub."""
-
-    connection: socket.socket
-    pid: int
-    process: int = -1  # descriptor that becomes readable when the process ends
-    rank: int | None = None
-    rest: bytes = b""
-    said_goodbye: bool = False
-    wanted: int | None = None
-
-    def lines(self) -> tuple[list[dict], bool]:
-        """What has come, and whether more may come."""
-        open_still = True
-        while True:
-            try:
-                data = self.connection.recv(LINE_BYTES)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            if not data:
-                open_still = False
-                break
-            self.rest += data
-        *whole, self.rest = self.rest.split(b"\n")
-        return [json.loads(line) for line in whole], open_still
-
-    def close(self) -> None:
-        self.connection.close()
-        if self.process >= 0:
-            os.close(self.process)
-            self.process = -1
 
 
 def watched_process(pid: int) -> int:
@@ -137,7 +83,37 @@ def watched_process(pid: int) -> int:
     return -1
 
 
-# ---- the hub ----
+@dataclass
+class _Peer:
+    """One connection of the hub."""
+
+    connection: Connection
+    pid: int
+    process: int = -1  # descriptor that becomes readable when the process ends
+    rank: int | None = None
+    said_goodbye: bool = False
+    wanted: int | None = None
+
+    def messages(self) -> tuple[list[dict], bool]:
+        """What has come, and whether more may come."""
+        found = []
+        try:
+            while self.connection.poll():
+                found.append(self.connection.recv())
+        except (EOFError, OSError):
+            return found, False
+        return found, True
+
+    def send(self, **message: object) -> None:
+        """Tell it, if it still listens: the watch sees that it has gone."""
+        with contextlib.suppress(OSError):
+            self.connection.send(message)
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.process >= 0:
+            os.close(self.process)
+            self.process = -1
 
 
 class Hub:
@@ -158,21 +134,18 @@ class Hub:
         self.stop_watching = threading.Event()
 
     def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        end = time.monotonic() + BUSY_S
+        listener, end = socket.socket(socket.AF_UNIX), time.monotonic() + BUSY_S
         while True:
             try:
                 listener.bind(socket_address(self.plan.name))
                 break
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                busy = error.errno == errno.EADDRINUSE
+                if not busy or time.monotonic() > end:
                     listener.close()
-                    hint = "Wait for it to end, or end it" if error.errno == errno.EADDRINUSE else ""
-                    raise WorldError(
-                        f"{self.plan.hub} cannot wait for the others: another run of {self.plan.what} is under "
-                        f"way ({error})",
-                        hint=hint,
-                    ) from error
+                    what = f"another run of {self.plan.what} is under way ({error})"
+                    hint = "Wait for it to end, or end it" if busy else ""
+                    raise WorldError(f"{self.plan.hub} cannot wait for the others: {what}", hint=hint) from error
                 time.sleep(RETRY_S)
         listener.listen(self.plan.world_size + 8)
         listener.setblocking(False)
@@ -204,30 +177,24 @@ class Hub:
             self.world.pids[self.own_rank] = os.getpid()
         for peer in self.peers:
             self.world.pids[peer.rank] = peer.pid or None
-            body = {
-                "rank": peer.rank,
-                "world_size": plan.world_size,
-                "buffer_bytes": layout.buffer_bytes,
-                "ring_bytes": layout.ring_bytes,
-            }
-            with contextlib.suppress(OSError):  # gone already: the watch sees that
-                send(peer.connection, body, (self.arena.block.fd,))
+            peer.send(rank=peer.rank, layout=layout)
+            with contextlib.suppress(OSError):
+                send_handle(peer.connection, self.arena.block.fd, peer.pid)
 
     def _accept(self) -> None:
         try:
-            connection, _ = self.listener.accept()
+            connection = Connection(self.listener.accept()[0].detach())
         except OSError:
             return
         pid, uid = peer_identity(connection)
         if uid != os.getuid():
             connection.close()
             return
-        connection.setblocking(False)
         peer = _Peer(connection, pid, watched_process(pid))
         self.selector.register(connection, selectors.EVENT_READ, peer)
 
     def _take_hello(self, peer: _Peer) -> None:
-        lines, open_still = peer.lines()
+        messages, open_still = peer.messages()
         known = peer in self.peers
         if not open_still:
             self._forget(peer)
@@ -236,23 +203,18 @@ class Hub:
                 who = f"rank {peer.wanted}" if peer.wanted is not None else "a process"
                 self._fail(WorldError, f"{who} (pid {peer.pid}) ended while the ranks were meeting by {self.plan.what}")
             return
-        if known or not lines:
+        if known or not messages:
             return
-        hello, refusal = lines[0], ""
-        wanted = hello.get("rank")
+        refusal, wanted, count = "", messages[0]["rank"], messages[0]["world_size"]
         taken = {self.own_rank, *(other.wanted for other in self.peers)} - {None}
-        if hello.get("world_size") != self.plan.world_size:
-            refusal = (
-                f"this process counts {hello.get('world_size')} ranks, and {self.plan.hub} counts "
-                f"{self.plan.world_size}"
-            )
+        if count != self.plan.world_size:
+            refusal = f"this process counts {count} ranks, and {self.plan.hub} counts {self.plan.world_size}"
         elif wanted in taken:
             refusal = f"rank {wanted} is taken"
         elif self.arena is not None or len(self.peers) >= self.plan.world_size:
             refusal = "all ranks have come already"
         if refusal:
-            with contextlib.suppress(OSError):
-                send(peer.connection, {"error": refusal, "complete": self.arena is not None})
+            peer.send(error=refusal, complete=self.arena is not None)
             self._forget(peer)
             return
         peer.wanted = wanted
@@ -275,14 +237,15 @@ class Hub:
 
     def _fail(self, kind: type[WorldError], text: str) -> None:
         for peer in self.peers:
-            with contextlib.suppress(OSError):
-                send(peer.connection, {"error": text, "kind": kind.__name__})
+            peer.send(error=text, kind=kind)
         self.close()
         raise kind(message(text, where="init"))
 
     def _forget(self, peer: _Peer) -> None:
+        if peer.connection.closed:
+            return
         for descriptor in (peer.connection, peer.process):
-            with contextlib.suppress(KeyError, ValueError):  # not registered, or closed before
+            with contextlib.suppress(KeyError, ValueError):  # it is not registered, or the system has none
                 self.selector.unregister(descriptor)
         peer.close()
 
@@ -301,8 +264,8 @@ class Hub:
                 elif peer.rank is None:
                     self._take_hello(peer)
                 elif peer in left:
-                    lines, open_still = peer.lines()
-                    peer.said_goodbye = peer.said_goodbye or any(line.get("bye") for line in lines)
+                    messages, open_still = peer.messages()
+                    peer.said_goodbye = peer.said_goodbye or any("bye" in message for message in messages)
                     if not open_still or key.fd == peer.process:
                         left.remove(peer)
                         self._ended(peer)
@@ -322,21 +285,16 @@ class Hub:
             return
         entry = self.world.last_entry(rank)
         where = f" {'in' if entry.end_s is None else 'after'} {entry}" if entry else ""
-        self.world.died(
-            rank, f"rank {rank} (pid {peer.pid}) ended without leaving its world (killed, or by os._exit){where}."
-        )
+        how = "ended without leaving its world (killed, or by os._exit)"
+        self.world.died(rank, f"rank {rank} (pid {peer.pid}) {how}{where}.")
 
     def close(self) -> None:
         """Close the connections and the socket."""
         for peer in self.peers:
-            with contextlib.suppress(OSError):
-                send(peer.connection, {"bye": True})
+            peer.send(bye=True)
             self._forget(peer)
         for key in list(self.selector.get_map().values()):
             if isinstance(key.data, _Peer):
                 self._forget(key.data)
         self.selector.close()
         self.listener.close()
-        if sys.platform != "linux":
-            with contextlib.suppress(OSError):
-                os.unlink(socket_address(self.plan.name))

@@ -32,13 +32,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import WorldArgumentError
+from ...base.errors import WorldArgumentError, shorten
 from ...base.events import Event, chrome_trace, from_dicts, to_dicts
 from ...base.files import write_whole
 from ...base.hooks import current_world, set_world
@@ -50,10 +50,8 @@ BACKENDS = (*WORLD_GROUPS, "mpi")
 EVENTS_VARIABLE = "PARALLEL_LAB_EVENTS"
 TIMEOUT_VARIABLE = "PARALLEL_LAB_TIMEOUT"
 TIMEOUT_S = 120.0  # for a collective of a script that nobody limits; learners in front of a notebook get less
-LOCAL_VARIABLES = (
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)  # Open MPI; MPICH
+# of a host's rank, and of how many there are: Open MPI; MPICH
+LOCAL_VARIABLES = {"OMPI_COMM_WORLD_LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALRANKID": "MPI_LOCALNRANKS"}
 
 
 class World:
@@ -90,40 +88,34 @@ class World:
         atexit.register(self.close)
 
     def __repr__(self) -> str:
-        return (
-            f"World(rank {self.rank} of {self.world_size}, {self.backend}, "
-            f"{self.launcher}{', closed' if self.closed else ''})"
-        )
+        closed = ", closed" if self.closed else ""
+        return f"World(rank {self.rank} of {self.world_size}, {self.backend}, {self.launcher}{closed})"
 
     @property
     def local_rank(self) -> int:
         """This rank's number among those of its host."""
-        return self._local(0, self.rank)
+        return self._local(LOCAL_VARIABLES.keys(), self.rank)
 
     @property
     def local_size(self) -> int:
         """Ranks on this host."""
-        return self._local(1, self.world_size)
+        return self._local(LOCAL_VARIABLES.values(), self.world_size)
 
-    def _local(self, which: int, alone: int) -> int:
-        if self.backend == "mpi":
-            for names in LOCAL_VARIABLES:
-                if names[which] in os.environ:
-                    return int(os.environ[names[which]])
-        return alone
+    def _local(self, names: Collection[str], alone: int) -> int:
+        found = [os.environ[name] for name in names if self.backend == "mpi" and name in os.environ]
+        return int(found[0]) if found else alone
 
     def group(self, name: str | None = None) -> tuple[int, ...]:
-        """The ranks of a named group; of the whole world without a name. Raises WorldArgumentError (a ValueError) for a
-        name that is not there.
+        """The ranks of a named group; of the whole world without a name. Raises WorldArgumentError (a ValueError) for
+        an unknown name.
         """
         if name is None:
             return self.groups[WORLD_GROUPS["hccl"]]
         if name not in self.groups:
             own = sorted(set(self.groups) - set(WORLD_GROUPS.values()))
             known = f"The world's name {WORLD_GROUPS[self.library]!r}" + (f", or one of {own}" if own else "")
-            raise WorldArgumentError(
-                f"there is no group {name!r}", allowed=known, hint="create_group(name, rank_ids) makes one"
-            )
+            hint = "create_group(name, rank_ids) makes one"
+            raise WorldArgumentError(f"there is no group {name!r}", allowed=known, hint=hint)
         return self.groups[name]
 
     def agree(self) -> None:
@@ -175,8 +167,8 @@ class World:
 
 
 def merge_events(parts: Path, target: str | os.PathLike[str]) -> None:
-    """Put the files that the ranks wrote into `parts` together as `target`, and remove the folder. Two ranks that do it
-    at once write the same.
+    """Merge the files that the ranks wrote into `parts` to `target`, and remove the folder. Two ranks that do it at
+    once write the same.
     """
     events: list[Event] = []
     ranks = 0
@@ -212,15 +204,20 @@ def seconds_from(variable: str, default: float) -> float:
     return value
 
 
+def whole_number(name: str, text: str, allowed: str, where: str = "init", *, low: int = 0, high: int = 999_999) -> int:
+    """The number that stands as decimal digits in `text`. Raises WorldArgumentError for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and low <= int(text) <= high):
+        raise WorldArgumentError(f"{name}={shorten(text)}", where=where, allowed=allowed)
+    return int(text)
+
+
 def leave_in_order(rank: Any) -> None:
     """Leave the arena of `rank`. What stopped the run meanwhile is told in a line, not raised: this happens at exit as
     well.
     """
     from ..shm.arena import ABORT
 
-    last = getattr(
-        sys, "last_value", None
-    )  # a test runner keeps the exception of a failed test there; it never reaches the excepthook
+    last = getattr(sys, "last_value", None)  # a test runner's failed test: it never reaches the excepthook
     if last is not None and not rank.arena.words[ABORT]:
         rank.note(last)
     try:

@@ -73,7 +73,6 @@ class CallSite:
     check: Check
     slot: int
     group: Group
-    loose: tuple[int, int]
     prepared: Prepared | None
 
 
@@ -162,7 +161,7 @@ class FastCommunicator(Communicator):
             return
         if len(self._sites) >= KEPT_CALLS:
             self._sites.clear()
-        self._sites[key] = CallSite(code, known.check, known.slot, known.group, known.loose, known.prepared)
+        self._sites[key] = CallSite(code, known.check, known.slot, known.group, known.prepared)
 
     def _repeat(self, site: CallSite, value: np.ndarray | None, out: np.ndarray | None) -> np.ndarray | None:
         """What `_answer` does, for a call that is known."""
@@ -189,7 +188,7 @@ class FastCommunicator(Communicator):
                 reply = prepared.end(group, out)
             else:
                 group.take_other_buffer(prepared.is_sum)
-                reply = self._drive(prepared.program(group, value, out, site.check, site.loose))
+                reply = self._drive(prepared.program(group, value, out, site.check))
             group.finish()
         self._ends[self._ends_at[index % FLIGHT_RECORDS]] = perf_counter()
         return reply

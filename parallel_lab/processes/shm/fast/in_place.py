@@ -12,10 +12,10 @@ import dataclasses
 
 import numpy as np
 
-from ....run.communicator import Request, delivered, reply_shape
+from ....run.communicator import Request, delivered
 from ..arrays import SharedArrays
 from ..channels import pack_head
-from ..collectives import NOTHING, Collectives, Program, combine_into
+from ..collectives import Collectives, Program, combine_into, result_array
 from ..groups import Check, Group
 from ..slices import as_pieces, blocks, copy_in_turns, positive_dim
 from .large_sum import PIECE_BYTES
@@ -34,13 +34,11 @@ class InPlace:
         self.plain, self.arrays, self.peers = plain, arrays, peers
         self.request = dataclasses.replace(request, value=None, out=None)
 
-    def program(
-        self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check, loose: tuple[int, int]
-    ) -> Program:
+    def program(self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check) -> Program:
         """The whole collective."""
         request, value_at = dataclasses.replace(self.request, value=value, out=out), self.arrays.position(value)
         if request.kind == "broadcast":
-            return (yield from self._broadcast(group, request, value_at, check, loose))
+            return (yield from self._broadcast(group, request, value_at, check))
         if self.peers is not None and group.reads_far is None:
             yield from self.peers.try_out(group, check)
         if out is not None and np.may_share_memory(value, out):
@@ -52,46 +50,32 @@ class InPlace:
         shared = value_at >= 0
         if not shared and self.peers is not None and group.reads_far:
             value_at = self.peers.place(value)
-        group.tell(value_at, -1, loose)
-        if not group.come(check):
-            yield group.met
-        if loose != NOTHING:
-            group.compare(loose)
+        yield from group.meet(check, value_at)
         places, _ = group.places()
         if min(places) < 0:
-            return (yield from self.plain.plain(group, request, check, NOTHING))
+            return (yield from self.plain.plain(group, request, check))
         reply = getattr(self, f"_{request.kind}")(group, request, places, shared)
-        if not group.come(check):  # values belong to their ranks again when everybody has read them
-            yield group.met
-        group.check_held()
+        yield from group.give_back(check)
         return reply
 
-    def _broadcast(
-        self, group: Group, request: Request, value_at: int, check: Check, loose: tuple[int, int]
-    ) -> Program:
+    def _broadcast(self, group: Group, request: Request, value_at: int, check: Check) -> Program:
         value = request.value
         if value_at < 0:
-            return (yield from self.plain.plain(group, request, check, loose))
+            return (yield from self.plain.plain(group, request, check))
         head = np.frombuffer(pack_head(value.dtype, value.shape), np.uint8)
         start = self.plain.starts[group.rank][(group.seq + 1 + group.shift) & 1]
         group.view(start, head.dtype, head.size)[...] = head
-        group.tell(value_at, -1, loose)
-        if not group.come(check):
-            yield group.met
-        if loose != NOTHING:
-            group.compare(loose)
+        yield from group.meet(check, value_at)
         group.finish()
-        while not group.finished.test():
-            yield group.finished
+        yield from group.all_finished()
         return np.array(value, order="C") if request.out is None else delivered(value, request)
 
     def _all_gather(self, group: Group, request: Request, places: list[int], shared: bool) -> np.ndarray:
         value = request.value
-        out = _result(request, value.dtype.newbyteorder("="))
+        out = result_array(request, value.dtype.newbyteorder("="))
         joined = as_pieces(out, positive_dim(request.dim, value.ndim, request.kind), group.n, request.kind)
-        for member, place in enumerate(
-            places
-        ):  # in one order for all: what one has read is in the cache for the others
+        # in one order for all: what one has read is in the cache for the others
+        for member, place in enumerate(places):
             piece = joined[:, member, :]
             theirs = value if member == group.me else group.view(place, value.dtype, value.size)
             copy_in_turns(piece, theirs.reshape(piece.shape), group.loop.let_others_run)
@@ -100,7 +84,7 @@ class InPlace:
     def _reduce_scatter(self, group: Group, request: Request, places: list[int], shared: bool) -> np.ndarray:
         value = request.value
         pieces = as_pieces(value, positive_dim(request.dim, value.ndim, request.kind), group.n, request.kind)
-        out = _result(request, value.dtype, self.arrays.empty if shared else np.empty)
+        out = result_array(request, value.dtype, self.arrays.empty if shared else np.empty)
         values = [self._theirs(group, member, place, pieces) for member, place in enumerate(places)]
         result = out.reshape(values[group.me].shape)
         size_bytes = BLOCK_BYTES if max(places) >= PEER else PIECE_BYTES
@@ -113,7 +97,7 @@ class InPlace:
         split = positive_dim(request.split_dim, value.ndim, kind)
         concat = positive_dim(request.concat_dim, value.ndim, kind)
         pieces = as_pieces(value, split, n, kind)
-        out = _result(request, value.dtype.newbyteorder("="))
+        out = result_array(request, value.dtype.newbyteorder("="))
         joined = as_pieces(out, concat, n, kind)
         shape = [size // n if d == split else size for d, size in enumerate(value.shape)]
         slots = out.reshape((*shape[:concat], n, *shape[concat:]))  # the joined dim as (member, its size)
@@ -135,7 +119,3 @@ class InPlace:
         if place < PEER:
             return group.view(place, pieces.dtype, pieces.size).reshape(pieces.shape)[:, group.me, :]
         return self.peers.piece(group, member, place, pieces.dtype, (rows, run), n * run, group.me * run)
-
-
-def _result(request: Request, dtype: np.dtype, empty=np.empty) -> np.ndarray:
-    return empty(reply_shape(request), dtype) if request.out is None else request.out

@@ -15,21 +15,17 @@ then reads the other shares there.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import numpy as np
 
 from ....run.communicator import Request
 from ..arrays import SharedArrays, address_of
-from ..barrier import Condition
-from ..collectives import NOTHING, combine_into, share
+from ..collectives import Program, combine_into, share
 from ..groups import Check, Group
 from ..slices import TURN_BYTES, blocks
 from .peer_memory import BLOCK_BYTES as PEER_BLOCK_BYTES, PEER, PeerMemory, PeerPiece
 
-RANGE_BYTES = (
-    1 << 19
-)  # of a value that takes more than one range: the buffers of 8 ranks then stay in the cache that all cores share
+# of a value that takes more than one range: the buffers of 8 ranks then stay in the cache that all cores share
+RANGE_BYTES = 1 << 19
 PIECE_BYTES = 128 * 1024  # what is added at a time: it stays in the second-level cache while it goes round
 KEPT_SETS = 64  # sets of prepared views of values in shared arrays; a training step has one per bucket
 KEPT_PIECES = 64  # pieces of a set; more of them are made anew each time, which is little beside adding them
@@ -45,28 +41,8 @@ class LargeSum:
 
     is_sum = True
 
-    __slots__ = (
-        "arrays",
-        "dtype",
-        "peers",
-        "ranges",
-        "reduce",
-        "root",
-        "scratch",
-        "sets",
-        "size",
-        "stages",
-        "wanted",
-    )
-
     def __init__(
-        self,
-        group: Group,
-        request: Request,
-        arrays: SharedArrays,
-        peers: PeerMemory | None,
-        starts: list[list[int]],
-        half: int,
+        self, group: Group, request: Request, arrays: SharedArrays, peers: PeerMemory | None, starts: list, half: int
     ) -> None:
         self.arrays, self.peers, self.reduce = arrays, peers, request.reduce
         self.dtype, self.size = request.value.dtype, request.value.size
@@ -77,30 +53,27 @@ class LargeSum:
         self.ranges = [slice(a, min(a + room, self.size)) for a in range(0, self.size, room)]
         last = self.ranges[-1]
         mine = [[starts[member][parity] for member in group.members] for parity in (0, 1)]
+        counts = room, last.stop - last.start
         # [parity][whether it is the last range]: all others are of one size
-        self.stages = [
-            [_Stage(group, at, half, self.dtype, count) for count in (room, last.stop - last.start)] for at in mine
-        ]
+        self.stages = [[_Stage(group, at, half, self.dtype, count) for count in counts] for at in mine]
         self.scratch = np.empty(min(self.size, max(PIECE_BYTES // self.dtype.itemsize, 1)), self.dtype)
         self.sets: dict[tuple, list] = {}
 
-    def program(
-        self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check, loose: tuple[int, int]
-    ) -> Generator[Condition, None, np.ndarray | None]:
+    def program(self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check) -> Program:
         """The whole collective."""
         if self.peers is not None and group.reads_far is None:
             yield from self.peers.try_out(group, check)
-        arrays, wanted, value_at, out_at = self.arrays, self.wanted, -1, -1
-        if arrays.in_use:
-            value_at = arrays.position(value)
+        arrays, wanted, out_at = self.arrays, self.wanted, -1
+        value_at = arrays.position(value)
         if not wanted:
             out = None
         else:
+            empty = arrays.empty if value_at >= 0 else np.empty
             if out is None:
-                out = arrays.empty(value.shape, self.dtype) if value_at >= 0 else np.empty(value.shape, self.dtype)
+                out = empty(value.shape, self.dtype)
             elif out is not value and np.may_share_memory(value, out) and address_of(value) != address_of(out):
                 # writing to `out` would change the value before it has been read
-                copy = arrays.empty(value.shape, self.dtype) if value_at >= 0 else np.empty(value.shape, self.dtype)
+                copy = empty(value.shape, self.dtype)
                 copy[...] = value
                 value, value_at = copy, arrays.position(copy)
             if out is value:
@@ -115,31 +88,22 @@ class LargeSum:
         count, last = len(ranges), len(ranges) - 1
         if value_at < 0:
             stages[(base + 1) & 1][last == 0].mine[...] = flat[ranges[0]]
-        if value_at >= 0 or loose != NOTHING or group.started:
-            group.tell(value_at, out_at, loose)
-        if not group.come(check):
-            yield group.met
-        if loose != NOTHING:
-            group.compare(loose)
+        yield from group.meet(check, value_at, out_at)
         places = None
         if group.some_near():
             places, results = group.places()
             if self.root is not None:
                 results = [results[self.root]]
-            if max(*places, *results) >= PEER:
+            far, near = max(*places, *results) >= PEER, min(*places, *results) >= 0
+            if far:
                 self._add_my_share(group, flat, sums, places)
                 if not group.come(check):
                     yield group.met
                 self._read_sums(group, sums, results)
-                if not group.come(check):
-                    yield group.met
-                group.check_held()
-                return out
-            if min(places) >= 0 and min(results) >= 0:
+            elif near:
                 self._add_in_place(group, places, results)
-                if not group.come(check):
-                    yield group.met
-                group.check_held()
+            if far or near:
+                yield from group.give_back(check)
                 return out
         for t in range(1, count + 2):
             parity = (base + t) & 1  # of range t - 1; those before and after it lie in the other buffers
@@ -156,10 +120,8 @@ class LargeSum:
             if t <= count and not group.come(check):
                 yield group.met
         group.summed_seq = group.seq
-        if places is not None:  # those who gave values in shared arrays have them back when all have finished
-            if not group.come(check):
-                yield group.met
-            group.check_held()
+        if places is not None:
+            yield from group.give_back(check)
         return out
 
     def _rows(self, group: Group, stage: _Stage, places: list[int], part: slice) -> list[np.ndarray]:
@@ -176,21 +138,16 @@ class LargeSum:
         pieces = self.sets.get(key)
         if pieces is None:
             low, high = share(self.size, group.me, group.n)
+            bytes_, step, pieces = group.arena.bytes, self.scratch.size, []
             values, outs = (
-                [np.frombuffer(group.arena.bytes, self.dtype, self.size, at) for at in where]
-                for where in (places, results)
+                [np.frombuffer(bytes_, self.dtype, self.size, at) for at in where] for where in (places, results)
             )
-            step = self.scratch.size
-            ranges = [slice(a, min(a + step, high)) for a in range(low, high, step)]
-            if results[0] in places[2:]:  # a sum there would change an addend before it has been read
-                pieces = [
-                    ([v[part] for v in values], self.scratch[: part.stop - part.start], [out[part] for out in outs])
-                    for part in ranges
-                ]
-            else:
-                pieces = [
-                    ([v[part] for v in values], outs[0][part], [out[part] for out in outs[1:]]) for part in ranges
-                ]
+            aside = results[0] in places[2:]  # a sum there would change an addend before it has been read
+            for start in range(low, high, step):
+                part = slice(start, min(start + step, high))
+                totals = [out[part] for out in outs]
+                total = self.scratch[: part.stop - start] if aside else totals.pop(0)
+                pieces.append(([v[part] for v in values], total, totals))
             if len(pieces) <= KEPT_PIECES:
                 if len(self.sets) >= KEPT_SETS:
                     self.sets.clear()
@@ -252,8 +209,6 @@ class _Stage:
     addends   everybody's values in my share;  total: where their sum goes
     totals    the sums of all shares;  shares: where they belong, as (low, high)
     """
-
-    __slots__ = ("addends", "mine", "shares", "total", "totals")
 
     def __init__(self, group: Group, starts: list[int], half: int, dtype: np.dtype, count: int) -> None:
         def view(at: int, size: int) -> np.ndarray:

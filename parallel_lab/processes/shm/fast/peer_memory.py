@@ -20,7 +20,6 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Generator
 
 import numpy as np
 
@@ -28,22 +27,18 @@ from ....base.errors import message
 from ....run.communicator import Request
 from ..arena import ABORT, PID, Arena
 from ..arrays import address_of
-from ..barrier import Condition, WaitLoop
+from ..barrier import WaitLoop
+from ..collectives import Program
 from ..groups import Check, Group
 from ..slices import blocks, copy_in, positive_dim
 
 PEER = 1 << 56  # places in the block are far below, addresses too: a process has 2**47
-PEER_FROM_BYTES = dict.fromkeys(
-    ("all_reduce", "reduce_scatter", "all_to_all"), 16 << 20
-)  # of a value; below, the buffers stay in the cache
-RUN_BYTES = (
-    4096  # of what lies in a piece one after the other; shorter runs take the system longer to find than to copy
-)
-BLOCK_BYTES = (
-    512 * 1024
-    # what is read at a time where it is worked on: it stays in the second-level cache, and the call to the system
-    # counts # little
-)
+# of a value; below, the buffers stay in the cache
+PEER_FROM_BYTES = dict.fromkeys(("all_reduce", "reduce_scatter", "all_to_all"), 16 << 20)
+# of what lies in a piece one after the other; shorter runs take the system longer to find than to copy
+RUN_BYTES = 4096
+# read at a time where it is worked on: it stays in the second-level cache, and the call to the system counts little
+BLOCK_BYTES = 512 * 1024
 MOST_RUNS = 1024  # in one call to the system (UIO_MAXIOV)
 LARGEST_READ = 16 << 20  # in one call, which nothing interrupts: a run that has been stopped is to end at once
 NEWS_S = 5.0  # after which the death of a rank has surely been told
@@ -68,14 +63,9 @@ class PeerMemory:
         kinds, shapes and dtypes.
         """
         value = request.value
-        if (
-            group.started
-            or value is None
-            or value.nbytes < PEER_FROM_BYTES.get(request.kind, sys.maxsize)
-            or value.itemsize > BLOCK_BYTES
-        ):
+        if group.started or value.nbytes < PEER_FROM_BYTES.get(request.kind, sys.maxsize):
             return False
-        if not value.dtype.isnative:  # results are: others read them as what the values are
+        if value.itemsize > BLOCK_BYTES or not value.dtype.isnative:  # results are native: read as what values are
             return False
         if request.kind == "all_reduce":
             return True
@@ -85,25 +75,18 @@ class PeerMemory:
             run //= size
         return run // group.n >= RUN_BYTES
 
-    def try_out(self, group: Group, check: Check) -> Generator[Condition, None, None]:
+    def try_out(self, group: Group, check: Check) -> Program:
         """Find out, together, whether all members can read each other: `group.reads_far`."""
-        if self._call is not None:
-            group.tell(self.place(self._token))
-        if not group.come(check):
-            yield group.met
+        yield from group.meet(check, -1 if self._call is None else self.place(self._token))
         places, _ = group.places()
         found = np.empty(1, np.uint64)
-        right = self._call is not None and min(places) >= PEER
-        for rank, place in zip(group.members, places, strict=True):
+
+        def right(rank: int, place: int) -> bool:
             pid = self.pid(rank)
-            right = (
-                right
-                and self.read(pid, place - PEER, 8, 1, 8, address_of(found))
-                and int(found[0]) == _token(pid, rank)
-            )
-        group.tell(int(right))
-        if not group.come(check):
-            yield group.met
+            return self.read(pid, place - PEER, 8, 1, 8, address_of(found)) and int(found[0]) == _token(pid, rank)
+
+        can_read = self._call is not None and min(places) >= PEER and all(map(right, group.members, places))
+        yield from group.meet(check, int(can_read))
         group.reads_far = min(group.places()[0]) > 0
 
     def place(self, mine: np.ndarray) -> int:
@@ -111,30 +94,15 @@ class PeerMemory:
         return PEER + address_of(mine)
 
     def piece(
-        self,
-        group: Group,
-        member: int,
-        place: int,
-        dtype: np.dtype,
-        shape: tuple[int, int],
-        stride: int,
-        start: int = 0,
+        self, group: Group, member: int, place: int, dtype: np.dtype, shape: tuple[int, int], stride: int, start: int
     ) -> PeerPiece:
         """A (rows, run) part of a member's array: its rows begin `stride` elements apart, the first one at element
         `start`.
         """
         if not self._blocks:
             self._blocks = [np.empty(BLOCK_BYTES, np.uint8) for _ in range(2)]
-        block = self._blocks[member & 1]
-        return PeerPiece(
-            self,
-            group.members[member],
-            place - PEER + start * dtype.itemsize,
-            dtype,
-            shape,
-            stride * dtype.itemsize,
-            block,
-        )
+        address, stride_bytes = place - PEER + start * dtype.itemsize, stride * dtype.itemsize
+        return PeerPiece(self, group.members[member], address, dtype, shape, stride_bytes, self._blocks[member & 1])
 
     def read(self, pid: int, address: int, stride: int, rows: int, run: int, at: int) -> bool:
         """Copy `rows` runs of `run` bytes, `stride` bytes apart from `address` of a process on, to `at`, one after the
@@ -188,8 +156,6 @@ class PeerPiece:
     read, in the order of members. Raises where the rank has ended.
     """
 
-    __slots__ = ("_address", "_peers", "_pid", "_rank", "_scratch", "_scratch_at", "_stride", "dtype", "shape")
-
     def __init__(
         self,
         peers: PeerMemory,
@@ -202,10 +168,8 @@ class PeerPiece:
     ) -> None:
         self._peers, self._rank, self._pid = peers, rank, peers.pid(rank)
         self._address, self._stride, self.dtype, self.shape = address, stride, dtype, shape
-        self._scratch, self._scratch_at = (
-            scratch[: BLOCK_BYTES // dtype.itemsize * dtype.itemsize].view(dtype),
-            address_of(scratch),
-        )
+        self._scratch = scratch[: BLOCK_BYTES // dtype.itemsize * dtype.itemsize].view(dtype)
+        self._scratch_at = address_of(scratch)
 
     def __getitem__(self, block: tuple[slice, slice]) -> np.ndarray:
         row, column = block[0].start, block[1].start
@@ -237,8 +201,6 @@ def _token(pid: int, rank: int) -> int:
 
 def _system_call():
     """process_vm_readv; None where the system has none."""
-    if not sys.platform.startswith("linux"):
-        return None
     library = ctypes.CDLL(None, use_errno=True)
     try:
         call = library.process_vm_readv

@@ -10,24 +10,20 @@ caches: what is not looked up, made or called again is seen in their time. Large
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 
 import numpy as np
 
 from ....run.communicator import Request
 from ..arrays import SharedArrays, address_of
-from ..barrier import Condition
 from ..channels import HEAD_BYTES, pack_head
-from ..collectives import NOTHING, combine_into
+from ..collectives import Program, combine_into
 from ..groups import Check, Group
 from ..slices import positive_dim
 
-NEAR_FROM_BYTES = (
-    16 * 1024
-)  # below, copying to the buffer is cheaper than telling where the value lies and one more barrier
-APART_FROM_BYTES = (
-    256 * 1024
-)  # below, one copy of the whole is as fast as two of the pieces on either side of a rank's own
+# below, copying to the buffer is cheaper than telling where the value lies and one more barrier
+NEAR_FROM_BYTES = 16 * 1024
+# below, one copy of the whole is as fast as two of the pieces on either side of a rank's own
+APART_FROM_BYTES = 256 * 1024
 KEPT_SETS = 64  # sets of views of values in shared arrays; a training step needs a few
 
 Views = list[np.ndarray]
@@ -57,24 +53,6 @@ class OneStep:
 
     is_sum = False
 
-    __slots__ = (
-        "apart",
-        "arrays",
-        "dtype",
-        "group",
-        "head",
-        "kind",
-        "mine",
-        "reduce",
-        "root",
-        "scratch",
-        "sets",
-        "shape",
-        "size",
-        "slots",
-        "theirs",
-    )
-
     def __init__(self, group: Group, request: Request, arrays: SharedArrays, starts: list[list[int]]) -> None:
         self.group, self.arrays = group, arrays
         self.kind, self.reduce, self.head, self.root = request.kind, request.reduce, None, None
@@ -85,37 +63,29 @@ class OneStep:
         if request.kind == "broadcast":
             self._prepare_broadcast(request, starts)
             return
-        value, n = request.value, group.n
+        value, n, me, kind = request.value, group.n, group.me, request.kind
         self.dtype, self.shape, self.size = value.dtype, value.shape, value.size
-        if request.kind == "all_gather":
-            dim = positive_dim(request.dim, value.ndim, "all_gather")
+        dim = positive_dim(request.split_dim if kind == "all_to_all" else request.dim, value.ndim, kind)
+        before = (slice(None),) * dim
+        mine = [self._view(start, self.size) for start in starts[me]]
+        if kind == "all_gather":
             piece, at = value.shape, 0
-            self.slots = (*piece[:dim], n, *piece[dim:]), (slice(None),) * dim
-            self.mine = [self._view(starts[group.me][parity], self.size).reshape(piece) for parity in (0, 1)]
+            self.mine = [view.reshape(piece) for view in mine]
         else:
-            dim = positive_dim(
-                request.split_dim if request.kind == "all_to_all" else request.dim, value.ndim, request.kind
-            )
             piece = (*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :])
-            at = group.me * math.prod(piece) * self.dtype.itemsize
-            # my buffer holds the pieces one after the other; as a view with the dims of the value, the dim that is cut
-            # twice: (..., n, size / n, ...)
+            at = me * math.prod(piece) * self.dtype.itemsize
+            # my buffer holds the pieces one after the other; as a view with the dims of the value, the dim that is
+            # split twice: (..., n, size / n, ...)
             order = (*range(1, dim + 1), 0, *range(dim + 1, value.ndim + 1))
-            self.mine = [
-                self._view(starts[group.me][parity], self.size).reshape(n, *piece).transpose(order) for parity in (0, 1)
-            ]
-            self.slots = (*piece[:dim], n, *piece[dim:]), (slice(None),) * dim
+            self.mine = [view.reshape(n, *piece).transpose(order) for view in mine]
             if value.nbytes >= APART_FROM_BYTES:
-                before, me = (slice(None),) * dim, group.me
                 self.apart = (*before, slice(me)), (*before, slice(me + 1, None)), (*before, me)
+        self.slots = (*piece[:dim], n, *piece[dim:]), before
         count = math.prod(piece)
         self.theirs = [[self._view(start[parity] + at, count).reshape(piece) for start in starts] for parity in (0, 1)]
-        if request.kind == "all_to_all":
-            concat = positive_dim(request.concat_dim, value.ndim, "all_to_all")
-            self.head = (
-                (*piece[:concat], n, *piece[concat:]),
-                (slice(None),) * concat,
-            )  # how the pieces lie in the result
+        if kind == "all_to_all":  # how the pieces lie in the result
+            concat = positive_dim(request.concat_dim, value.ndim, kind)
+            self.head = (*piece[:concat], n, *piece[concat:]), (slice(None),) * concat
 
     def _prepare_broadcast(self, request: Request, starts: list[list[int]]) -> None:
         value, group = request.value, self.group
@@ -131,12 +101,10 @@ class OneStep:
     def _view(self, start: int, count: int) -> np.ndarray:
         return np.frombuffer(self.group.arena.bytes, self.dtype, count, start)
 
-    def program(
-        self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check, loose: tuple[int, int]
-    ) -> Generator[Condition, None, np.ndarray]:
+    def program(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
         """The whole collective."""
         if self.root is not None:
-            return (yield from self._broadcast(group, value, out, check, loose))
+            return (yield from self._broadcast(group, value, out, check))
         kind, n = self.kind, group.n
         value_at = self._place(value)
         given = out is not None
@@ -157,12 +125,7 @@ class OneStep:
                 *others, apart = self.apart
                 for where in others:
                     mine[where] = parts[where]
-        if value_at >= 0 or loose != NOTHING or group.started:
-            group.tell(value_at, -1, loose)
-        if not group.come(check):
-            yield group.met
-        if loose != NOTHING:
-            group.compare(loose)
+        yield from group.meet(check, value_at)
         rows, near = self.theirs[parity], group.some_near()
         if near:
             places, _ = group.places()
@@ -182,10 +145,8 @@ class OneStep:
             for member in range(n):  # in one order for all: what one has read is in the cache for the others
                 if not (shared and value_at >= 0 and member == group.me):
                     joined[(*index, member)] = rows[member]
-        if near:  # those who gave values in shared arrays have them back when all have finished
-            if not group.come(check):
-                yield group.met
-            group.check_held()
+        if near:
+            yield from group.give_back(check)
         return out
 
     def _place(self, value: np.ndarray) -> int:
@@ -226,9 +187,7 @@ class OneStep:
             self.sets[key] = found
         return found
 
-    def _broadcast(
-        self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check, loose: tuple[int, int]
-    ) -> Generator:
+    def _broadcast(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
         parity = (group.seq + 1 + group.shift) & 1
         value_at = -1
         if group.me == self.root:
@@ -236,12 +195,7 @@ class OneStep:
             self.mine[parity][...] = self.head
             if value_at < 0:
                 self.theirs[parity][...] = value
-        if value_at >= 0 or loose != NOTHING or group.started:
-            group.tell(value_at, -1, loose)
-        if not group.come(check):
-            yield group.met
-        if loose != NOTHING:
-            group.compare(loose)
+        yield from group.meet(check, value_at)
         if group.me != self.root:
             place = group.told(self.root)[0] if group.some_near() else -1
             found = self.theirs[parity] if place < 0 else group.view(place, self.dtype, self.size).reshape(self.shape)
@@ -254,8 +208,7 @@ class OneStep:
             return out
         if value_at >= 0:
             group.finish()
-            while not group.finished.test():
-                yield group.finished
+            yield from group.all_finished()
         if out is None:
             return np.array(value, order="C")
         if out is not value:

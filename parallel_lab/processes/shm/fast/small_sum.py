@@ -7,13 +7,11 @@ there: both add, each into its own memory, and the bits are the same; whichever 
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import numpy as np
 
 from ....run.communicator import Request
-from ..barrier import Condition, Missing
-from ..collectives import NOTHING, combine_into
+from ..barrier import Bell, Condition, Missing
+from ..collectives import Program, combine_into
 from ..groups import Check, Group
 
 LOOKS = 16  # every so many looks a rank that waits for the sum sees for itself whether all are there
@@ -28,24 +26,19 @@ class SmallSum:
 
     is_sum = True
 
-    __slots__ = ("mine", "reduce", "rows", "sums", "total", "waits", "wanted")
-
     def __init__(self, group: Group, request: Request, starts: list[list[int]], half: int) -> None:
         value, self.reduce = request.value, request.reduce
         self.wanted = request.root is None or request.root == group.rank
         arena, dtype, shape, count = group.arena, value.dtype, value.shape, value.size
 
-        def views(offset: int, member: int) -> list[np.ndarray]:
-            return [
-                np.frombuffer(arena.bytes, dtype, count, starts[group.members[member]][parity] + offset)
-                for parity in (0, 1)
-            ]
+        def views(offset: int, parity: int) -> list[np.ndarray]:
+            at = [starts[member][parity] + offset for member in group.members]
+            return [np.frombuffer(arena.bytes, dtype, count, start) for start in at]
 
-        rows, sums = ([views(offset, i) for i in range(group.n)] for offset in (0, half))
-        self.mine = [view.reshape(shape) for view in rows[group.me]]
-        self.rows = [[pair[parity] for pair in rows] for parity in (0, 1)]
-        self.total = sums[group.me]
-        self.sums = [[pair[parity].reshape(shape) for pair in sums] for parity in (0, 1)]
+        self.rows, sums = ([views(offset, parity) for parity in (0, 1)] for offset in (0, half))
+        self.mine = [rows[group.me].reshape(shape) for rows in self.rows]
+        self.total = [totals[group.me] for totals in sums]
+        self.sums = [[view.reshape(shape) for view in totals] for totals in sums]
         self.waits = Summed(group, self)
 
     def add(self, group: Group) -> None:
@@ -78,34 +71,30 @@ class SmallSum:
         out[...] = self.read(group)
         return out
 
-    def program(
-        self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check, loose: tuple[int, int]
-    ) -> Generator[Condition, None, np.ndarray | None]:
+    def program(self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check) -> Program:
         """The whole collective, for `Collectives.program`."""
-        if group.started or loose != NOTHING:
-            group.tell(loose=loose)
+        if group.started or check.told:
+            group.tell(check)
         waits = self.begin(group, value, check)
         if waits is not None:
             yield waits
-        if loose != NOTHING:
-            group.compare(loose)
+        if check.told:
+            group.compare(check)
         return self.end(group, out)
 
 
-class Summed:
+class Summed(Condition):
     """Waiting for the sum."""
-
-    __slots__ = ("group", "looks", "small")
 
     def __init__(self, group: Group, small: SmallSum) -> None:
         self.group, self.small, self.looks = group, small, 0
 
     @property
-    def bell(self) -> tuple[int, int, int]:
-        return self.group.met.bell
+    def bell(self) -> Bell:
+        return self.group.bell()
 
     def test(self) -> bool:
-        """Whether the sum is there; a rank that finds all others arrived, and nobody adding, adds."""
+        """Whether the sum is ready; a rank that finds all others arrived, and nobody adding, adds."""
         group = self.group
         if group.words[group.results[group.seq & 1]] >> 16 >= group.seq:
             return True
