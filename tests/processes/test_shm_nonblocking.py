@@ -457,9 +457,9 @@ def test_start_without_a_wait_is_told_with_rank_and_line(pool):
 
 def test_second_wait_and_wait_in_another_run_are_refused(pool):
     def twice(comm):
-        handle = comm.start("barrier")
+        handle = comm.state["handle"] = comm.start("barrier")
         handle.wait()
-        comm.state["handle"] = handle
+        comm.barrier()  # the first that raises stops the others: all have kept their handle by then
         handle.wait()
 
     for body in (twice, lambda comm: comm.state["handle"].wait()):
