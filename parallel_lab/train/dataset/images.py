@@ -31,18 +31,6 @@ MNIST_SIDE = 28
 class ImageDataset(IndexedDataset):
     """Pictures and their labels, held in memory: columns `image` (height, width, channels) uint8 and `label` () uint32.
     Subclasses write `load`.
-
-    dataset_dir  the folder of the files
-    usage        "train", "test", or "all" (None): both
-    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
-                 epoch
-    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
-    shuffle      None or True: a new order each epoch; False: as in the files
-    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
-                          both or neither
-
-    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
-    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
     """
 
     @checked(num_parallel_workers=WORKERS)
@@ -83,7 +71,17 @@ class MnistDataset(ImageDataset):
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-..., t10k-labels-..., each plain or with .gz.
     "all" reads what is there, test files first (MindSpore goes by name).
 
-    Arguments and errors: `ImageDataset`.
+    dataset_dir  the folder of the files
+    usage        "train", "test", or "all" (None): both
+    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
+                 epoch
+    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
+    shuffle      None or True: a new order each epoch; False: as in the files
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
+                          both or neither
+
+    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
+    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
     """
 
     @staticmethod
@@ -115,7 +113,17 @@ class Cifar10Dataset(ImageDataset):
     Files: data_batch_1.bin to data_batch_5.bin ("train") and test_batch.bin ("test"), each plain or with .gz, of any
     whole number of records. "all" is train, then test.
 
-    Arguments and errors: `ImageDataset`.
+    dataset_dir  the folder of the files
+    usage        "train", "test", or "all" (None): both
+    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
+                 epoch
+    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
+    shuffle      None or True: a new order each epoch; False: as in the files
+    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
+                          both or neither
+
+    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
+    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
     """
 
     @staticmethod
