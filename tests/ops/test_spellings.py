@@ -26,8 +26,10 @@ import parallel_lab.mindspore as ms
 x, y = Tensor([3.0, 5.0]), Tensor([4.0, 12.0])
 calls = [
     lambda x, y: ops.triangle(x, y), lambda x, y: ops.long_side(x, y), lambda x, y: ops.Triangle()(x, y),
-    lambda x, y: ops.TriangleSide()(x, y), lambda x, y: x.triangle(y), lambda x, y: x.triangle(legs=y), lambda x, y: x @ y,
-    lambda x, y: ms.mint.triangle(x, y), lambda x, y: ms.mint.nn.functional.triangle(x, y), lambda x, y: ms.ops.triangle(x, y),
+    lambda x, y: ops.TriangleSide()(x, y), lambda x, y: x.triangle(y), lambda x, y: x.triangle(legs=y),
+    lambda x, y: x @ y,
+    lambda x, y: ms.mint.triangle(x, y), lambda x, y: ms.mint.nn.functional.triangle(x, y),
+    lambda x, y: ms.ops.triangle(x, y),
     lambda x, y: distance(x, y), lambda x, y: ops.far(x, y), lambda x, y: x.distance(y, scale=1),
     lambda x, y: ms.mint.distance(x, y),
 ]
