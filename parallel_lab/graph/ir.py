@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import ParallelLabError
 from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
 from ..layout.halo import Halo
@@ -52,6 +53,11 @@ def fresh_name(base: str, taken: Container[str]) -> str:
     return name
 
 
+def at_compile(kind: type[ParallelLabError], what: str, allowed: str = "", hint: str = "") -> ParallelLabError:
+    """The error to raise when something cannot be compiled."""
+    return kind(what, where="compile", allowed=allowed, hint=hint)
+
+
 @dataclass(frozen=True)
 class GraphInput:
     """Something the graph is given.
@@ -74,6 +80,10 @@ class GraphInput:
     layerwise: bool = False
     fusion_given: bool = False
     parallel_optimizer: bool = True
+
+    def whole(self, device_num: int) -> Value:
+        """As a value that every rank holds whole."""
+        return Value(self.shape, self.dtype, TensorLayout.replicated(device_num, len(self.shape)))
 
 
 @dataclass(frozen=True)
@@ -128,11 +138,14 @@ class Node:
         The program then behaves as data parallel does. MindSpore (reduce_method_info) does so for a mean only if its
         first dim is cut among all devices.
         """
-        return (
-            self.cross_batch
-            and len(self.ins) == 1
-            and (not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num)
-        )
+        if not self.cross_batch or len(self.ins) != 1:
+            return False
+        return not self.opdef.mean or strategy_counts(self.strategy)[0][0] == device_num
+
+    def computed(self, ins: tuple[str, ...], attrs: Pairs, out: str = "", **fields: Any) -> Instr:
+        """The instruction that computes this operator, on slices; `fields` are further fields of it."""
+        name = self.name
+        return Instr("compute", out or name, ins, name, self.op, self.op_class, attrs, origin=self.origin, **fields)
 
     @property
     def where(self) -> str:
@@ -199,6 +212,10 @@ class Graph:
         """Global shapes of all inputs and operators, by name."""
         return MappingProxyType(self._shapes)
 
+    def operand_shapes(self, node: Node) -> tuple[Shape, ...]:
+        """Global shapes of an operator's operands."""
+        return tuple(self._shapes[name] for name in node.ins)
+
     def numbered(self, instrs: Iterable[Instr]) -> tuple[Instr, ...]:
         """Instructions with the micro-batch of the operator that each belongs to."""
         parts = {n.name: n.micro_batch for n in self.nodes if n.micro_batch}
@@ -210,10 +227,8 @@ class Graph:
         lines = [f"graph {self.name}({shown})"]
         for n in self.nodes:
             chosen = f"  strategy {n.strategy} ({n.strategy_source})" if n.strategy is not None else ""
-            lines.append(
-                f"  %{n.name} = {n.op_class}({', '.join('%' + i for i in n.ins)}){chosen}    # {n.shape} {n.dtype}, "
-                f"{n.origin.place}"
-            )
+            call = f"{n.op_class}({', '.join('%' + i for i in n.ins)})"
+            lines.append(f"  %{n.name} = {call}{chosen}    # {n.shape} {n.dtype}, {n.origin.place}")
         lines.append(f"  return {', '.join('%' + o for o in self.outputs)}")
         return "\n".join(lines)
 
@@ -378,8 +393,7 @@ class Draft:
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     updates     (parameter, value that the optimizer updates it with) where that is not the gradient as it stands
     assignments (target, source): after the update, parameter or state `target` takes the value `source`;
-    forward_assignments: after the forward
-                program
+                forward_assignments: after the forward program
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     owners      (parameter, the only rank that updates it and holds its states), where there is one
     order       names of the parameters as the optimizer has them, or the network: what fusion by index counts
@@ -423,3 +437,9 @@ class Draft:
 
     def noted(self, name: str, text: str) -> Draft:
         return replace(self, notes=(*self.notes, (name, text)))
+
+
+def counted(instrs: Iterable[Instr]) -> str:
+    """How long a program is, for notes: "12 instructions, 3 messages"."""
+    sent = [instr.is_communication for instr in instrs]
+    return f"{len(sent)} instructions, {sum(sent)} messages"

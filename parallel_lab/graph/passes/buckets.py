@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.settings.checks import LOCAL_MODES
 from ...base.settings.fusion_rules import (
+    Groups,
     cost_model_groups,
     distances_from_loss,
     index_groups,
@@ -31,11 +31,8 @@ from ...base.settings.fusion_rules import (
 from ...layout.tensor_layout import canonical_axes
 from ..ir import Draft, GraphInput, Instr, Value
 
-_FUSED = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reducescatter",
-}  # what comm_fusion calls them
+# what comm_fusion calls them
+_FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def unreached(draft: Draft, members: list[Member]) -> str:
     (MindSpore logs a warning.)
     """
     mode, setting = _setting(draft, members)
-    if draft.config.parallel_mode in LOCAL_MODES:
+    if draft.config.local:
         count = sum(draft.graph.input(name).trainable for name in draft.order)
     else:  # counted among those that could share a message
         count = max(Counter((m.key, m.given.comm_fusion) for m in members).values())
@@ -103,10 +100,8 @@ def unreached(draft: Draft, members: list[Member]) -> str:
 
 def _setting(draft: Draft, members: list[Member]) -> tuple[str, Any]:
     """(mode, config) of comm_fusion for the members' kind of message; ("", 0) where it is not set."""
-    return next(
-        ((mode, config) for kind, mode, config in draft.config.comm_fusion if kind == _FUSED[members[0].instr.kind]),
-        ("", 0),
-    )
+    set_ = {kind: (mode, config) for kind, mode, config in draft.config.comm_fusion}
+    return set_.get(_FUSED[members[0].instr.kind], ("", 0))
 
 
 def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
@@ -115,16 +110,17 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
     mode, setting = _setting(draft, members)
     ids = [m.given.comm_fusion for m in members]
     given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
-    local = config.parallel_mode in LOCAL_MODES
-    if mode in ("auto", "size") and local:
-        return _within(
-            members, ids, draft.order, lambda mine: size_groups_by_bytes([m.value.slice_bytes for m in mine], setting)
-        )
+    if mode in ("auto", "size") and config.local:
+
+        def by_bytes(mine: list[Member]) -> Groups:
+            return size_groups_by_bytes([m.value.slice_bytes for m in mine], setting)
+
+        return _within(members, ids, draft.order, by_bytes)
     if mode in ("auto", "size"):
         # MindSpore (SetFusionBySize) numbers all of them anew, in one walk
         used = tuple(i.name for i in draft.graph.inputs)
         return _counted(members, used, lambda mine: size_groups_by_elements([m.elements for m in mine], setting))
-    if mode == "index" and local:
+    if mode == "index" and config.local:
         trained = [name for name in draft.order if draft.graph.input(name).trainable]
         if len({draft.graph.input(name).comm_fusion for name in trained}) > 1:
             return list(ids)  # nn.DistributedGradReducer: ids that differ come before positions
@@ -132,13 +128,10 @@ def _numbers(draft: Draft, members: list[Member]) -> list[object] | None:
         return [numbers[m.given.name] for m in members]
     if mode == "index":
         return _within(members, ids, (), lambda mine: index_groups(len(mine), setting, config.fusion_index))
-    if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not local:
-        away = _distances(draft)
-        return list(
-            cost_model_groups(
-                config.cost_model_fusion, [away[m.given.name] for m in members], [m.elements for m in members]
-            )
-        )
+    if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not config.local:
+        distances = _distances(draft)
+        away, elements = [distances[m.given.name] for m in members], [m.elements for m in members]
+        return list(cost_model_groups(config.cost_model_fusion, away, elements))
     return list(ids) if given else None
 
 
@@ -148,10 +141,8 @@ def _distances(draft: Draft) -> dict[str, float]:
     """
     program, values = draft.program("forward"), draft.value_table()
     place = {instr.out: n for n, instr in enumerate(program)}
-    costs = [
-        sum(values[name].slice_bytes for name in i.ins) if i.kind == "compute" and not i.opdef.view else 0
-        for i in program
-    ]
+    works = [i.kind == "compute" and not i.opdef.view for i in program]
+    costs = [sum(values[n].slice_bytes for n in i.ins) if work else 0 for i, work in zip(program, works, strict=True)]
     readers: list[list[int]] = [[] for _ in program]
     for n, instr in enumerate(program):
         for name in instr.ins:
@@ -178,9 +169,7 @@ def _within(
     together: dict[tuple, list[Member]] = {}
     for member, number in zip(members, ids, strict=True):
         together.setdefault((member.key, number), []).append(member)
-    numbers = {
-        m.place: (key[1], n)
-        for key, mine in together.items()
-        for m, n in zip(mine, _counted(mine, names, count), strict=True)
-    }
+    numbers = {}
+    for (_, number), mine in together.items():
+        numbers |= {m.place: (number, n) for m, n in zip(mine, _counted(mine, names, count), strict=True)}
     return [numbers[m.place] for m in members]

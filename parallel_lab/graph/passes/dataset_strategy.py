@@ -7,11 +7,10 @@ from __future__ import annotations
 import math
 
 from ...base.errors import ContextStrategyError, LayoutError, ShapeError
-from ...base.settings.checks import LOCAL_MODES
 from ...base.settings.config import ParallelConfig
 from ...layout.named_layout import Layout
 from ...layout.tensor_layout import TensorLayout
-from ..ir import Draft, Value
+from ..ir import Draft, Value, at_compile
 
 
 def dataset_cuts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -29,25 +28,15 @@ def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
     Raises ContextStrategyError, a ValueError and, as in MindSpore, a RuntimeError, if it does not fit the inputs or the
     devices.
     """
-    named = (
-        [x if isinstance(x, Layout) else None for x in config.dataset_strategy]
-        if isinstance(config.dataset_strategy, tuple)
-        else ()
-    )
-    if (
-        any(named)
-        and (wrong := next((x for x in named if x is not None and x.device_num != config.device_num), None)) is not None
-    ):
-        what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
-        raise ContextStrategyError(
-            what, where="compile", allowed=f"A device_matrix of {config.device_num}, as many as there are"
-        )
-    cuts = _dataset_counts(config, shapes)
+    strategy, device_num = config.dataset_strategy, config.device_num
+    named = {i: x for i, x in enumerate(strategy) if isinstance(x, Layout)} if isinstance(strategy, tuple) else {}
+    for wrong in named.values():
+        if wrong.device_num != device_num:
+            what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
+            raise at_compile(ContextStrategyError, what, f"A device_matrix of {device_num}, as many as there are")
     return tuple(
-        named[i].tensor_layout()
-        if i < len(named) and named[i] is not None
-        else TensorLayout.from_strategy(count, config.device_num)
-        for i, count in enumerate(cuts)
+        named[i].tensor_layout() if i in named else TensorLayout.from_strategy(count, device_num)
+        for i, count in enumerate(_dataset_counts(config, shapes))
     )
 
 
@@ -58,26 +47,17 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
     if strategy == "data_parallel":
         return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
     if len(strategy) != len(shapes):
-        raise ContextStrategyError(
-            f"dataset_strategy {strategy} has {len(strategy)} tuples",
-            where="compile",
-            allowed=f"One tuple per input; there are {len(shapes)} inputs",
-        )
+        what = f"dataset_strategy {strategy} has {len(strategy)} tuples"
+        raise at_compile(ContextStrategyError, what, f"One tuple per input; there are {len(shapes)} inputs")
     counts = tuple(x.splits if isinstance(x, Layout) else x for x in strategy)
     for position, (cuts, shape) in enumerate(zip(counts, shapes, strict=True)):
         if config.device_num % math.prod(cuts):
-            raise ContextStrategyError(
-                f"dataset_strategy {strategy} makes {math.prod(cuts)} slices of input {position}, but there are "
-                f"{config.device_num} devices",
-                where="compile",
-                allowed="The product of all counts must divide the number of devices",
-            )
+            slices = f"{math.prod(cuts)} slices of input {position}, but there are {config.device_num} devices"
+            allowed = "The product of all counts must divide the number of devices"
+            raise at_compile(ContextStrategyError, f"dataset_strategy {strategy} makes {slices}", allowed)
         if len(cuts) != len(shape):
-            raise ContextStrategyError(
-                f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}",
-                where="compile",
-                allowed="One count per dim",
-            )
+            what = f"dataset_strategy {strategy} has {len(cuts)} counts for input {position} of shape {shape}"
+            raise at_compile(ContextStrategyError, what, "One count per dim")
     return counts
 
 
@@ -90,20 +70,17 @@ def input_values(draft: Draft) -> dict[str, Value]:
     graph, config = draft.graph, draft.config
     values: dict[str, Value] = {}
     data = [i for i in graph.inputs if i.role == "data"]
-    local = config.parallel_mode in LOCAL_MODES  # traced on one rank's shapes
     for given, layout in zip(data, dataset_layouts(config, tuple(i.shape for i in data)), strict=True):
         cuts = layout.splits
         try:
-            shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if local else given.shape
+            # in local modes the network was traced on one rank's shapes
+            shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if config.local else given.shape
             layout.check_shape(shape)
         except LayoutError as error:
-            raise ShapeError(
-                f"dataset_strategy splits input {given.name!r} of shape {given.shape} {cuts}: {error}", where="compile"
-            ) from error
+            what = f"dataset_strategy splits input {given.name!r} of shape {given.shape} {cuts}: {error}"
+            raise at_compile(ShapeError, what) from error
         values[given.name] = Value(shape, given.dtype, layout)
     for given in graph.inputs:
         if given.role in ("constant", "scalar", "step"):
-            values[given.name] = Value(
-                given.shape, given.dtype, TensorLayout.replicated(config.device_num, len(given.shape))
-            )
+            values[given.name] = given.whole(config.device_num)
     return values

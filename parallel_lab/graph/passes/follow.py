@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.origin import Origin
-from ...base.settings.checks import LOCAL_MODES
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.registry import OPS
 from ...ops.machine.sharding import sharding_rule
@@ -33,24 +32,27 @@ def follow_gradients(draft: Draft) -> Draft:
     names, instrs, values = _gradients(draft)
     names |= dict(draft.bridges)
     nodes = tuple(replace(n, ins=tuple(names.get(i, i) for i in n.ins)) for n in graph.of_phase("update"))
-    make = _local if draft.config.parallel_mode in LOCAL_MODES else _sharded
-    made, read = make(draft, nodes, values)
+    for name in dict.fromkeys(i for node in nodes for i in node.ins):
+        # numbers written in operators on gradients are values of the program too
+        given = graph.input(name)
+        if name not in values and given is not None and given.role in ("scalar", "step", "constant"):
+            values[name] = given.whole(draft.config.device_num)
+    made, read = (_local if draft.config.local else _sharded)(draft, nodes, values)
     late = {n.name for n in nodes} | {name for name, _ in graph.gradients}
-    updates = tuple((parameter, read(names.get(value, value), parameter)) for parameter, value in graph.updates)
-    assignments = tuple(
-        (parameter, read(names.get(value, value), parameter)) for parameter, value in graph.assigns if value in late
-    )
-    outputs = tuple(
-        read(names.get(name, name), None) if name in late else names.get(name, name) for name in graph.outputs
-    )
+
+    def taken(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        return tuple((parameter, read(names.get(value, value), parameter)) for parameter, value in pairs)
+
+    updates, assigned = taken(graph.updates), taken(tuple(pair for pair in graph.assigns if pair[1] in late))
+    held = [(name, names.get(name, name)) for name in graph.outputs]
+    outputs = tuple(read(value, None) if name in late else value for name, value in held)
     program = (*instrs, *made)
     messages = sum(i.is_communication for i in program)
-    changes = {"outputs": outputs, "updates": updates, "assignments": (*draft.assignments, *assignments)}
-    done = (
-        draft.with_program("update", program, values, **changes)
-        if program
-        else replace(draft, values=tuple(sorted(values.items())), **changes)
-    )
+    changes = {"outputs": outputs, "updates": updates, "assignments": (*draft.assignments, *assigned)}
+    if program:
+        done = draft.with_program("update", program, values, **changes)
+    else:
+        done = replace(draft, values=tuple(sorted(values.items())), **changes)
     return done.noted("follow", f"{len(program)} instructions on gradients, {messages} messages")
 
 
@@ -61,26 +63,11 @@ def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Val
     values, made, zeros, found = draft.value_table(), dict(draft.gradients), [], {}
     for name, target in draft.graph.gradients:
         if target not in made:
-            given = draft.graph.input(target)
-            if target not in values:
-                values[target] = Value(
-                    given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape))
-                )
-            held = values[target]
+            held = values.setdefault(target, draft.graph.input(target).whole(draft.config.device_num))
             label = made[target] = fresh_name(f"{target}.grad.zeros", values)
             attrs = attr_pairs({"shape": held.slice_shape, "value": 0.0, "dtype": held.dtype})
-            zeros.append(
-                Instr(
-                    "compute",
-                    label,
-                    (),
-                    target,
-                    "fill",
-                    OPS["fill"].class_name,
-                    attrs,
-                    reason="the result does not depend on it",
-                )
-            )
+            fill, why = OPS["fill"].class_name, "the result does not depend on it"
+            zeros.append(Instr("compute", label, (), target, "fill", fill, attrs, reason=why))
             values[label] = held
         found[name] = made[target]
     return found, zeros, values
@@ -88,19 +75,10 @@ def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Val
 
 def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> tuple[list[Instr], Any]:
     """Operators on the whole gradients that every rank has."""
-    instrs = []
     for given in draft.graph.inputs:
-        if given.role == "parameter" and given.name not in values:
-            values[given.name] = Value(
-                given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape))
-            )
-    for node in nodes:
-        for name in node.ins:
-            _number(draft, name, values)
-        instrs.append(
-            Instr("compute", node.name, node.ins, node.name, node.op, node.op_class, node.attrs, origin=node.origin)
-        )
-        values[node.name] = Value(node.shape, node.dtype, None)
+        if given.role == "parameter":
+            values.setdefault(given.name, given.whole(draft.config.device_num))
+    values |= {node.name: Value(node.shape, node.dtype, None) for node in nodes}
 
     def read(name: str, parameter: str | None) -> str:
         if parameter is not None and values[name].layout is None:
@@ -108,30 +86,16 @@ def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> t
             values[name] = Value(values[name].shape, values[name].dtype, values[parameter].layout)
         return name
 
-    return instrs, read
-
-
-def _number(draft: Draft, name: str, values: dict[str, Value]) -> None:
-    """Numbers written in operators on gradients are values of the program too."""
-    given = draft.graph.input(name)
-    if name not in values and given is not None and given.role in ("scalar", "step", "constant"):
-        values[name] = Value(
-            given.shape, given.dtype, TensorLayout.replicated(draft.config.device_num, len(given.shape))
-        )
+    return [node.computed(node.ins, node.attrs) for node in nodes], read
 
 
 def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) -> tuple[list[Instr], Any]:
     """Operators on slices of gradients, with the messages they need."""
-    config = draft.config
-    for node in nodes:
-        for name in node.ins:
-            _number(draft, name, values)
-    numbers = {i.name for i in draft.graph.inputs if i.role in ("scalar", "step")}
+    config, graph = draft.config, draft.graph
+    numbers = {i.name for i in graph.inputs if i.role in ("scalar", "step")}
     # what the programs before have made is given to this one; a parameter that nothing has read yet takes the layout
     # its first operator wants
-    open_ = tuple(
-        i for i in draft.graph.inputs if i.name in numbers or (i.role == "parameter" and i.name not in values)
-    )
+    open_ = (i for i in graph.inputs if i.name in numbers or (i.role == "parameter" and i.name not in values))
     inputs = (*open_, *(GraphInput(n, "data", v.shape, v.dtype) for n, v in values.items() if n not in numbers))
     graph = Graph(inputs, nodes, (), draft.graph.name, prints=draft.graph.prints)
     build = Builder(replace(draft, graph=graph))
@@ -142,21 +106,15 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
             build.views[node.name] = View(node.ins[0], node)
             build.prints([node.name])
             continue
-        taken, attrs = tuple(shapes[i] for i in node.ins), dict(node.attrs)
+        taken, attrs = graph.operand_shapes(node), dict(node.attrs)
         strategy = None if config.parallel_mode == "stand_alone" else node.strategy
         if strategy is None:
-            held = tuple(
-                None if name in numbers or (name not in values and name not in build.views) else _placed(build, name)
-                for name in node.ins
-            )
+            known = (values.keys() | build.views.keys()) - numbers
+            held = tuple(_placed(build, name) if name in known else None for name in node.ins)
             strategy = choose_from_inputs(node.opdef, taken, attrs, held, config.device_num, config)
         node = replace(node, strategy=strategy, strategy_source=node.strategy_source or "followed")
         rule = sharding_rule(node.opdef, taken, attrs, strategy, config.device_num, node.where)
-        ins = tuple(
-            build.operand(name, want, node, position)
-            for position, (name, want) in enumerate(zip(node.ins, rule.ins, strict=True))
-        )
-        build.compute(node, rule, ins)
+        build.compute(node, rule, build.operands(node, rule.ins))
         build.prints([node.name])
 
     def read(name: str, parameter: str | None) -> str:
@@ -165,9 +123,8 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value]) ->
             return output_value(build, name)
         have, shape = build.layout_and_shape(name)
         if parameter not in values:
-            layout = (
-                TensorLayout.replicated(config.device_num, len(shapes[name])) if name in build.views else have.whole()
-            )
+            whole = TensorLayout.replicated(config.device_num, len(shapes[name]))
+            layout = whole if name in build.views else have.whole()
             values[parameter] = Value(shapes[name], draft.graph.input(parameter).dtype, layout)
         want = values[parameter].layout
         if name not in build.views and have.same_placement(want):

@@ -44,10 +44,8 @@ def fuse_messages(draft: Draft) -> Draft:
             found = shared_buckets(draft, members)
             if found is not None:
                 buckets += found
-                notes.append(
-                    f"{phase}: {len(members)} {kind} in {len(found)} "
-                    f"message{'s' if len(found) != 1 else ''}{unreached(draft, members)}"
-                )
+                sent = f"{len(found)} message{'s' if len(found) != 1 else ''}"
+                notes.append(f"{phase}: {len(members)} {kind} in {sent}{unreached(draft, members)}")
         if buckets:
             program, buckets = _with_means(program, buckets)
             program = _placed(program, [_Bucket(members, values) for members in buckets])
@@ -127,39 +125,22 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
     turn = {"origin": origin, "micro_batch": first.micro_batch}
     place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
-    concat = Instr(
-        "concat", label, tuple(m.instr.ins[0] for m in members), label, attrs=attr_pairs({"rows": given}), **turn
-    )
-    attrs = {
-        "message": first.kind,
-        "fusion": first.attr("fusion", 0),
-        "reduce": first.attr("reduce"),
-        "members": tuple(names),
-    }
-    if "dim" in definition.attributes:
-        attrs["dim"] = 0
-    attrs = attr_pairs({name: value for name, value in attrs.items() if value is not None})
-    what = (
-        f"{'slices' if first.kind == 'all_gather' else 'gradients'} of {len(names)} parameters in one message: "
-        f"{', '.join(names)}"
-    )
+    operands = tuple(m.instr.ins[0] for m in members)
+    concat = Instr("concat", label, operands, label, attrs=attr_pairs({"rows": given}), **turn)
+    attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "members": tuple(names)}
+    attrs |= {"reduce": first.attr("reduce")} if first.attr("reduce") is not None else {}
+    attrs = attr_pairs(attrs | ({"dim": 0} if "dim" in definition.attributes else {}))
+    carried = "slices" if first.kind == "all_gather" else "gradients"
+    what = f"{carried} of {len(names)} parameters in one message: {', '.join(names)}"
     start = Instr("start", sent, (label,), label, attrs=attrs, reason=what, **place)
     wait = Instr("wait", done, (sent,), label, attrs=attrs, **place)
     taking, at = [wait], 0
     for number, member in enumerate(members):
         stop = at + member.elements // given
         cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
-        message = member.instr
-        split = Instr(
-            "split",
-            message.out,
-            (done,),
-            message.name,
-            attrs=attr_pairs(cut),
-            reason=message.reason,
-            origin=message.origin,
-        )
-        taking.append(replace(split, micro_batch=message.micro_batch))
+        alone = member.instr
+        kept = {"reason": alone.reason, "origin": alone.origin, "micro_batch": alone.micro_batch}
+        taking.append(Instr("split", alone.out, (done,), alone.name, attrs=attr_pairs(cut), **kept))
         at = stop
     return [concat, start], taking
 
@@ -221,12 +202,8 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
             users.setdefault(name, set()).add(instr.out)
     found: set[str] = set()
     for instr in reversed(program):
-        if (
-            instr.out not in replaced
-            and not instr.is_communication
-            and (used := users.get(instr.out))
-            and used <= found | replaced
-        ):
+        used, local = users.get(instr.out), instr.out not in replaced and not instr.is_communication
+        if local and used and used <= found | replaced:
             found.add(instr.out)
     return found
 

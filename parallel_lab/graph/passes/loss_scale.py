@@ -24,12 +24,11 @@ def scale_loss(draft: Draft) -> Draft:
         values[label] = Value((), "float32", TensorLayout.replicated(draft.config.device_num, 0))
         states.append((label, "", kind))
     done = replace(draft, values=tuple(sorted(values.items())), states=(*draft.states, *states))
-    how = (
-        "the loss is multiplied in the function itself"
-        if draft.graph.seeds
-        else "gradients start from the scale instead of 1"
+    by_function, by_chain = (
+        "the loss is multiplied in the function itself",
+        "gradients start from the scale instead of 1",
     )
-    return done.noted("loss_scale", f"{scaler.rule}: {how}")
+    return done.noted("loss_scale", f"{scaler.rule}: {by_function if draft.graph.seeds else by_chain}")
 
 
 def loss_scale_name(draft: Draft) -> str | None:

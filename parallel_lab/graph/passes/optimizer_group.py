@@ -31,28 +31,18 @@ def group_updates(draft: Draft) -> Draft:
     for name, owner in sorted(owned.items(), key=lambda item: item[1]):  # stable: the optimizer's order within an owner
         label = fresh_name(f"{name}.broadcast", values)
         values[label] = values[name]
-        sent[name] = Instr(
-            "broadcast",
-            label,
-            (new[name],),
-            name,
-            attrs=attr_pairs({"root": owner, "shape": values[name].shape, "dtype": values[name].dtype, "fusion": 0}),
-            axes=(0,),
-            device_matrix=(device_num,),
-            reason=f"optimizer parallel: rank {owner} alone has updated {name!r}, and all ranks go on with "
-            "its new value",
-            origin=next(i.origin for i in instrs if i.out == new[name]).made("optimizer_group"),
-        )
-    assignments = tuple(
-        (target, sent[target].out if target in sent else source) for target, source in draft.assignments
-    )
-    done = draft.with_program(
-        "update", (*instrs, *sent.values()), values, assignments=assignments, owners=tuple(owned.items())
-    )
+        attrs = {"root": owner, "shape": values[name].shape, "dtype": values[name].dtype, "fusion": 0}
+        fields = {"attrs": attr_pairs(attrs), "axes": (0,), "device_matrix": (device_num,)}
+        why = f"rank {owner} alone has updated {name!r}, and all ranks go on with its new value"
+        origin = next(i.origin for i in instrs if i.out == new[name]).made("optimizer_group")
+        fields |= {"reason": f"optimizer parallel: {why}", "origin": origin}
+        sent[name] = Instr("broadcast", label, (new[name],), name, **fields)
+    changes = {"assignments": tuple((t, sent[t].out if t in sent else source) for t, source in draft.assignments)}
+    changes["owners"] = tuple(owned.items())
+    done = draft.with_program("update", (*instrs, *sent.values()), values, **changes)
     most = max((list(owned.values()).count(rank) for rank in range(device_num)), default=0)
-    return done.noted(
-        "optimizer_group", f"{len(owned)} parameters in {device_num} groups of at most {most}, {len(sent)} broadcasts"
-    )
+    groups = f"{len(owned)} parameters in {device_num} groups of at most {most}"
+    return done.noted("optimizer_group", f"{groups}, {len(sent)} broadcasts")
 
 
 def _with_owners(draft: Draft, owner_of: Mapping[str, int]) -> tuple[Instr, ...]:

@@ -1,4 +1,4 @@
-"""Pass `optimizer_shard`: optimizer parallel in the modes that cut operators. Ranks that would hold copies of a slice
+"""Pass `optimizer_shard`: optimizer parallel in the modes that shard operators. Ranks that would hold copies of a slice
 share it instead.
 
     w whole on 8 ranks        each keeps 1/8 of the rows of w, of its gradient and of its optimizer states
@@ -30,7 +30,7 @@ import numpy as np
 from ...base.errors import OptimizerParallelError
 from ...base.settings.config import ParallelConfig
 from ...layout.tensor_layout import TensorLayout
-from ..ir import Draft, GraphInput, Instr, Value, attr_pairs, fresh_name
+from ..ir import Draft, GraphInput, Instr, Value, at_compile, attr_pairs, fresh_name
 
 KB = 1024  # the unit of parallel_optimizer_threshold
 LOCAL_OPS = ("cast", "transpose")  # made again from a gathered parameter rather than kept
@@ -55,14 +55,12 @@ class Shard:
 
 
 def is_parameter_gather(instr: Instr) -> bool:
-    """Whether an instruction puts together a parameter that the optimizer parallel has cut."""
+    """Whether an instruction gathers a parameter that the optimizer parallel has sharded."""
     return instr.kind == "all_gather" and instr.attr("parameter") is not None
 
 
 def accumulates_slices(config: ParallelConfig) -> bool:
-    """Whether accumulated gradients are kept cut: every micro-batch then sends its own, and no rank keeps a whole
-    one.
-    """
+    """Whether accumulated gradients stay sharded: every micro-batch sends its own, and no rank keeps a whole one."""
     return config.gradient_accumulation_shard or config.optimizer_level != "level1"
 
 
@@ -115,9 +113,8 @@ def choose_shards(draft: Draft) -> tuple[Shard, ...]:
     config = draft.config
     if config.optimizer_weight_shard_size > config.device_num:
         what = f"optimizer_weight_shard_size={config.optimizer_weight_shard_size} with {config.device_num} devices"
-        raise OptimizerParallelError(
-            what, where="compile", allowed="At most as many ranks as there are; -1: all that hold the same slice"
-        )
+        allowed = "At most as many ranks as there are; -1: all that hold the same slice"
+        raise at_compile(OptimizerParallelError, what, allowed)
     values = draft.value_table()
     return tuple(
         _decide(i, values[i.name].layout, config)
@@ -131,29 +128,25 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
     size_bytes = math.prod(given.shape) * np.dtype(given.dtype).itemsize
     wanted = config.optimizer_weight_shard_size
     ways = replicas if wanted < 0 else min(wanted, replicas)
-    why = ""
-    if not given.parallel_optimizer or given.layerwise:
-        why = "parallel_optimizer=False" if not given.parallel_optimizer else "layerwise_parallel=True"
-    elif size_bytes < config.parallel_optimizer_threshold * KB:
-        why = (
-            f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={config.parallel_optimizer_threshold}"
-        )
+    holders, least = f"the {replicas} ranks that hold the same slice", config.parallel_optimizer_threshold
+    if not given.parallel_optimizer:
+        why = "parallel_optimizer=False"
+    elif given.layerwise:
+        why = "layerwise_parallel=True"
+    elif size_bytes < least * KB:
+        why = f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={least}"
     elif replicas == 1:
         why = "every rank holds a slice of its own"
     elif not given.shape:
         why = "a single number cannot be split"
     elif ways == 1 or replicas % ways:
-        why = (
-            f"optimizer_weight_shard_size={wanted} makes no equal groups of the {replicas} ranks that hold the "
-            "same slice"
-        )
+        why = f"optimizer_weight_shard_size={wanted} makes no equal groups of {holders}"
     elif (rows := layout.slice_shape(given.shape)[0]) % ways or not rows:
         why = f"dim 0 of its slice has {rows} elements, which {ways} ranks cannot share equally"
-    if not why:
-        found = shared_layout(layout, ways)
-        if found is not None:
-            return Shard(given.name, *found, ways, replicas)
-        why = f"{ways} neighbours among the {replicas} ranks that hold the same slice are not axes of the device matrix"
+    elif (found := shared_layout(layout, ways)) is None:
+        why = f"{ways} neighbours among {holders} are not axes of the device matrix"
+    else:
+        return Shard(given.name, *found, ways, replicas)
     return Shard(given.name, None, (), 1, replicas, why)
 
 
@@ -161,23 +154,18 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig) -> 
 
 
 def shard_parameters(draft: Draft) -> Draft:
-    """Store parameters cut among their replicas, and put each together before its first use. Raises what
-    `choose_shards` raises.
+    """Store parameters sharded over their replicas, and gather each before its first use. Raises what `choose_shards`
+    raises.
     """
     shards = choose_shards(draft)
-    done = draft
-    for shard in shards:
-        if shard.layout is not None:
-            done = _with_gather(done, shard)
-    cut = [s for s in shards if s.layout is not None]
+    cut = [shard for shard in shards if shard.layout is not None]
+    for shard in cut:
+        draft = _with_gather(draft, shard)
     listed = ": " + ", ".join(f"{s.name} {s.ways} ways" for s in cut) if cut else ""
-    done = done.noted(
-        "optimizer_shard", f"{len(cut)} of {len(shards)} parameters are sharded over the ranks that hold copies{listed}"
-    )
-    for shard in shards:
-        if shard.why:
-            done = done.noted("optimizer_shard", f"{shard.name} is not sharded: {shard.why}")
-    return done
+    notes = [f"{len(cut)} of {len(shards)} parameters are sharded over the ranks that hold copies{listed}"]
+    for note in (*notes, *(f"{shard.name} is not sharded: {shard.why}" for shard in shards if shard.why)):
+        draft = draft.noted("optimizer_shard", note)
+    return draft
 
 
 def _with_gather(draft: Draft, shard: Shard) -> Draft:
@@ -188,52 +176,40 @@ def _with_gather(draft: Draft, shard: Shard) -> Draft:
     draft, source = _cast_first(draft, shard, used)
     values, program = draft.value_table(), draft.program("forward")
     values[shard.name] = Value(used.shape, used.dtype, shard.layout)
-    assigned = {value for _, value in draft.forward_assignments}
     each = draft.config.optimizer_level == "level3"
     made: list[Instr] = []
     labels: dict[int, str] = {}  # micro-batch -> the gathered parameter
+
+    def gathered(turn: int, reader: Instr) -> str:
+        if turn not in labels:
+            made.append(_gather(draft, shard, source, used, values, reader))
+            labels[turn] = made[-1].out
+        return labels[turn]
+
     for instr in program:
         if source in instr.ins and instr.kind != "print":
-            turn = instr.micro_batch if each else 0
-            if turn not in labels:
-                made.append(_gather(draft, shard, source, used, values, instr))
-                labels[turn] = made[-1].out
-            instr = _reading(instr, {source: labels[turn]})
+            instr = _reading(instr, {source: gathered(instr.micro_batch if each else 0, instr)})
         made.append(instr)
-    if source in assigned and not labels:
-        made.append(_gather(draft, shard, source, used, values, made[-1]))
-        labels[0] = made[-1].out
-    late = tuple(
-        (target, next(iter(labels.values())) if value == source else value)
-        for target, value in draft.forward_assignments
-    )
-    return draft.with_program("forward", tuple(made), values, forward_assignments=late)
+    late = dict(draft.forward_assignments)
+    for target, value in late.items():
+        if value == source:
+            late[target] = next(iter(labels.values())) if labels else gathered(0, made[-1])
+    return draft.with_program("forward", tuple(made), values, forward_assignments=tuple(late.items()))
 
 
 def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[str, Value], reader: Instr) -> Instr:
     """The instruction that puts a parameter together for `reader`; notes its value."""
     label = fresh_name(f"{shard.name}.gathered", values)
     values[label] = Value(used.shape, values[source].dtype, used.layout)
-    who = (
-        f"the {shard.replicas} ranks" if shard.ways == shard.replicas else f"{shard.ways} of the {shard.replicas} ranks"
-    )
+    who = ("the" if shard.ways == shard.replicas else f"{shard.ways} of the") + f" {shard.replicas} ranks"
     reason = (
         f"optimizer parallel: {who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each, "
-        "with its gradient and optimizer "
-        "states; the network needs the whole slice"
+        "with its gradient and optimizer states; the network needs the whole slice"
     )
-    return Instr(
-        "all_gather",
-        label,
-        (source,),
-        shard.name,
-        attrs=attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name}),
-        axes=shard.axes,
-        device_matrix=shard.layout.device_matrix,
-        reason=reason,
-        origin=reader.origin.made("optimizer_shard"),
-        micro_batch=reader.micro_batch,
-    )
+    attrs = attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name})
+    fields = {"axes": shard.axes, "device_matrix": shard.layout.device_matrix, "micro_batch": reader.micro_batch}
+    origin = reader.origin.made("optimizer_shard")
+    return Instr("all_gather", label, (source,), shard.name, attrs=attrs, reason=reason, origin=origin, **fields)
 
 
 def _reading(instr: Instr, names: dict[str, str]) -> Instr:
@@ -246,11 +222,7 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
     """
     program = draft.program("forward")
     casts = [i for i in program if shard.name in i.ins and i.kind != "print"]
-    if (
-        not casts
-        or any(i.kind != "compute" or i.op != "cast" for i in casts)
-        or len({i.attr("dtype") for i in casts}) > 1
-    ):
+    if {(i.kind, i.op) for i in casts} != {("compute", "cast")} or len({i.attr("dtype") for i in casts}) > 1:
         return draft, shard.name
     values, source = draft.value_table(), casts[0].out
     dtype = np.dtype(values[source].dtype)
@@ -260,11 +232,9 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
     same = {i.out: source for i in casts[1:]}
     for name in same:
         del values[name]
-    changes = {
-        "bridges": tuple((n, same.get(v, v)) for n, v in draft.bridges),
-        "outputs": tuple(same.get(v, v) for v in draft.outputs),
-        "forward_assignments": tuple((n, same.get(v, v)) for n, v in draft.forward_assignments),
-    }
+    changes: dict[str, tuple] = {"outputs": tuple(same.get(v, v) for v in draft.outputs)}
+    for pairs in ("bridges", "forward_assignments"):
+        changes[pairs] = tuple((n, same.get(v, v)) for n, v in getattr(draft, pairs))
     left = tuple(_reading(i, same) for i in program if i.out not in same)
     return draft.with_program("forward", left, values, **changes), source
 
@@ -293,27 +263,20 @@ def regather_parameters(draft: Draft) -> Draft:
             ins = tuple(made_again(n, turn) for n in instr.ins)
             label = again[name, turn] = fresh_name(f"{name}.again", values)
             values[label] = values[name]
-            reason = (
-                "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
-                if ins == instr.ins
-                else ""
-            )
-            origin = instr.origin.made("regather")
-            program.append(
-                replace(instr, out=label, ins=ins, strategy=None, reason=reason, origin=origin, micro_batch=turn)
-            )
+            why = "level3: gathered again for backward, so that the gathered parameter did not have to stay in memory"
+            fields = {"reason": why if ins == instr.ins else "", "origin": instr.origin.made("regather")}
+            program.append(replace(instr, out=label, ins=ins, strategy=None, micro_batch=turn, **fields))
         return again[name, turn]
 
     for instr in draft.program("backward"):
         ins = tuple(made_again(name, instr.micro_batch) for name in instr.ins)
         program.append(replace(instr, ins=ins))
     count = len({sources[name].attr("parameter") for name, _ in again if is_parameter_gather(sources[name])})
-    return draft.with_program("backward", tuple(program), values).noted(
-        "regather", f"{count} parameters are gathered again for backward"
-    )
+    done = draft.with_program("backward", tuple(program), values)
+    return done.noted("regather", f"{count} parameters are gathered again for backward")
 
 
 def _is_local(instr: Instr) -> bool:
-    return instr.kind in ("reshape", "slice") or (
-        instr.kind == "compute" and (instr.opdef.view or instr.op in LOCAL_OPS)
-    )
+    if instr.kind == "compute":
+        return instr.opdef.view or instr.op in LOCAL_OPS
+    return instr.kind in ("reshape", "slice")

@@ -22,7 +22,7 @@ from ...layout.redistribution_steps import Step, apply
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.sharding import ShardingRule, result_layout, sharding_rule
-from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .dataset_strategy import input_values
 
 
@@ -46,8 +46,7 @@ class Builder:
         self.parameters: dict[str, Node] = {}
         self.moved: dict[tuple[str, TensorLayout], str] = {}
         self.halos: dict[tuple[Any, ...], str] = {}
-        # parameters read in another dtype: their slices are cast where they are used, in the layout their operator
-        # wants
+        # parameters read in another dtype: their slices are cast where they are used, in the layout wanted there
         self.casts: dict[str, Node] = {}
 
     def add(self, instr: Instr, value: Value) -> str:
@@ -62,20 +61,18 @@ class Builder:
         groups `axes` and `device_matrix`. Returns its result.
         """
         place = {name: fields.pop(name) for name in ("axes", "device_matrix", "op", "op_class") if name in fields}
-        origin = node.origin.made("parallelize")
-        attrs = attr_pairs(fields)
-        return self.add(
-            Instr(kind, out, (source,), node.name, attrs=attrs, reason=reason, origin=origin, **place), value
-        )
+        place |= {"attrs": attr_pairs(fields), "reason": reason, "origin": node.origin.made("parallelize")}
+        return self.add(Instr(kind, out, (source,), node.name, **place), value)
 
     # ---- operands ----
 
     def operand(self, name: str, want: TensorLayout, node: Node, position: int) -> str:
         """Name of the value that holds `name` in the layout `want`."""
         given = self.graph.input(name)
-        if given is not None and given.role in ("scalar", "step"):
+        role = "" if given is None else given.role
+        if role in ("scalar", "step"):
             return name
-        if given is not None and given.role == "parameter":
+        if role == "parameter":
             return self.parameter(given, want, node)
         if name in self.casts:
             return self.cast_parameter(name, want, node)
@@ -86,6 +83,11 @@ class Builder:
         if key not in self.moved:
             self.moved[key] = self.redistribute(name, have, shape, want, node, position)
         return self.moved[key]
+
+    def operands(self, node: Node, wanted: Iterable[TensorLayout]) -> tuple[str, ...]:
+        """Names of the values that hold an operator's operands in the layouts wanted."""
+        pairs = enumerate(zip(node.ins, wanted, strict=True))
+        return tuple(self.operand(name, want, node, position) for position, (name, want) in pairs)
 
     def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
         while name in self.views:
@@ -101,13 +103,13 @@ class Builder:
             self.parameters[given.name] = node
             self.values[given.name] = Value(given.shape, given.dtype, want)
         elif not self.values[given.name].layout.same_placement(want):
-            have = self.values[given.name].layout
+            uses = ", and by ".join(
+                f"{user.where} with strategy {user.strategy}, which gives it slices {layout.slice_shape(given.shape)} "
+                f"({layout})"
+                for user, layout in ((first, self.values[given.name].layout), (node, want))
+            )
             raise StrategyError(
-                f"it is used by {first.where} with strategy {first.strategy}, which gives it slices "
-                f"{have.slice_shape(given.shape)} ({have}), "
-                f"and by "
-                f"{node.where} with strategy {node.strategy}, which gives it slices "
-                f"{want.slice_shape(given.shape)} ({want})",
+                f"it is used by {uses}",
                 where=f"Parameter {given.name!r}, shape {given.shape}, has two layouts",
                 allowed="A parameter has one layout: all operators that use it must split it equally",
                 hint=f"Give {node.name!r} a strategy that splits it as {first.name!r} does",
@@ -124,9 +126,7 @@ class Builder:
         source = self.operand(cast.ins[0], want, node, 0)
         if name not in self.values:
             made = Value(cast.shape, cast.dtype, self.values[source].layout)
-            self.add(
-                Instr("compute", name, (source,), name, cast.op, cast.op_class, cast.attrs, origin=cast.origin), made
-            )
+            self.add(cast.computed((source,), cast.attrs), made)
         return name
 
     def redistribute(
@@ -142,11 +142,8 @@ class Builder:
             through, source = through or self.views[source].node, self.views[source].source
         steps = plan_redistribution(have, want, shape, dst_shape=target, alltoall=self.config.enable_alltoall)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
-        what = "it" if through is None else repr(name)
-        wanted = (
-            f"{node.name!r} wants slices {want.slice_shape(target)} of {what} (strategy {node.strategy}, input "
-            f"{position})"
-        )
+        slices = f"slices {want.slice_shape(target)} of {'it' if through is None else repr(name)}"
+        wanted = f"{node.name!r} wants {slices} (strategy {node.strategy}, input {position})"
         folded: list[tuple[Step, TensorLayout]] = []
         layout = have
         for step in steps:
@@ -190,19 +187,12 @@ class Builder:
         have, shape = self.layout_and_shape(source)
         if given.name not in self.values:
             # no operator reads it: it is kept as its new value comes
-            self.parameter(
-                given,
-                have.whole()
-                if source not in self.views
-                else TensorLayout.replicated(self.config.device_num, len(given.shape)),
-                maker,
-            )
+            whole = TensorLayout.replicated(self.config.device_num, len(given.shape))
+            self.parameter(given, whole if source in self.views else have.whole(), maker)
         want = self.values[name].layout
-        return (
-            source
-            if source not in self.views and have.same_placement(want)
-            else self.redistribute(source, have, shape, want, maker, 0)
-        )
+        if source not in self.views and have.same_placement(want):
+            return source
+        return self.redistribute(source, have, shape, want, maker, 0)
 
     # ---- operators ----
 
@@ -215,13 +205,8 @@ class Builder:
         """
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)
-        if (
-            name in self.views
-            or have is None
-            or have.layout is None
-            or self.is_parameter(name)
-            or any(s != 1 for s in attrs["strides"])
-        ):
+        placed = have is not None and have.layout is not None and name not in self.views
+        if not placed or self.is_parameter(name) or any(s != 1 for s in attrs["strides"]):
             return False
         total, rows = have.shape[0], have.slice_shape[0]
         begin, end = (attrs[key][0] * rows for key in ("begin", "end"))
@@ -229,13 +214,7 @@ class Builder:
         if not whole or begin % total or end % total:
             return False
         local = {**attrs, "begin": (begin // total, *attrs["begin"][1:]), "end": (end // total, *have.slice_shape[1:])}
-        made = Value(node.shape, node.dtype, have.layout)
-        self.add(
-            Instr(
-                "compute", node.name, (name,), node.name, node.op, node.op_class, attr_pairs(local), origin=node.origin
-            ),
-            made,
-        )
+        self.add(node.computed((name,), attr_pairs(local)), Value(node.shape, node.dtype, have.layout))
         return True
 
     def windowed(self, node: Node, rule: ShardingRule, name: str) -> str:
@@ -276,27 +255,15 @@ class Builder:
             attrs = op.localize(attrs, parts)
         places: tuple[tuple[int, ...], ...] = ()
         if op.offset is not None:
-            signature = op.signature_for(tuple(self.graph.shapes()[i] for i in node.ins), dict(node.attrs))
-            wanted = op.offset_labels(signature)
+            wanted = op.offset_labels(op.signature_for(self.graph.operand_shapes(node), dict(node.attrs)))
             if any(parts.get(c, 1) > 1 for c in wanted):
                 places = tuple(rule.axes_of(c) for c in wanted)
         own = rule.out.is_partial and node.keeps_own_part(self.config.device_num)
         partial = rule.out.is_partial and not own
         label = fresh_name(f"{node.name}.partial", self.values) if partial else node.name
-        instr = Instr(
-            "compute",
-            label,
-            ins,
-            node.name,
-            op.name,
-            node.op_class,
-            attr_pairs(attrs),
-            device_matrix=rule.out.device_matrix,
-            offset_axes=places,
-            strategy=node.strategy,
-            reason=node.strategy_reason,
-            origin=node.origin,
-        )
+        fields = {"device_matrix": rule.out.device_matrix, "offset_axes": places}
+        fields |= {"strategy": node.strategy, "reason": node.strategy_reason}
+        instr = node.computed(ins, attr_pairs(attrs), label, **fields)
         self.add(instr, Value(node.shape, node.dtype, rule.out.whole() if own else rule.out))
         if partial:
             self.combine(node, rule, label)
@@ -310,11 +277,8 @@ class Builder:
         cut = [label for label, axes in rule.axes if set(axes) & set(rule.out.partial)]
         # labels that an operator was not declared with, but were dealt out by position, mean nothing to a reader: name
         # the dim instead
-        named = node.opdef.names_labels
-        dims = " and ".join(f"'{c}'" if named else f"dim {'abcdefghijklmnopqrstuvwxyz'.index(c)}" for c in cut)
-        count = 1
-        for a in rule.out.partial:
-            count *= rule.out.axis_size(a)
+        dims = " and ".join(f"'{c}'" if node.opdef.names_labels else f"dim {ord(c) - ord('a')}" for c in cut)
+        count = math.prod(rule.out.axis_size(a) for a in rule.out.partial)
         name = fresh_name(f"{node.name}.sum", self.values) if node.opdef.mean else node.name
         does, what = {
             "sum": ("averages" if node.opdef.mean else "sums", "addends"),
@@ -342,12 +306,9 @@ class Builder:
         are one message each.
         """
         layout = rule.out
-        dim = next(
-            d for d, (have, want) in enumerate(zip(layout.tensor_map, final.tensor_map, strict=True)) if have != want
-        )
-        runs = descending_runs(
-            tuple(a for a in final.tensor_map[dim][len(layout.tensor_map[dim]) :] if layout.axis_size(a) > 1)
-        )
+        maps = zip(layout.tensor_map, final.tensor_map, strict=True)
+        dim, have, want = next((d, have, want) for d, (have, want) in enumerate(maps) if have != want)
+        runs = descending_runs(tuple(a for a in want[len(have) :] if layout.axis_size(a) > 1))
         for number, axes in enumerate(runs):
             last = number == len(runs) - 1
             left = tuple(a for a in layout.partial if a not in axes)
@@ -355,12 +316,9 @@ class Builder:
             layout = final if last else TensorLayout(layout.device_matrix, entries, left, layout.reduce)
             parts = math.prod(layout.axis_size(a) for a in axes)
             along = "rows" if dim == 0 else f"dim {dim}"
-            why = (
-                f"out_strategy {node.out_strategy}"
-                if node.out_strategy is not None
-                else "enable_nd_tp: its sums are scattered"
-            )
-            why = f"{reason}, and keeps 1/{parts} of its {along} ({why})"
+            given = node.out_strategy is not None
+            asked = f"out_strategy {node.out_strategy}" if given else "enable_nd_tp: its sums are scattered"
+            why = f"{reason}, and keeps 1/{parts} of its {along} ({asked})"
             attrs = {"reduce": layout.reduce, "fusion": 0, "dim": dim}
             made, place = Value(node.shape, node.dtype, layout), {"axes": axes, "device_matrix": layout.device_matrix}
             out = name if last else fresh_name(f"{name}.scatter", self.values)
@@ -377,11 +335,9 @@ class Builder:
         for dim, (cut, left) in enumerate(zip(have.tensor_map, want.tensor_map, strict=True)):
             runs = descending_runs(tuple(a for a in cut[len(left) :] if have.axis_size(a) > 1))
             for axes in reversed(runs):
-                entries = tuple(
-                    tuple(a for a in entry if a not in axes) if d == dim else entry
-                    for d, entry in enumerate(layout.tensor_map)
-                )
-                layout = TensorLayout(have.device_matrix, entries)
+                entries = list(layout.tensor_map)
+                entries[dim] = tuple(a for a in entries[dim] if a not in axes)
+                layout = TensorLayout(have.device_matrix, tuple(entries))
                 count = math.prod(have.axis_size(a) for a in axes)
                 reason = (
                     f"{node.name!r} gathers dim {dim} of input {position}, which is split {count} ways more than "
@@ -432,60 +388,36 @@ def parallelize(draft: Draft) -> Draft:
     """
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
-    shapes = graph.shapes()
     for node in graph.of_phase("forward"):
-        if (
-            node.op == "cast"
-            and node.strategy_source == "default"
-            and (build.is_parameter(node.ins[0]) or node.ins[0] in build.casts)
-        ):
+        shapes, first = graph.operand_shapes(node), (node.ins or ("",))[0]
+        of_parameter = build.is_parameter(first) or first in build.casts
+        if node.op == "cast" and node.strategy_source == "default" and of_parameter:
             build.casts[node.name] = node
             continue
         if node.opdef.view:
-            if build.is_parameter(node.ins[0]) or node.ins[0] in build.casts:
-                build.operand(
-                    node.ins[0], TensorLayout.replicated(config.device_num, len(shapes[node.ins[0]])), node, 0
-                )
-            build.views[node.name] = View(node.ins[0], node)
-            build.prints([node.name])
-            continue
-        if node.own_rows and build.own_rows(node):
-            build.prints([node.name])
-            continue
-        rule = sharding_rule(
-            node.opdef,
-            tuple(shapes[i] for i in node.ins),
-            dict(node.attrs),
-            node.strategy,
-            config.device_num,
-            node.where,
-        )
-        ins = tuple(
-            build.operand(name, want, node, position)
-            for position, (name, want) in enumerate(zip(node.ins, rule.wanted, strict=True))
-        )
-        if rule.stored is not None:
-            pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
-            ins = tuple(build.gathered(name, have, want, node, position) for position, (name, have, want) in pairs)
-        build.compute(node, rule, ins)
+            if of_parameter:
+                build.operand(first, TensorLayout.replicated(config.device_num, len(shapes[0])), node, 0)
+            build.views[node.name] = View(first, node)
+        elif not (node.own_rows and build.own_rows(node)):
+            attrs, strategy = dict(node.attrs), node.strategy
+            rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)
+            ins = build.operands(node, rule.wanted)
+            if rule.stored is not None:
+                pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
+                ins = tuple(build.gathered(name, have, want, node, at) for at, (name, have, want) in pairs)
+            build.compute(node, rule, ins)
         build.prints([node.name])
     late = {n.name for n in graph.of_phase("update")}
     assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in late)
     build.prints(i.name for i in graph.inputs if i.name in build.values and i.role not in ("scalar", "step"))
     roles = {i.name: i.role for i in graph.inputs}
     # a parameter that only the update program reads gets its layout there; numbers need none
-    read = [
-        n
-        for n in graph.read_late()
-        if n in build.values or n in build.views or n in build.casts or roles.get(n) not in ("parameter", "scalar")
-    ]
+    known = {*build.values, *build.views, *build.casts}
+    read = [n for n in graph.read_late() if n in known or roles.get(n) not in ("parameter", "scalar")]
     bridges = tuple((name, output_value(build, name)) for name in read)
     outputs = tuple(dict(bridges).get(name, name) for name in graph.outputs)
-    messages = sum(i.is_communication for i in build.instrs)
     done = draft.with_program("forward", graph.numbered(build.instrs), build.values, outputs=outputs, bridges=bridges)
-    return replace(done, forward_assignments=assigned).noted(
-        "parallelize", f"{len(build.instrs)} instructions, {messages} messages"
-    )
+    return replace(done, forward_assignments=assigned).noted("parallelize", counted(build.instrs))
 
 
 def output_value(build: Builder, name: str) -> str:
@@ -497,9 +429,8 @@ def output_value(build: Builder, name: str) -> str:
         while source.ins[0] in build.casts:
             source = build.casts[source.ins[0]]
         known = build.values.get(source.ins[0])
-        return build.cast_parameter(
-            name, known.layout if known else TensorLayout.replicated(build.config.device_num, len(node.shape)), node
-        )
+        whole = TensorLayout.replicated(build.config.device_num, len(node.shape))
+        return build.cast_parameter(name, known.layout if known else whole, node)
     if name not in build.views:
         return name
     shape, device_num = build.graph.shapes()[name], build.config.device_num

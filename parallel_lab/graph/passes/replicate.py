@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...layout.tensor_layout import TensorLayout
-from ..ir import Draft, Instr, Node, Value, attr_pairs, fresh_name
+from ..ir import Draft, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .dataset_strategy import input_values
 
 DROPOUT = "dropout_at"  # the operator whose result depends on where its rows lie in the batch
@@ -32,10 +31,9 @@ def replicate(draft: Draft) -> Draft:
     values = input_values(draft)
     for given in graph.inputs:
         if given.role == "parameter":
-            values[given.name] = Value(given.shape, given.dtype, TensorLayout.replicated(device_num, len(given.shape)))
+            values[given.name] = given.whole(device_num)
     printed = dict(graph.prints)
     instrs: list[Instr] = []
-    shapes = graph.shapes()
     own = {i.name for i in graph.inputs if i.role == "data"}  # values that are made from this rank's samples
 
     def shown(name: str) -> None:
@@ -51,15 +49,10 @@ def replicate(draft: Draft) -> Draft:
         label = fresh_name(f"{node.name}.local", values) if averaged else node.name
         values[label] = Value(node.shape, node.dtype, None)
         alone = node.sync is False and device_num > 1
-        reason = OWN_SAMPLES.format(device_num) if alone else ""
-        made = Instr(
-            "compute", label, node.ins, node.name, node.op, node.op_class, node.attrs, reason=reason, origin=node.origin
-        )
-        instrs.append(
-            _own_rows(made, node, shapes, device_num)
-            if node.op == DROPOUT and device_num > 1 and node.ins[0] in own
-            else made
-        )
+        made = node.computed(node.ins, node.attrs, label, reason=OWN_SAMPLES.format(device_num) if alone else "")
+        if node.op == DROPOUT and device_num > 1 and node.ins[0] in own:
+            made = _own_rows(made, node, graph.operand_shapes(node), device_num)
+        instrs.append(made)
         own.update([node.name] if own.intersection(node.ins) else [])
         if averaged:
             _average(node, label, device_num, instrs, values)
@@ -68,18 +61,15 @@ def replicate(draft: Draft) -> Draft:
     assigned = tuple((name, value) for name, value in graph.assigns if value not in late)
     bridges = tuple((name, name) for name in graph.read_late())
     done = draft.with_program("forward", graph.numbered(instrs), values, outputs=graph.outputs, bridges=bridges)
-    messages = sum(i.is_communication for i in instrs)
-    return replace(done, forward_assignments=assigned).noted(
-        "replicate", f"{len(instrs)} instructions, {messages} messages"
-    )
+    return replace(done, forward_assignments=assigned).noted("replicate", counted(instrs))
 
 
-def _own_rows(instr: Instr, node: Node, shapes: dict[str, tuple[int, ...]], device_num: int) -> Instr:
+def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int) -> Instr:
     """Dropout of rows that are one rank's part of the batch: the mask is that of these rows in the whole batch, not the
     same on every rank.
     """
     op, attrs = node.opdef, dict(node.attrs)
-    labels = op.offset_labels(op.signature_for(tuple(shapes[i] for i in node.ins), attrs))
+    labels = op.offset_labels(op.signature_for(shapes, attrs))
     if not labels:
         return instr
     parts = {c: device_num if c == labels[0] else 1 for c in labels}
@@ -90,24 +80,10 @@ def _own_rows(instr: Instr, node: Node, shapes: dict[str, tuple[int, ...]], devi
 def _average(node: Node, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
     """The mean over all ranks of a value that each made from its own samples."""
     origin, total = node.origin.made("replicate"), fresh_name(f"{node.name}.sum", values)
-    reason = (
-        f"{node.name!r} is synchronised (sync=True): all ranks use the statistics of the whole batch, not of "
-        "their own part"
-    )
-    attrs = attr_pairs({"reduce": "sum", "fusion": 0})
-    instrs.append(
-        Instr(
-            "all_reduce",
-            total,
-            (label,),
-            node.name,
-            attrs=attrs,
-            axes=(0,),
-            device_matrix=(device_num,),
-            reason=reason,
-            origin=origin,
-        )
-    )
+    why = "all ranks use the statistics of the whole batch, not of their own part"
+    fields = {"attrs": attr_pairs({"reduce": "sum", "fusion": 0}), "axes": (0,), "device_matrix": (device_num,)}
+    fields |= {"reason": f"{node.name!r} is synchronised (sync=True): {why}", "origin": origin}
+    instrs.append(Instr("all_reduce", total, (label,), node.name, **fields))
     divide = attr_pairs({"count": device_num})
     instrs.append(Instr("compute", node.name, (total,), node.name, "divide_by", "RealDiv", divide, origin=origin))
     values[total] = values[node.name] = Value(node.shape, node.dtype, None)

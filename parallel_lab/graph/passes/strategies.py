@@ -11,11 +11,10 @@ from collections import Counter
 from dataclasses import replace
 
 from ...base.errors import ContextConflictError, StrategyError
-from ...base.settings.checks import LOCAL_MODES
 from ...base.settings.context import get_compat
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.sharding import completed, default_strategy, result_layout, sharding_rule
-from ..ir import Draft, Graph, Node
+from ..ir import Draft, Node, at_compile
 from ..strategy_file import load_strategy
 from .propagate import propagate_strategies
 
@@ -26,12 +25,8 @@ def check_device_num(device_num: int) -> None:
     """
     if device_num not in (1, 2, 4) and (device_num < 1 or device_num % 8):
         near = max(n for n in (1, 2, 4, *range(8, 4097, 8)) if n <= max(device_num, 1))
-        raise ContextConflictError(
-            f"device_num={device_num}",
-            where="compile",
-            allowed="1, 2, 4 or a multiple of 8",
-            hint=f"Try {near}, or start {near} ranks",
-        )
+        what, hint = f"device_num={device_num}", f"Try {near}, or start {near} ranks"
+        raise at_compile(ContextConflictError, what, "1, 2, 4 or a multiple of 8", hint)
 
 
 def choose_strategies(draft: Draft) -> Draft:
@@ -41,45 +36,33 @@ def choose_strategies(draft: Draft) -> Draft:
     Raises StrategyError (operator, file:line, input, dim, both numbers, a legal suggestion) for a strategy that does
     not fit its operator.
     """
-    check_device_num(draft.config.device_num)
-    shapes = draft.graph.shapes()
-    if draft.config.parallel_mode in LOCAL_MODES:
-        nodes = tuple(replace(n, strategy=None, strategy_source="", out_strategy=None) for n in draft.graph.nodes)
-        ignored = sum(n.strategy is not None for n in draft.graph.nodes)
-        return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted(
-            "strategies", f"none in {draft.config.parallel_mode} mode; {ignored} given ones ignored"
-        )
-    if draft.config.parallel_mode == "auto_parallel":
-        return _propagated(draft)
-    stand_alone = draft.config.parallel_mode == "stand_alone"
-    nodes = tuple(
-        # operators on gradients follow their operands' layouts, which only the backward program will tell
-        _chosen(node, tuple(shapes[i] for i in node.ins), draft.config.device_num, stand_alone)
-        if node.phase == "forward"
-        else node
-        for node in draft.graph.nodes
-    )
-    given = sum(n.strategy_source == "user" for n in nodes)
-    graph: Graph = replace(draft.graph, nodes=nodes)
-    return replace(draft, graph=graph).noted(
-        "strategies", f"{given} given, {sum(n.strategy_source == 'default' for n in nodes)} by default"
-    )
+    graph, config = draft.graph, draft.config
+    check_device_num(config.device_num)
+    if config.local:
+        ignored = sum(n.strategy is not None for n in graph.nodes)
+        note, nodes = f"none in {config.parallel_mode} mode; {ignored} given ones ignored", map(_without, graph.nodes)
+        return replace(draft, graph=replace(graph, nodes=tuple(nodes))).noted("strategies", note)
+    searched = config.parallel_mode == "auto_parallel"
 
+    def wanted(n: Node) -> bool:
+        """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
+        given = n.strategy is not None or n.opdef.infer_fn is not None or n.nd_tp
+        return n.phase == "forward" and (given or not searched)
 
-def _propagated(draft: Draft) -> Draft:
-    """The given strategies checked, the others spread from them."""
-    shapes = draft.graph.shapes()
-    nodes = tuple(
-        _chosen(n, tuple(shapes[i] for i in n.ins), draft.config.device_num, False)
-        if n.phase == "forward" and (n.strategy is not None or n.opdef.infer_fn is not None or n.nd_tp)
-        else n
-        for n in draft.graph.nodes
+    stand_alone = config.parallel_mode == "stand_alone"
+    chosen = (
+        _chosen(n, graph.operand_shapes(n), config.device_num, stand_alone) if wanted(n) else n for n in graph.nodes
     )
-    graph = propagate_strategies(replace(draft.graph, nodes=nodes), draft.config, need_given=get_compat() == "seeds")
+    graph = replace(graph, nodes=tuple(chosen))
+    if searched:
+        graph = propagate_strategies(graph, config, need_given=get_compat() == "seeds")
     count = Counter(n.strategy_source for n in graph.nodes)
-    return replace(draft, graph=graph).noted(
-        "strategies", f"{count['user']} given, {count['propagated']} propagated from them"
-    )
+    others = f"{count['propagated']} propagated from them" if searched else f"{count['default']} by default"
+    return replace(draft, graph=graph).noted("strategies", f"{count['user']} given, {others}")
+
+
+def _without(node: Node) -> Node:
+    return replace(node, strategy=None, strategy_source="", out_strategy=None)
 
 
 def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, stand_alone: bool) -> Node:
@@ -87,29 +70,22 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
     if op.view:
         return node
     if stand_alone:
-        node = replace(node, strategy=None, strategy_source="", out_strategy=None)
+        node = _without(node)
     if op.infer_fn is not None:
-        raise StrategyError(
-            f"{node.op_class} has no sharding rule", where=node.where, hint="Compose it from operators that have one"
-        )
+        hint = "Compose it from operators that have one"
+        raise StrategyError(f"{node.op_class} has no sharding rule", where=node.where, hint=hint)
     if node.nd_tp and not stand_alone and not isinstance(node.strategy, LayoutStrategy):
         what = f"enable_nd_tp with {'no strategy' if node.strategy is None else f'strategy {node.strategy}'}"
+        allowed = "2D and 3D tensor parallelism needs a Layout per input"
         hint = "For example 2D: .shard((layout('None', ('x', 'y')), layout('x', 'y')))"
-        raise StrategyError(
-            what, where=node.where, allowed="2D and 3D tensor parallelism needs a Layout per input", hint=hint
-        )
+        raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
     if node.strategy is None:
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
-    place = (
-        node.strategy_origin.place
-        if node.strategy_origin is not None and node.strategy_origin.place
-        else node.origin.place
-    )
+    place = (node.strategy_origin.place if node.strategy_origin is not None else "") or node.origin.place
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
     node = replace(node, strategy=completed(op, shapes, attrs, node.strategy))
-    result_layout(
-        op, sharding_rule(op, shapes, attrs, node.strategy, device_num, where), node.shape, node.out_strategy, where
-    )
+    rule = sharding_rule(op, shapes, attrs, node.strategy, device_num, where)
+    result_layout(op, rule, node.shape, node.out_strategy, where)
     return node
 
 
@@ -123,22 +99,13 @@ def with_saved_strategies(draft: Draft) -> Draft:
     file = load_strategy(path)
     if file.device_num != draft.config.device_num:
         what = f"strategy_ckpt_load_file={path!r} was made for {file.device_num} devices"
-        raise StrategyError(
-            what, where="compile", allowed=f"A file made for {draft.config.device_num}, as many as compile now"
-        )
-    saved = {operator.name: operator for operator in file.operators if operator.strategy is not None}
-    nodes = tuple(
-        replace(
-            node, strategy=saved[node.name].strategy, out_strategy=saved[node.name].out_strategy, strategy_source="file"
-        )
-        if node.strategy is None
-        and node.phase == "forward"
-        and node.name in saved
-        and saved[node.name].op == node.op_class
-        else node
-        for node in draft.graph.nodes
-    )
-    taken = sum(node.strategy_source == "file" for node in nodes)
-    return replace(draft, graph=replace(draft.graph, nodes=nodes)).noted(
-        "strategy file", f"{taken} strategies from {path}"
-    )
+        raise at_compile(StrategyError, what, f"A file made for {draft.config.device_num}, as many as compile now")
+    saved = {(one.name, one.op): one for one in file.operators if one.strategy is not None}
+    nodes, taken = list(draft.graph.nodes), 0
+    for at, node in enumerate(nodes):
+        one = saved.get((node.name, node.op_class))
+        if one is not None and node.strategy is None and node.phase == "forward":
+            chosen = {"strategy": one.strategy, "out_strategy": one.out_strategy, "strategy_source": "file"}
+            nodes[at], taken = replace(node, **chosen), taken + 1
+    graph = replace(draft.graph, nodes=tuple(nodes))
+    return replace(draft, graph=graph).noted("strategy file", f"{taken} strategies from {path}")

@@ -18,7 +18,7 @@ from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.amp import nonfinite
 from ...nn.optim.global_norm import Totals, added
 from ...ops.machine.registry import OPS
-from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
+from ..ir import Draft, Instr, Value, at_compile, attr_pairs, fresh_name
 from .differentiate import LocalRecorder
 from .loss_scale import loss_scale_name
 
@@ -33,37 +33,28 @@ class _SliceTotals(Totals):
         self.rec.name = name or "optimizer"
 
     def total(self, name: str, local: Any, why: str) -> Any:
-        return self._summed(local, _cut(self.rec.values[name].layout), why, f"{self.rec.name}.total")
+        return self._summed(local, _cut(self.rec.values[name].layout), why)
 
     def totals(self, found: dict[str, Any], why: str) -> Any:
         # parameters that are cut alike share one message
         together: dict[TensorLayout, list[Any]] = {}
         for name, local in found.items():
             together.setdefault(_cut(self.rec.values[name].layout), []).append(local)
-        return added(
-            [
-                self._summed(added(locals_), layout, why, f"{self.rec.name}.total")
-                for layout, locals_ in together.items()
-            ]
-        )
+        return added([self._summed(added(locals_), layout, why) for layout, locals_ in together.items()])
 
-    def _summed(self, local: Any, layout: TensorLayout, why: str, label: str) -> Any:
+    def _summed(self, local: Any, layout: TensorLayout, why: str) -> Any:
         """The sum of the ranks' addends; `layout` says who holds them."""
         if not layout.is_partial:
             return local
         self.rec.values[local.name] = Value((), str(local.dtype), layout)
-        axes = tuple(sorted(layout.partial, reverse=True))
         count = len(layout.partial_group(0))
-        return self.rec.emit(
-            "all_reduce",
-            Value((), str(local.dtype), layout.whole()),
-            (local.name,),
-            label,
-            attrs=attr_pairs({"reduce": "sum", "fusion": 0}),
-            axes=axes,
-            device_matrix=layout.device_matrix,
-            reason=f"{why}: each of {count} ranks holds another slice, and ranks with copies are not counted again",
+        fields = {"axes": tuple(sorted(layout.partial, reverse=True)), "device_matrix": layout.device_matrix}
+        fields["attrs"] = attr_pairs({"reduce": "sum", "fusion": 0})
+        fields["reason"] = (
+            f"{why}: each of {count} ranks holds another slice, and ranks with copies are not counted again"
         )
+        made = Value((), str(local.dtype), layout.whole())
+        return self.rec.emit("all_reduce", made, (local.name,), f"{self.rec.name}.total", **fields)
 
 
 def _cut(layout: TensorLayout) -> TensorLayout:
@@ -110,12 +101,7 @@ class _Update:
         """A gradient for a parameter that the result does not depend on: weight decay and moments work on it all the
         same.
         """
-        given = self.draft.graph.input(name)
-        if name not in self.values:
-            self.values[name] = Value(
-                given.shape, given.dtype, TensorLayout.replicated(self.draft.config.device_num, len(given.shape))
-            )
-        held = self.values[name]
+        held = self.values.setdefault(name, self.draft.graph.input(name).whole(self.draft.config.device_num))
         self.rec.name = name
         made = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
         self.values[made.name] = held
@@ -129,9 +115,8 @@ class _Update:
             return self.optimizer.prepared(found, self.totals)
         if scaler.drop_overflow_update:
             self.finite = OPS["equal"](nonfinite(found, self.totals), 0.0)
-            given = {
-                kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in scaler.scalar_state()
-            }
+            known = scaler.scalar_state()
+            given = {kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in known}
             for kind, new in scaler.update_scalars(given, self.finite).items():
                 if new.name != given[kind].name:
                     self.values[new.name] = self.values[given[kind].name]
@@ -158,10 +143,8 @@ class _Update:
             self.values[label] = Value(shape, str(np.asarray(initial).dtype), layout)
             self.states.append((label, name, s))
             state[s] = self.rec.value(label)
-        rate = self.scalar(optimizer.rate_name(name), dtype)
-        new, new_state = optimizer.update(
-            self.rec.value(name), gradient, state, scalars, rate, optimizer.place(name, self.totals)
-        )
+        rate, place = self.scalar(optimizer.rate_name(name), dtype), optimizer.place(name, self.totals)
+        new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, place)
         self.assign(name, new, layout, shape)
         for s, value in new_state.items():
             self.assign(targets[s], value, layout, shape)
@@ -199,29 +182,18 @@ def update_parameters(draft: Draft) -> Draft:
     gradients = {name: gradient for name, gradient in (draft.updates or draft.gradients) if name in own}
     if not gradients:
         trained = ", ".join(name for name, _ in draft.gradients)
-        raise TraceError(
-            f"the optimizer has {', '.join(sorted(own))}",
-            where="compile",
-            allowed=f"The network's parameters: {trained}",
-        )
+        what = f"the optimizer has {', '.join(sorted(own))}"
+        raise at_compile(TraceError, what, f"The network's parameters: {trained}")
     other = next((p.name for p in optimizer.parameters if p.name in gradients and p is not parameters[p.name]), None)
     if other is not None:
         what = f"the optimizer's {other!r} is another Parameter of that name than the network's"
-        raise TraceError(
-            what,
-            where="compile",
-            allowed="Parameters of this network",
-            hint="Make the optimizer from net.trainable_params()",
-        )
+        hint = "Make the optimizer from net.trainable_params()"
+        raise at_compile(TraceError, what, "Parameters of this network", hint)
     update = _Update(draft, optimizer)
     known = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
     with update.rec:
-        idle = [
-            p.name
-            for p in optimizer.parameters
-            if p.name in known and p.name not in gradients and parameters.get(p.name) is p
-        ]
-        gradients |= {name: update.zeros(name) for name in idle}
+        idle = [p.name for p in optimizer.parameters if p.name in known and parameters.get(p.name) is p]
+        gradients |= {name: update.zeros(name) for name in idle if name not in gradients}
         ready = update.prepared(gradients)
         shared: dict[str, dict[str, Any]] = {}
         for name, gradient in ready.items():
@@ -231,12 +203,7 @@ def update_parameters(draft: Draft) -> Draft:
             update.parameter(parameters[name], gradient, shared[dtype])
     instrs, states = _when_read(update.rec.instrs, {source for _, source in update.assignments}), tuple(update.states)
     messages = sum(i.is_communication for i in instrs)
-    assignments = (*draft.assignments, *update.assignments)
-    program = (*draft.program("update"), *instrs)
-    done = draft.with_program(
-        "update", program, update.values, assignments=assignments, states=states, optimizer=optimizer.rule
-    )
-    text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states" + (
-        f", {messages} messages" if messages else ""
-    )
-    return done.noted("update", text)
+    changes = {"assignments": (*draft.assignments, *update.assignments), "states": states, "optimizer": optimizer.rule}
+    done = draft.with_program("update", (*draft.program("update"), *instrs), update.values, **changes)
+    text = f"{type(optimizer).__name__}: {len(instrs)} instructions, {len(states)} states"
+    return done.noted("update", text + (f", {messages} messages" if messages else ""))
