@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
-from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, get_auto_parallel_context
 from ..nn.cell import Cell
@@ -21,7 +20,7 @@ from ..nn.tensor.tensor import Parameter
 from ..nn.wrap import GradAccumulation
 from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive
-from .ir import Draft, Graph, Training
+from .ir import Draft, Graph, Training, at_compile
 from .passes import PASSES, Pass, run_passes
 from .passes.dataset_strategy import dataset_cuts
 from .passes.strategies import check_device_num
@@ -52,9 +51,8 @@ def compile_network(
     passes            another list of passes than `graph.passes.PASSES`; with one that lists `differentiate`, gradients
                       are made without a loss too: of the outputs' sum
     settings          further fields of `context.ParallelConfig`: gradients_mean (gradients are summed over the ranks
-                      that hold the same slice; True:
-                      their mean), loss_repeated_mean, enable_alltoall, parallel_mode; with
-                      parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
+                      that hold the same slice; True: their mean), loss_repeated_mean, enable_alltoall, parallel_mode;
+                      with parallel_mode="stand_alone" the plan is that of one device, whatever strategies the network
                       carries; with "data_parallel" every rank runs the whole network on its own rows (see
                       `graph.passes.replicate`); enable_parallel_optimizer and what goes with it (see
                       `graph.passes.optimizer_shard`, in data_parallel mode `graph.passes.optimizer_group`)
@@ -62,17 +60,9 @@ def compile_network(
     Raises StrategyError, ShapeError, TraceError or ContextError, each with operator and source line, before anything
     runs.
     """
-    steps = compile_steps(
-        network,
-        *inputs,
-        loss=loss,
-        optimizer=optimizer,
-        device_num=device_num,
-        dataset_strategy=dataset_strategy,
-        passes=passes,
-        **settings,
-    )
-    return steps[-1][1]
+    trained = {"loss": loss, "optimizer": optimizer, "passes": passes}
+    options = {"device_num": device_num, "dataset_strategy": dataset_strategy, **settings}
+    return compile_steps(network, *inputs, **trained, **options)[-1][1]
 
 
 def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
@@ -82,11 +72,8 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     made = compile_program(network, *inputs, one_loss=True, **options)
     static = next((part for part in _leaves(made.form) if not isinstance(part, Slot)), made)
     if static is not made:
-        raise TraceError(
-            f"the network returned {shorten(static)}",
-            where="compile",
-            allowed="Tensors that it computed from its inputs",
-        )
+        what = f"the network returned {shorten(static)}"
+        raise at_compile(TraceError, what, "Tensors that it computed from its inputs")
     return made.steps
 
 
@@ -151,87 +138,58 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     one_loss = options.pop("one_loss", False)
     config = _config(options)
     if not inputs:
-        raise ShapeError(
-            "no inputs were given",
-            where="compile",
-            hint="Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)",
-        )
+        hint = "Give one Tensor or array per input, e.g. compile(net, x, label, loss=...)"
+        raise at_compile(ShapeError, "no inputs were given", hint=hint)
     _check_objects(network, loss, optimizer)
     if optimizer is not None and loss is None:
-        raise TraceError("an optimizer is given without a loss", where="compile", hint="Give loss=... too")
+        raise at_compile(TraceError, "an optimizer is given without a loss", hint="Give loss=... too")
     check_device_num(config.device_num)
     check_built(config, network)
-    _check_count(network, len(inputs) - (loss is not None), loss is not None)
-    names = input_names(getattr(network, "construct", network), len(inputs) - (loss is not None)) + (
-        ["label"] if loss is not None else []
-    )
+    labels = [] if loss is None else ["label"]
+    _check_count(network, len(inputs) - len(labels), with_loss=bool(labels))
+    names = input_names(getattr(network, "construct", network), len(inputs) - len(labels)) + labels
     specs = [check_input(i, name, value) for i, (name, value) in enumerate(zip(names, inputs, strict=True))]
     for name, _, dtype in specs:
         if np.dtype(dtype).kind not in "fiub":
-            raise ShapeError(f"input {name!r} has dtype {dtype}", where="compile", allowed="Floats, integers or bools")
+            raise at_compile(ShapeError, f"input {name!r} has dtype {dtype}", "Floats, integers or bools")
     cuts = dataset_cuts(config, tuple(shape for _, shape, _ in specs))
-    local = (
-        config.parallel_mode in LOCAL_MODES
-    )  # every rank runs the network on its own part: it is traced on that part's shapes
-    if not local:
-        specs = [
-            (name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype)
-            for (name, shape, dtype), cut in zip(specs, cuts, strict=True)
-        ]
+    if not config.local:  # otherwise it is traced on the shapes of a rank's own part
+        for at, ((name, shape, dtype), cut) in enumerate(zip(specs, cuts, strict=True)):
+            specs[at] = name, tuple(n * c for n, c in zip(shape, cut, strict=True)), dtype
     traced = WithLossCell(network, loss) if loss is not None else network
     if loss is not None:
         traced.cell_name = "network"
         if config.grad_accumulation_step > 1:
             traced = GradAccumulation(traced, config.grad_accumulation_step)
-    name, trained = (
-        getattr(network, "__name__", type(network).__name__),
-        () if optimizer is None else optimizer.parameters,
-    )
+    name, trained = getattr(network, "__name__", type(network).__name__), getattr(optimizer, "parameters", ())
     found = trace_network(traced, specs, name, trained, parallel_mode=config.parallel_mode)
     _check_recomputed((cell.cell_name, cell) for cell, _ in found.cells)  # those of a function are known only now
     graph, parameters = found.graph, found.parameters
     result = graph.shapes()[graph.outputs[0]] if graph.outputs else ()
     if loss is not None and (len(graph.outputs) > 1 or (result and one_loss)):
         what = f"returns a tensor of shape {result}" if result else f"returns {len(graph.outputs)} values"
-        raise ShapeError(
-            f"the loss {what}",
-            where="compile",
-            allowed="One number",
-            hint="Use reduction='mean' or 'sum', or ops.reduce_mean",
-        )
+        hint = "Use reduction='mean' or 'sum', or ops.reduce_mean"
+        raise at_compile(ShapeError, f"the loss {what}", "One number", hint)
     dtypes = {part.name: part.dtype for part in (*graph.inputs, *graph.nodes)}
     if loss is not None and graph.outputs and np.dtype(dtypes[graph.outputs[0]]).kind != "f":
-        what, hint = (
-            f"the loss is of dtype {dtypes[graph.outputs[0]]}",
-            "Comparisons, argmax and counts belong to metrics",
-        )
-        raise ShapeError(what, where="compile", allowed="A float: the gradient of others is nothing", hint=hint)
-    if graph.seeds and config.grad_accumulation_step > 1 and not any(node.micro_batch for node in graph.nodes):
-        hint = f"Differentiate nn.GradAccumulation(net, {config.grad_accumulation_step}) in its place"
-        raise _not_built(
-            f"grad_accumulation_step={config.grad_accumulation_step} of a function that asks for gradients itself", hint
-        )
+        what, allowed = f"the loss is of dtype {dtypes[graph.outputs[0]]}", "A float: the gradient of others is nothing"
+        raise at_compile(ShapeError, what, allowed, "Comparisons, argmax and counts belong to metrics")
+    parts = config.grad_accumulation_step
+    if graph.seeds and parts > 1 and not any(node.micro_batch for node in graph.nodes):
+        hint = f"Differentiate nn.GradAccumulation(net, {parts}) in its place"
+        raise _not_built(f"grad_accumulation_step={parts} of a function that asks for gradients itself", hint)
     if loss is not None and graph.seeds:
-        raise TraceError(
-            "the network asks for gradients itself",
-            where="compile",
-            hint="Give it without a loss: it is a training step",
-        )
-    order = _order(network, optimizer or found.optimizer, parameters)
-    draft = Draft(graph, config, order=order).noted(
-        "trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters"
-    )
+        hint = "Give it without a loss: it is a training step"
+        raise at_compile(TraceError, "the network asks for gradients itself", hint=hint)
+    draft = Draft(graph, config, order=_order(network, optimizer or found.optimizer, parameters))
+    draft = draft.noted("trace", f"{len(graph.nodes)} operators, {len(parameters)} parameters")
     if graph.seeds:
         optimizer = found.optimizer
     if config.enable_parallel_optimizer and optimizer is not None:
         check_grouping(config.parallel_mode, optimizer, config.device_num, "compile")
     scaled = found.scaler is not None and optimizer is not None and found.scaler[0] is optimizer.loss_scaler
-    training = Training(
-        loss is not None or bool(graph.seeds) or passes is not None,
-        optimizer,
-        parameters,
-        found.scaler[1] if scaled else "",
-    )
+    differentiated = loss is not None or bool(graph.seeds) or passes is not None
+    training = Training(differentiated, optimizer, parameters, found.scaler[1] if scaled else "")
     steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
     steps += run_passes(replace(draft, training=training), PASSES if passes is None else passes)
     steps.append(("plan", freeze(steps[-1][1], found.constants)))
@@ -241,17 +199,12 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
 def check_built(config: ParallelConfig, network: Callable) -> None:
     """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version."""
     if config.parallel_mode == "auto_parallel" and config.search_mode != "sharding_propagation":
-        what = f"search_mode={config.search_mode!r} in auto_parallel mode"
-        hint = (
-            "Set search_mode='sharding_propagation' and give the operators that matter a strategy, or use "
-            "semi_auto_parallel"
-        )
-    elif config.pipeline_stages > 1:
-        what, hint = f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1"
-    else:
-        _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
-        return
-    raise _not_built(what, hint)
+        given = "give the operators that matter a strategy, or use semi_auto_parallel"
+        hint = f"Set search_mode='sharding_propagation' and {given}"
+        raise _not_built(f"search_mode={config.search_mode!r} in auto_parallel mode", hint)
+    if config.pipeline_stages > 1:
+        raise _not_built(f"pipeline_stages={config.pipeline_stages}", "Leave pipeline_stages at 1")
+    _check_recomputed(network.cells_and_names() if isinstance(network, Cell) else ())
 
 
 def _check_recomputed(cells: Iterable[tuple[str, Cell]]) -> None:
@@ -259,17 +212,14 @@ def _check_recomputed(cells: Iterable[tuple[str, Cell]]) -> None:
     operators.
     """
     for path, cell in cells:
-        if cell.recompute_options is not None or any(
-            p.prim_attrs.get("recompute") for p in vars(cell)["_primitives"].values()
-        ):
+        primitives = vars(cell)["_primitives"].values()
+        if cell.recompute_options is not None or any(p.prim_attrs.get("recompute") for p in primitives):
             hint = "Omit the call: results are the same, activations are kept in memory"
             raise _not_built(f"recompute() of {(path or type(cell).__name__)!r}", hint)
 
 
 def _not_built(what: str, hint: str) -> NotBuiltYet:
-    return NotBuiltYet(
-        f"{what} cannot be run yet", where="compile", allowed="The setting is checked and kept", hint=hint
-    )
+    return at_compile(NotBuiltYet, f"{what} cannot be run yet", "The setting is checked and kept", hint)
 
 
 def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:
@@ -279,19 +229,13 @@ def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:
             continue
         if inspect.isclass(value) or not callable(value):
             hint = f"Make an object of it: {value.__name__}()" if inspect.isclass(value) else f"For example {example}"
-            raise TraceError(
-                f"{name} is {shorten(value)}", where="compile", allowed="A Cell, or a function of Tensors", hint=hint
-            )
+            raise at_compile(TraceError, f"{name} is {shorten(value)}", "A Cell, or a function of Tensors", hint)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise TraceError(
-            f"optimizer is {shorten(optimizer)}",
-            where="compile",
-            allowed="An nn.Optimizer",
-            hint="For example nn.Adam(net.trainable_params(), 0.01)",
-        )
+        hint = "For example nn.Adam(net.trainable_params(), 0.01)"
+        raise at_compile(TraceError, f"optimizer is {shorten(optimizer)}", "An nn.Optimizer", hint)
 
 
-def _check_count(network: Callable, count: int, with_loss: bool) -> None:
+def _check_count(network: Callable, count: int, *, with_loss: bool) -> None:
     """Raise ShapeError unless the network can be called with `count` inputs."""
     construct = network.construct if isinstance(network, Cell) else network
     try:
@@ -302,22 +246,16 @@ def _check_count(network: Callable, count: int, with_loss: bool) -> None:
         signature.bind(*range(count))
     except TypeError:
         labels = ", and the labels last because a loss is given" if with_loss else ""
-        raise ShapeError(
-            f"{count} input{'s' if count != 1 else ''} for construct{signature}"
-            if isinstance(network, Cell)
-            else f"{count} inputs for {signature}",
-            where="compile",
-            allowed=f"One example input per parameter{labels}",
-        ) from None
+        inputs, called = f"{count} input{'s' if count != 1 else ''}", "construct" if isinstance(network, Cell) else ""
+        allowed = f"One example input per parameter{labels}"
+        raise at_compile(ShapeError, f"{inputs} for {called}{signature}", allowed) from None
 
 
 def _config(options: dict[str, Any]) -> ParallelConfig:
     given = {k: v for k, v in options.items() if v is not None}
     if given.get("parallel_mode") == "stand_alone":
         given["device_num"] = 1
-        given.setdefault(
-            "enable_parallel_optimizer", False
-        )  # the context's is for the ranks that this is compared with
+        given.setdefault("enable_parallel_optimizer", False)  # the context's is for the ranks it is compared with
     if get_auto_parallel_context("parallel_mode") == "stand_alone":
         given.setdefault("parallel_mode", "semi_auto_parallel")
     try:
@@ -325,8 +263,5 @@ def _config(options: dict[str, Any]) -> ParallelConfig:
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        raise TraceError(
-            str(error).rpartition("got an ")[2],
-            where="compile",
-            allowed="loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig",
-        ) from error
+        allowed = "loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig"
+        raise at_compile(TraceError, str(error).rpartition("got an ")[2], allowed) from error

@@ -17,21 +17,11 @@ import numpy as np
 
 from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
-from ..layout.tensor_layout import TensorLayout, slice_text
+from ..layout.tensor_layout import slice_text
 from ..ops.kernels.threads import without_collector
 from .instr_text import global_shapes, message_shapes, tensor_text
 from .ir import Instr, Value, attr_pairs
 from .kinds import KINDS, class_name
-
-
-def _origin(instr_origin) -> dict[str, Any]:
-    return {
-        "file": instr_origin.file,
-        "line": instr_origin.line,
-        "text": instr_origin.text,
-        "scope": instr_origin.scope,
-        "made_by": instr_origin.made_by,
-    }
 
 
 @without_collector
@@ -41,10 +31,9 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice, phase, origin
     params   name, global, slice, layout, index (where the slice lies);  inputs: the same for data
     comm     messages, and inserted slices with an empty group: kind, op, group, in_shape, out_shape, dtype, bytes (of
-             what the rank hands over:
-             its operand, the strips of a halo; 0 for a slice), phase, fusion, reduce, reason, origin; parameter: whose
-             gradient or slice it carries, or ""; bucket: what it travels in if messages were fused, or ""; overlapped:
-             whether it travels while the rank computes
+             what the rank hands over: its operand, the strips of a halo; 0 for a slice), phase, fusion, reduce, reason,
+             origin; parameter: whose gradient or slice it carries, or ""; bucket: what it travels in if messages were
+             fused, or ""; overlapped: whether it travels while the rank computes
     buckets  what travels as one message: name, kind, group, members (parameters), bytes, phase, fusion
     """
     stage = plan.stage_of(rank)
@@ -60,9 +49,8 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
                 if phase != "forward" or instr.strategy is not None:
                     ops.append(_op_entry(instr, ins, out, phase, global_shapes(plan, instr)))
             elif instr.kind == "start" and instr.attr("members") is not None:
-                comm += [
-                    _comm_entry(*part, phase, rank, instr.name) for part in _carried(plan, instr, *carried[instr.out])
-                ]
+                parts = _carried(plan, instr, *carried[instr.out])
+                comm += [_comm_entry(*part, phase, rank, instr.name) for part in parts]
                 buckets.append(_bucket_entry(instr, ins[0], phase, rank))
             elif instr.is_communication or instr.kind == "slice":
                 comm.append(_comm_entry(instr, ins, out, phase, rank))
@@ -70,15 +58,12 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     # among them
     forward = {op["name"]: op for op in ops if op["phase"] == "forward"}
     names = sorted(plan.value_table)
-    written = [
-        _view_entry(plan, n, names) if n.opdef.view else forward[n.name]
-        for n in plan.graph.nodes
-        if n.opdef.view or n.name in forward
-    ]
-    described = {
-        role: [_input_entry(plan, i, rank) for i in plan.graph.inputs if i.role == role and i.name in plan.value_table]
-        for role in ("parameter", "data")
-    }
+    nodes = [n for n in plan.graph.nodes if n.opdef.view or n.name in forward]
+    written = [_view_entry(plan, n, names) if n.opdef.view else forward[n.name] for n in nodes]
+    described: dict[str, list[dict[str, Any]]] = {"parameter": [], "data": []}
+    for given in plan.graph.inputs:
+        if given.role in described and given.name in plan.value_table:
+            described[given.role].append(_input_entry(plan, given, rank))
     return {
         "rank": rank,
         "device_num": plan.device_num,
@@ -90,27 +75,22 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     }
 
 
-def _shape(shape: tuple[int, ...]) -> list[int]:
-    return list(shape)
-
-
-def _op_entry(
-    instr: Instr, ins: list[Value], out: Value, phase: str, global_shapes: list[tuple[int, ...]]
-) -> dict[str, Any]:
+def _op_entry(instr: Instr, ins: list[Value], out: Value, phase: str, wholes: list[tuple[int, ...]]) -> dict[str, Any]:
+    strategy, layouts = instr.strategy, None
+    if isinstance(strategy, LayoutStrategy):
+        layouts = [layout.to_dict() | {"alias_name": layout.alias_name} for layout in strategy]
     return {
         "name": instr.name,
         "op": instr.op_class,
-        "strategy": None if instr.strategy is None else [list(t) for t in strategy_counts(instr.strategy)],
-        "layouts": [layout.to_dict() | {"alias_name": layout.alias_name} for layout in instr.strategy]
-        if isinstance(instr.strategy, LayoutStrategy)
-        else None,
-        "in_global": [_shape(s) for s in global_shapes],
-        "out_global": [_shape(out.shape)],
-        "in_slice": [_shape(v.slice_shape) for v in ins],
-        "out_slice": [_shape(out.slice_shape)],
+        "strategy": None if strategy is None else [list(t) for t in strategy_counts(strategy)],
+        "layouts": layouts,
+        "in_global": [list(s) for s in wholes],
+        "out_global": [list(out.shape)],
+        "in_slice": [list(v.slice_shape) for v in ins],
+        "out_slice": [list(out.slice_shape)],
         "phase": phase,
         "reason": instr.reason,
-        "origin": _origin(instr.origin),
+        "origin": dict(vars(instr.origin)),
     }
 
 
@@ -118,7 +98,7 @@ def _view_entry(plan, node, names: list[str]) -> dict[str, Any]:
     """A reshape: the slices of its operand, and what the first of its readers gets. names: those of all values,
     sorted.
     """
-    shapes, prefix = plan.graph.shapes(), f"{node.name}.for."
+    prefix = f"{node.name}.for."
     at = bisect_left(names, prefix)
     moved = plan.value(names[at]) if at < len(names) and names[at].startswith(prefix) else None
     source = plan.value_table.get(node.ins[0])
@@ -126,12 +106,12 @@ def _view_entry(plan, node, names: list[str]) -> dict[str, Any]:
         "name": node.name,
         "op": node.op_class,
         "strategy": None,
-        "in_global": [_shape(shapes[i]) for i in node.ins],
-        "out_global": [_shape(node.shape)],
-        "in_slice": [_shape(source.slice_shape)] if source is not None else None,
-        "out_slice": [_shape(moved.slice_shape)] if moved is not None else None,
+        "in_global": [list(shape) for shape in plan.graph.operand_shapes(node)],
+        "out_global": [list(node.shape)],
+        "in_slice": [list(source.slice_shape)] if source is not None else None,
+        "out_slice": [list(moved.slice_shape)] if moved is not None else None,
         "phase": "forward",
-        "origin": _origin(node.origin),
+        "origin": dict(vars(node.origin)),
     }
 
 
@@ -150,19 +130,10 @@ def _carried(plan, start: Instr, concat: Instr, splits: list[Instr]) -> Iterator
     """The messages that a bucket stands for, as they were before they were fused: (instruction, operands, result)."""
     for split in splits:
         operand = concat.ins[split.attr("member")]
-        attrs = {k: start.attr(k) for k in ("dim", "reduce", "fusion") if start.attr(k) is not None} | {
-            "parameter": start.attr("members")[split.attr("member")]
-        }
-        alone = replace(
-            start,
-            kind=start.message,
-            ins=(operand,),
-            out=split.out,
-            name=split.name,
-            attrs=attr_pairs(attrs),
-            reason=split.reason,
-            origin=split.origin,
-        )
+        attrs = {k: start.attr(k) for k in ("dim", "reduce", "fusion") if start.attr(k) is not None}
+        attrs["parameter"] = start.attr("members")[split.attr("member")]
+        alone = replace(split, kind=start.message, ins=(operand,), attrs=attr_pairs(attrs))
+        alone = replace(alone, axes=start.axes, device_matrix=start.device_matrix)
         yield alone, [plan.value(operand)], plan.value(split.out)
 
 
@@ -186,8 +157,8 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
         "op": class_name(instr),
         "name": instr.name,
         "group": list(instr.group(rank)) if instr.is_communication else [],
-        "in_shape": _shape(have),
-        "out_shape": _shape(gives),
+        "in_shape": list(have),
+        "out_shape": list(gives),
         "dtype": ins[0].dtype,
         "bytes": instr.handed_bytes(math.prod(have) * itemsize, rank) if instr.is_communication else 0,
         "phase": phase,
@@ -197,27 +168,26 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
         "bucket": bucket,
         "overlapped": instr.kind == "start" or bool(bucket),
         "reason": instr.reason,
-        "origin": _origin(instr.origin),
-    }
-
-
-def _layout_entry(layout: TensorLayout) -> dict[str, Any]:
-    return {
-        "device_matrix": list(layout.device_matrix),
-        "tensor_map": [a[0] if len(a) == 1 else list(a) or -1 for a in layout.tensor_map],
+        "origin": dict(vars(instr.origin)),
     }
 
 
 def _input_entry(plan, given, rank: int) -> dict[str, Any]:
     value = plan.value(given.name)
+    tensor_map = [axes[0] if len(axes) == 1 else list(axes) or -1 for axes in value.layout.tensor_map]
     return {
         "name": given.name,
-        "global": _shape(value.shape),
-        "slice": _shape(value.slice_shape),
+        "global": list(value.shape),
+        "slice": list(value.slice_shape),
         "dtype": given.dtype,
-        "layout": _layout_entry(value.layout),
-        "index": slice_text(value.layout.slice_index(value.shape, rank), value.shape),
+        "layout": {"device_matrix": list(value.layout.device_matrix), "tensor_map": tensor_map},
+        "index": _index(value, rank),
     }
+
+
+def _index(value: Value, rank: int) -> str:
+    """Where a rank's slice lies: "[8:16, :]"."""
+    return slice_text(value.layout.slice_index(value.shape, rank), value.shape)
 
 
 # ---- text ----
@@ -226,27 +196,20 @@ def _input_entry(plan, given, rank: int) -> dict[str, Any]:
 def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     """The program of one rank, in the manner of the IR files MindSpore saves."""
     stage = plan.stage_of(rank)
-    lines = [
-        f"# {plan.graph.name}: rank {rank} of {plan.device_num}, dataset_strategy {plan.config.dataset_strategy!r}, "
-        f"plan {plan.digest}"
-    ]
+    head, fed = f"# {plan.graph.name}: rank {rank} of {plan.device_num}", plan.config.dataset_strategy
+    lines = [f"{head}, dataset_strategy {fed!r}, plan {plan.digest}"]
     lines += [f"# pass {name}: {note}" for name, note in plan.notes]
     numbers: dict[str, str] = {}
     lines.append("# inputs")
     for given in plan.graph.inputs:
         if given.role in ("data", "parameter", "constant") and given.name in plan.value_table:
-            value = plan.value(given.name)
-            index = slice_text(value.layout.slice_index(value.shape, rank), value.shape)
-            numbers[given.name] = f"%{given.name}"
-            lines.append(
-                f"%{given.name} : {tensor_text(value)} = {index} of {value.shape}  {{{given.role}, {value.layout}}}"
-            )
+            value, numbers[given.name] = plan.value(given.name), f"%{given.name}"
+            held = f"{_index(value, rank)} of {value.shape}  {{{given.role}, {value.layout}}}"
+            lines.append(f"%{given.name} : {tensor_text(value)} = {held}")
     for state in plan.states:
-        if not plan.held_by(state.name, rank):
-            continue
-        value = plan.value(state.name)
-        numbers[state.name] = f"%{state.name}"
-        lines.append(f"%{state.name} : {tensor_text(value)}  {{state}}")
+        if plan.held_by(state.name, rank):
+            numbers[state.name] = f"%{state.name}"
+            lines.append(f"%{state.name} : {tensor_text(plan.value(state.name))}  {{state}}")
     named = len(numbers)
     for action in stage.actions:
         if action.program in phases:
@@ -254,20 +217,15 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
             for _, instr in stage.part(action):
                 lines += _instr_lines(plan, instr, rank, numbers, len(numbers) - named) if instr.runs_on(rank) else []
             if action.program == "update":
-                lines += [
-                    f"%{target} <- {numbers.get(source, source)}"
-                    for target, source in plan.assignments
-                    if plan.held_by(target, rank)
-                ]
+                mine = [pair for pair in plan.assignments if plan.held_by(pair[0], rank)]
+                lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in mine]
     if "forward" in phases:
         lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in plan.outputs))
     return "\n".join(lines)
 
 
 def named_lines(text: str) -> list[str]:
-    """The lines of a `plan_text` with the name of each value in place of its number: "%fc.grad = MatMul(%fc,
-    %w)".
-    """
+    """The lines of a `plan_text` with names of values in place of numbers: "%fc.grad = MatMul(%fc, %w)"."""
     lines = text.splitlines()
     names = {made[1]: made[2] for line in lines if (made := _MADE.match(line))}
     return [
@@ -280,16 +238,10 @@ _MADE = re.compile(r"%(\d+)\(([^()\s]+)\) = ")
 _NUMBER = re.compile(r"%(\d+)(?:\([^()\s]+\))?(?![\w.])")  # not the parameter "%0.weight"
 
 
-def _name(numbers: dict[str, str], name: str) -> str:
-    if name in numbers:
-        return numbers[name]
-    return name.rpartition(":")[0] or name
-
-
 def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: int) -> list[str]:
     """The lines of an instruction; its result becomes number `count`."""
     ins, out = [plan.value(n) for n in instr.ins], plan.value(instr.out)
-    operands = [_name(numbers, n) for n in instr.ins]
+    operands = [numbers.get(n) or n.rpartition(":")[0] or n for n in instr.ins]
     number = numbers[instr.out] = f"%{count}"
     shown = KINDS[instr.kind].shown(plan, instr, rank)
     args = ", ".join([*operands, *map(str, shown.args)])

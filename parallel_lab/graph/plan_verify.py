@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 from ..base.errors import ParallelLabError, PlanError, message
 from .instr_checks import Makers
@@ -38,88 +40,64 @@ def verify_plan(plan) -> None:
     made = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
     ranks = [r for stage in plan.stages for r in stage.ranks]
     if ranks != list(range(plan.device_num)):
-        raise PlanError(
-            f"the stages have {len(ranks)} ranks",
-            where="plan stages",
-            allowed=f"Ranks 0 to {plan.device_num - 1}, each once",
-        )
+        allowed = f"Ranks 0 to {plan.device_num - 1}, each once"
+        raise PlanError(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=allowed)
     for stage in plan.stages:
         known: Makers = dict.fromkeys(made)
-        programs = dict(stage.programs)
-        order, parts = (
-            [(a.program, a.micro_batch) for a in stage.actions],
-            {(p, i.micro_batch) for p, program in programs.items() for i in program},
-        )
+        programs, order = dict(stage.programs), [(a.program, a.micro_batch) for a in stage.actions]
+        parts = {(p, i.micro_batch) for p, program in programs.items() for i in program}
         if len(set(order)) < len(order) or not parts <= set(order) or not {p for p, _ in order} <= set(programs):
-            raise PlanError(
-                f"actions {[p for p, _ in order]} do not run the programs {sorted(programs)}", where="plan schedule"
-            )
+            what = f"actions {[p for p, _ in order]} do not run the programs {sorted(programs)}"
+            raise PlanError(what, where="plan schedule")
         for action in stage.actions:
             phase, program = action.program, programs[action.program]
             for position, instr in stage.part(action):
-                fault = _fault(plan, instr, known, phase)
-                if fault:
-                    raise PlanError(
-                        message(fault, where=f"plan, {phase} instruction {position}")
-                        + "\n"
-                        + _around(program, position)
-                    )
+                if fault := _fault(plan, instr, known, phase):
+                    what = message(fault, where=f"plan, {phase} instruction {position}")
+                    raise PlanError(f"{what}\n{_around(program, position)}")
                 known[instr.out] = instr
+    for fault in _faults_of_results(plan, known):
+        raise PlanError(fault, where="plan")
+
+
+def _faults_of_results(plan: Any, known: Makers) -> Iterator[str]:
+    """What is wrong with buckets, gradients, new values and outputs, after all instructions have run."""
     assigned = (*plan.forward_assignments, *plan.assignments)
-    for what, name in [("the new value of " + t, s) for t, s in assigned] + [
-        ("the gradient of " + p, g) for p, g in plan.gradients
-    ]:
+    new = [(f"the new value of {target}", source) for target, source in assigned]
+    for what, name in (*new, *((f"the gradient of {name}", gradient) for name, gradient in plan.gradients)):
         if name not in known:
-            raise PlanError(f"{what}, {name!r}, is never made", where="plan")
+            yield f"{what}, {name!r}, is never made"
     for stage in plan.stages:
-        kinds = [
-            (i.kind, i.out if i.kind == "start" else i.ins[0])
-            for _, p in stage.programs
-            for i in p
-            if i.kind in ("start", "wait")
-        ]
-        waits = Counter(name for kind, name in kinds if kind == "wait")
-        wrong = next((name for kind, name in kinds if kind == "start" and waits[name] != 1), None)
-        if wrong is not None:
-            raise PlanError(f"%{wrong} is started once and waited for {waits[wrong]} times", where="plan")
+        instrs = [i for _, program in stage.programs for i in program]
+        waits = Counter(i.ins[0] for i in instrs if i.kind == "wait")
+        for name in (i.out for i in instrs if i.kind == "start"):
+            if waits[name] != 1:
+                yield f"%{name} is started once and waited for {waits[name]} times"
     for name, gradient in plan.gradients:
         a, b = plan.value(name), plan.value(gradient)
         if a.shape != b.shape or b.layout is None or not b.layout.same_placement(a.layout):
-            raise PlanError(
-                f"the gradient of {name!r} is laid out as {b.layout}, the parameter as {a.layout}", where="plan"
-            )
+            yield f"the gradient of {name!r} is laid out as {b.layout}, the parameter as {a.layout}"
     for target, source in assigned:
         a, b = plan.value(target), plan.value(source)
         if (a.slice_shape, a.dtype) != (b.slice_shape, b.dtype):
-            raise PlanError(
-                f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})",
-                where="plan",
-            )
+            yield f"{target!r} ({a.slice_shape} {a.dtype}) takes the value of {source!r} ({b.slice_shape} {b.dtype})"
         if plan.owner_of(source) not in (None, plan.owner_of(target)):
-            raise PlanError(
-                f"{target!r} takes the value of {source!r}, which rank {plan.owner_of(source)} alone holds",
-                where="plan",
-            )
+            yield f"{target!r} takes the value of {source!r}, which rank {plan.owner_of(source)} alone holds"
     for target, source in plan.forward_assignments:
         a, b = plan.value(target), plan.value(source)
         # a value without a layout is each rank's own (data_parallel: running statistics of its part of the batch)
         if a.layout is None or (b.layout is not None and not a.layout.same_placement(b.layout)):
-            raise PlanError(
-                f"{target!r} is laid out as {a.layout} and takes a value laid out as {b.layout}", where="plan"
-            )
+            yield f"{target!r} is laid out as {a.layout} and takes a value laid out as {b.layout}"
     for name in plan.outputs:
         if name not in known:
-            raise PlanError(f"output {name!r} is never made", where="plan")
+            yield f"output {name!r} is never made"
 
 
 def _around(program: tuple[Instr, ...], position: int) -> str:
     lines = []
-    for i in range(max(0, position - 2), min(len(program), position + 3)):
-        instr = program[i]
-        marker = "   <-- here" if i == position else ""
-        lines.append(
-            f"  {i:4} %{instr.out} = {instr.op_class or instr.kind}({', '.join('%' + n for n in instr.ins)}){marker}"
-        )
+    for at, i in list(enumerate(program))[max(0, position - 2) : position + 3]:
+        call = f"{i.op_class or i.kind}({', '.join('%' + n for n in i.ins)})"
+        lines.append(f"  {at:4} %{i.out} = {call}{'   <-- here' if at == position else ''}")
     return "\n".join(lines)
 
 
@@ -132,19 +110,15 @@ def _fault(plan, instr: Instr, known: Makers, phase: str) -> str:
         return f"%{missing[0]} is read before it is made"
     if instr.out in known:
         return f"%{instr.out} is made twice"
-    if instr.owner is not None and (instr.is_communication or not 0 <= instr.owner < plan.device_num):
-        return (
-            f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
-            if instr.is_communication
-            else f"there is no rank {instr.owner}"
-        )
+    if instr.owner is not None and instr.is_communication:
+        return f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
+    if instr.owner is not None and not 0 <= instr.owner < plan.device_num:
+        return f"there is no rank {instr.owner}"
     reader = instr.attr("root") if instr.kind == "broadcast" else instr.owner
     elsewhere = next((n for n in instr.ins if plan.owner_of(n) not in (None, reader)), None)
     if elsewhere is not None:
-        return (
-            f"%{elsewhere} is held by rank {plan.owner_of(elsewhere)} alone, and read by "
-            f"{'all' if reader is None else reader}"
-        )
+        holder = f"rank {plan.owner_of(elsewhere)} alone"
+        return f"%{elsewhere} is held by {holder}, and read by {'all' if reader is None else reader}"
     if instr.out not in plan.value_table:
         return f"%{instr.out} has no entry in the value table"
     size = math.prod(instr.device_matrix)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ...base.settings.checks import LOCAL_MODES
+from ...base.settings.checks import SHARDED_MODES
 from ..ir import Draft
 from .differentiate import differentiate
 from .follow import follow_gradients
@@ -29,10 +29,6 @@ from .update import update_parameters
 __all__ = ["CONDITIONS", "PASSES", "Pass", "run_passes"]
 
 
-def _cuts_operators(draft: Draft) -> bool:
-    return draft.config.parallel_mode not in LOCAL_MODES
-
-
 def _shards_optimizer(draft: Draft) -> bool:
     return draft.config.enable_parallel_optimizer and draft.training.differentiated
 
@@ -40,23 +36,21 @@ def _shards_optimizer(draft: Draft) -> bool:
 # what a pass may depend on: words -> whether it holds for the draft as it was traced
 CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "always": lambda d: True,
-    "operators are split": _cuts_operators,
-    "every rank runs the whole network": lambda d: not _cuts_operators(d),
+    "operators are split": lambda d: not d.config.local,
+    "every rank runs the whole network": lambda d: d.config.local,
     "a strategy file is named": lambda d: (
-        _cuts_operators(d) and bool(d.config.strategy_ckpt_load_file) and d.config.parallel_mode != "stand_alone"
+        d.config.parallel_mode in SHARDED_MODES and bool(d.config.strategy_ckpt_load_file)
     ),
     "gradients are asked for": lambda d: d.training.differentiated,
     "the function makes a training step itself": lambda d: bool(d.graph.seeds),
     "there is an optimizer": lambda d: d.training.optimizer is not None,
-    "the optimizer has a loss scaler": lambda d: (
-        d.training.optimizer is not None and d.training.optimizer.loss_scaler is not None
-    ),
-    "parallel optimizer, operators are split": lambda d: _cuts_operators(d) and _shards_optimizer(d),
+    "the optimizer has a loss scaler": lambda d: getattr(d.training.optimizer, "loss_scaler", None) is not None,
+    "parallel optimizer, operators are split": lambda d: not d.config.local and _shards_optimizer(d),
     "parallel optimizer at level3, operators are split": lambda d: (
-        _cuts_operators(d) and _shards_optimizer(d) and d.config.optimizer_level == "level3"
+        not d.config.local and _shards_optimizer(d) and d.config.optimizer_level == "level3"
     ),
     "parallel optimizer, every rank runs the whole network": lambda d: (
-        not _cuts_operators(d) and _shards_optimizer(d) and d.training.optimizer is not None
+        d.config.local and _shards_optimizer(d) and d.training.optimizer is not None
     ),
 }
 

@@ -30,9 +30,8 @@ from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strate
 Shape = tuple[int, ...]
 Attrs = tuple[tuple[str, Any], ...]
 
-BATCH_ONLY = (
-    "flatten",
-)  # MindSpore 2.10 has no rule of their own for these: only their batch is cut, among all devices (recorded)
+# MindSpore 2.10 has no rule of their own for these: only their batch is split, among all devices (recorded)
+BATCH_ONLY = ("flatten",)
 ELEMENTWISE = ("...->...", "...,...->...", "...,...,...->...")
 
 
@@ -62,9 +61,8 @@ class Edge:
             cost = redistribution_cost(result, self.layout, self.own_shape, self.shape)
         else:
             cost = redistribution_cost(self.layout, rule.ins[self.position], self.shape, self.own_shape)
-        return practical(cost.forward * self.itemsize) + practical(
-            cost.backward * self.itemsize
-        ), cost.computation * self.itemsize
+        sent = sum(practical(elements * self.itemsize) for elements in (cost.forward, cost.backward))
+        return sent, cost.computation * self.itemsize
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,10 @@ class Operator:
 
     def rule(self, strategy: Strategy) -> ShardingRule:
         return sharding_rule(self.op, self.shapes, dict(self.attrs), strategy, self.device_num)
+
+    def pieces(self, strategy: Strategy) -> int:
+        """How many devices a strategy uses."""
+        return math.prod(n for _, n in self.rule(strategy).cuts)
 
     @property
     def is_elementwise(self) -> bool:
@@ -145,31 +147,24 @@ def _candidates(
     found = legal = legal_strategies(op, shapes, given, device_num)
     if fully:
         ones = tuple(s for s in legal if all(n == 1 for cuts in s for n in cuts)) if op_name != "matmul" else ()
-        found = (
-            tuple(dict.fromkeys((*legal_strategies(op, shapes, given, device_num, fully_use_devices=True), *ones)))
-            or legal
-        )
+        full = legal_strategies(op, shapes, given, device_num, fully_use_devices=True)
+        found = tuple(dict.fromkeys((*full, *ones))) or legal
     if align > 1:
         out_shape = op.infer(shapes, ("float32",) * len(shapes), given)[0]
-        aligned = tuple(
-            s for s in found if _is_aligned(sharding_rule(op, shapes, given, s, device_num), shapes, out_shape, align)
-        )
-        if not aligned:
-            raise StrategyError(
-                f"no strategy leaves slices of operands {' and '.join(map(str, shapes))} whose last dim is a "
-                f"multiple of {align}",
-                where=op.class_name,
-                allowed="With tensor_slice_align_enable the last dim of every slice of a MatMul is a multiple of "
-                "tensor_slice_align_size",
-                hint="Give a smaller tensor_slice_align_size, or switch tensor_slice_align_enable off",
-            )
-        found = aligned
+
+        def aligned(strategy: Strategy) -> bool:
+            rule = sharding_rule(op, shapes, given, strategy, device_num)
+            tensors = (*zip(rule.ins, shapes, strict=True), (rule.out, out_shape))
+            return all(layout.slice_shape(shape)[-1] % align == 0 for layout, shape in tensors)
+
+        found = tuple(filter(aligned, found))
+        if not found:
+            operands, size = " and ".join(map(str, shapes)), "tensor_slice_align_size"
+            what = f"no strategy leaves slices of operands {operands} whose last dim is a multiple of {align}"
+            allowed = f"With tensor_slice_align_enable the last dim of every slice of a MatMul is a multiple of {size}"
+            hint = f"Give a smaller {size}, or switch tensor_slice_align_enable off"
+            raise StrategyError(what, where=op.class_name, allowed=allowed, hint=hint)
     return found
-
-
-def _is_aligned(rule: ShardingRule, shapes: tuple[Shape, ...], out_shape: Shape, size: int) -> bool:
-    tensors = (*zip(rule.ins, shapes, strict=True), (rule.out, out_shape))
-    return all(layout.slice_shape(shape)[-1] % size == 0 for layout, shape in tensors)
 
 
 def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[Edge]) -> list[Strategy]:
@@ -177,9 +172,8 @@ def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[
     op = operator.op
     # where tuples of a strategy are the operands' cuts, most are told apart without their rule
     plain = op.strategy_labels is None
-    wanted = [
-        (e.position, e.layout.splits) for e in edges if plain and e.position is not None and e.shape == e.own_shape
-    ]
+    reads = [e for e in edges if plain and e.position is not None and e.shape == e.own_shape]
+    wanted = [(e.position, e.layout.splits) for e in reads]
     found = []
     for strategy in strategies:
         if any(strategy[position] != cuts for position, cuts in wanted):
@@ -209,9 +203,8 @@ def choose_from_inputs(
     """
     shapes = tuple(tuple(s) for s in shapes)
     if op.infer_fn is not None or op.view:
-        raise StrategyError(
-            f"{op.class_name} takes no strategy", where=op.class_name, hint="Compose it from operators that have a rule"
-        )
+        hint = "Compose it from operators that have a rule"
+        raise StrategyError(f"{op.class_name} takes no strategy", where=op.class_name, hint=hint)
     out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs)[0]
     operator = Operator(op, shapes, tuple(sorted(attrs.items())), out_shape, device_num)
     edges = [
@@ -220,6 +213,5 @@ def choose_from_inputs(
         if layout is not None and layout.ndim == len(shape)
     ]
     fitting = meeting(operator, legal_strategies(op, shapes, attrs, device_num), edges) if edges else []
-    return min(
-        fitting or candidate_strategies(op, shapes, attrs, device_num, config), key=lambda s: score(operator, s, edges)
-    )
+    options = fitting or candidate_strategies(op, shapes, attrs, device_num, config)
+    return min(options, key=lambda s: score(operator, s, edges))

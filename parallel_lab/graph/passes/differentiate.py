@@ -24,12 +24,11 @@ from typing import Any
 from ...base.errors import PlanError, TraceError
 from ...base.hooks import current_tracer
 from ...base.origin import Origin
-from ...base.settings.checks import LOCAL_MODES
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ...ops.machine.registry import OPS
-from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
+from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name
 from ..kinds import KINDS
 from ..traced_value import TracedValue
 from .loss_scale import loss_scale_name
@@ -79,21 +78,12 @@ class LocalRecorder:
     def record(self, op: OpDef, operands: Any, attrs: dict[str, Any], primitive: Any = None) -> TracedValue:
         """One operator on slices."""
         traced = [x if isinstance(x, TracedValue) else self._number(x, operands) for x in operands]
-        shape, dtype = op.infer(
-            tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced]), attrs, self.name
-        )
-        if op.view:
-            attrs = {**attrs, "shape": shape}
+        shapes, dtypes = tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced])
+        shape, dtype = op.infer(shapes, dtypes, attrs, self.name)
+        fields = {"op": op.name, "op_class": op.class_name}
+        fields["attrs"] = attr_pairs({**attrs, "shape": shape} if op.view else attrs)
         place = self.place if op.offset is not None or op.part_size is not None else {}
-        return self.emit(
-            "compute",
-            Value(shape, dtype, None),
-            tuple(t.name for t in traced),
-            op=op.name,
-            op_class=op.class_name,
-            attrs=attr_pairs(attrs),
-            **place,
-        )
+        return self.emit("compute", Value(shape, dtype, None), tuple(t.name for t in traced), **fields, **place)
 
     def _number(self, x: Any, operands: Any) -> TracedValue:
         if not isinstance(x, (bool, int, float)):
@@ -168,12 +158,10 @@ class _Backward:
             total = OPS["cast"](total, dtype=made.dtype)
         if made.layout is not None:
             wanted, known = self.gradient_value(name), self.values[total.name]
-            if known.layout is not None and (
-                known.shape != wanted.shape or not known.layout.same_placement(wanted.layout)
-            ):
+            alike = known.layout is None or known.shape == wanted.shape and known.layout.same_placement(wanted.layout)
+            if not alike:
                 # A rule passed one array on as the gradient of two values that are laid out differently: x + b, where b
-                # is broadcast, but a rank's # slice of x happens to have b's shape. Each gradient needs a name with its
-                # own layout.
+                # is broadcast, but a rank's slice of x happens to have b's shape. Each needs a name and a layout.
                 total = OPS["sum_to"](total, shape=wanted.slice_shape)
             self.values[total.name] = replace(wanted, dtype=dtype_name(total.dtype))
         self.taken[name] = total.name
@@ -186,9 +174,9 @@ class _Backward:
         if self.loss_scale is None:
             return filled
         scale = self.rec.value(self.loss_scale)
-        return filled * (
-            scale if gradient.dtype == dtype_name(scale.dtype) else OPS["cast"](scale, dtype=gradient.dtype)
-        )
+        if gradient.dtype != dtype_name(scale.dtype):
+            scale = OPS["cast"](scale, dtype=gradient.dtype)
+        return filled * scale
 
     # ---- instructions ----
 
@@ -196,9 +184,8 @@ class _Backward:
         for name in self.seeds:
             made = self.values[name]
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
-            divisor = (
-                made.layout.replica_count if made.layout is not None and self.draft.config.loss_repeated_mean else 1
-            )
+            repeated = made.layout is not None and self.draft.config.loss_repeated_mean
+            divisor = made.layout.replica_count if repeated else 1
             self.give(name, _Uniform(1.0 / divisor, made.slice_shape, made.dtype))
         shared = self.shared()
         parts = self.parts(shared)
@@ -223,11 +210,8 @@ class _Backward:
         found: set[str] = set()
         needed: set[str] = set()
         for instr in reversed(self.forward):
-            if (
-                instr.out in known
-                and instr.out in self.live
-                and (instr.out in needed or readers.get(instr.out, set()) - {instr.micro_batch})
-            ):
+            read = instr.out in needed or readers.get(instr.out, set()) - {instr.micro_batch}
+            if read and instr.out in known and instr.out in self.live:
                 found.add(instr.out)
                 needed.update(instr.ins)
         return found
@@ -244,9 +228,8 @@ class _Backward:
         for instr in self.forward:
             if instr.out in shared:
                 continue
-            reads[instr.out] = frozenset([instr.micro_batch]).union(
-                *(reads[n] for n in instr.ins if n in reads and n in self.live)
-            )
+            before = (reads[n] for n in instr.ins if n in reads and n in self.live)
+            reads[instr.out] = frozenset([instr.micro_batch]).union(*before)
             (found.setdefault(instr.micro_batch, []) if len(reads[instr.out]) == 1 else joins).append(instr)
         if len(found) < 2:
             return [(0, [i for i in reversed(self.forward) if i.out not in shared])]
@@ -271,9 +254,8 @@ class _Backward:
         """Through an operator, by its vjp rule. Numbers stay numbers through a mean and a sum."""
         op, uniform = instr.opdef, isinstance(gradient, _Uniform)
         if instr.op == "divide_by":
-            count = instr.attr("count")
-            divided = replace(gradient, number=gradient.number / count) if uniform else op(gradient, count=count)
-            self.give(instr.ins[0], divided)
+            n = instr.attr("count")
+            self.give(instr.ins[0], replace(gradient, number=gradient.number / n) if uniform else op(gradient, count=n))
             return
         if instr.op == "add" and uniform and all(self.alike(name, instr.out) for name in instr.ins):
             for name in instr.ins:
@@ -287,9 +269,8 @@ class _Backward:
         attrs = dict(instr.attrs)
         if op.vjp_needs:
             extra["needs"] = tuple(name in self.live for name in instr.ins)
-        self.rec.place = (
-            {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix} if instr.offset_axes else {}
-        )
+        place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix}
+        self.rec.place = place if instr.offset_axes else {}
         operands = [self.rec.value(name) for name in instr.ins]
         grads = op.vjp_fn(self.array(gradient), self.rec.value(out), *operands, **attrs, **extra)
         self.rec.place = {}
@@ -299,16 +280,14 @@ class _Backward:
     def alike(self, one: str, other: str) -> bool:
         """Whether two values have the same shape, dtype and placement."""
         a, b = self.values[one], self.values[other]
-        placed = a.layout is b.layout or (
-            a.layout is not None and b.layout is not None and a.layout.same_placement(b.layout)
-        )
+        placed = a.layout is b.layout or (None not in (a.layout, b.layout) and a.layout.same_placement(b.layout))
         return (a.shape, a.dtype) == (b.shape, b.dtype) and placed
 
     def across(self, value: TracedValue, combined: Instr | None, reduce: str) -> TracedValue:
         """A vjp rule's helper value combined over the ranks its reduction was split among."""
         if combined is None:
             return value
-        what, why = ("sum", "how many elements are equal extremes, or are 0 in a product")
+        what, why = "sum", "how many elements are equal extremes, or are 0 in a product"
         if reduce == "prod":
             what, why = "product", "the factors that are not 0"
         reason = f"the gradient of {combined.name!r} needs the {what} of this over all its ranks: {why}"
@@ -369,14 +348,13 @@ class _Backward:
         in single precision.
         """
         config = self.draft.config
-        widened = dtype == "float16" and config.gradient_fp32_sync and config.parallel_mode not in LOCAL_MODES
-        return "float32" if widened else dtype
+        return "float32" if dtype == "float16" and config.gradient_fp32_sync and not config.local else dtype
 
     def scatter(self, gather: Instr, gradient: TracedValue, **which: int) -> TracedValue:
         """A rank's part of the sum of all gradients of a parameter that was gathered by `gather`."""
         source, parameter = gather.ins[0], gather.attr("parameter")
-        sent = self.sum_dtype(dtype_name(gradient.dtype))
-        if sent != dtype_name(gradient.dtype):
+        given, sent = dtype_name(gradient.dtype), self.sum_dtype(dtype_name(gradient.dtype))
+        if sent != given:
             gradient = self.widened(gradient, sent)
             self.wide.add(source)
         made = self.gradient_value(source)
@@ -425,8 +403,7 @@ class _Backward:
             return None
         layout = self.values[name].layout
         axes = tuple(sorted(layout.replica_axes, reverse=True))
-        local = config.parallel_mode in LOCAL_MODES
-        own = local and (given.layerwise or given.role == "data")  # stays each rank's own
+        own = config.local and (given.layerwise or given.role == "data")  # stays each rank's own
         shared = self.shares.get(name, 1)
         if axes and not own:
             reason = (
@@ -441,15 +418,12 @@ class _Backward:
             gradient = self.message("all_reduce", layout, gradient, value, reason, attrs, out, axes=axes)
         as_sent = self.values[gradient.name] = Value(given.shape, dtype_name(gradient.dtype), layout)
         if config.gradients_mean and (axes or shared > 1) and not own:
-            gradient = self.rec.emit(
-                "compute",
-                as_sent,
-                (gradient.name,),
-                f"{name}.grad.mean",
-                op="divide_by",
-                op_class="Mul",
-                attrs=attr_pairs({"count": layout.replica_count * shared}),
-            )
+            fields = {
+                "op": "divide_by",
+                "op_class": "Mul",
+                "attrs": attr_pairs({"count": layout.replica_count * shared}),
+            }
+            gradient = self.rec.emit("compute", as_sent, (gradient.name,), f"{name}.grad.mean", **fields)
         if as_sent.dtype != given.dtype:  # after the division: a mean can be had in float16 where the sum cannot
             gradient = OPS["cast"](gradient, dtype=given.dtype)
             self.values[gradient.name] = Value(given.shape, given.dtype, layout)
@@ -463,11 +437,8 @@ def differentiate(draft: Draft) -> Draft:
     """
     back = _Backward(draft)
     if not any(name in back.live for name in back.seeds):
-        raise TraceError(
-            "no trainable parameter was used",
-            where="differentiate",
-            hint="A parameter needs requires_grad=True and a place in construct",
-        )
+        hint = "A parameter needs requires_grad=True and a place in construct"
+        raise TraceError("no trainable parameter was used", where="differentiate", hint=hint)
     with back.rec:
         back.run()
         # sorted from the order of use, which is the same in every process; a set's is not
@@ -475,11 +446,10 @@ def differentiate(draft: Draft) -> Draft:
         found = [(name, back.mirror(name)) for name in sorted(used, key=_order(draft))]
     gradients = tuple((name, value) for name, value in found if value is not None)
     instrs = _needed(back.rec.instrs, {value for _, value in gradients})
-    messages = sum(i.is_communication for i in instrs)
     made = {i.out for i in instrs}
     of_values = tuple(sorted((v, g) for v, g in back.taken.items() if g in made))
     done = draft.with_program("backward", instrs, back.values, gradients=gradients, value_gradients=of_values)
-    return done.noted("differentiate", f"{len(instrs)} instructions, {messages} messages, {len(gradients)} gradients")
+    return done.noted("differentiate", f"{counted(instrs)}, {len(gradients)} gradients")
 
 
 def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:
@@ -496,8 +466,5 @@ def _needed(instrs: list[Instr], wanted: set[str]) -> tuple[Instr, ...]:
 
 def _order(draft: Draft) -> Any:
     """Backward order: the parameter used last comes first."""
-    last = {}
-    for position, instr in enumerate(draft.program("forward")):
-        for name in instr.ins:
-            last[name] = position
+    last = {name: position for position, instr in enumerate(draft.program("forward")) for name in instr.ins}
     return lambda name: -last.get(name, -1)

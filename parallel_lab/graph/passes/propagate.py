@@ -18,7 +18,6 @@ to the one behind. Rules: MindSpore, graph_costmodel (StrategyPropagate, BFS).
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -46,13 +45,11 @@ def propagate_strategies(graph: Graph, config: ParallelConfig, *, need_given: bo
     """
     nodes = [n for n in graph.of_phase("forward") if not n.opdef.view]
     if need_given and not any(n.strategy is not None for n in nodes):
-        example = next((n for n in nodes if n.op == "matmul"), nodes[0] if nodes else None)
-        raise StrategyError(
-            f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators",
-            where="compile, search_mode='sharding_propagation'",
-            allowed="At least one: the strategies of all others follow from it",
-            hint=f"Give one: .shard(...) on an operator{f' such as {example.where}' if example else ''}",
-        )
+        example = next((n.where for n in (*(n for n in nodes if n.op == "matmul"), *nodes)), "")
+        what = f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators"
+        hint = "Give one: .shard(...) on an operator" + (f" such as {example}" if example else "")
+        where, allowed = "compile, search_mode='sharding_propagation'", "At least one: the others follow from it"
+        raise StrategyError(what, where=where, allowed=allowed, hint=hint)
     return _Propagation(graph, config, nodes).run()
 
 
@@ -111,41 +108,30 @@ class _Propagation:
     def data_layouts(self) -> dict[str, TensorLayout]:
         """Layouts of what the graph is given beside parameters and numbers."""
         given = [i for i in self.graph.inputs if i.role == "data"]
-        found = {
-            i.name: layout
-            for i, layout in zip(given, dataset_layouts(self.config, tuple(i.shape for i in given)), strict=True)
-        }
-        return found | {
-            i.name: TensorLayout.replicated(self.device_num, len(i.shape))
-            for i in self.graph.inputs
-            if i.role == "constant"
-        }
+        layouts = dataset_layouts(self.config, tuple(i.shape for i in given))
+        found = {i.name: layout for i, layout in zip(given, layouts, strict=True)}
+        constants = (i for i in self.graph.inputs if i.role == "constant")
+        return found | {i.name: TensorLayout.replicated(self.device_num, len(i.shape)) for i in constants}
 
     def operator(self, node: Node) -> Operator:
-        itemsize = np.dtype(node.dtype).itemsize
-        return Operator(
-            node.opdef, tuple(self.shapes[i] for i in node.ins), node.attrs, node.shape, self.device_num, itemsize
-        )
+        shapes, itemsize = self.graph.operand_shapes(node), np.dtype(node.dtype).itemsize
+        return Operator(node.opdef, shapes, node.attrs, node.shape, self.device_num, itemsize)
 
     def from_producer(self, source: str, layout: TensorLayout, reader: str) -> list[Edge]:
         """The edges by which operator `reader` reads the tensor `source`, laid out as `layout`."""
-        node = self.nodes[reader]
-        itemsize = np.dtype(self.dtypes[source]).itemsize
-        return [
-            Edge(layout, self.shapes[source], self.shapes[node.ins[position]], position, itemsize)
-            for who, position in self.readers.get(source, ())
-            if who == reader
-        ]
+        shape, itemsize = self.shapes[source], np.dtype(self.dtypes[source]).itemsize
+        return [Edge(layout, shape, own, position, itemsize) for position, own in self.reads(source, reader)]
 
     def from_consumer(self, producer: str, reader: str) -> list[Edge]:
         """The edges by which the decided operator `reader` reads the result of `producer`."""
-        node, rule = self.nodes[reader], self.decided[reader].rule
+        wanted, shape = self.decided[reader].rule.wanted, self.shapes[producer]
         itemsize = np.dtype(self.dtypes[producer]).itemsize
-        return [
-            Edge(rule.wanted[position], self.shapes[node.ins[position]], self.shapes[producer], None, itemsize)
-            for who, position in self.readers[producer]
-            if who == reader
-        ]
+        return [Edge(wanted[at], there, shape, None, itemsize) for at, there in self.reads(producer, reader)]
+
+    def reads(self, source: str, reader: str) -> list[tuple[int, tuple[int, ...]]]:
+        """(operand, its global shape) by which `reader` reads the tensor `source`."""
+        ins = self.nodes[reader].ins
+        return [(at, self.shapes[ins[at]]) for who, at in self.readers.get(source, ()) if who == reader]
 
     # ---- the spread ----
 
@@ -154,14 +140,14 @@ class _Propagation:
             parameter = self.parameter(node.ins[0]) if node.opdef.view else None
             if parameter is not None:
                 # a reshaped parameter has no layout of its own to pass on: every rank keeps all of it
-                self.held.setdefault(
-                    parameter, (TensorLayout.replicated(self.device_num, len(self.shapes[parameter])), node.name)
-                )
+                whole = TensorLayout.replicated(self.device_num, len(self.shapes[parameter]))
+                self.held.setdefault(parameter, (whole, node.name))
         given = [n for n in self.nodes.values() if n.strategy is not None]
         for node in given:
-            shapes = tuple(self.shapes[i] for i in node.ins)
-            rule = sharding_rule(node.opdef, shapes, dict(node.attrs), node.strategy, self.device_num, node.where)
-            self.settle(node, rule, "given")
+            shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
+            self.settle(
+                node, sharding_rule(node.opdef, shapes, attrs, node.strategy, self.device_num, node.where), "given"
+            )
         for node in given:
             self.spread(node.name)
         for node in self.nodes.values():
@@ -177,25 +163,24 @@ class _Propagation:
         waiting, parameters = deque([start]), set()
         while waiting:
             name = waiting.popleft()
+            reached, producers = self.consumers(name), []
             if name in self.nodes:
-                reached = [
-                    (reader, self.from_producer(name, self.decided[name].result, reader), name)
-                    for reader in self.consumers(name)
-                ]
                 for operand in dict.fromkeys(self.source(i) for i in self.nodes[name].ins):
                     if operand in self.nodes:
-                        reached.append((operand, None, name))
+                        producers.append(operand)
                     elif operand in self.held and operand not in parameters and len(self.consumers(operand)) > 1:
                         parameters.add(operand)
                         waiting.append(operand)
-            else:
-                reached = [(reader, [], name) for reader in self.consumers(name)]
-            for other, edges, neighbour in reached:
-                if other not in self.decided:
-                    self.choose(
-                        self.nodes[other], self.from_consumer(other, neighbour) if edges is None else edges, neighbour
-                    )
-                    waiting.append(other)
+            for at, other in enumerate((*reached, *producers)):
+                if other in self.decided:
+                    continue
+                edges: list[Edge] = []  # a parameter that both read says nothing of how the slices lie
+                if at >= len(reached):
+                    edges = self.from_consumer(other, name)
+                elif name in self.nodes:
+                    edges = self.from_producer(name, self.decided[name].result, other)
+                self.choose(self.nodes[other], edges, name)
+                waiting.append(other)
 
     def consumers(self, source: str) -> list[str]:
         return list(dict.fromkeys(reader for reader, _ in self.readers.get(source, ())))
@@ -221,7 +206,7 @@ class _Propagation:
             raise StrategyError(self.disagreement(node, legal[0]))
         best = min((score(operator, s, edges), s) for s in options)
         rule = operator.rule(best[1])
-        self.settle(node, rule, self.reason(operator, node, best, edges, neighbour, options, legal))
+        self.settle(node, rule, self.reason(operator, best, edges, neighbour, options, legal))
 
     def following(
         self,
@@ -262,11 +247,8 @@ class _Propagation:
             options = self.agreeing(node, self.following(operator, (), legal, edges, producer))
             if options:
                 chosen = min(options, key=lambda s, o=operator, e=edges: score(o, s, e))
-                self.settle(
-                    node,
-                    operator.rule(chosen),
-                    f"split as {producer!r} is, which makes its operand (elementwise_op_strategy_follow)",
-                )
+                reason = f"split as {producer!r} is, which makes its operand (elementwise_op_strategy_follow)"
+                self.settle(node, operator.rule(chosen), reason)
 
     def agreeing(self, node: Node, strategies: Iterable[Strategy]) -> list[Strategy]:
         """Those under which the node cuts its parameters as their other operators do."""
@@ -278,9 +260,8 @@ class _Propagation:
         operator, found = self.operator(node), []
         for strategy in strategies:
             ins = operator.rule(strategy).ins
-            if all(ins[i].same_placement(layout) for i, layout in held) and all(
-                ins[i].same_placement(ins[j]) for i, j in twice
-            ):
+            pairs = (*((ins[i], layout) for i, layout in held), *((ins[i], ins[j]) for i, j in twice))
+            if all(mine.same_placement(other) for mine, other in pairs):
                 found.append(strategy)
         return found
 
@@ -299,7 +280,6 @@ class _Propagation:
     def reason(
         self,
         operator: Operator,
-        node: Node,
         best: tuple[Score, Strategy],
         edges: list[Edge],
         neighbour: str,
@@ -310,59 +290,43 @@ class _Propagation:
         (communication, touched, *_), chosen = best
         rule = operator.rule(chosen)
         if not edges:
-            shared = (
-                f"reads parameter {neighbour!r}, which {self.held[neighbour][1]!r} splits too"
-                if neighbour in self.held
-                else "no neighbour is known"
-            )
+            shared = "no neighbour is known"
+            if neighbour in self.held:
+                shared = f"reads parameter {neighbour!r}, which {self.held[neighbour][1]!r} splits too"
             return f"{shared}: of {len(options)} candidates the one with least forward communication, then most pieces"
         edge = edges[0]
+        there = edge.layout.slice_shape(edge.shape)
+        here = (rule.out if edge.position is None else rule.ins[edge.position]).slice_shape(edge.own_shape)
         if edge.position is None:
-            there, here = edge.layout.slice_shape(edge.shape), rule.out.slice_shape(edge.own_shape)
-            subject = f"feeds {neighbour!r}, which wants slices {there}"
-            does = "its result lies so" if not touched else f"its slices {here} are split further, without a message"
+            subject, lies = f"feeds {neighbour!r}, which wants slices {there}", "its result lies so"
+            moved = f"its slices {here} are split further, without a message"
         else:
-            there, here = edge.layout.slice_shape(edge.shape), rule.ins[edge.position].slice_shape(edge.own_shape)
-            word = "input" if neighbour in self.data else "result"
-            subject = (
-                f"follows {neighbour!r}, whose {word} has slices {there}"
-                if word == "result"
-                else f"reads input {neighbour!r}, slices {there}"
-            )
-            does = (
-                "they are taken as they lie"
-                if not touched
-                else f"its slices {here} are taken out of them, without a message"
-            )
+            subject, lies = f"follows {neighbour!r}, whose result has slices {there}", "they are taken as they lie"
+            if neighbour in self.data:
+                subject = f"reads input {neighbour!r}, slices {there}"
+            moved = f"its slices {here} are taken out of them, without a message"
         if communication:
-            does = f"no candidate avoids a message here; slices {here} cost the least communication"
-        text = f"{subject}: {does} ({len(options)} candidates)"
-        return text + self.excluded(operator, node, chosen, edges, touched, legal)
+            moved = f"no candidate avoids a message here; slices {here} cost the least communication"
+        text = f"{subject}: {moved if touched or communication else lies} ({len(options)} candidates)"
+        return text + self.excluded(operator, chosen, edges, touched, legal)
 
     def excluded(
         self,
         operator: Operator,
-        node: Node,
         chosen: Strategy,
         edges: list[Edge],
         touched: float,
         legal: tuple[Strategy, ...],
     ) -> str:
         """What `fully_use_devices` had to do with it."""
-        used = math.prod(n for _, n in operator.rule(chosen).cuts)
-        nothing_moves = (
-            [s for s in meeting(operator, legal, edges) if s != chosen]
-            if touched and self.config.fully_use_devices
-            else []
-        )
+        if not self.config.fully_use_devices:
+            return ""
+        nothing_moves = [s for s in meeting(operator, legal, edges) if s != chosen] if touched else []
         if nothing_moves:
             other = min(nothing_moves, key=lambda s: score(operator, s, edges))
-            pieces = math.prod(n for _, n in operator.rule(other).cuts)
-            return (
-                f"; {other} would move nothing, but uses {pieces} of {self.device_num} devices, and "
-                "fully_use_devices is True"
-            )
-        if self.config.fully_use_devices and 1 < used < self.device_num:
+            uses = f"uses {operator.pieces(other)} of {self.device_num} devices"
+            return f"; {other} would move nothing, but {uses}, and fully_use_devices is True"
+        if 1 < operator.pieces(chosen) < self.device_num:
             return f"; no strategy of it splits over all {self.device_num} devices"
         return ""
 
@@ -373,22 +337,17 @@ class _Propagation:
             name = next(p for p in map(self.parameter, node.ins) if p is not None)
             what = f"parameter {name!r} is read by it twice, and no strategy of it splits both equally"
         else:
-            first = self.held[shared[0]][1]
-            shape = self.shapes[shared[0]]
-            settled = f"{first!r} splits it into slices {self.held[shared[0]][0].slice_shape(shape)}"
+            (layout, first), shape = self.held[shared[0]], self.shapes[shared[0]]
+            settled = f"{first!r} splits it into slices {layout.slice_shape(shape)}"
             if first in self.through:
                 settled = f"the reshape {first!r} of it keeps it whole on every rank"
             what = (
                 f"parameter {shared[0]!r} of shape {shape} is used by operators with different sharding strategies: "
-                f"{settled}, and no strategy of "
-                f"this one does"
+                f"{settled}, and no strategy of this one does"
             )
-        return message(
-            what,
-            where=node.where,
-            allowed="All operators that use a parameter must split it equally",
-            hint=f"Configure these operators with consistent sharding strategies: .shard(...), for example {example}",
-        )
+        hint = f"Configure these operators with consistent sharding strategies: .shard(...), for example {example}"
+        allowed = "All operators that use a parameter must split it equally"
+        return message(what, where=node.where, allowed=allowed, hint=hint)
 
     def finished(self, node: Node) -> Node:
         """The node with what was settled for it."""
@@ -396,7 +355,7 @@ class _Propagation:
             made = self.decided[node.name]
             return replace(node, strategy=made.rule.strategy, strategy_source="propagated", strategy_reason=made.reason)
         if node.name in self.casts:
-            shapes = tuple(self.shapes[i] for i in node.ins)
-            strategy = default_strategy(node.opdef, shapes, dict(node.attrs), self.device_num)
+            shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
+            strategy = default_strategy(node.opdef, shapes, attrs, self.device_num)
             return replace(node, strategy=strategy, strategy_source="default")
         return node
