@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("quick"):
+        if item.get_closest_marker("quick") and not item.get_closest_marker("exhaustive"):
             cases.setdefault((item.path, item.originalname), []).append(item)
     for drawn in cases.values():
         (count,) = drawn[0].get_closest_marker("quick").args

@@ -61,6 +61,7 @@ def test_a_step_in_the_page_is_a_step_of_the_model_and_back(world, opened):
     assert not book.errors()
 
 
+@pytest.mark.exhaustive
 def test_an_algorithm_runs_on_the_ranks_of_a_cell(opened):
     book = opened("ranks.ipynb", "%load_ext parallel_lab", RANKS)
     book.run_cell(0)

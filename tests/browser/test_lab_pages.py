@@ -36,6 +36,7 @@ LABS = {
 pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]
 
 
+@pytest.mark.quick(1)
 def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     grounds = {}
     for scheme in ("light", "dark"):
@@ -48,6 +49,7 @@ def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
 
 
+@pytest.mark.quick(1)
 def test_focus_is_visible(page_of, name):
     """As an outline, or as the stroke of the ground that it is drawn on."""
     make, _, control, _ = LABS[name]
@@ -62,6 +64,7 @@ def test_focus_is_visible(page_of, name):
     assert (before, node.evaluate(look) != "none") == ("none", True)
 
 
+@pytest.mark.quick(1)
 def test_every_control_and_picture_has_a_name(page_of, name):
     page = page_of(LABS[name][0]().to_html())
     nameless = page.evaluate(
@@ -74,11 +77,13 @@ def test_every_control_and_picture_has_a_name(page_of, name):
     assert nameless == []
 
 
+@pytest.mark.quick(1)
 def test_without_scripts_the_words_are_there(page_of, name):
     make, *_, words = LABS[name]
     assert words in page_of(make().to_html(), java_script_enabled=False).locator("#words pre").inner_text()
 
 
+@pytest.mark.quick(1)
 def test_a_kernel_that_is_gone_is_told_at_the_first_click(recorded, name):
     """JupyterLab leaves the page as it was, and sending raises."""
     make, control, *_ = LABS[name]
@@ -89,6 +94,7 @@ def test_a_kernel_that_is_gone_is_told_at_the_first_click(recorded, name):
     expect(page.locator(control).first).to_have_attribute("aria-checked", "false")
 
 
+@pytest.mark.quick(1)
 def test_leaving_leaves_no_listener(recorded, name):
     page = recorded(LABS[name][0]())
     page.locator(LABS[name][1]).first.click()

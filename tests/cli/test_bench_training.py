@@ -27,7 +27,7 @@ def test_networks_are_the_same_in_every_process_whatever_its_seed(case):
     assert all(np.array_equal(weights[name], others[name]) for name in weights)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", [c for c in TRAINING_CASES if c != "tiny"])
 def test_memory_of_a_step_is_counted_in_full(case):
     """The parts are known from the networks; the peak cannot be below what is alive when the backward pass begins."""

@@ -149,7 +149,7 @@ def test_what_is_refused_ends_with_2_before_anything_runs(capsys, monkeypatch, w
     assert "networks.py" not in err or "splits" in err  # a line of the package only where it is the operator's own
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
 def test_a_long_network_s_quickstart_equals_one_device_and_its_page_is_well_formed(net):
     result = Quickstart(net=net, devices=4, epochs=1, executor="simulator").run()

@@ -303,7 +303,7 @@ def accumulated(micro, **settings):
         return plan, session.train([(x, y, none)], 20), session.parameters()
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("settings", "sums"),
     [

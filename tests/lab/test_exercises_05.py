@@ -247,7 +247,7 @@ def test_the_best_without_sharing_is_a_border():
     assert peak(width, level="off") <= CAP < peak(width + 16, level="off")
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("model", "parts", "words"),
     [

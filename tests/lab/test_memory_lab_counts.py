@@ -212,7 +212,7 @@ def test_a_shard_size_leaves_copies():
 # ---- the same numbers ----
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("level", SEMI)
 def test_every_level_equals_plain_data_parallel_after_20_steps(level, parts):

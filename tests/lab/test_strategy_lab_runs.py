@@ -98,7 +98,7 @@ def test_after_a_run_bytes_and_times_are_counted_and_the_timeline_is_measured(la
     assert len(shot["timeline"]["lanes"]) == 2
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
 def test_a_long_network_trains_on_processes_and_equals_one_device(net):
     lab = StrategyLab(net, 2, steps=12)

@@ -127,7 +127,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("line", ERRORS)
 def test_what_a_script_gets_wrong_is_named_with_its_line(line, tmp_path):
     script = tmp_path / "script.py"

@@ -129,6 +129,7 @@ MISTAKES = {
 QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a loss", "arguments in another order")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.exhaustive) for what in MISTAKES]

@@ -139,7 +139,7 @@ def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng
     assert len(sums) - len(inside) == 1 + sum(plan.value(p.name).layout.replica_count > 1 for p in plan.parameters)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (2, 4)])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_transformer_encoder_trains_as_one_device_does(dp, mp, norm_first, rng):
@@ -154,7 +154,7 @@ def test_dropout_does_not_depend_on_the_number_of_ranks(rng):
     check_equal(net, models.LanguageModelLoss(), tokens(rng, 3), lambda net: models.tensor_parallel(net, 2, 4))
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (2, 4)])
 @pytest.mark.parametrize(
     "make", [lambda: models.resnet18(width=8), lambda: models.resnet50(width=8)], ids=["basic", "bottleneck"]

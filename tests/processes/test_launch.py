@@ -40,6 +40,7 @@ LOOP = """
 # ---- a run that goes well ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("count", [1, 3, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_every_rank_takes_part_and_its_lines_bear_its_number(tmp_path, count):
     body = """

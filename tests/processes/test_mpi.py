@@ -69,6 +69,7 @@ def test_random_requests_give_the_bits_of_answer(n, count):
     assert re.fullmatch(r"compared \d+ replies\n", found.stdout), found.stdout
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 @pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_sums_of_the_library_itself_match_to_rounding(n):
@@ -77,6 +78,7 @@ def test_sums_of_the_library_itself_match_to_rounding(n):
     assert re.fullmatch(r"compared \d+ replies\n", found.stdout), found.stdout
 
 
+@pytest.mark.quick(1)
 @NEEDS_MPI
 @pytest.mark.parametrize(
     ("n", "count", "how"),
@@ -152,6 +154,7 @@ ENDS = {
 OFTEN = ("raise", "return", "kill")
 
 
+@pytest.mark.quick(1)
 @NEEDS_MPI
 @pytest.mark.faults
 @pytest.mark.parametrize(

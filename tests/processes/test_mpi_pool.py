@@ -419,6 +419,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.faults
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are counted in /proc")
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ BUSY = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_a_killed_rank_ends_all_the_others(tmp_path, victim):
@@ -287,6 +288,7 @@ def test_train():
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "failing", [-1, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["success", "rank 1 fails"]
 )

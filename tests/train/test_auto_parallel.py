@@ -11,7 +11,7 @@ from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 worlds = worlds_of(auto_parallel)  # the larger ones are exhaustive
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("size", "name"), pairs(auto_parallel))
 def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)

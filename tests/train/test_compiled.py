@@ -12,7 +12,7 @@ from tests.train.worlds import assert_equals_one_device, pairs, sizes, worlds_of
 worlds = worlds_of(compiled)  # the larger ones are exhaustive
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("size", "name"), pairs(compiled))
 def test_ranks_equal_one_device(worlds, size, name):
     assert_equals_one_device(worlds, size, name)

@@ -84,7 +84,7 @@ def test_large_products_agree_bit_for_bit(pools, triple):
     assert_same_bits(*results)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make", [nn.SGD, nn.Adam, nn.AdamWeightDecay])
 def test_optimizers_agree_bit_for_bit(pools, make):
     net, data = net_and_data(S, ((2, 4),), S)
