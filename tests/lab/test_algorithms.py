@@ -232,62 +232,34 @@ def test_values_of_different_shapes_are_refused_on_real_ranks(pool):
 LOG = {2: 1, 4: 2, 8: 3, 16: 4}
 # (rounds, of S sent by the busiest rank, time in alphas, in betas of S, in gammas of S) for powers of two: Thakur,
 # Rabenseifner, Gropp 2005; # Chan et al. 2007; Bruck et al. 1997
+# l is log2 of n, s the share (n - 1) / n
 CLOSED = {
-    ("all_reduce", "ring"): lambda n, l: (
-        2 * (n - 1),
-        2 - Fraction(2, n),
-        2 * (n - 1),
-        2 - Fraction(2, n),
-        1 - Fraction(1, n),
-    ),
-    ("all_reduce", "recursive_doubling"): lambda n, l: (l, l, l, l, l),
-    ("all_reduce", "halving_doubling"): lambda n, l: (
-        2 * l,
-        2 - Fraction(2, n),
-        2 * l,
-        2 - Fraction(2, n),
-        1 - Fraction(1, n),
-    ),
-    ("all_reduce", "halving_doubling_near_first"): lambda n, l: (
-        2 * l,
-        2 - Fraction(2, n),
-        2 * l,
-        2 - Fraction(2, n),
-        1 - Fraction(1, n),
-    ),
-    ("all_reduce", "tree"): lambda n, l: (2 * l, l, 2 * l, 2 * l, l),
-    ("all_gather", "ring"): lambda n, l: (n - 1, 1 - Fraction(1, n), n - 1, 1 - Fraction(1, n), 0),
-    ("all_gather", "recursive_doubling"): lambda n, l: (l, 1 - Fraction(1, n), l, 1 - Fraction(1, n), 0),
-    ("all_gather", "bruck"): lambda n, l: (l, 1 - Fraction(1, n), l, 1 - Fraction(1, n), 0),
-    ("reduce_scatter", "ring"): lambda n, l: (n - 1, 1 - Fraction(1, n), n - 1, 1 - Fraction(1, n), 1 - Fraction(1, n)),
-    ("reduce_scatter", "recursive_halving"): lambda n, l: (
-        l,
-        1 - Fraction(1, n),
-        l,
-        1 - Fraction(1, n),
-        1 - Fraction(1, n),
-    ),
-    ("broadcast", "tree"): lambda n, l: (l, l, l, l, 0),
-    ("broadcast", "scatter_all_gather"): lambda n, l: (l + n - 1, 2 - Fraction(2, n), l + n - 1, 2 - Fraction(2, n), 0),
-    ("broadcast", "ring"): lambda n, l: (
-        2 * n - 2,
-        1,
-        2 * n - 2,
-        Fraction(2 * n - 2, n),
-        0,
-    ),  # n - 2 + k with k = n segments
-    ("reduce", "tree"): lambda n, l: (l, 1, l, l, l),
-    ("scatter", "tree"): lambda n, l: (l, 1 - Fraction(1, n), l, 1 - Fraction(1, n), 0),
-    ("gather", "tree"): lambda n, l: (l, Fraction(1, 2), l, 1 - Fraction(1, n), 0),
-    ("all_to_all", "pairwise"): lambda n, l: (n - 1, Fraction(n - 1, n * n), n - 1, Fraction(n - 1, n * n), 0),
-    ("all_to_all", "bruck"): lambda n, l: (l, Fraction(l, 2 * n), l, Fraction(l, 2 * n), 0),
+    ("all_reduce", "ring"): lambda n, l, s: (2 * (n - 1), 2 * s, 2 * (n - 1), 2 * s, s),
+    ("all_reduce", "recursive_doubling"): lambda n, l, s: (l, l, l, l, l),
+    ("all_reduce", "halving_doubling"): lambda n, l, s: (2 * l, 2 * s, 2 * l, 2 * s, s),
+    ("all_reduce", "halving_doubling_near_first"): lambda n, l, s: (2 * l, 2 * s, 2 * l, 2 * s, s),
+    ("all_reduce", "tree"): lambda n, l, s: (2 * l, l, 2 * l, 2 * l, l),
+    ("all_gather", "ring"): lambda n, l, s: (n - 1, s, n - 1, s, 0),
+    ("all_gather", "recursive_doubling"): lambda n, l, s: (l, s, l, s, 0),
+    ("all_gather", "bruck"): lambda n, l, s: (l, s, l, s, 0),
+    ("reduce_scatter", "ring"): lambda n, l, s: (n - 1, s, n - 1, s, s),
+    ("reduce_scatter", "recursive_halving"): lambda n, l, s: (l, s, l, s, s),
+    ("broadcast", "tree"): lambda n, l, s: (l, l, l, l, 0),
+    ("broadcast", "scatter_all_gather"): lambda n, l, s: (l + n - 1, 2 * s, l + n - 1, 2 * s, 0),
+    # n - 2 + k with k = n segments
+    ("broadcast", "ring"): lambda n, l, s: (2 * n - 2, 1, 2 * n - 2, 2 * s, 0),
+    ("reduce", "tree"): lambda n, l, s: (l, 1, l, l, l),
+    ("scatter", "tree"): lambda n, l, s: (l, s, l, s, 0),
+    ("gather", "tree"): lambda n, l, s: (l, Fraction(1, 2), l, s, 0),
+    ("all_to_all", "pairwise"): lambda n, l, s: (n - 1, s / n, n - 1, s / n, 0),
+    ("all_to_all", "bruck"): lambda n, l, s: (l, Fraction(l, 2 * n), l, Fraction(l, 2 * n), 0),
 }
 
 
 @pytest.mark.parametrize("n", LOG)
 @pytest.mark.parametrize("which", CLOSED, ids=lambda w: f"{w[0]}-{w[1]}")
 def test_counts_and_times_are_those_of_the_papers(which, n):
-    rounds, sent, alphas, betas, gammas = CLOSED[which](n, LOG[n])
+    rounds, sent, alphas, betas, gammas = CLOSED[which](n, LOG[n], Fraction(n - 1, n))
     chosen, size = algorithm(*which, n), 1 << 20
     assert len(chosen.rounds) == rounds
     assert max(c.sent for c in chosen.counts()) == sent

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from ...base.cluster import Link
 from ...base.errors import ArgumentError, shorten
-from ...base.units import time_text
+from ...base.units import table_lines, time_text
 from .algorithms.algorithm import algorithm
 from .algorithms.table import algorithm_names
 
@@ -65,11 +65,8 @@ class MenuScore:
     @property
     def text(self) -> str:
         """The score in a sentence."""
-        verdict = (
-            "par: no choice of this menu is faster"
-            if self.reached_par
-            else f"{self.ratio:.2f} times par ({self.par_s * 1e6:.0f} us)"
-        )
+        verdict = f"{self.ratio:.2f} times par ({self.par_s * 1e6:.0f} us)"
+        verdict = "par: no choice of this menu is faster" if self.reached_par else verdict
         return f"{self.time_s * 1e6:.0f} us predicted, {verdict}."
 
 
@@ -92,23 +89,18 @@ class AllReduceMenu:
     @cached_property
     def prices_s(self) -> tuple[Mapping[str, float], ...]:
         """Per order, the predicted seconds of one all_reduce by each algorithm of the menu."""
+        menu = {name: algorithm("all_reduce", name, self.ranks) for name in self.names}
         return tuple(
-            {
-                name: algorithm("all_reduce", name, self.ranks).time_s(
-                    o.size_bytes, self.link, contention=self.contention
-                )
-                for name in self.names
-            }
+            {name: a.time_s(o.size_bytes, self.link, contention=self.contention) for name, a in menu.items()}
             for o in self.orders
         )
 
     @cached_property
     def par(self) -> tuple[str, ...]:
         """The cheapest choice, found by trying all; of equally cheap ones the first in the menu's order."""
-        return min(
-            itertools.product(self.names, repeat=len(self.orders)),
-            key=lambda choice: float(f"{self._time_s(choice):.12g}"),
-        )  # rounds in another order cost the same
+        choices = itertools.product(self.names, repeat=len(self.orders))
+        # twelve digits: rounds in another order cost the same
+        return min(choices, key=lambda choice: float(f"{self._time_s(choice):.12g}"))
 
     def score(self, choices: Sequence[str] | Mapping[int, str]) -> MenuScore:
         """What a choice costs: an algorithm per order, in the order of `orders`, or {size in bytes: algorithm}.
@@ -117,33 +109,24 @@ class AllReduceMenu:
         """
         given = [choices.get(o.size_bytes) for o in self.orders] if isinstance(choices, Mapping) else list(choices)
         if isinstance(choices, str) or len(given) != len(self.orders):
-            raise ArgumentError(
-                f"choices {shorten(choices)}", where="AllReduceMenu", allowed=f"{len(self.orders)} names, one per order"
-            )
+            allowed = f"{len(self.orders)} names, one per order"
+            raise ArgumentError(f"choices {shorten(choices)}", where="AllReduceMenu", allowed=allowed)
         for order, name in zip(self.orders, given, strict=True):
             if name not in self.names:
-                raise ArgumentError(
-                    f"{shorten(name)} for {order.label}",
-                    where="AllReduceMenu",
-                    allowed=f"One of {', '.join(self.names)}",
-                )
+                what, allowed = f"{shorten(name)} for {order.label}", f"One of {', '.join(self.names)}"
+                raise ArgumentError(what, where="AllReduceMenu", allowed=allowed)
         parts = tuple(o.count * price[name] for o, price, name in zip(self.orders, self.prices_s, given, strict=True))
         return MenuScore(tuple(given), parts, self._time_s(given), self._time_s(self.par))
 
     def to_text(self) -> str:
         """The menu: predicted time of one all_reduce, per order and algorithm."""
-        width = max(map(len, self.names))
-        head = f"{'order':<14}" + "".join(f"{name:>{width + 2}}" for name in self.names)
-        rows = [
-            f"{o.label:<14}" + "".join(f"{time_text(price[n]):>{width + 2}}" for n in self.names)
-            for o, price in self._lines()
-        ]
-        machine = (
-            f"{self.ranks} ranks{' in a ring' if self.contention == 'hops' else ''}, alpha "
-            f"{time_text(self.link.alpha_s)} per message"
-        )
+        rows = [("order", *self.names)]
+        rows += [(o.label, *(time_text(price[name]) for name in self.names)) for o, price in self._lines()]
+        ring = " in a ring" if self.contention == "hops" else ""
+        machine = f"{self.ranks} ranks{ring}, alpha {time_text(self.link.alpha_s)} per message"
         bandwidth = f", {1e-9 / self.link.beta_s_per_byte:g} GB/s per link" if self.link.beta_s_per_byte else ""
-        return "\n".join([f"All-reduce menu: {machine}{bandwidth}; predicted time of one all_reduce", head, *rows])
+        head = f"All-reduce menu: {machine}{bandwidth}; predicted time of one all_reduce"
+        return "\n".join([head, *table_lines(rows, right=range(1, len(rows[0])))])
 
     def _lines(self) -> list[tuple[Order, Mapping[str, float]]]:
         return list(zip(self.orders, self.prices_s, strict=True))

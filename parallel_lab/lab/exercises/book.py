@@ -85,57 +85,48 @@ class Desk:
         self.seen: dict[str, int] = {}
 
     def check(self, number: str, answer: Any = None, **given: Any) -> Verdict:
-        """See `check`."""
+        """The verdict on an answer, part by part.
+
+            check("02.1", ring_reduce_scatter)
+            check("02.3", {"line": my_line, "half_size_bytes": 4096}, fit=fit)
+
+        number  of the exercise
+        answer  a function, a number or a dict of them, as the exercise says
+        given   further things that the exercise asks for
+
+        A wrong answer raises nothing, whatever is wrong with it: a function that raises is a failed part with its file
+        and line, and one that does not end is stopped. `check(...).assert_passed()` raises AssertionError, for
+        automatic graders.
+
+        Raises ArgumentError for a number that no exercise has.
+        """
         exercise = get_exercise(number)
         return Verdict(number, exercise.title, exercise.judge(answer, **given), self.seen.get(number, 0))
 
     def hint(self, number: str, level: int | None = None) -> Hint:
-        """See `hint`."""
+        """The next hint to an exercise in this session: a question, a place to look, a part of the answer, the answer
+        in words.
+
+        level  one that was given already, from 0 on: shows it again
+
+        Raises ArgumentError for a number that no exercise has, and for a level that is still to come.
+        """
         exercise = get_exercise(number)
-        seen = self.seen.get(exercise.number, 0)
+        seen = self.seen.get(number, 0)
         if level is None:
             level = min(seen, len(LADDER) - 1)
-            self.seen[exercise.number] = level + 1
+            self.seen[number] = level + 1
         elif not is_int(level, 0, seen - 1):
-            none = f'None so far: hint("{exercise.number}") gives the first'
+            none = f'None so far: hint("{number}") gives the first'
             allowed = f"0 to {seen - 1}, the ones you have seen" if seen else none
-            raise ArgumentError(f"level={shorten(level)}", where=f'hint("{exercise.number}")', allowed=allowed)
-        return Hint(exercise.number, level, exercise.hints[level])
+            raise ArgumentError(f"level={shorten(level)}", where=f'hint("{number}")', allowed=allowed)
+        return Hint(number, level, exercise.hints[level])
 
 
 # State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
 # in its cells.
 _DESK = Desk()
-
-
-def check(number: str, answer: Any = None, **given: Any) -> Verdict:
-    """The verdict on an answer, part by part.
-
-        check("02.1", ring_reduce_scatter)
-        check("02.3", {"line": my_line, "half_size_bytes": 4096}, fit=fit)
-
-    number  of the exercise
-    answer  a function, a number or a dict of them, as the exercise says
-    given   further things that the exercise asks for
-
-    A wrong answer raises nothing, whatever is wrong with it: a function that raises is a failed part with its file and
-    line, and one that does not end is stopped. `check(...).assert_passed()` raises AssertionError, for automatic
-    graders.
-
-    Raises ArgumentError for a number that no exercise has.
-    """
-    return _DESK.check(number, answer, **given)
-
-
-def hint(number: str, level: int | None = None) -> Hint:
-    """The next hint to an exercise in this session: a question, a place to look, a part of the answer, the answer in
-    words.
-
-    level  one that was given already, from 0 on: shows it again
-
-    Raises ArgumentError for a number that no exercise has, and for a level that is still to come.
-    """
-    return _DESK.hint(number, level)
+check, hint = _DESK.check, _DESK.hint
 
 
 def _lessons() -> Iterator[str]:

@@ -69,8 +69,6 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _on_edge(message: dict[str, Any], source: str, target: str) -> bool:
-    """Whether a message of `source` belongs to its edge to `target`: its own all_reduce lies on all its edges, a
-    redistribution on its consumer's.
-    """
+    """Whether a message of `source` is drawn on this edge: its all_reduce on all edges, a redistribution on its own."""
     operator = message["operator"]
     return operator in (source, target) or target == "loss" and operator.startswith(LOSS)

@@ -1,7 +1,7 @@
-"""What a rank reads beyond its own slice: the windows of an operator that slides along a cut dim, as the picture shows
-them.
+"""What a rank reads beyond its own slice: the windows of an operator that slides along a split dim, as the picture
+shows them.
 
-A convolution whose height is cut reads a row or two of its neighbours' slices (`layout/halo.py`). The value it reads
+A convolution whose height is split reads a row or two of its neighbours' slices (`layout/halo.py`). The value it reads
 lies on the ranks like the tensor it is made of, and overlaps: a card shows the rank's own slice and, in their own
 colours, the strips of the slices beside it.
 """
@@ -16,7 +16,7 @@ from ...layout.tensor_layout import slice_text
 
 
 def halo_chain(plan: Plan, name: str) -> tuple[Instr, ...]:
-    """The halo exchanges that end in the value `name`, last first; more than one where several dims are cut."""
+    """The halo exchanges that end in the value `name`, last first; more than one where several dims are split."""
     made = {i.out: i for _, i in plan.instructions("forward") if i.kind == "halo_exchange"}
     found = []
     while name in made:
@@ -43,18 +43,14 @@ def _windows(plan: Plan, chain: tuple[Instr, ...], rank: int) -> list[tuple[int,
 
 
 def halo_strips(plan: Plan, chain: tuple[Instr, ...], cards: list[dict[str, Any]]) -> None:
-    """Add to every card of the base value: `window` (what the rank reads), `strips` (what of it comes from whom), and
-    the window as its text.
-    """
+    """Add to every card of the base value what the rank reads (`window`, and as text) and from whom (`strips`)."""
     value = plan.value(chain[-1].ins[0])
     for card in cards:
         window = _windows(plan, chain, card["rank"])
         strips, seen = [], {card["slice"]}
-        # Of several ranks with the same slice, the neighbour is the one that differs from this rank in the fewest
-        # coordinates.
-        for other in sorted(
-            cards, key=lambda o: sum(a != b for a, b in zip(o["coordinates"], card["coordinates"], strict=True))
-        ):
+        # of several ranks with the same slice, the neighbour differs from this rank in the fewest coordinates
+        place = card["coordinates"]
+        for other in sorted(cards, key=lambda o: sum(a != b for a, b in zip(o["coordinates"], place, strict=True))):
             block = [[max(a, c), min(b, d)] for (a, b), (c, d) in zip(window, other["block"], strict=True)]
             if other["slice"] in seen or any(a >= b for a, b in block):
                 continue
@@ -68,14 +64,9 @@ def halo_strips(plan: Plan, chain: tuple[Instr, ...], cards: list[dict[str, Any]
 
 
 def halo_facts(plan: Plan, chain: tuple[Instr, ...]) -> list[dict[str, Any]]:
-    """Per dim with a halo: {"dim", "before", "after"}, the most elements that a rank reads of the slice before and
-    after its own.
-    """
-    found = []
-    for instr in sorted(chain, key=lambda i: i.attr("dim")):
-        before, after = instr.halo.reach()
-        found.append({"dim": instr.attr("dim"), "before": before, "after": after})
-    return found
+    """Per dim with a halo: {"dim", "before", "after"}, the most elements read of the slice before and after."""
+    dims = sorted((i.attr("dim"), *i.halo.reach()) for i in chain)
+    return [dict(zip(("dim", "before", "after"), reach, strict=True)) for reach in dims]
 
 
 def _text(block: Any, shape: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ from ...base.events import Event, one_after_the_other
 from ...cost.memory import predict_memory
 from ...cost.time import instr_time_s, message_bytes
 from ...cost.timeline import predict_timeline
-from ...graph.ir import Instr, Node, Value
+from ...graph.ir import Node, Value
 from ...graph.kinds import class_name
 from ...graph.plan import Plan
 from ...layout.tensor_layout import TensorLayout, slice_text
@@ -91,13 +91,8 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
         elif consumer == "":
             partial = instr.out.endswith(".partial")
             combined = f"{source}.partial" in plan.value_table
-            note = (
-                f"as it leaves {source}, before its all_reduce"
-                if partial
-                else "after its all_reduce"
-                if combined
-                else "as it leaves the operator"
-            )
+            note = "after its all_reduce" if combined else "as it leaves the operator"
+            note = f"as it leaves {source}, before its all_reduce" if partial else note
             add(instr.out, spoken + (", addends" if partial else ""), source, source, note)
         elif instr.out.startswith(f"{source}.for."):
             add(instr.out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
@@ -113,9 +108,7 @@ def form_of(plan: Plan, name: str) -> str:
 
 
 def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
-    """Names of the device-matrix axes of an entry's layout, from the left: the labels of the operator that wanted
-    it.
-    """
+    """Names of the device-matrix axes of an entry's layout, from the left: labels of the operator that wanted it."""
     layout = plan.value(entry.base).layout
     node = plan.graph.node(entry.placed_by) if entry.placed_by else None
     if node is None or node.strategy is None:
@@ -133,44 +126,41 @@ def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
 
 
 def label_name(node: Node, shapes: tuple[tuple[int, ...], ...], label: str, qualified: bool = False) -> str:
-    """A label in words: declared labels as they are, dealt-out ones by their dim (`qualified`: and operand), the spare
-    axis as "copies".
-    """
+    """A label in words: a declared one as it is, any other by its dim (`qualified`: and operand), none as "copies"."""
     if label == "":
         return COPIES
     if isinstance(node.opdef.axes, str) or isinstance(node.opdef.signature, str) and label in node.opdef.signature:
         return label
-    for name, labels in zip(
-        node.opdef.tensors,
-        strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs))),
-        strict=False,
-    ):
+    operands = strategy_operands(node.opdef, node.opdef.signature_for(shapes, dict(node.attrs)))
+    for name, labels in zip(node.opdef.tensors, operands, strict=False):
         if label in labels:
             return f"{name} dim {labels.index(label)}" if qualified else f"dim {labels.index(label)}"
     return label
 
 
+def _axis_name(layout: TensorLayout, names: list[str], axis: int) -> str:
+    """axis: counted from the right"""
+    count = len(layout.device_matrix)
+    return names[count - 1 - axis] if len(names) == count else f"axis {axis}"
+
+
 def dim_names(layout: TensorLayout, names: list[str]) -> list[str]:
-    """A name for every dim of a tensor: the axis that cuts it, where one does and it has a letter; else its number."""
+    """A name for every dim of a tensor: its number, and the axis that splits it where that has a letter."""
     found = []
     for dim, axes in enumerate(layout.tensor_map):
-        cutting = [
-            names[len(layout.device_matrix) - 1 - a]
-            for a in axes
-            if layout.axis_size(a) > 1 and len(names) == len(layout.device_matrix)
-        ]
-        named = cutting and "dim " not in cutting[0] and cutting[0] not in ("rows", COPIES)
-        found.append(f"dim {dim} ({cutting[0]})" if named else f"dim {dim}")
+        name = next((_axis_name(layout, names, a) for a in axes if layout.axis_size(a) > 1), "")
+        named = name not in ("", "rows", COPIES) and "dim " not in name and "axis " not in name
+        found.append(f"dim {dim} ({name})" if named else f"dim {dim}")
     return found
 
 
 def drawn_dims(splits: tuple[int, ...], halo: Iterable[int] = ()) -> dict[str, int | None]:
-    """Which dims of a tensor a flat picture shows: those read with a halo first, then those that are cut, then the
+    """Which dims of a tensor a flat picture shows: those read with a halo first, then those that are split, then the
     others in order.
 
-    {"down", "across", "panels"}: a dim, or None; "panels" is a third dim that is cut, drawn as pictures side by side,
-    and "parts" how many. More than three cut dims would need 16 ranks. Of four dims the third runs down: the height of
-    a picture (n, c, h, w).
+    {"down", "across", "panels"}: a dim, or None; "panels" is a third dim that is split, drawn as pictures side by side,
+    and "parts" how many. More than three split dims would need 16 ranks. Of four dims the third runs down: the height
+    of a picture (n, c, h, w).
 
     >>> drawn_dims((2, 1, 4, 1), [2]), drawn_dims((8,))
     ({'down': 2, 'across': 0, 'panels': None, 'parts': 1}, {'down': None, 'across': 0, 'panels': None, 'parts': 1})
@@ -191,34 +181,12 @@ def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str
     value, label, note = plan.value(entry.base), entry.label, entry.note
     chain = halo_chain(plan, entry.value)
     if phase == "backward":
-        gradient = dict(plan.value_gradients).get(entry.value)
-        if gradient is None:
-            note = "nothing is trained through it, so it has no gradient; shown as in forward"
-        elif chain:
-            label, note = (
-                f"gradient of {entry.label}",
-                "every rank has gradients for all it read; where strips overlap, a HaloReduce adds them up",
-            )
-        elif plan.value(gradient).layout is None:
-            label, note = f"gradient of {entry.label}", "every rank computes its own part"
-        else:
-            value, label, note = (
-                plan.value(gradient),
-                f"gradient of {entry.label}",
-                "its addends lie on the ranks that hold the same slice",
-            )
-            if not value.layout.is_partial:
-                note = "complete on every rank"
+        value, label, note = _gradient_of(plan, entry, bool(chain))
     layout, names = value.layout, axis_names(plan, entry)
     partial = None
     if layout.is_partial:
-        axes = [a for a in layout.partial if layout.axis_size(a) > 1]
-        count = len(layout.partial_group(0))
-        named = [
-            names[len(layout.device_matrix) - 1 - a] if len(names) == len(layout.device_matrix) else f"axis {a}"
-            for a in axes
-        ]
-        partial = {"axes": named, "count": count, "reduce": layout.reduce}
+        axes = [_axis_name(layout, names, a) for a in layout.partial if layout.axis_size(a) > 1]
+        partial = {"axes": axes, "count": len(layout.partial_group(0)), "reduce": layout.reduce}
     order = {numbers: i for i, numbers in enumerate(layout.distinct_slices())}
     cards = []
     for rank in range(plan.device_num):
@@ -252,6 +220,21 @@ def tensor_picture(plan: Plan, entry: TensorEntry, phase: str) -> tuple[dict[str
     return picture, cards
 
 
+def _gradient_of(plan: Plan, entry: TensorEntry, has_halo: bool) -> tuple[Value, str, str]:
+    """What is shown of a tensor in backward: the value, its label and a note."""
+    gradient = dict(plan.value_gradients).get(entry.value)
+    here, label = plan.value(entry.base), f"gradient of {entry.label}"
+    if gradient is None:
+        return here, entry.label, "nothing is trained through it, so it has no gradient; shown as in forward"
+    if has_halo:
+        return here, label, "every rank has gradients for all it read; where strips overlap, a HaloReduce adds them up"
+    value = plan.value(gradient)
+    if value.layout is None:
+        return here, label, "every rank computes its own part"
+    addends = "its addends lie on the ranks that hold the same slice"
+    return value, label, addends if value.layout.is_partial else "complete on every rank"
+
+
 # ---- messages ----
 
 
@@ -264,9 +247,8 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
     or slices, are in it.
     """
     profile = get_cluster(cluster)
-    measured = {
-        (e.phase, e.name): e for e in events if e.rank == rank and e.kind != "wait"
-    }  # waiting for a message bears its name
+    # waiting for a message bears its name
+    measured = {(e.phase, e.name): e for e in events if e.rank == rank and e.kind != "wait"}
     entries = {e.value for e in tensor_entries(plan)}
     found = []
     for phase, instr in plan.instructions():
@@ -274,10 +256,10 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
             continue
         event = measured.get((phase, instr.out))
         carries = instr.attr("members") or ()
-        source = carries[0] if carries else _forward_source(plan, instr)
-        read = (
-            (instr.out.split(".grad")[0],) if instr.attr("window") is not None else ()
-        )  # of a halo: what the operator reads
+        # the graph value that the instruction, forward or backward, moves (a form of)
+        source = carries[0] if carries else form_of(plan, instr.out.split(".grad")[0])
+        # of a halo: what the operator reads
+        read = (instr.out.split(".grad")[0],) if instr.attr("window") is not None else ()
         tensor = next((n for n in (*read, instr.ins[0], source, f"{source}.partial") if n in entries), None)
         found.append(
             {
@@ -304,16 +286,11 @@ def message_table(plan: Plan, rank: int, events: Iterable[Event] = (), cluster: 
 def totals(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Sums of the message table's numbers; None where a column has no numbers."""
 
-    def total(key: str) -> Any:
+    found = {}
+    for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s"):
         known = [m[key] for m in messages if m[key] is not None]
-        return sum(known) if known else None
-
-    return {key: total(key) for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s")}
-
-
-def _forward_source(plan: Plan, instr: Instr) -> str:
-    """The graph value that an instruction, forward or backward, moves (a form of)."""
-    return form_of(plan, instr.out.split(".grad")[0])
+        found[key] = sum(known) if known else None
+    return found
 
 
 # ---- a rank ----
@@ -352,9 +329,7 @@ def _holding(value: Value) -> str:
 
 
 def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
-    """Each group once, with what it is for: {kind of message: {"forward" | "backward" | "gradients": names}} in
-    words.
-    """
+    """Each group once, with what it is for: the kinds of its messages, and of which names in which phase."""
     found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
     for phase, instr in plan.instructions():
         if instr.is_communication:
@@ -374,9 +349,9 @@ def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
 
 
 def _use(when: str, names: list[str]) -> str:
-    listed = (
-        ", ".join(names) if len(names) <= NAMED + 1 else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
-    )
+    listed = ", ".join(names)
+    if len(names) > NAMED + 1:
+        listed = f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
     return f"gradient{'s' if len(names) > 1 else ''} of {listed}" if when == "gradients" else f"{when} {listed}"
 
 
@@ -418,9 +393,7 @@ def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str = "lap
 
 
 def _joined(events: list[Event], thin_s: float) -> Iterable[list[Event]]:
-    """Events of a lane in runs: neighbours of one kind that are too thin to see, with no gap to see between them, are
-    one bar.
-    """
+    """Events of a lane in runs: neighbouring computations too thin to see, with no visible gap, are one bar."""
     run: list[Event] = []
     for e in events:
         thin = bool(run) and max(e.duration_s, run[-1].duration_s if len(run) == 1 else 0) < thin_s

@@ -57,24 +57,21 @@ def _headline(result: QuickstartResult) -> str:
     plan, problem = result.plan, result.problem
     moved = [m for m in result.messages if m.groups]
     sent = sum(m.bytes_counted if m.bytes_counted is not None else m.bytes_predicted for m in moved)
-    how = "processes" if result.executor != "simulator" else "simulated ranks"
+    count, steps = plan.device_num, len(result.losses)
+    one, many = ("simulated rank", "s") if result.executor == "simulator" else ("process", "es")
     facts = [
-        (str(plan.device_num), how if plan.device_num > 1 else how.removesuffix("es" if how == "processes" else "s")),
-        (
-            f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}",
-            f"loss, {len(result.losses)} step{'s' if len(result.losses) > 1 else ''}",
-        ),
-        (str(len(moved)), f"message{'s' if len(moved) != 1 else ''} a step, {bytes_text(sent)} per rank"),
+        (one + many * (count > 1), str(count)),
+        (f"loss, {steps} step{'s' if steps > 1 else ''}", f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}"),
+        (f"message{'s' if len(moved) != 1 else ''} a step, {bytes_text(sent)} per rank", str(len(moved))),
     ]
     if result.steps_per_s is not None:
-        facts.append((f"{result.steps_per_s:.0f}", "steps per second, wall time"))
-    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for value, label in facts)
+        facts.append(("steps per second, wall time", f"{result.steps_per_s:.0f}"))
+    verdict, mark = ("good", "✓") if result.equal else ("bad", "✗")
     return (
         f'<header><p class="over">{escape(result.net)} · {escape(problem.label)}</p>\n'
-        f'<h1 class="{"good" if result.equal else "bad"}">{"✓" if result.equal else "✗"} '
-        f"{escape(result.verdict)}</h1>\n"
-        f'<p class="muted">{escape(problem.note[:1].upper() + problem.note[1:])}.</p>\n<dl '
-        f'class="facts">{cells}</dl></header>'
+        f'<h1 class="{verdict}">{mark} {escape(result.verdict)}</h1>\n'
+        f'<p class="muted">{escape(problem.note[:1].upper() + problem.note[1:])}.</p>\n'
+        f"{_facts(facts, 'facts')}</header>"
     )
 
 
@@ -178,9 +175,7 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
 
 
 def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, frame: Box) -> Box:
-    """Where a block lies in the frame (x, y, width, height) of its tensor; of a third cut dim, the pictures stand side
-    by side.
-    """
+    """Where a block lies in the frame (x, y, width, height) of its tensor; panels of a third dim lie side by side."""
     left, top, width, height = frame
     (first, last), (start, stop) = (0, 1) if drawn["down"] is None else block[drawn["down"]], block[drawn["across"]]
     rows, columns = 1 if drawn["down"] is None else shape[drawn["down"]], shape[drawn["across"]] * drawn["parts"]
@@ -200,9 +195,7 @@ def _place(box: Box) -> str:
 
 
 def _number(number: int, block: tuple[float, float, float, float], beside: float, hatched: bool) -> str:
-    """The number of a slice: in its block, on a plate if the block is hatched, or beside the frame if the block is too
-    low.
-    """
+    """The number of a slice: in its block, on a plate if that is hatched, or beside the frame of a block too small."""
     x, y, w, h = block
     if min(w, h) < 9:
         return f'<text class="beside" x="{beside:.1f}" y="{y + h / 2:.1f}">{number}</text>'
@@ -225,16 +218,13 @@ def _messages(result: QuickstartResult) -> str:
     rows = []
     for m in result.messages:
         groups = f"<code>{escape(groups_text(m.groups))}</code>" if m.groups else "none: local"
-        counted, predicted = (bytes_text(n) if m.groups else "–" for n in (m.bytes_counted, m.bytes_predicted))
+        sizes = [bytes_text(n) if m.groups else "–" for n in (m.bytes_predicted, m.bytes_counted)]
+        times = [escape(_micro(t)) for t in (m.time_predicted_s, m.time_measured_s)]
         where = f" <code>{escape(m.origin)}</code>" if m.origin else ""
+        words = _cells([escape(m.phase), escape(m.operator), f"<b>{escape(m.collective)}</b>", groups])
+        reason = _cells([f"{escape(m.reason)}{where}"])
         local = "" if m.groups else ' class="local"'
-        rows.append(
-            f'<tr{local}><th scope="row">#{m.number}</th><td>{escape(m.phase)}</td><td>{escape(m.operator)}</td>'
-            f"<td><b>{escape(m.collective)}</b></td>"
-            f'<td>{groups}</td><td class="n">{predicted}</td><td class="n">{counted}</td><td '
-            f'class="n">{escape(_micro(m.time_predicted_s))}</td>'
-            f'<td class="n">{escape(_micro(m.time_measured_s))}</td><td>{escape(m.reason)}{where}</td></tr>'
-        )
+        rows.append(f'<tr{local}><th scope="row">#{m.number}</th>{words}{_cells(sizes + times, NUMBER)}{reason}</tr>')
     two = "".join(
         f'<th rowspan="2" scope="col">{word}</th>' for word in ("#", "phase", "operator", "collective", "groups")
     )
@@ -254,6 +244,13 @@ def _table(head: str, rows: Iterable[str], label: str, kind: str = "") -> str:
     """A table that scrolls by itself where the page is narrow; `label` names it for a screen reader."""
     body = f"<table{kind}><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{body}</div>'
+
+
+NUMBER = ' class="n"'
+
+
+def _cells(cells: Iterable[str], kind: str = "") -> str:
+    return "".join(f"<td{kind}>{cell}</td>" for cell in cells)
 
 
 def _micro(time_s: float | None) -> str:
@@ -290,9 +287,7 @@ def _labels(ticks: Sequence[float]) -> list[str]:
 
 
 def _text_width(text: str) -> float:
-    """Units that a tick label takes at most: 12 units high (`.tick`), and digits of wide system fonts are 0.65 of
-    that.
-    """
+    """Units that a tick label takes at most: 12 units high (`.tick`), of which digits of wide fonts are 0.65 wide."""
     return 7.8 * len(text)
 
 
@@ -391,30 +386,20 @@ def _memory_rect(kind: int, x: float, width: float, height: float) -> str:
 def _memory(result: QuickstartResult) -> str:
     ranks = result.plan.device_num
     plans = ((f"one rank of {ranks}", result.plan), ("one device alone", result.single_plan))
-    # inputs too: a rank keeps its slice of the batch as an activation, where one device reads the batch it was fed
-    reports = [
-        (name, {**report.parts, "inputs": report.inputs_bytes})
-        for name, report in ((name, predict_memory(plan)) for name, plan in plans)
-    ]
-    if ranks == 1:
-        reports = reports[1:]
+    reports = []
+    for name, plan in plans[ranks == 1 :]:
+        report = predict_memory(plan)
+        # inputs too: a rank keeps its slice of the batch as an activation, where one device reads the batch it was fed
+        reports.append((name, {**report.parts, "inputs": report.inputs_bytes}))
     largest, rows = max(sum(parts.values()) for _, parts in reports), []
     for name, parts in reports:
-        x, bars = 0.0, []
-        for i, size in enumerate(parts.values()):
-            bars.append(_memory_rect(i, x, 480 * size / largest, 20))
-            x += 480 * size / largest
-        picture = _svg(
-            480,
-            20,
-            "".join(bars),
-            f"{name}: " + ", ".join(f"{kind} {bytes_text(size)}" for kind, size in parts.items()),
-        )
-        numbers = "".join(f'<td class="n">{bytes_text(size)}</td>' for size in parts.values())
-        rows.append(
-            f'<tr><th scope="row">{escape(name)}</th><td>{picture}</td>{numbers}<td '
-            f'class="n"><b>{bytes_text(sum(parts.values()))}</b></td></tr>'
-        )
+        widths = [480 * size / largest for size in parts.values()]
+        starts = itertools.accumulate(widths, initial=0.0)
+        bars = "".join(_memory_rect(i, x, width, 20) for i, (x, width) in enumerate(zip(starts, widths, strict=False)))
+        sizes = {kind: bytes_text(size) for kind, size in parts.items()}
+        picture = _svg(480, 20, bars, f"{name}: " + ", ".join(f"{kind} {size}" for kind, size in sizes.items()))
+        numbers = _cells([*sizes.values(), f"<b>{bytes_text(sum(parts.values()))}</b>"], NUMBER)
+        rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{picture}</td>{numbers}</tr>')
     kinds = "".join(
         f'<th scope="col" class="n">{_svg(12, 12, _memory_rect(i, 0, 12, 12))} {escape(kind)}</th>'
         for i, kind in enumerate(reports[0][1])
@@ -425,13 +410,12 @@ def _memory(result: QuickstartResult) -> str:
 
 
 def _equality(result: QuickstartResult) -> str:
-    rows = [
-        f'<tr{"" if r.equal else " class=failed"}><th scope="row">{escape(r.tensor)}</th><td '
-        f'class="n">{r.largest_difference:.2g}</td>'
-        f'<td class="n">{r.bound:.2g}</td><td class="{"good" if r.equal else "bad"}">{"✓" if r.equal else "✗"} '
-        f"{escape(r.verdict)}</td></tr>"
-        for r in result.equality.rows
-    ]
+    rows = []
+    for r in result.equality.rows:
+        failed, verdict, mark = ("", "good", "✓") if r.equal else (" class=failed", "bad", "✗")
+        numbers = _cells([f"{r.largest_difference:.2g}", f"{r.bound:.2g}"], NUMBER)
+        verdict = _cells([f"{mark} {escape(r.verdict)}"], f' class="{verdict}"')
+        rows.append(f'<tr{failed}><th scope="row">{escape(r.tensor)}</th>{numbers}{verdict}</tr>')
     numbers = "".join(f'<th scope="col" class="n">{word}</th>' for word in ("largest difference", "rounding bound"))
     head = f'<tr><th scope="col">tensor</th>{numbers}<th scope="col">verdict</th></tr>'
     title = "<h2>Equal to one device? <small>same network, same data, same start</small></h2>"
@@ -440,16 +424,19 @@ def _equality(result: QuickstartResult) -> str:
 
 
 def _ending(result: QuickstartResult, version: str) -> str:
-    facts: Iterable[tuple[str, str]] = (
-        ((("parallel_lab", version),) if version else ()) + result.environment + (("plan", result.plan.digest),)
-    )
-    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
+    own = [("parallel_lab", version)] if version else []
+    facts = _facts([*own, *result.environment, ("plan", result.plan.digest)], "small")
+    program, losses = escape(result.plan.text(rank=0)), escape(_losses_text(result))
     return (
-        "<section><details><summary>The program of rank "
-        f"0</summary><pre>{escape(result.plan.text(rank=0))}</pre></details>"
-        f"<details><summary>Every loss</summary><pre>{escape(_losses_text(result))}</pre></details><dl "
-        f'class="small">{cells}</dl></section>'
+        f"<section><details><summary>The program of rank 0</summary><pre>{program}</pre></details>"
+        f"<details><summary>Every loss</summary><pre>{losses}</pre></details>{facts}</section>"
     )
+
+
+def _facts(facts: Iterable[tuple[str, str]], kind: str) -> str:
+    """(name, value) pairs as a list."""
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    return f'<dl class="{kind}">{rows}</dl>'
 
 
 def _losses_text(result: QuickstartResult) -> str:
