@@ -50,9 +50,7 @@ def global_shapes(plan: Any, instr: Instr) -> list[tuple[int, ...]]:
 
 
 def message_shapes(instr: Instr, source: Value, out: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Slice shapes before and after a message, in the form MindSpore's operators have (joining and cutting along dim
-    0).
-    """
+    """Slice shapes before and after a message, in the form MindSpore's operators have (along dim 0)."""
     have, gives, n = source.slice_shape, out.slice_shape, instr.group_size
     definition = MESSAGES.get(instr.message)
     if definition is None or bool(definition.join) == bool(definition.cut):
@@ -88,8 +86,8 @@ def shown_slice(plan: Any, instr: Instr, rank: int) -> Shown:
 def shown_message(plan: Any, instr: Instr, rank: int) -> Shown:
     """A message: what it is for, its group, and what MindSpore's operator, which knows dim 0 only, needs around it."""
     definition, source, out = MESSAGES[instr.message], plan.value(instr.ins[0]), plan.value(instr.out)
-    rooted, carries = instr.attr("root") is not None, bool(instr.carried)
-    if rooted or (carries and instr.message != "all_reduce"):
+    carries = bool(instr.carried)
+    if instr.attr("root") is not None or (carries and instr.message != "all_reduce"):
         kind = "parallel_optimizer"
     elif carries:
         kind = "mirror"

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ShapeError
-from ..base.settings.checks import LOCAL_MODES
 from ..ops.collectives.definitions import MESSAGES, CollectiveDef
 from ..ops.machine.registry import OPS
 from .instr_checks import Makers, compute_fault, halo_fault, move_fault
@@ -105,9 +104,8 @@ def _run_compute(on: OnRank, instr: Instr) -> np.ndarray:
         shapes = tuple(a.shape for a in arrays)
         labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.infer_fn is None else ""
         sizes = op.part_sizes(shapes, attrs, labels)
-        starts = tuple(
-            instr.position(on.rank, axes) * size for axes, size in zip(instr.offset_axes, sizes, strict=True)
-        )
+        parts = zip(instr.offset_axes, sizes, strict=True)
+        starts = tuple(instr.position(on.rank, axes) * size for axes, size in parts)
         attrs["offset"] = starts if len(starts) > 1 else starts[0]
     try:
         return op.compute(*arrays, **attrs)
@@ -135,19 +133,11 @@ def _run_slice(on: OnRank, instr: Instr) -> np.ndarray:
 def _vjp_slice(back: Any, instr: Instr, gradient: Any) -> None:
     op = OPS["strided_slice_grad"]
     attrs = {"shape": back.values[instr.ins[0]].slice_shape, "dim": instr.attr("dim")}
-    padded = back.rec.emit(
-        "compute",
-        back.gradient_value(instr.ins[0]),
-        (back.array(gradient).name,),
-        f"{instr.out}.grad",
-        op=op.name,
-        op_class=op.class_name,
-        attrs=attr_pairs(attrs),
-        offset_axes=(instr.axes,),
-        device_matrix=instr.device_matrix,
-        reason="backward of a slice: zeros where the rank had dropped elements",
-    )
-    back.give(instr.ins[0], padded)
+    fields = {"op": op.name, "op_class": op.class_name, "attrs": attr_pairs(attrs)}
+    fields |= {"offset_axes": (instr.axes,), "device_matrix": instr.device_matrix}
+    fields["reason"] = "backward of a slice: zeros where the rank had dropped elements"
+    made, operand = back.gradient_value(instr.ins[0]), back.array(gradient).name
+    back.give(instr.ins[0], back.rec.emit("compute", made, (operand,), f"{instr.out}.grad", **fields))
 
 
 def _vjp_reshape(back: Any, instr: Instr, gradient: Any) -> None:
@@ -185,10 +175,8 @@ def _concat_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
 
 
 def _layout_phase(plan: Any, phase: str) -> str:
-    """The phase, for a check of layouts; "" in data_parallel mode, where values exist per rank: there are no layouts
-    that a message could break.
-    """
-    return "" if plan.config.parallel_mode in LOCAL_MODES else phase
+    """The phase, for a check of layouts; "" in data_parallel mode, where values exist per rank and have none."""
+    return "" if plan.config.local else phase
 
 
 def _start_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:

@@ -16,6 +16,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -150,9 +151,8 @@ class Plan:
         for stage in self.stages:
             if rank in stage.ranks:
                 return stage
-        raise PlanError(
-            f"rank {rank} does not exist", where="plan", allowed=f"Ranks run from 0 to {self.device_num - 1}"
-        )
+        allowed = f"Ranks run from 0 to {self.device_num - 1}"
+        raise PlanError(f"rank {rank} does not exist", where="plan", allowed=allowed)
 
     @cached_property
     def _owner_of(self) -> dict[str, int]:
@@ -189,17 +189,18 @@ class Plan:
         """Numbers written in the programs, as 0-d arrays. Their names are "number:dtype"."""
         known = {i.name: np.asarray(i.value, i.dtype) for i in self.graph.inputs if i.role == "scalar"}
         for name, value in self.values:
-            number, _, dtype = name.rpartition(":")
+            text, _, dtype = name.rpartition(":")
             scalar = value.layout is None and not value.shape and dtype == value.dtype
-            if scalar and name not in known and _is_number(number):
-                known[name] = np.asarray(_number(number), dtype)
+            number = _number(text) if scalar and name not in known else None
+            if number is not None:
+                known[name] = np.asarray(number, dtype)
         return known
 
     @cached_property
     def constant_arrays(self) -> dict[str, np.ndarray]:
-        return {
-            n: np.frombuffer(base64.b64decode(data), dtype).reshape(shape) for n, dtype, shape, data in self.constants
-        }
+        """The arrays that the network held, by name."""
+        parts = ((name, base64.b64decode(data), dtype, shape) for name, dtype, shape, data in self.constants)
+        return {name: np.frombuffer(data, dtype).reshape(shape) for name, data, dtype, shape in parts}
 
     @cached_property
     def replacements(self) -> dict[int, tuple[tuple[str, str], ...]]:
@@ -254,9 +255,8 @@ class Plan:
 
         unknown = [phases] if isinstance(phases, str) else [p for p in phases if p not in PHASES]
         if unknown:
-            raise ArgumentError(
-                f"phases {shorten(unknown[0])}", where="Plan.text", allowed=f"A tuple of names out of {PHASES}"
-            )
+            allowed = f"A tuple of names out of {PHASES}"
+            raise ArgumentError(f"phases {shorten(unknown[0])}", where="Plan.text", allowed=allowed)
         return plan_text(self, rank, phases)
 
     def diff(self, other: Plan, rank: int = 0) -> str:
@@ -281,18 +281,14 @@ class Plan:
     def __repr__(self) -> str:
         instrs = [i for _, i in self.instructions()]
         messages = sum(i.is_communication for i in instrs)
-        return (
-            f"Plan({self.graph.name}, {self.device_num} devices, {len(instrs)} instructions, {messages} messages, "
-            f"{self.digest})"
-        )
+        size = f"{self.device_num} devices, {len(instrs)} instructions, {messages} messages"
+        return f"Plan({self.graph.name}, {size}, {self.digest})"
 
 
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
-    actions = []
-    for part in range(
-        1 + max((i.micro_batch for phase in ("forward", "backward") for i in draft.program(phase)), default=0)
-    ):
+    instrs, actions = (*draft.program("forward"), *draft.program("backward")), []
+    for part in range(1 + max((i.micro_batch for i in instrs), default=0)):
         actions.append(Action(0, "F", part, "forward"))
         if draft.program("backward"):
             actions.append(Action(0, "B", part, "backward"))
@@ -323,21 +319,14 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     return plan.verify()
 
 
-def _is_number(text: str) -> bool:
-    try:
-        _number(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(text: str) -> float | int | bool:
+def _number(text: str) -> float | int | bool | None:
+    """The number that a text is; None: it is none."""
     if text in ("True", "False"):
         return text == "True"
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return None
 
 
 _PROGRAM = (Plan, Stage, Action, State, Graph, GraphInput, Node, Instr, Value)

@@ -127,14 +127,12 @@ def strategy_path(path: str | os.PathLike[str]) -> Path:
     ('out/strategy.json', 'train.ckpt')
     """
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
-        raise CheckpointTypeError(
-            f"the strategy file is {shorten(path)}", where="strategy file", allowed="The name of a file, as str"
-        )
+        what, allowed = f"the strategy file is {shorten(path)}", "The name of a file, as str"
+        raise CheckpointTypeError(what, where="strategy file", allowed=allowed)
     text = os.fspath(path)
     if not text or "\0" in text:
-        raise CheckpointError(
-            f"the strategy file is {shorten(text)}", where="strategy file", allowed="The name of a file"
-        )
+        what = f"the strategy file is {shorten(text)}"
+        raise CheckpointError(what, where="strategy file", allowed="The name of a file")
     return Path(text) / DEFAULT_NAME if text.endswith("/") or os.path.isdir(text) else Path(text)
 
 
@@ -153,9 +151,8 @@ def plan_strategy(plan: Plan, *, only_trainable_params: bool = True) -> Strategy
     operators = tuple(
         OperatorStrategy(n.name, n.op_class, n.strategy, n.out_strategy, n.strategy_source) for n in plan.graph.nodes
     )
-    return StrategyFile(
-        plan.device_num, tuple(parameters), operators, tuple((stage.first, stage.count) for stage in plan.stages)
-    )
+    stages = tuple((stage.first, stage.count) for stage in plan.stages)
+    return StrategyFile(plan.device_num, tuple(parameters), operators, stages)
 
 
 def _optimizer_shard(plan: Plan, name: str) -> tuple[int, int]:
@@ -177,14 +174,12 @@ def save_strategy(
     All ranks of a world may write the same file: they write the same. Raises CheckpointWriteError (an OSError) where it
     cannot be written.
     """
-    real = strategy_path(path)
-    strategy = (
-        plan if isinstance(plan, StrategyFile) else plan_strategy(plan, only_trainable_params=only_trainable_params)
-    )
+    real, strategy = strategy_path(path), plan
+    if not isinstance(plan, StrategyFile):
+        strategy = plan_strategy(plan, only_trainable_params=only_trainable_params)
     text = dump_json(_to_plain(strategy)) + "\n"
-    _from_plain(
-        parse_json(text.encode(), str(real), CheckpointError), str(real)
-    )  # what could not be read again is not written
+    # what could not be read again is not written
+    _from_plain(parse_json(text.encode(), str(real), CheckpointError), str(real))
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
         return write_whole(real, text)
@@ -193,20 +188,11 @@ def save_strategy(
 
 
 def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
+    """The file's content; tuples become lists in JSON."""
     parameters = {
         p.name: {
-            **{"shape": list(p.shape), "dtype": p.dtype, "device_matrix": list(p.layout.device_matrix)},
-            **{
-                "tensor_map": [list(axes) for axes in p.layout.tensor_map],
-                "slice_shape": list(p.slice_shape),
-                "trainable": p.trainable,
-            },
-            **{
-                "field_size": p.field_size,
-                "opt_shard_step": p.opt_shard_step,
-                "opt_shard_size": p.opt_shard_size,
-                "stages": list(p.stages),
-            },
+            **{name: getattr(p, name) for name in _KEPT},
+            **{"device_matrix": p.layout.device_matrix, "tensor_map": p.layout.tensor_map},
         }
         for p in strategy.parameters
     }
@@ -219,24 +205,21 @@ def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
         }
         for o in strategy.operators
     }
-    stages = [list(stage) for stage in strategy.stages]
-    head = {"format": FORMAT, "version": VERSION, "device_num": strategy.device_num, "stages": stages}
+    head = {"format": FORMAT, "version": VERSION, "device_num": strategy.device_num, "stages": strategy.stages}
     return {**head, "parameters": parameters, "operators": operators}
 
 
+# attributes of a ParameterStrategy that stand in the file under their names, beside those of its layout
+_KEPT = ("shape", "dtype", "slice_shape", "trainable", "field_size", "opt_shard_step", "opt_shard_size", "stages")
+
+
 def _strategy_to_plain(strategy: Any) -> Any:
-    """Counts as lists of ints; layouts with named axes as objects, over one device matrix."""
-    if strategy is None:
-        return None
-    if any(isinstance(entry, Layout) for entry in strategy):
-        first = strategy[0]
-        dims = [
-            None if entry.dims is None else [list(d) if isinstance(d, tuple) else d for d in entry.dims]
-            for entry in strategy
-        ]
-        named = {"device_matrix": list(first.device_matrix), "alias_name": list(first.alias_name), "dims": dims}
-        return {**named, "nd_tp": bool(getattr(strategy, "nd_tp", False))}
-    return [list(counts) for counts in strategy]
+    """Counts as they are; layouts with named axes as objects, over one device matrix."""
+    if strategy is None or not any(isinstance(entry, Layout) for entry in strategy):
+        return strategy
+    first, dims = strategy[0], [entry.dims for entry in strategy]
+    named = {"device_matrix": first.device_matrix, "alias_name": first.alias_name, "dims": dims}
+    return {**named, "nd_tp": bool(getattr(strategy, "nd_tp", False))}
 
 
 # ---- reading ----
@@ -252,10 +235,8 @@ def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
         if real.is_dir():
             raise CheckpointFolderError("it is a folder", where=where, allowed="A strategy file")
         if not real.is_file():
-            hint = "strategy_ckpt_save_file of the run that trained names it"
-            raise CheckpointError(
-                "there is no such strategy file", where=where, allowed="A file that save_strategy wrote", hint=hint
-            )
+            what, hint = "there is no such strategy file", "strategy_ckpt_save_file of the run that trained names it"
+            raise CheckpointError(what, where=where, allowed="A file that save_strategy wrote", hint=hint)
         with real.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -271,32 +252,31 @@ class _Field:
     def __init__(self, where: str) -> None:
         self.where = where
 
-    def refuse(self, at: str, value: Any, allowed: str) -> CheckpointError:
-        return CheckpointError(f"{at} is {shorten(value)}", where=self.where, allowed=allowed)
+    def check(self, fits: bool, at: str, value: Any, allowed: str) -> None:
+        """Raise CheckpointError about the field `at` unless it fits."""
+        if not fits:
+            raise CheckpointError(f"{at} is {shorten(value)}", where=self.where, allowed=allowed)
 
     def table(self, at: str, value: Any, keys: set[str] | None = None) -> dict[str, Any]:
-        if not isinstance(value, dict) or keys is not None and set(value) != keys:
-            raise self.refuse(at, value, "An object" + (f" with {', '.join(sorted(keys))}" if keys else ""))
+        allowed = "An object" + (f" with {', '.join(sorted(keys))}" if keys else "")
+        self.check(isinstance(value, dict) and keys in (None, set(value)), at, value, allowed)
         return value
 
     def number(self, at: str, value: Any, least: int = 0, most: int = 1 << 40) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise self.refuse(at, value, f"An int from {least} to {most}")
+        self.check(type(value) is int and least <= value <= most, at, value, f"An int from {least} to {most}")
         return value
 
     def text(self, at: str, value: Any, *, may_be_empty: bool = False) -> str:
-        if not isinstance(value, str) or not (value or may_be_empty) or value and not value.isprintable():
-            raise self.refuse(at, value, "Printable text")
+        fits = isinstance(value, str) and (value.isprintable() if value else may_be_empty)
+        self.check(fits, at, value, "Printable text")
         return value
 
     def numbers(self, at: str, value: Any, least: int = 0) -> tuple[int, ...]:
-        if not isinstance(value, list):
-            raise self.refuse(at, value, "A list of ints")
+        self.check(isinstance(value, list), at, value, "A list of ints")
         return tuple(self.number(at, n, least) for n in value)
 
     def lists(self, at: str, value: Any, least: int = 0) -> tuple[tuple[int, ...], ...]:
-        if not isinstance(value, list):
-            raise self.refuse(at, value, "A list of lists of ints")
+        self.check(isinstance(value, list), at, value, "A list of lists of ints")
         return tuple(self.numbers(at, n, least) for n in value)
 
 
@@ -310,54 +290,40 @@ def _from_plain(content: Any, where: str) -> StrategyFile:
     field.table("the content", content, keys)
     device_num = field.number("device_num", content["device_num"], 1, MAX_RANKS)
     stages = field.lists("stages", content["stages"])
-    for stage in stages:
-        if len(stage) != 2 or stage[1] < 1 or sum(stage) > device_num:
-            raise field.refuse(
-                "stages", list(map(list, stages)), f"Pairs of first rank and number of ranks, within {device_num}"
-            )
-    parameters = tuple(
-        _parameter(field, n, p, device_num, len(stages))
-        for n, p in field.table("parameters", content["parameters"]).items()
-    )
-    operators = tuple(
-        _operator(field, n, o, device_num) for n, o in field.table("operators", content["operators"]).items()
-    )
-    return StrategyFile(device_num, parameters, operators, stages)
+    fits = all(len(stage) == 2 and stage[1] >= 1 and sum(stage) <= device_num for stage in stages)
+    allowed = f"Pairs of first rank and number of ranks, within {device_num}"
+    field.check(fits, "stages", content["stages"], allowed)
+    given = field.table("parameters", content["parameters"]).items()
+    parameters = tuple(_parameter(field, name, p, device_num, len(stages)) for name, p in given)
+    given = field.table("operators", content["operators"]).items()
+    return StrategyFile(device_num, parameters, tuple(_operator(field, n, o, device_num) for n, o in given), stages)
 
 
 def _parameter(field: _Field, name: str, given: Any, device_num: int, stage_count: int) -> ParameterStrategy:
     at = f"parameters[{shorten(name)}]"
     field.text(f"the name in {at}", name)
-    keys = {"shape", "dtype", "device_matrix", "tensor_map", "slice_shape", "trainable"}
-    field.table(at, given, keys | {"field_size", "opt_shard_step", "opt_shard_size", "stages"})
-    shape, slice_shape = (
-        field.numbers(f"{at}.shape", given["shape"]),
-        field.numbers(f"{at}.slice_shape", given["slice_shape"]),
-    )
-    matrix, entries = (
-        field.numbers(f"{at}.device_matrix", given["device_matrix"], 1),
-        field.lists(f"{at}.tensor_map", given["tensor_map"]),
-    )
+    field.table(at, given, {*_KEPT, "device_matrix", "tensor_map"})
+
+    def check(name: str, fits: bool, allowed: str) -> None:
+        field.check(fits, f"{at}.{name}", given[name], allowed)
+
+    shape, slice_shape = (field.numbers(f"{at}.{name}", given[name]) for name in ("shape", "slice_shape"))
+    matrix = field.numbers(f"{at}.device_matrix", given["device_matrix"], 1)
+    entries = field.lists(f"{at}.tensor_map", given["tensor_map"])
     try:
         layout = TensorLayout(matrix, entries)
         found = layout.slice_shape(shape)
     except LayoutError as error:
         raise CheckpointError(f"{at}: {error}", where=field.where) from None
-    if found != slice_shape:
-        raise field.refuse(f"{at}.slice_shape", list(slice_shape), f"{list(found)}, by the layout")
-    if device_num % math.prod(matrix):
-        raise field.refuse(f"{at}.device_matrix", list(matrix), f"A product that divides the {device_num} devices")
-    if not isinstance(given["trainable"], bool):
-        raise field.refuse(f"{at}.trainable", given["trainable"], "true or false")
-    if field.number(f"{at}.field_size", given["field_size"]):
-        raise field.refuse(f"{at}.field_size", given["field_size"], "0: parameters are split evenly")
-    held = field.numbers(f"{at}.stages", given["stages"])
-    if any(stage >= max(stage_count, 1) for stage in held):
-        raise field.refuse(f"{at}.stages", list(held), f"Numbers below {max(stage_count, 1)}")
+    check("slice_shape", found == slice_shape, f"{list(found)}, by the layout")
+    check("device_matrix", device_num % math.prod(matrix) == 0, f"A product that divides the {device_num} devices")
+    check("trainable", isinstance(given["trainable"], bool), "true or false")
+    check("field_size", field.number(f"{at}.field_size", given["field_size"]) == 0, "0: parameters are split evenly")
+    held, count = field.numbers(f"{at}.stages", given["stages"]), max(stage_count, 1)
+    check("stages", all(stage < count for stage in held), f"Numbers below {count}")
     shard = [field.number(f"{at}.{key}", given[key], -1, MAX_RANKS) for key in ("opt_shard_step", "opt_shard_size")]
-    return ParameterStrategy(
-        name, shape, field.text(f"{at}.dtype", given["dtype"]), layout, given["trainable"], 0, *shard, held
-    )
+    dtype = field.text(f"{at}.dtype", given["dtype"])
+    return ParameterStrategy(name, shape, dtype, layout, given["trainable"], 0, *shard, held)
 
 
 def _operator(field: _Field, name: str, given: Any, device_num: int) -> OperatorStrategy:
@@ -376,22 +342,20 @@ def _strategy_from_plain(field: _Field, at: str, given: Any, device_num: int) ->
         return None
     if isinstance(given, dict):
         field.table(at, given, {"device_matrix", "alias_name", "dims", "nd_tp"})
-        if (
-            not isinstance(given["dims"], list)
-            or not isinstance(given["alias_name"], list)
-            or not isinstance(given["nd_tp"], bool)
-        ):
-            raise field.refuse(at, given, "Lists under alias_name and dims, true or false under nd_tp")
+        kinds = [type(given[name]) for name in ("dims", "alias_name", "nd_tp")]
+        field.check(
+            kinds == [list, list, bool], at, given, "Lists under alias_name and dims, true or false under nd_tp"
+        )
+        matrix = f"{at}.device_matrix"
         try:
-            layout = Layout(field.numbers(f"{at}.device_matrix", given["device_matrix"], 1), tuple(given["alias_name"]))
-            if layout.device_num > MAX_RANKS:
-                raise field.refuse(f"{at}.device_matrix", given["device_matrix"], f"At most {MAX_RANKS} ranks")
+            layout = Layout(field.numbers(matrix, given["device_matrix"], 1), tuple(given["alias_name"]))
+            field.check(layout.device_num <= MAX_RANKS, matrix, given["device_matrix"], f"At most {MAX_RANKS} ranks")
             return LayoutStrategy(tuple(_called(layout, dims) for dims in given["dims"]), given["nd_tp"])
         except (LayoutError, TypeError) as error:
             raise CheckpointError(f"{at}: {error}", where=field.where) from None
     counts = field.lists(at, given, 1)
-    if any(math.prod(one) > device_num for one in counts):
-        raise field.refuse(at, given, f"At most {device_num} slices per input")
+    fits = all(math.prod(one) <= device_num for one in counts)
+    field.check(fits, at, given, f"At most {device_num} slices per input")
     return counts
 
 
@@ -418,9 +382,8 @@ def as_layout(value: Any, where: str) -> TensorLayout | None:
         if isinstance(value, Layout):
             return value.tensor_layout()
         if isinstance(value, (list, tuple)) and len(value) >= 2:
-            return TensorLayout(
-                tuple(value[0]), tuple(tuple(e) if isinstance(e, (list, tuple)) else e for e in value[1])
-            )
+            matrix, entries = value[:2]
+            return TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
     except (LayoutError, TypeError) as error:
         raise CheckpointError(f"it is {shorten(value)}: {error}", where=where, allowed=allowed) from None
     raise CheckpointError(f"it is {shorten(value)}", where=where, allowed=allowed)

@@ -24,7 +24,7 @@ from ..ops.machine.opdef import OpDef, dtype_name, scalar_operand
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from ..ops.machine.state import LOSS_SCALE
-from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name
+from .ir import Graph, GraphInput, Node, at_compile, attr_pairs, fresh_name
 from .traced_value import TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
@@ -105,11 +105,8 @@ class Tracer:
         """Anything an operator may be given, as a traced value."""
         if isinstance(value, TracedValue):
             if value.tracer is not self:
-                raise TraceError(
-                    f"{value.name!r} belongs to another trace",
-                    where=caller().place,
-                    hint="Do not keep tensors of a compiled call",
-                )
+                what, hint = f"{value.name!r} belongs to another trace", "Do not keep tensors of a compiled call"
+                raise TraceError(what, where=caller().place, hint=hint)
             return value
         if isinstance(value, Parameter):
             return self._parameter(value)
@@ -138,19 +135,15 @@ class Tracer:
         if name is None:
             name = parameter.name
             if name in self.inputs or (name in self.used and name not in self.reserved):
-                other = (
-                    "two parameters are"
-                    if name in self.parameters.values()
-                    else "a parameter and an input or operator before it are"
-                )
+                twice = name in self.parameters.values()
+                both = "two parameters" if twice else "a parameter and an input or operator before it"
                 hint = "Give one of them another name: Parameter(..., name='...')"
                 if self.scope and id(parameter) not in self.registered:
                     hint = (
-                        "One of them does not belong to the network: a plain list or dict does not register what "
-                        "it holds. "
-                        "Keep Cells in nn.CellList([...]) and Parameters in ParameterTuple([...])"
+                        "One of them does not belong to the network: a plain list or dict does not register what it "
+                        "holds. Keep Cells in nn.CellList([...]) and Parameters in ParameterTuple([...])"
                     )
-                raise TraceError(f"{other} named {name!r}", where=caller().place, hint=hint)
+                raise TraceError(f"{both} are named {name!r}", where=caller().place, hint=hint)
             self.used.add(name)
             self.parameters[id(parameter)] = name
             self.kept.append(parameter)
@@ -192,13 +185,10 @@ class Tracer:
         """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
         if self.scaler is None:
             self.scaler, self.scale_name = scaler, self.named(LOSS_SCALE)
-            self.inputs[self.scale_name] = GraphInput(
-                self.scale_name, "scalar", (), "float32", value=scaler.scale_value
-            )
+            scale = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)
+            self.inputs[self.scale_name] = scale
         elif self.scaler is not scaler:
-            hint = "Scale with one, and give it to the optimizer"
-            where, allowed = caller(self.scope_text()).place, "One in a compiled function"
-            raise NotBuiltYet("a second loss scaler", where=where, allowed=allowed, hint=hint)
+            raise self.once("a second loss scaler", "Scale with one, and give it to the optimizer")
         return TracedValue(self.scale_name, (), "float32", self)
 
     def assign(self, parameter: Parameter, value: Any) -> None:
@@ -208,27 +198,25 @@ class Tracer:
         where = caller(self.scope_text()).place
         made_late = isinstance(value, TracedValue) and value.name in self.late
         if not isinstance(parameter, Parameter) or (parameter.requires_grad and not made_late):
-            is_trained = isinstance(parameter, Parameter)
-            what = f"{shorten(parameter)} is {'trained' if is_trained else 'given a value'}"
-            allowed = (
-                "Inside construct only a Parameter with requires_grad=False takes a value; the optimizer "
-                "changes the others"
-            )
+            what = f"{shorten(parameter)} is {'trained' if isinstance(parameter, Parameter) else 'given a value'}"
+            others = "the optimizer changes the others"
+            allowed = f"Inside construct only a Parameter with requires_grad=False takes a value; {others}"
             raise TraceError(what, where=where, allowed=allowed)
         target, source = self._own_parameter(parameter), self.operand(value, [parameter])
         if (source.shape, source.dtype) != (parameter.full_shape, parameter.dtype):
-            what = (
-                f"{target!r} of shape {parameter.full_shape}, {parameter.dtype}, is given a value of shape "
-                f"{source.shape}, {source.dtype}"
-            )
-            raise ShapeError(what, where=where, allowed="Shape and dtype of the parameter")
+            what = f"{target!r} of shape {parameter.full_shape}, {parameter.dtype}, is given a value of shape"
+            allowed = "Shape and dtype of the parameter"
+            raise ShapeError(f"{what} {source.shape}, {source.dtype}", where=where, allowed=allowed)
         if not made_late and not any(n.name == source.name for n in self.nodes):
-            raise TraceError(
-                f"{target!r} is given {source.name!r}", where=where, allowed="A value that an operator has made"
-            )
+            what, allowed = f"{target!r} is given {source.name!r}", "A value that an operator has made"
+            raise TraceError(what, where=where, allowed=allowed)
         self.assigns[target] = source.name
 
     # ---- gradients and updates, called by autograd and optimizers ----
+
+    def once(self, what: str, hint: str) -> NotBuiltYet:
+        """The error to raise for what a compiled function may do once."""
+        return NotBuiltYet(what, where=caller(self.scope_text()).place, allowed="Once in a compiled function", hint=hint)
 
     def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
         """Values that stand for the gradients of `output` (of its sum, if it is no single number) for Parameters and
@@ -239,9 +227,7 @@ class Tracer:
             hint = (
                 "Add up what is to be differentiated and ask once, or call the second one outside the compiled function"
             )
-            raise NotBuiltYet(
-                "gradients are asked for a second time", where=where, allowed="Once in a compiled function", hint=hint
-            )
+            raise self.once("gradients are asked for a second time", hint)
         value = self.operand(output, [])
         if value.name not in {n.name for n in self.nodes} or value.dtype.kind != "f":
             allowed = "A float that operators have made"
@@ -265,28 +251,21 @@ class Tracer:
         """The optimizer's step with these gradients, one per parameter, at the end of the update program."""
         where = caller(self.scope_text()).place
         if self.optimizer is not None:
-            hint = "Give one optimizer all parameters, in groups if they differ"
-            raise NotBuiltYet("a second optimizer step", where=where, allowed="One in a compiled function", hint=hint)
+            raise self.once("a second optimizer step", "Give one optimizer all parameters, in groups if they differ")
         updates = []
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
             if value.name not in self.late:
-                hint = "Use value_and_grad in the same function"
-                raise TraceError(
-                    f"{name!r} is updated with {value.name!r}",
-                    where=where,
-                    allowed="A value made from gradients",
-                    hint=hint,
-                )
+                what, hint = f"{name!r} is updated with {value.name!r}", "Use value_and_grad in the same function"
+                raise TraceError(what, where=where, allowed="A value made from gradients", hint=hint)
             if not parameter.requires_grad:
                 continue  # frozen since the optimizer was made
             if value.shape != parameter.full_shape:
                 allowed = f"Shape {parameter.full_shape}"
                 raise ShapeError(f"the gradient of {name!r} has shape {value.shape}", where=where, allowed=allowed)
             if name in self.assigns:
-                raise TraceError(
-                    f"{name!r} is assigned to and trained", where=where, allowed="One of both in a compiled function"
-                )
+                allowed = "One of both in a compiled function"
+                raise TraceError(f"{name!r} is assigned to and trained", where=where, allowed=allowed)
             updates.append((name, value.name))
         self.optimizer, self.updates = optimizer, tuple(updates)
 
@@ -308,8 +287,6 @@ class Tracer:
         self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Primitive | None
     ) -> TracedValue:
         """Write down one operator and return its result."""
-        if primitive is not None:
-            self.primitives[id(primitive)] = primitive
         origin = caller(self.scope_text())
         values = [self.operand(x, operands) for x in operands]
         op_class = primitive.name if primitive is not None else self._class_name(op, values)
@@ -319,28 +296,33 @@ class Tracer:
         where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")
         shapes = tuple(v.shape for v in values)
         shape, dtype = op.infer(shapes, tuple([dtype_name(v.dtype) for v in values]), attrs, where)
-        if op.view:
-            attrs = {**attrs, "shape": shape}
-        nd_tp = primitive is not None and primitive.prim_attrs.get("enable_nd_tp") is True
+        asked: dict[str, Any] = {}
+        if primitive is not None:
+            self.primitives[id(primitive)] = primitive
+            said = primitive.prim_attrs
+            nd_tp = said.get("enable_nd_tp") is True
+            asked = {
+                "strategy": as_strategy(primitive.in_strategy, nd_tp),
+                "strategy_source": "user" if primitive.in_strategy is not None else "",
+                "strategy_origin": primitive.strategy_origin,
+                "out_strategy": as_strategy(primitive.out_strategy),
+                "nd_tp": nd_tp,
+                "cross_batch": said.get("cross_batch") is True,
+                "sync": said.get("sync"),
+                "own_rows": said.get("skip_redistribution") is True,
+            }
         node = Node(
             name=self.named(base),
             op=op.name,
             op_class=op_class,
             ins=tuple(v.name for v in values),
-            attrs=attr_pairs(attrs),
+            attrs=attr_pairs({**attrs, "shape": shape} if op.view else attrs),
             shape=shape,
             dtype=dtype,
             origin=origin,
-            strategy=as_strategy(primitive.in_strategy, nd_tp) if primitive is not None else None,
-            strategy_source="user" if primitive is not None and primitive.in_strategy is not None else "",
-            strategy_origin=primitive.strategy_origin if primitive is not None else None,
-            out_strategy=as_strategy(primitive.out_strategy) if primitive is not None else None,
-            nd_tp=nd_tp,
-            cross_batch=primitive is not None and primitive.prim_attrs.get("cross_batch") is True,
-            sync=primitive.prim_attrs.get("sync") if primitive is not None else None,
             phase="update" if any(v.name in self.late for v in values) else "forward",
             micro_batch=self.micro_batch,
-            own_rows=primitive is not None and primitive.prim_attrs.get("skip_redistribution") is True,
+            **asked,
         )
         self.nodes.append(node)
         if node.phase == "update":
@@ -361,13 +343,10 @@ def _snake(name: str) -> str:
 def input_names(fn: Callable, count: int) -> list[str]:
     """Names for `count` positional inputs, taken from the function's own parameters where it has them."""
     try:
-        names = [
-            p.name
-            for p in inspect.signature(fn).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        known = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        names = []
+        known = ()
+    names = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [names[i] if i < len(names) else f"input{i}" for i in range(count)]
 
 
@@ -403,12 +382,15 @@ class Slot(NamedTuple):
 
 def fill_form(form: Any, values: Sequence[Any]) -> Any:
     """What a traced function returned, with values in place of its slots."""
-    if isinstance(form, Slot):
-        return values[form.number]
-    if isinstance(form, (list, tuple)):
-        filled = [fill_form(f, values) for f in form]
-        return type(form)(*filled) if hasattr(form, "_fields") else type(form)(filled)
-    return {k: fill_form(f, values) for k, f in form.items()} if isinstance(form, dict) else form
+    return _map_form(lambda part: values[part.number] if isinstance(part, Slot) else part, form)
+
+
+def _map_form(change: Callable[[Any], Any], form: Any) -> Any:
+    """`form` with `change` of what stands in its lists, tuples and dicts."""
+    if isinstance(form, (list, tuple)) and not isinstance(form, Slot):
+        parts = [_map_form(change, part) for part in form]
+        return type(form)(*parts) if hasattr(form, "_fields") else type(form)(parts)
+    return {k: _map_form(change, part) for k, part in form.items()} if isinstance(form, dict) else change(form)
 
 
 def trace_network(
@@ -433,16 +415,15 @@ def trace_network(
     try:
         result = network(*values)
         outputs: list[str] = []
-        form = _form_of(result, tracer, outputs)
+        form = _map_form(lambda part: _slot_for(part, tracer, outputs), result)
         for parameter in trained:
             if id(parameter) in tracer.registered and parameter.requires_grad:
                 tracer._own_parameter(parameter)
     finally:
         current_tracer.reset(token)
     if not outputs and tracer.optimizer is None:
-        raise TraceError(
-            f"the network returned {shorten(result)}", where=name, allowed="Tensors that it computed from its inputs"
-        )
+        allowed = "Tensors that it computed from its inputs"
+        raise TraceError(f"the network returned {shorten(result)}", where=name, allowed=allowed)
     if not tracer.nodes:
         raise TraceError("the network returned its input unchanged", where=name, hint="Use at least one operator")
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
@@ -463,16 +444,11 @@ def trace_network(
     return Traced(graph, parameters, tracer.constants, tracer.optimizer, scaler, form, cells, primitives)
 
 
-def _form_of(result: Any, tracer: Tracer, outputs: list[str]) -> Any:
-    """`result` with Slots for its values, whose names are added to `outputs`."""
-    if isinstance(result, (list, tuple)):
-        parts = [_form_of(r, tracer, outputs) for r in result]
-        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
-    if isinstance(result, dict):
-        return {k: _form_of(r, tracer, outputs) for k, r in result.items()}
-    if not isinstance(result, (TracedValue, Parameter)):
-        return result
-    name = tracer.operand(result, []).name
+def _slot_for(part: Any, tracer: Tracer, outputs: list[str]) -> Any:
+    """The Slot of a value, whose name is added to `outputs`; anything else as it is."""
+    if not isinstance(part, (TracedValue, Parameter)):
+        return part
+    name = tracer.operand(part, []).name
     if name not in outputs:
         outputs.append(name)
     return Slot(outputs.index(name))
@@ -481,9 +457,6 @@ def _form_of(result: Any, tracer: Tracer, outputs: list[str]) -> Any:
 def check_input(position: int, name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
     """An example input of `compile` as (name, shape, dtype)."""
     if isinstance(value, TracedValue) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        raise ShapeError(
-            f"input {position} is {shorten(value)}",
-            where="compile",
-            allowed="A Tensor or numpy array with the shape to compile for",
-        )
+        allowed = "A Tensor or numpy array with the shape to compile for"
+        raise at_compile(ShapeError, f"input {position} is {shorten(value)}", allowed)
     return name, tuple(int(n) for n in value.shape), str(np.dtype(str(value.dtype)))

@@ -30,13 +30,10 @@ class TracedValue(Arithmetic):
         self.name, self.shape, self.dtype, self.tracer = name, tuple(shape), np.dtype(dtype), tracer
 
     def _refuse(self, what: str) -> Any:
-        origin = caller()
-        raise TraceError(
-            f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})",
-            where=origin.place,
-            allowed="While a network is compiled its tensors have shapes but no values yet",
-            hint="Run the Cell outside a parallel mode to look at numbers, or use operators instead",
-        )
+        needs = f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})"
+        allowed = "While a network is compiled its tensors have shapes but no values yet"
+        hint = "Run the Cell outside a parallel mode to look at numbers, or use operators instead"
+        raise TraceError(needs, where=caller().place, allowed=allowed, hint=hint)
 
     # fmt: off
     def asnumpy(self): return self._refuse("asnumpy()")
@@ -49,8 +46,7 @@ class TracedValue(Arithmetic):
     def __index__(self): return self._refuse("use as an index")
     def __round__(self, digits=None): return self._refuse("round()")
     def __contains__(self, value): return self._refuse("a search ('in')")
-    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new tensor "
-                                                                                            "with operators")
+    def __setitem__(self, index, value): return self._no_operator("assignment to elements", "Make a new one with operators")
     # fmt: on
 
     def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
@@ -73,9 +69,8 @@ class TracedValue(Arithmetic):
             out = kwargs.pop("out", None)
             if not kwargs and (out is None or out[0] is inputs[0]):
                 return operator(*inputs)
-        return self._no_operator(
-            f"np.{ufunc.__name__}", f"Use ops.{operator.name}" if operator else "Use operators instead"
-        )
+        hint = f"Use ops.{operator.name}" if operator else "Use operators instead"
+        return self._no_operator(f"np.{ufunc.__name__}", hint)
 
     def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
@@ -88,9 +83,7 @@ class TracedValue(Arithmetic):
         return self._refuse(f"the format {spec!r}") if spec else str(self)
 
     def __getattr__(self, name: str) -> Any:
-        if (
-            name.startswith("__") or name in TracedValue.__slots__
-        ):  # Python and numpy look for methods that need not be there
+        if name.startswith("__") or name in TracedValue.__slots__:  # Python and numpy look for optional methods
             raise AttributeError(name)
         return self._no_operator(f"the attribute {name!r}", _attribute_hint(name), TraceAttributeError)
 
@@ -107,10 +100,8 @@ class TracedValue(Arithmetic):
         """
         if hasattr(self.tracer, "prints") and current_tracer.get() is self.tracer:
             self.tracer.prints.append((self.name, caller(self.tracer.scope_text())))
-        return (
-            f"Tensor({self.name}: global shape {self.shape}, {self.dtype}; every rank prints its slice when the "
-            "plan runs)"
-        )
+        what = f"{self.name}: global shape {self.shape}, {self.dtype}"
+        return f"Tensor({what}; every rank prints its slice when the plan runs)"
 
 
 # the numpy functions behind Python's binary operators
