@@ -216,7 +216,8 @@ class Tracer:
 
     def once(self, what: str, hint: str) -> NotBuiltYet:
         """The error to raise for what a compiled function may do once."""
-        return NotBuiltYet(what, where=caller(self.scope_text()).place, allowed="Once in a compiled function", hint=hint)
+        where, allowed = caller(self.scope_text()).place, "Once in a compiled function"
+        return NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
 
     def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
         """Values that stand for the gradients of `output` (of its sum, if it is no single number) for Parameters and

@@ -51,11 +51,8 @@ def check_startable(request: Request) -> None:
     message is there.
     """
     if request.kind in MESSAGES and not MESSAGES[request.kind].is_collective:
-        raise CollectiveMismatch(
-            f"{describe(request)} is started",
-            allowed="A collective",
-            hint=f"Call comm.{request.kind} where it is needed",
-        )
+        hint = f"Call comm.{request.kind} where it is needed"
+        raise CollectiveMismatch(f"{describe(request)} is started", allowed="A collective", hint=hint)
 
 
 def not_waited_for(rank: int, request: Request) -> str:
@@ -241,10 +238,8 @@ class Calls:
 
     def recv(self, source: int, shape=None, dtype=None, *, out=None) -> np.ndarray:
         """The next value sent by rank `source`; shape and dtype, where given, must be those sent."""
-        shape = None if shape is None else tuple(shape)
-        return self._ask(
-            "recv", (source, self.rank), "", shape=shape, dtype=None if dtype is None else str(np.dtype(dtype)), out=out
-        )
+        shape, dtype = None if shape is None else tuple(shape), None if dtype is None else str(np.dtype(dtype))
+        return self._ask("recv", (source, self.rank), "", shape=shape, dtype=dtype, out=out)
 
     # what was sent
 

@@ -23,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from ..base.errors import CollectiveMismatch, ShapeError, shorten
+from ..base.errors import CollectiveMismatch, ParallelLabError, ShapeError, shorten
 from ..ops.collectives.definitions import MESSAGES, REDUCTIONS, is_int
 
+NUMBERS = "A numpy array of numbers"
 _NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
 _plain_name = lru_cache(str)  # numpy takes a while to find it
 
@@ -58,7 +59,8 @@ class Request:
     have ended is a CollectiveMismatch.
 
     A group, shape or window given as a list or range becomes a tuple, a value given as a list or number becomes an
-    array (ShapeError if it cannot).
+    array (ShapeError if it cannot). Numbers and names of numpy become Python's, whose texts are the same on all ranks:
+    a root may come from np.argmin on one of them.
     """
 
     kind: str
@@ -79,30 +81,21 @@ class Request:
     def __post_init__(self) -> None:
         for name in ("group", "shape", "window"):
             given = getattr(self, name)
-            if isinstance(given, (list, range)):
-                object.__setattr__(self, name, tuple(given))
-        self._make_plain()
+            several = isinstance(given, (tuple, list, range))
+            if several and (type(given) is not tuple or any(isinstance(n, np.integer) for n in given)):
+                plain = tuple(n.item() if isinstance(n, np.integer) else n for n in given)
+                object.__setattr__(self, name, plain)
+        for name in ("dim", "split_dim", "concat_dim", "root", "reduce"):
+            given = getattr(self, name)
+            if isinstance(given, (np.integer, np.str_)):
+                object.__setattr__(self, name, given.item())
         if self.value is not None and not isinstance(self.value, np.ndarray):
             try:
                 object.__setattr__(self, "value", np.asarray(self.value))
             except ValueError as error:  # rows of different lengths
                 where = f"{self.kind}{' at ' + self.origin if self.origin else ''}"
-                raise ShapeError(
-                    f"the value {shorten(self.value)} is not an array", where=where, allowed="A numpy array of numbers"
-                ) from error
-
-    def _make_plain(self) -> None:
-        """Numbers and names of numpy become Python's, whose texts are the same on all ranks: a root may come from
-        np.argmin on one of them.
-        """
-        for name in ("dim", "split_dim", "concat_dim", "root", "reduce"):
-            given = getattr(self, name)
-            if isinstance(given, (np.integer, np.str_)):
-                object.__setattr__(self, name, given.item())
-        for name in ("group", "shape", "window"):
-            given = getattr(self, name)
-            if isinstance(given, tuple) and any(isinstance(n, np.integer) for n in given):
-                object.__setattr__(self, name, tuple(n.item() if isinstance(n, np.integer) else n for n in given))
+                what = f"the value {shorten(self.value)} is not an array"
+                raise ShapeError(what, where=where, allowed=NUMBERS) from error
 
     def descriptor(self) -> tuple:
         """What all members must agree on. Shapes are part of it: every collective here is over equal parts.
@@ -162,100 +155,82 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     Raises CollectiveMismatch (kind, group, root, reduction) or ShapeError (value, dims), naming the rank and its call.
     """
     if not isinstance(request, Request):
-        raise CollectiveMismatch(
-            f"rank {rank} yielded {shorten(request)}",
-            allowed="A rank program yields Requests",
-            hint="yield Request(...)",
-        )
+        what, allowed = f"rank {rank} yielded {shorten(request)}", "A rank program yields Requests"
+        raise CollectiveMismatch(what, allowed=allowed, hint="yield Request(...)")
     kind, group, value = request.kind, request.group, request.value
     definition = MESSAGES.get(kind) if isinstance(kind, str) else None
     if definition is None:
         at = f" at {request.origin}" if request.origin else ""
-        raise CollectiveMismatch(
-            f"rank {rank} called {kind!r}{at}", where="unknown kind", allowed=f"One of {tuple(MESSAGES)}"
-        )
+        what, allowed = f"rank {rank} called {kind!r}{at}", f"One of {tuple(MESSAGES)}"
+        raise CollectiveMismatch(what, where="unknown kind", allowed=allowed)
 
-    def call() -> str:
-        return f"rank {rank} called {describe(request)}"
+    def refuse(error: type[ParallelLabError], what: str, allowed: str, hint: str = "") -> NoReturn:
+        raise error(f"rank {rank} called {describe(request)}{what}", allowed=allowed, hint=hint)
 
     if not isinstance(group, tuple) or not group or not all(is_int(r) for r in group):
-        raise CollectiveMismatch(
-            f"{call()} with group {shorten(group)}", allowed="A group is a tuple of ranks, such as (0, 1)"
-        )
+        refuse(CollectiveMismatch, f" with group {shorten(group)}", "A group is a tuple of ranks, such as (0, 1)")
     outside = [r for r in group if r not in ranks]
     if outside:
-        raise CollectiveMismatch(
-            f"{call()} with group {group}, which names ranks {outside}", allowed=f"The ranks are {_ranks_text(ranks)}"
-        )
+        what = f" with group {group}, which names ranks {outside}"
+        refuse(CollectiveMismatch, what, f"The ranks are {_ranks_text(ranks)}")
     if not definition.is_collective:
         if len(group) != 2 or group[0] == group[1] or group[kind == "recv"] != rank:
-            allowed = (
-                f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the "
-                f"{'first' if kind == 'send' else 'second'}"
-            )
-            raise CollectiveMismatch(f"{call()} with group {group}", allowed=allowed)
+            place = "first" if kind == "send" else "second"
+            allowed = f"The group of send and recv is (source, destination), two ranks, and rank {rank} is the {place}"
+            refuse(CollectiveMismatch, f" with group {group}", allowed)
     elif rank not in group:
-        raise CollectiveMismatch(f"{call()} for group {group}", allowed="A rank calls for its own groups")
+        refuse(CollectiveMismatch, f" for group {group}", "A rank calls for its own groups")
     elif tuple(sorted(set(group))) != group:
-        raise CollectiveMismatch(
-            f"{call()} with group {group}, which is not ascending", allowed="Each rank once, in ascending order"
-        )
+        what = f" with group {group}, which is not ascending"
+        refuse(CollectiveMismatch, what, "Each rank once, in ascending order")
     if definition.rooted and (not is_int(request.root) or request.root not in group):
-        what = (
-            "without a root"
-            if request.root is None
-            else f"with root {request.root!r}, which is not a member of its group"
-        )
-        raise CollectiveMismatch(f"{call()} {what}", allowed=f"root is a rank of {group}")
+        given = f" with root {request.root!r}, which is not a member of its group"
+        what = " without a root" if request.root is None else given
+        refuse(CollectiveMismatch, what, f"root is a rank of {group}")
     if definition.reducing and request.reduce not in REDUCTIONS:
-        raise CollectiveMismatch(f"{call()} with reduce={request.reduce!r}", allowed=f"One of {sorted(REDUCTIONS)}")
-    _check_out(request, rank, call)
+        refuse(CollectiveMismatch, f" with reduce={request.reduce!r}", f"One of {sorted(REDUCTIONS)}")
+    if request.out is not None:
+        _check_out(request, rank, refuse)
     if not definition.sender or (definition.sender == "root" and rank != request.root):
         return
     if value is None:
-        raise ShapeError(f"{call()} without a value", allowed="A numpy array of numbers")
+        refuse(ShapeError, " without a value", NUMBERS)
     if value.dtype.kind in "OSUT" or not value.dtype.itemsize or (definition.adds and value.dtype.kind not in _NUMBERS):
-        raise ShapeError(f"{call()}: values of dtype {value.dtype} cannot be sent", allowed="A numpy array of numbers")
+        refuse(ShapeError, f": values of dtype {value.dtype} cannot be sent", NUMBERS)
     if definition.reducing and request.reduce == "mean" and value.dtype.kind not in "fc":
-        raise ShapeError(
-            f"{call()}: the mean of {value.dtype} values is no {value.dtype}",
-            allowed="Floats",
-            hint="Send it as float32",
-        )
+        what = f": the mean of {value.dtype} values is no {value.dtype}"
+        refuse(ShapeError, what, "Floats", "Send it as float32")
     parts = len(group)
     for name in (a for a in definition.attributes if a.endswith("dim")):
         dim = getattr(request, name)
         if not is_int(dim) or not -value.ndim <= dim < value.ndim:
             allowed = f"An int from {-value.ndim} to {value.ndim - 1}" if value.ndim else "A value with dims"
-            raise ShapeError(f"{call()}: {name}={dim!r} of a value of shape {value.shape}", allowed=allowed)
+            refuse(ShapeError, f": {name}={dim!r} of a value of shape {value.shape}", allowed)
         if name == definition.cut and value.shape[dim] % parts:
-            what = f"{call()}: dim {dim} of size {value.shape[dim]} cannot be split into {parts} equal pieces"
-            raise ShapeError(what, allowed=f"A dim that divides by {parts}", hint="Pad the value, or use another dim")
+            what = f": dim {dim} of size {value.shape[dim]} cannot be split into {parts} equal pieces"
+            refuse(ShapeError, what, f"A dim that divides by {parts}", "Pad the value, or use another dim")
     fault = definition.fault_of and definition.fault_of(value.shape, vars(request), parts)
     if fault:
-        raise ShapeError(f"{call()}: {fault[0]}", allowed=fault[1])
+        refuse(ShapeError, f": {fault[0]}", fault[1])
     if request.out is not None and (definition.receiver == "all" or request.root == rank):
         wanted, dtype = reply_shape(request), value.dtype.newbyteorder("=")
         if request.out.shape != wanted or request.out.dtype != dtype:
-            raise ShapeError(
-                f"{call()}: out is {request.out.dtype} {request.out.shape}", allowed=f"{dtype} {wanted}, as the reply"
-            )
+            what = f": out is {request.out.dtype} {request.out.shape}"
+            refuse(ShapeError, what, f"{dtype} {wanted}, as the reply")
 
 
-def _check_out(request: Request, rank: int, call: Callable[[], str]) -> None:
+def _check_out(request: Request, rank: int, refuse: Callable[..., NoReturn]) -> None:
     """Raise ShapeError unless `out` can take the reply, as far as that is known without the value."""
     out = request.out
-    if out is None:
-        return
     if not isinstance(out, np.ndarray) or not out.flags.c_contiguous or not out.flags.writeable:
-        raise ShapeError(f"{call()} with out={shorten(out)}", allowed="A C-contiguous numpy array that can be written")
+        refuse(ShapeError, f" with out={shorten(out)}", "A C-contiguous numpy array that can be written")
     receiver = MESSAGES[request.kind].receiver
     if not receiver or (receiver == "root" and request.root != rank):
-        raise ShapeError(f"{call()} with out", allowed="No out: this rank has no reply")
+        refuse(ShapeError, " with out", "No out: this rank has no reply")
     for name, have in (("shape", out.shape), ("dtype", str(out.dtype))):
         given = getattr(request, name)
         if given is not None and (tuple(given) if name == "shape" else str(np.dtype(given))) != have:
-            raise ShapeError(f"{call()} with {name}={given} and an out of {name} {have}", allowed="The same in both")
+            refuse(ShapeError, f" with {name}={given} and an out of {name} {have}", "The same in both")
 
 
 def reply_shape(request: Request) -> tuple[int, ...]:
@@ -276,11 +251,11 @@ def check_match(requests: Sequence[Request], members: Sequence[int]) -> None:
     for request, rank in zip(requests, members, strict=True):
         given = request.descriptor()
         if len(given) != len(first) or any(x is not None and x != y for x, y in zip(given, first, strict=True)):
-            raise CollectiveMismatch(
-                f"rank {members[best]} called {describe(requests[best])} and rank {rank} called {describe(request)}",
-                where=f"group {tuple(members)}, call {request.number if request.number is not None else '?'}",
-                allowed="All members of a group must make the same calls in the same order",
-            )
+            calls = zip((members[best], rank), (requests[best], request), strict=True)
+            what = " and ".join(f"rank {member} called {describe(call)}" for member, call in calls)
+            where = f"group {tuple(members)}, call {'?' if request.number is None else request.number}"
+            allowed = "All members of a group must make the same calls in the same order"
+            raise CollectiveMismatch(what, where=where, allowed=allowed)
 
 
 def describe(request: Request) -> str:
@@ -315,10 +290,8 @@ def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
     if request.out is None or reply is None or reply is request.out:
         return reply
     if (reply.shape, reply.dtype.newbyteorder("=")) != (request.out.shape, request.out.dtype):
-        what = (
-            f"{describe(request)}: {reply.dtype} {reply.shape} arrived, out is {request.out.dtype} {request.out.shape}"
-        )
-        raise ShapeError(what, allowed="An out of the reply's shape and dtype")
+        arrived = f"{reply.dtype} {reply.shape} arrived, out is {request.out.dtype} {request.out.shape}"
+        raise ShapeError(f"{describe(request)}: {arrived}", allowed="An out of the reply's shape and dtype")
     request.out[...] = reply
     return request.out
 
@@ -338,12 +311,9 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
 def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
     first = requests[0]
     definition, group = MESSAGES[first.kind], first.group
-    values = [
-        r.value if definition.sender == "all" or rank == first.root else None
-        for r, rank in zip(requests, group, strict=True)
-    ]
+    sends, receives = (
+        [side == "all" or rank == first.root for rank in group] for side in (definition.sender, definition.receiver)
+    )
+    values = [request.value if gives else None for request, gives in zip(requests, sends, strict=True)]
     replies = definition.answer(values, vars(first))
-    return [
-        reply if definition.receiver == "all" or rank == first.root else None
-        for reply, rank in zip(replies, group, strict=True)
-    ]
+    return [reply if gets else None for reply, gets in zip(replies, receives, strict=True)]

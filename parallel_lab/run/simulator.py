@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import INTS, is_int
 from ..base.errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, shorten
 from ..graph.plan import Plan
 from ..ops.kernels.threads import keep_freed_memory
@@ -59,13 +60,9 @@ class _Engine:
         self.programs = dict(programs)
         for rank, program in self.programs.items():
             if not isinstance(program, Generator):
+                what = f"the program of rank {rank} is {shorten(program)}"
                 hint = "Call the function: simulate([program(rank) for rank in range(4)]), where program has a yield"
-                raise ArgumentTypeError(
-                    f"the program of rank {rank} is {shorten(program)}",
-                    where="simulate",
-                    allowed="A generator",
-                    hint=hint,
-                )
+                raise ArgumentTypeError(what, where="simulate", allowed="A generator", hint=hint)
         self.waiting: dict[int, Request | _Started] = {}
         self.results: dict[int, Any] = {}
         self.counts: dict[int, int] = dict.fromkeys(self.programs, 0)
@@ -105,9 +102,8 @@ class _Engine:
                 self.waiting[rank] = asked
                 return None
             # a copy: the sender may change its array from now on
-            self.mail.setdefault(asked.group, deque()).append(
-                dataclasses.replace(asked, value=np.array(asked.value, order="C"))
-            )
+            kept = dataclasses.replace(asked, value=np.array(asked.value, order="C"))
+            self.mail.setdefault(asked.group, deque()).append(kept)
             self.sent[asked.group] = self.sent.get(asked.group, 0) + 1
             reply = None
 
@@ -156,8 +152,8 @@ class _Engine:
                     self.started[rank].popleft()
                 moved = True
 
-    def answer_ready(self) -> dict[int, Any]:
-        """Replies to every request that is complete now. Raises CollectiveMismatch."""
+    def answers(self) -> dict[int, Any]:
+        """Replies to every request that is complete now. Raises CollectiveMismatch, and DeadlockError if none is."""
         replies: dict[int, Any] = {}
         for rank in sorted(self.waiting):
             if rank in replies:
@@ -174,27 +170,23 @@ class _Engine:
             members = [self.waiting.get(r) for r in request.group]
             if all(isinstance(m, Request) and m.group == request.group and m.kind != "recv" for m in members):
                 replies.update(zip(request.group, answer(members), strict=True))
+        if not replies:
+            raise self.deadlock()
         for rank in replies:
             del self.waiting[rank]
         return replies
 
     def deadlock(self) -> DeadlockError:
         """The error that says who waits for whom, with a hint for each kind of wait."""
-        lines = [
-            f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(q)}" for r, q in sorted(self.waiting.items())
-        ]
-        ended = sorted(self.results)
+        waits = sorted(self.waiting.items())
+        lines = [f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(asked)}" for r, asked in waits]
+        ended, hints = sorted(self.results), []
         rest = f"; ranks {ended} have ended" if ended else ""
         asked = [q.request if isinstance(q, _Started) else q for q in self.waiting.values()]
         pairs = sorted({q.group for q in asked if q.kind == "recv"})
-        hints = (
-            [
-                "A recv waits for its sender, and the sender never sends: "
-                + ", ".join(f"rank {a} to rank {b}" for a, b in pairs)
-            ]
-            if pairs
-            else []
-        )
+        if pairs:
+            listed = ", ".join(f"rank {a} to rank {b}" for a, b in pairs)
+            hints.append(f"A recv waits for its sender, and the sender never sends: {listed}")
         if any(q.kind != "recv" for q in asked):
             hints.append("All members of a group must make the same calls in the same order")
         return DeadlockError("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints))
@@ -209,10 +201,8 @@ class _Engine:
         for pair, left in sorted(self.mail.items()):
             if left:
                 (source, target), count = pair, self.sent[pair]
-                what = (
-                    f"rank {source} sent {count} message{'s' if count != 1 else ''} to rank {target}, which "
-                    f"received {count - len(left)}"
-                )
+                sent = f"{count} message{'s' if count != 1 else ''} to rank {target}"
+                what = f"rank {source} sent {sent}, which received {count - len(left)}"
                 first = f"The first without a recv is {describe(left[0])}"
                 raise CollectiveMismatch(what, allowed="Every send needs its recv", hint=first)
 
@@ -246,10 +236,7 @@ def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> lis
         while engine.advance(rank) is not None:
             pass
     while len(engine.results) < len(engine.programs):
-        replies = engine.answer_ready()
-        if not replies:
-            raise engine.deadlock()
-        for rank, reply in replies.items():
+        for rank, reply in engine.answers().items():
             while engine.advance(rank, reply) is not None:
                 reply = None
     engine.check_mail()
@@ -284,16 +271,9 @@ class Simulator:
     def _need(names: Sequence[str], values: Mapping[str, np.ndarray]) -> None:
         missing = ", ".join(repr(n) for n in names if n not in values)
         if missing:
-            hint = (
-                "Give {p.name: p.asnumpy() for p in net.get_parameters()}, or use Session, which prepares "
-                "optimizer states too"
-            )
-            raise PlanError(
-                f"no value for {missing}",
-                where="Simulator",
-                allowed="One array per parameter and optimizer state",
-                hint=hint,
-            )
+            give = "Give {p.name: p.asnumpy() for p in net.get_parameters()}"
+            hint, allowed = f"{give}, or use Session, which prepares states", "One array per parameter and optimizer state"
+            raise PlanError(f"no value for {missing}", where="Simulator", allowed=allowed, hint=hint)
 
     def _need_states(self) -> None:
         if self.half_done:
@@ -341,57 +321,42 @@ class Simulator:
     def begin(self, *inputs: Any) -> None:
         """Start a step that `next_instruction` walks through. Values are kept until the next `begin`."""
         self._need_states()
+        plan, programs = self.plan, {}
+        keep = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states}
         for rank in self.ranks:
-            keep = {i.name for i in self.plan.graph.inputs} | {s.name for s in self.plan.states}
-            self.envs[rank] = {n: v for n, v in self.envs[rank].items() if n in keep}
-            self.envs[rank].update(step_inputs(self.plan, rank, inputs))
-        self._engine = _Engine(
-            {r: rank_step(self.plan, r, self.envs[r], step=self.steps, ticks=True) for r in self.ranks}
-        )
+            env = {n: v for n, v in self.envs[rank].items() if n in keep}
+            self.envs[rank] = env | step_inputs(plan, rank, inputs)
+            programs[rank] = rank_step(plan, rank, self.envs[rank], step=self.steps, ticks=True)
+        self._engine = _Engine(programs)
 
     def next_instruction(self) -> Tick | None:
         """Let every rank run one instruction; returns which, or None at the end of the step."""
         if self._engine is None:
             raise PlanError("no step was begun", where="Simulator.next_instruction", hint="Call begin(*inputs) first")
-        engine, ticks = self._engine, {}
+        engine = self._engine
         with computing(self.plan):
-            for rank in self.ranks:
-                tick = engine.advance(rank)
-                if tick is not None:
-                    ticks[rank] = tick
+            ticks = {rank: engine.advance(rank) for rank in self.ranks}
             while engine.waiting:
-                replies = engine.answer_ready()
-                if not replies:
-                    raise engine.deadlock()
-                for rank, reply in replies.items():
-                    tick = engine.advance(rank, reply)
-                    if tick is not None:
-                        ticks[rank] = tick
-        if not ticks:
+                ticks |= {rank: engine.advance(rank, reply) for rank, reply in engine.answers().items()}
+        if all(tick is None for tick in ticks.values()):
             self._engine = None
             self.steps += 1
-            return None
         return ticks[0]
 
     # ---- looking ----
 
     def value(self, name: str, rank: int) -> np.ndarray:
         """The array called `name` on `rank` now. Raises PlanError if the rank does not hold it (yet, or any more)."""
-        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank not in self.ranks:
-            raise PlanError(
-                f"rank {rank!r} does not exist", where="Simulator", allowed=f"Ranks run from 0 to {len(self.ranks) - 1}"
-            )
+        if not is_int(rank, kinds=INTS) or rank not in self.ranks:
+            allowed = f"Ranks run from 0 to {len(self.ranks) - 1}"
+            raise PlanError(f"rank {rank!r} does not exist", where="Simulator", allowed=allowed)
         if name not in self.envs[rank]:
             self.plan.value(name)
-            raise PlanError(
-                f"rank {rank} does not hold {name!r} now",
-                where="Simulator",
-                hint="Values live from the instruction that makes them",
-            )
+            hint = "Values live from the instruction that makes them"
+            raise PlanError(f"rank {rank} does not hold {name!r} now", where="Simulator", hint=hint)
         return self.envs[rank][name]
 
     def full(self, name: str) -> np.ndarray:
         """The full tensor, gathered from the ranks' slices."""
-        return gather_value(
-            self.plan, name, [self.value(name, r) if self.plan.held_by(name, r) else None for r in self.ranks]
-        )
+        held = [self.value(name, rank) if self.plan.held_by(name, rank) else None for rank in self.ranks]
+        return gather_value(self.plan, name, held)
