@@ -272,7 +272,10 @@ class Simulator:
         missing = ", ".join(repr(n) for n in names if n not in values)
         if missing:
             give = "Give {p.name: p.asnumpy() for p in net.get_parameters()}"
-            hint, allowed = f"{give}, or use Session, which prepares states", "One array per parameter and optimizer state"
+            hint, allowed = (
+                f"{give}, or use Session, which prepares states",
+                "One array per parameter and optimizer state",
+            )
             raise PlanError(f"no value for {missing}", where="Simulator", allowed=allowed, hint=hint)
 
     def _need_states(self) -> None:
