@@ -52,24 +52,8 @@ def leaving(*_):
     sys.exit(3)
 
 
-JUNK = [
-    None,
-    3,
-    -1.5,
-    float("nan"),
-    "text",
-    b"",
-    (),
-    [None],
-    {},
-    {"line": 3},
-    np.zeros((2, 2)),
-    object(),
-    Hostile(),
-    raising,
-    leaving,
-    lambda: None,
-]
+JUNK = [None, 3, -1.5, float("nan"), "text", b"", (), [None], {}, {"line": 3}, np.zeros((2, 2)), object(), Hostile()]
+JUNK += [raising, leaving, lambda: None]
 
 
 # ---- all exercises ----
@@ -156,13 +140,8 @@ VERDICT = Verdict(
 def test_a_verdict_says_everything_in_words():
     text = str(VERDICT)
     assert text.splitlines()[0] == "Exercise 02.1, a <ring>: 1 of 3 parts passed, 1 of 4 points"
-    for word in (
-        "✓ runs: passed",
-        "✗ sums: not yet (rank 2, send 2 -> 3 at cell:7)",
-        "8: 2 (p - 1)",
-        "note: Half of it",
-        "– bytes: not judged",
-    ):
+    failed = "✗ sums: not yet (rank 2, send 2 -> 3 at cell:7)"
+    for word in ("✓ runs: passed", failed, "8: 2 (p - 1)", "note: Half of it", "– bytes: not judged"):
         assert word in text
     assert 'hint("02.1") gives a place to look (1 of 4 hints seen)' in text
     assert VERDICT.first_failure is FAILED and not VERDICT
@@ -195,13 +174,7 @@ def test_hints_come_one_after_the_other_and_the_last_stays():
     assert [(h.level, h.text) for h in given] == [*enumerate(hints), (3, hints[3])]
     assert "a question" in str(given[0]) and "gives a place to look" in str(given[0])
     assert 'hint("' not in str(given[3])
-    assert [str(h).split(", ")[1].split(" (")[0] for h in given] == [
-        "hint 1 of 4",
-        "hint 2 of 4",
-        "hint 3 of 4",
-        "hint 4 of 4",
-        "hint 4 of 4",
-    ]
+    assert [str(h).split(", ")[1].split(" (")[0] for h in given] == [f"hint {n} of 4" for n in (1, 2, 3, 4, 4)]
     assert desk.hint("02.2").level == 0  # each exercise has its own ladder
 
 
@@ -242,9 +215,8 @@ def test_a_call_gives_its_value():
 def test_what_a_function_raises_has_the_learners_line():
     fault = attempt(raising, 1).fault
     assert fault.text == "ZeroDivisionError: <b>mine</b>"
-    assert fault.place == f"test_exercises.py:{raising.__code__.co_firstlineno + 1}" and fault.code.startswith(
-        "raise ZeroDivisionError"
-    )
+    assert fault.place == f"test_exercises.py:{raising.__code__.co_firstlineno + 1}"
+    assert fault.code.startswith("raise ZeroDivisionError")
 
 
 def test_an_exit_does_not_end_the_notebook():
@@ -267,33 +239,22 @@ def asleep():
     time.sleep(60)
 
 
-def deaf():
-    while True:
-        try:
-            endless()
-        except Exception:
-            continue
+def deaf_to(errors, function):
+    def deaf():
+        while True:
+            try:
+                function()
+            except errors:
+                continue
+
+    return deaf
 
 
-def stone_deaf():
-    while True:
-        try:
-            time.sleep(0.01)
-        except BaseException:
-            continue
+DEAF = deaf_to(Exception, endless)
+STONE_DEAF = [deaf_to(BaseException, lambda: time.sleep(0.01)), deaf_to(BaseException, asleep)]
 
 
-def stone_deaf_around_another():
-    while True:
-        try:
-            asleep()
-        except BaseException:
-            continue
-
-
-@pytest.mark.parametrize(
-    "function", [endless, asleep, deaf, stone_deaf, stone_deaf_around_another], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("function", [endless, asleep, DEAF, *STONE_DEAF], ids=lambda f: f.__name__)
 def test_a_function_without_an_end_is_stopped(function):
     begin = time.monotonic()
     fault = attempt(function, seconds=SOON_S).fault
@@ -301,7 +262,7 @@ def test_a_function_without_an_end_is_stopped(function):
     assert time.monotonic() - begin < PROMISED_S
 
 
-@pytest.mark.parametrize("function", [endless, deaf], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [endless, DEAF], ids=lambda f: f.__name__)
 def test_it_is_stopped_in_another_thread_too(function):
     found = []
     thread = threading.Thread(target=lambda: found.append(attempt(function, seconds=SOON_S).fault), daemon=True)
@@ -326,10 +287,8 @@ def test_a_deadline_leaves_signals_and_timers_as_they_were():
 
 
 def test_of_two_deadlines_the_first_that_is_over_ends_it():
-    begin, runner_s = (
-        time.monotonic(),
-        signal.getitimer(signal.ITIMER_REAL)[0],
-    )  # the test runner's own time limit, if it has one
+    begin = time.monotonic()
+    runner_s = signal.getitimer(signal.ITIMER_REAL)[0]  # the test runner's own time limit, if it has one
     with pytest.raises(TimeUp), deadline(SOON_S), deadline(60):
         endless()
     with pytest.raises(TimeUp), deadline(60), deadline(SOON_S):
@@ -432,27 +391,17 @@ def test_a_program_that_never_stops_sending_is_stopped():
 def test_a_program_without_an_end_is_stopped():
     def spin(rank, ranks, value):
         yield Request("send", (rank, (rank + 1) % ranks), value)
-        while True:
-            try:
-                endless()
-            except Exception:
-                continue
+        DEAF()
 
     begin = time.monotonic()
     fault = run_programs(spin, 2, [np.ones(1)] * 2, seconds=SOON_S).fault
     assert fault.text.startswith("stopped") and fault.rank == 0 and time.monotonic() - begin < PROMISED_S
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        7,
-        "send",
-        Request("no such kind", (0, 1)),
-        Request("send", (1, 0), np.ones(1)),
-        Request("send", "01", np.ones(1)),
-    ],
-)
+WRONG_SENDS = [Request("send", (1, 0), np.ones(1)), Request("send", "01", np.ones(1))]
+
+
+@pytest.mark.parametrize("asked", [7, "send", Request("no such kind", (0, 1)), *WRONG_SENDS])
 def test_what_is_no_request_is_a_fault(asked):
     def wrong(rank, ranks, value):
         yield asked

@@ -16,11 +16,7 @@ from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
 from parallel_lab.lab.exercises import check
 from parallel_lab.processes.measure.fit import fit_line
 from parallel_lab.run.communicator import Request
-
-
-def failed(verdict) -> dict[str, object]:
-    return {part.name: part for part in verdict.parts if not part.passed}
-
+from tests.lab.verdicts import failed, passes, words_of
 
 # ---- rings ----
 
@@ -87,37 +83,33 @@ def ring_gather(missing=0, order=1):
     return program
 
 
-@pytest.mark.parametrize("answer", [ring_scatter(), ring_scatter(back=-1), by_name("reduce_scatter", "ring")])
-def test_a_ring_reduce_scatter_passes_in_either_direction(answer):
-    verdict = check("02.1", answer)
-    assert verdict.passed and verdict.points == 5, str(verdict)
+def in_place(rank, ranks, chunks):
+    """Writes into what it was given."""
+    for step in range(ranks - 1):
+        got = yield from exchange(rank, (rank + 1) % ranks, (rank - 1) % ranks, chunks[(rank - 1 - step) % ranks])
+        chunks[(rank - 2 - step) % ranks] += got
+    return chunks[rank]
 
 
-@pytest.mark.parametrize("answer", [ring_gather(), by_name("all_gather", "ring")])
-def test_a_ring_all_gather_passes(answer):
-    verdict = check("02.2", answer)
-    assert verdict.passed and verdict.points == 5, str(verdict)
-
-
-def test_what_a_program_writes_into_its_chunks_is_its_own():
-    def in_place(rank, ranks, chunks):
-        for step in range(ranks - 1):
-            got = yield from exchange(rank, (rank + 1) % ranks, (rank - 1) % ranks, chunks[(rank - 1 - step) % ranks])
-            chunks[(rank - 2 - step) % ranks] += got
-        return chunks[rank]
-
-    assert check("02.1", in_place).passed
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        ("02.1", ring_scatter()),
+        ("02.1", ring_scatter(back=-1)),
+        ("02.1", by_name("reduce_scatter", "ring")),
+        ("02.1", in_place),
+        ("02.2", ring_gather()),
+        ("02.2", by_name("all_gather", "ring")),
+    ],
+)
+def test_a_ring_passes_in_either_direction(number, answer):
+    assert passes(check(number, answer), 5)
 
 
 @pytest.mark.parametrize(
     ("answer", "part", "words", "rank"),
     [
-        (
-            lambda rank, ranks, chunks: chunks[rank],
-            "values",
-            "No message was sent: every rank has only its own addend",
-            0,
-        ),
+        (lambda r, ranks, chunks: chunks[r], "values", "No message was sent: every rank has only its own addend", 0),
         (shifted, "values", "rank r has chunk r + 1. Let each rank begin with the chunk before", 0),
         (ring_scatter(mean=True), "values", "That is the mean", 0),
         (ring_scatter(rounds=lambda n: n - 2), "steps", "3: n - 1", None),
@@ -130,7 +122,7 @@ def test_what_a_program_writes_into_its_chunks_is_its_own():
 )
 def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
     found = failed(check("02.1", answer))[part]
-    assert words in f"{found.found} {found.expected} {found.note}" and found.rank == rank
+    assert words in words_of(found) and found.rank == rank
 
 
 def begun(begin, way):
@@ -180,11 +172,8 @@ def test_the_collective_itself_is_no_answer():
         return (yield Request("reduce_scatter", tuple(range(ranks)), np.concatenate(chunks)))
 
     part = check("02.1", asks).first_failure
-    assert (
-        "Sends and recvs only" in part.expected
-        and part.rank == 0
-        and "reduce_scatter at test_exercises_02.py:" in part.op
-    )
+    assert part.rank == 0 and "Sends and recvs only" in part.expected
+    assert "reduce_scatter at test_exercises_02.py:" in part.op
 
 
 def test_an_answer_for_four_ranks_only_does_not_pass():
@@ -205,7 +194,7 @@ def test_an_answer_for_four_ranks_only_does_not_pass():
 )
 def test_a_wrong_all_gather_is_told_what_it_is(answer, words):
     found = failed(check("02.2", answer))["values"]
-    assert words in f"{found.found} {found.expected} {found.note}" and found.rank == 0
+    assert words in words_of(found) and found.rank == 0
 
 
 # ---- alpha and beta ----
@@ -268,7 +257,7 @@ def test_the_usual_line_is_told_why_its_alpha_means_nothing():
 )
 def test_a_wrong_line_is_told_what_it_is(line, words):
     part = failed(answered(line, HALF))["exact times"]
-    assert words in f"{part.found} {part.note}"
+    assert words in words_of(part)
 
 
 @pytest.mark.parametrize(
@@ -286,12 +275,10 @@ def test_a_wrong_line_is_told_what_it_is(line, words):
 def test_a_wrong_half_size_is_told_what_it_is(half, words):
     wrong = failed(answered(relative, half))
     assert list(wrong) == ["half_size_bytes"]
-    assert words in f"{wrong['half_size_bytes'].found} {wrong['half_size_bytes'].note}"
+    assert words in words_of(wrong["half_size_bytes"])
 
 
 def test_the_line_of_a_fit_is_computed_again_from_its_times():
-    import dataclasses
-
     forged = dataclasses.replace(FIT, alpha_s=1.0, beta_s_per_byte=1.0)
     assert answered(relative, HALF, forged).passed
     assert set(failed(answered(relative, 1.0, forged))) == {"half_size_bytes"}

@@ -13,16 +13,9 @@ import pytest
 from parallel_lab.base.cluster import cluster_for
 from parallel_lab.lab.exercises import check, lesson_04
 from parallel_lab.lab.exercises.lesson_04 import RANDOM_LISTS
+from tests.lab.verdicts import failed, passes, told, words_of
 
 MB = 1024 * 1024
-
-
-def failed(verdict) -> dict[str, object]:
-    return {part.name: part for part in verdict.parts if not part.passed}
-
-
-def words_of(part) -> str:
-    return f"{part.found} {part.expected} {part.note}"
 
 
 # ---- 04.1: buckets by size ----
@@ -64,8 +57,7 @@ def semi_auto(sizes, threshold_mb):
     "form", [list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets)]
 )
 def test_buckets_by_the_rule_pass_in_any_form(form):
-    verdict = check("04.1", lambda sizes, threshold_mb: form(by_size(sizes, threshold_mb)))
-    assert verdict.passed and verdict.points == 6, str(verdict)
+    assert passes(check("04.1", lambda sizes, threshold_mb: form(by_size(sizes, threshold_mb))), 6)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +92,7 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
     ],
 )
 def test_wrong_buckets_are_told_what_they_are(answer, part, words):
-    assert words in words_of(failed(check("04.1", answer))[part])
+    assert words in told("04.1", answer, part)
 
 
 def test_a_function_that_is_right_on_the_example_alone_fails_on_random_lists_and_on_the_network():
@@ -146,27 +138,26 @@ def test_golf_passes_every_list_at_par_and_no_other():
 
 @pytest.mark.parametrize("form", [tuple, np.array])
 def test_golf_takes_any_list_of_whole_numbers(form):
-    assert check("04.2", form([0, 3, 5])).points == 5
+    assert passes(check("04.2", form([0, 3, 5])), 5)
+
+
+ALL = {"an index list", "beats one message", "beats every threshold", "par"}
 
 
 @pytest.mark.parametrize(
     ("indices", "parts", "words"),
     [
-        ([9], {"beats one message", "beats every threshold", "par"}, "Nothing overlaps"),
-        ([0, 1, 2, 3, 4, 5, 6, 7, 8], {"beats one message", "beats every threshold", "par"}, "pays ten starts"),
+        ([9], ALL - {"an index list"}, "Nothing overlaps"),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8], ALL - {"an index list"}, "pays ten starts"),
         ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
         ([4], {"par"}, "The line is idle until 5 ms"),
         ([0, 5], {"par"}, "idle"),
-        ([5, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "3 comes after 5"),
-        ([-1, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "none negative"),
-        ([True, 3], {"an index list", "beats one message", "beats every threshold", "par"}, "rising ints"),
-        ([], {"an index list", "beats one message", "beats every threshold", "par"}, "rising ints"),
-        (
-            [0.5],
-            {"an index list", "beats one message", "beats every threshold", "par"},
-            "Positions at which messages end",
-        ),
-        (None, {"an index list", "beats one message", "beats every threshold", "par"}, "no list yet"),
+        ([5, 3], ALL, "3 comes after 5"),
+        ([-1, 3], ALL, "none negative"),
+        ([True, 3], ALL, "rising ints"),
+        ([], ALL, "rising ints"),
+        ([0.5], ALL, "Positions at which messages end"),
+        (None, ALL, "no list yet"),
     ],
 )
 def test_a_wrong_index_list_is_told_what_it_is(indices, parts, words):
@@ -192,8 +183,7 @@ def exposed(ready_s, sizes_bytes, backward_s, alpha_s, beta_s_per_byte):
 
 @pytest.mark.parametrize("form", [float, np.float64, np.array])
 def test_one_line_for_all_messages_passes(form):
-    verdict = check("04.3", lambda *given: form(exposed(*given)))
-    assert verdict.passed and verdict.points == 5, str(verdict)
+    assert passes(check("04.3", lambda *given: form(exposed(*given))), 5)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +216,7 @@ def test_one_line_for_all_messages_passes(form):
     ],
 )
 def test_a_wrong_time_is_told_what_it_is(answer, part, words):
-    assert words in words_of(failed(check("04.3", answer))[part])
+    assert words in told("04.3", answer, part)
 
 
 def test_the_training_steps_were_counted_on_a_line_of_2_times_3_hops():

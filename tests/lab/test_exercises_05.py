@@ -11,15 +11,7 @@ from parallel_lab.cost.memory import predict_memory
 from parallel_lab.lab.exercises import check, lesson_05
 from parallel_lab.lab.memory.subjects import Settings, get_subject
 from parallel_lab.run.communicator import Request, Start, Wait
-
-
-def failed(verdict) -> dict[str, object]:
-    return {part.name: part for part in verdict.parts if not part.passed}
-
-
-def words_of(part) -> str:
-    return f"{part.found} {part.expected} {part.note}"
-
+from tests.lab.verdicts import failed, passes, told, words_of
 
 # ---- 05.1: bytes of every stage ----
 
@@ -32,8 +24,7 @@ def held(parameters, ranks, stage, p, g, s):
 
 @pytest.mark.parametrize("form", [float, np.float64, lambda value: np.array(value)])
 def test_the_formulas_of_the_stages_pass(form):
-    verdict = check("05.1", lambda *given: form(held(*given)))
-    assert verdict.passed and verdict.points == 5, str(verdict)
+    assert passes(check("05.1", lambda *given: form(held(*given))), 5)
 
 
 def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
@@ -63,8 +54,7 @@ def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     ],
 )
 def test_wrong_bytes_are_told_what_they_are(answer, part, words):
-    found = failed(check("05.1", answer))[part]
-    assert words in f"{words_of(found)} {found.op}"
+    assert words in told("05.1", answer, part)
 
 
 # ---- 05.2: a ZeRO-1 step ----
@@ -127,8 +117,7 @@ def started(rank, ranks, weights, gradient, velocity):
 
 @pytest.mark.parametrize("answer", [zero1(), started], ids=["asked", "started"])
 def test_a_right_step_passes(answer):
-    verdict = check("05.2", answer)
-    assert verdict.passed and verdict.points == 6, str(verdict)
+    assert passes(check("05.2", answer), 6)
 
 
 @pytest.mark.quick(14)
@@ -149,15 +138,11 @@ def test_a_right_step_passes(answer):
         (zero1(decay=0.5), "20 steps", "a later one is not"),
         (zero1(keep=False), "20 steps", "It came back as it was"),
         (zero1(whole_velocity=True), "one step", ""),
-        (lambda rank, ranks, weights, gradient, velocity: (weights, velocity), "one step", "Nothing was changed yet"),
-        (
-            lambda rank, ranks, weights, gradient, velocity: (weights - 0.1 * gradient, velocity),
-            "one step",
-            "never added up",
-        ),
-        (lambda rank, ranks, weights, gradient, velocity: None, "one step", "without a return"),
-        (lambda rank, ranks, weights, gradient, velocity: (weights[:3], velocity), "one step", "all weights"),
-        (lambda rank, ranks, weights, gradient, velocity: 1 / 0, "one step", "ZeroDivisionError"),
+        (lambda rank, ranks, w, g, v: (w, v), "one step", "Nothing was changed yet"),
+        (lambda rank, ranks, w, g, v: (w - 0.1 * g, v), "one step", "never added up"),
+        (lambda rank, ranks, w, g, v: None, "one step", "without a return"),
+        (lambda rank, ranks, w, g, v: (w[:3], v), "one step", "all weights"),
+        (lambda rank, ranks, w, g, v: 1 / 0, "one step", "ZeroDivisionError"),
         (None, "one step", "not a function"),
     ],
 )
@@ -184,9 +169,8 @@ def test_bytes_are_counted_by_the_engine():
     """reduce_scatter (p-1)/p n and all_gather (p-1)/p n with p = 4 and n = 48 float64; all_reduce counts for two."""
     n = 48 * 8
     part = failed(check("05.2", with_all_reduce))["bytes"]
-    assert part.found == f"{3 * 3 * n // 4} bytes sent by rank 0" and part.expected.startswith(
-        f"{2 * 3 * n // 4} bytes on 4 ranks"
-    )
+    assert part.found == f"{3 * 3 * n // 4} bytes sent by rank 0"
+    assert part.expected.startswith(f"{2 * 3 * n // 4} bytes on 4 ranks")
     assert "at test_exercises_05.py:" in part.op
 
 
@@ -237,8 +221,7 @@ def test_par_is_the_widest_stack_of_the_best_level():
     assert fitting["level3"] == par.width > fitting["level1"]
     assert peak(par.width, level="level3") <= CAP < peak(par.width + 16, level="level3")
     assert par.parameters == 8 * par.width**2
-    verdict = check("05.3", {"width": par.width, "level": "level3"})
-    assert verdict.passed and verdict.points == 5, str(verdict)
+    assert passes(check("05.3", {"width": par.width, "level": "level3"}), 5)
 
 
 def test_the_best_without_sharing_is_a_border():
@@ -247,36 +230,27 @@ def test_the_best_without_sharing_is_a_border():
     assert peak(width, level="off") <= CAP < peak(width + 16, level="off")
 
 
+ALL = {"a model", "fits", "beats level off", "par"}
+
+
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("model", "parts", "words"),
     [
-        ({"width": 256, "level": "off"}, {"fits", "beats level off", "par"}, "Adam's two states per parameter"),
+        ({"width": 256, "level": "off"}, ALL - {"a model"}, "Adam's two states per parameter"),
         ({"width": 128, "level": "off"}, {"beats level off", "par"}, "Nothing is sharded"),
         ({"width": 256, "level": "level1"}, {"par"}, "which level does not keep them?"),
         ({"width": np.float64(256), "level": "level1"}, {"par"}, "which level does not keep them?"),
         ({"width": 256, "level": "level3"}, {"par"}, "would a wider model still fit"),
-        ({"width": 1024, "level": "level3"}, {"fits", "beats level off", "par"}, "at most 4 MiB"),
-        ({"width": 256, "level": "level1", "threshold_kb": 1024}, {"fits", "beats level off", "par"}, "at most 4 MiB"),
-        ({"width": 100, "level": "off"}, {"a model", "fits", "beats level off", "par"}, "A multiple of 16"),
-        ({"width": 256, "level": "level4"}, {"a model", "fits", "beats level off", "par"}, "level1, level2, level3"),
-        (
-            {"width": 256, "optimizer": "SGD"},
-            {"a model", "fits", "beats level off", "par"},
-            "not a setting of this puzzle",
-        ),
-        (
-            {"width": 256, "level": "grouping", "parallel_mode": "data_parallel"},
-            {"a model", "fits", "beats level off", "par"},
-            "Lamb, AdamWeightDecay",
-        ),
-        (
-            {"width": 256, "level": "level1", "shard_size": 16},
-            {"a model", "fits", "beats level off", "par"},
-            "optimizer_weight_shard_size=16",
-        ),
-        (None, {"a model", "fits", "beats level off", "par"}, "no model yet"),
-        ([1], {"a model", "fits", "beats level off", "par"}, "width"),
+        ({"width": 1024, "level": "level3"}, ALL - {"a model"}, "at most 4 MiB"),
+        ({"width": 256, "level": "level1", "threshold_kb": 1024}, ALL - {"a model"}, "at most 4 MiB"),
+        ({"width": 100, "level": "off"}, ALL, "A multiple of 16"),
+        ({"width": 256, "level": "level4"}, ALL, "level1, level2, level3"),
+        ({"width": 256, "optimizer": "SGD"}, ALL, "not a setting of this puzzle"),
+        ({"width": 256, "level": "grouping", "parallel_mode": "data_parallel"}, ALL, "Lamb, AdamWeightDecay"),
+        ({"width": 256, "level": "level1", "shard_size": 16}, ALL, "optimizer_weight_shard_size=16"),
+        (None, ALL, "no model yet"),
+        ([1], ALL, "width"),
     ],
 )
 def test_a_wrong_model_is_told_what_it_is(model, parts, words):

@@ -35,6 +35,10 @@ LONG = [pytest.param(net, devices, data, id=f"{net}-{devices}") for net, data in
 CASES = SHORT + LONG
 
 
+def entry_of(plan, value: str):
+    return next(e for e in tensor_entries(plan) if e.value == value)
+
+
 def plan_of(net: str = "quickstart", devices: int = 8, data: str | None = None):
     return StrategyLab(net, devices, data).plan
 
@@ -70,13 +74,11 @@ def test_ranks_with_one_slice_are_replicas_or_hold_different_addends(net, device
         for number in range(picture["slices"]):
             same = [c for c in cards if c["slice"] == number]
             if picture["partial"] is None:
-                assert all(c["addend"] is None and c["replicas"] == [o["rank"] for o in same] for c in same), (
-                    entry.value
-                )
+                copies = [c["rank"] for c in same]
+                assert all(c["addend"] is None and c["replicas"] == copies for c in same), entry.value
             else:
-                assert sorted(c["addend"] for c in same) == sorted(
-                    list(range(1, addends + 1)) * (len(same) // addends)
-                ), entry.value
+                each_once = list(range(1, addends + 1))
+                assert sorted(c["addend"] for c in same) == sorted(each_once * (len(same) // addends)), entry.value
                 assert all(c["addends"] == addends for c in same)
 
 
@@ -91,8 +93,7 @@ def test_coordinates_are_the_ranks_place_in_the_device_matrix():
 def test_the_quickstarts_first_product_is_two_slices_of_four_addends():
     """x is cut 2 x 4, w 4 x 1: k, which is summed over, is cut 4 ways, m 2 ways."""
     plan = plan_of()
-    entry = next(e for e in tensor_entries(plan) if e.value == "matmul.partial")
-    picture, cards = tensor_picture(plan, entry, "forward")
+    picture, cards = tensor_picture(plan, entry_of(plan, "matmul.partial"), "forward")
     assert picture["partial"] == {"axes": ["k"], "count": 4, "reduce": "sum"} and picture["slices"] == 2
     assert [(c["block"], c["addend"]) for c in cards] == [
         ([[8 * (r // 4), 8 * (r // 4) + 8], [0, 16]], r % 4 + 1) for r in range(8)
@@ -101,8 +102,7 @@ def test_the_quickstarts_first_product_is_two_slices_of_four_addends():
 
 def test_the_gradient_of_w_is_pending_over_the_ranks_that_share_its_slice():
     plan = plan_of()
-    entry = next(e for e in tensor_entries(plan) if e.value == "w")
-    picture, cards = tensor_picture(plan, entry, "backward")
+    picture, cards = tensor_picture(plan, entry_of(plan, "w"), "backward")
     assert picture["label"] == "gradient of w" and picture["partial"]["count"] == 2 and picture["slices"] == 4
     assert [c["block"][0] for c in cards] == [[8 * (r % 4), 8 * (r % 4) + 8] for r in range(8)]
     assert [c["addend"] for c in cards] == [r // 4 + 1 for r in range(8)]
@@ -110,7 +110,7 @@ def test_the_gradient_of_w_is_pending_over_the_ranks_that_share_its_slice():
 
 def test_data_has_no_gradient_and_the_picture_says_so():
     plan = plan_of()
-    picture, _ = tensor_picture(plan, next(e for e in tensor_entries(plan) if e.value == "x"), "backward")
+    picture, _ = tensor_picture(plan, entry_of(plan, "x"), "backward")
     assert picture["label"] == "x" and "no gradient" in picture["note"]
 
 
@@ -206,11 +206,8 @@ def test_no_two_nodes_share_a_place_and_neighbouring_parameters_a_row(net):
     places = [(n["column"], n["row"]) for n in nodes]
     assert len(set(places)) == len(places)
     below = [n for n in nodes if n["row"] > 0]
-    assert not [
-        (a["id"], b["id"])
-        for a, b in itertools.combinations(below, 2)
-        if abs(a["column"] - b["column"]) <= 1 and a["row"] == b["row"]
-    ]
+    near = [(a, b) for a, b in itertools.combinations(below, 2) if abs(a["column"] - b["column"]) <= 1]
+    assert not [(a["id"], b["id"]) for a, b in near if a["row"] == b["row"]]
 
 
 def test_data_flows_to_the_right():
@@ -258,11 +255,8 @@ def test_a_rank_reads_a_row_of_each_neighbour_in_the_neighbour_s_colour():
     """
     plan = plan_of("convnet")
     picture, cards = tensor_picture(plan, halo_entry(plan, "conv1.conv2d"), "forward")
-    assert (
-        picture["shape"] == [32, 3, 32, 32]
-        and picture["slices"] == 8
-        and picture["halo"] == [{"dim": 2, "before": 1, "after": 1}]
-    )
+    assert picture["shape"] == [32, 3, 32, 32] and picture["slices"] == 8
+    assert picture["halo"] == [{"dim": 2, "before": 1, "after": 1}]
     for card in cards:
         part, first = divmod(card["rank"], 4)[1], 16 * (card["rank"] // 4)
         low, high = 8 * part, 8 * part + 8
@@ -344,14 +338,8 @@ def test_the_transformers_graph_has_its_branches_and_its_shortcuts():
     lab = StrategyLab("transformer")
     graph = flow_graph(lab.plan, message_table(lab.plan, 0), layers_of(lab))
     edges = {(e["from"].rpartition(".")[2], e["to"].rpartition(".")[2]) for e in graph["edges"]}
-    assert {
-        ("norm1", "query"),
-        ("norm1", "key"),
-        ("norm1", "value"),
-        ("query", "attention"),
-        ("key", "attention"),
-        ("value", "attention"),
-    } <= edges
+    for branch in ("query", "key", "value"):
+        assert {("norm1", branch), (branch, "attention")} <= edges
     assert {("add", "add1"), ("out", "add1"), ("add1", "add2"), ("fc2", "add2")} <= edges
     column = {n["label"]: n["column"] for n in graph["nodes"]}
     assert column["query"] == column["key"] == column["value"]
@@ -373,28 +361,17 @@ def test_a_node_s_operator_is_found_by_its_name(name, operators, found):
 # ---- timeline ----
 
 
+def event(rank, step, kind, start_s, end_s, *, group=(0, 1), name="n"):
+    group = group if kind == "communication" else ()
+    times = {"start_s": start_s, "end_s": end_s}
+    return Event(rank=rank, step=step, phase="forward", kind=kind, name=name, op="x", group=group, **times)
+
+
 def test_bars_too_thin_to_see_are_joined_and_no_time_is_lost():
     """1000 computations of 1 us with a message of 1 ms among them: three bars, as long as their parts together."""
-
-    def event(number, start_us, end_us, group=()):
-        kind = "communication" if group else "compute"
-        return Event(
-            rank=0,
-            step=0,
-            phase="forward",
-            kind=kind,
-            name=f"n{number}",
-            op="x",
-            start_s=start_us / 1e6,
-            end_s=end_us / 1e6,
-            group=group,
-        )
-
-    events = (
-        [event(i, i, i + 1) for i in range(500)]
-        + [event(500, 500, 1500, (0,))]
-        + [event(i, i + 999, i + 1000) for i in range(501, 1001)]
-    )
+    message = event(0, 0, "communication", 500e-6, 1500e-6, group=(0,), name="n500")
+    events = [event(0, 0, "compute", i / 1e6, (i + 1) / 1e6, name=f"n{i}") for i in range(500)]
+    events += [message, *(event(0, 0, "compute", (i + 999) / 1e6, (i + 1000) / 1e6) for i in range(501, 1001))]
     bars = timeline_lanes(plan_of(devices=1), events)["lanes"][0]["bars"]
     assert [b["kind"] for b in bars] == ["compute", "communication", "compute"]
     assert [b["end"] - b["start"] for b in bars] == pytest.approx([500, 1000, 500])
@@ -411,21 +388,6 @@ def test_without_a_run_the_lanes_are_predicted():
 
 def test_a_measured_message_is_split_into_the_wait_for_the_last_rank_and_the_rest():
     """Rank 1 comes 3 s after rank 0; both end at 5 s. The step before is not shown."""
-
-    def event(rank, step, kind, start_s, end_s):
-        group = (0, 1) if kind == "communication" else ()
-        return Event(
-            rank=rank,
-            step=step,
-            phase="forward",
-            kind=kind,
-            name=kind,
-            op="x",
-            start_s=start_s,
-            end_s=end_s,
-            group=group,
-        )
-
     events = [event(0, 6, "compute", -9, -8), event(0, 7, "compute", 0, 1), event(0, 7, "communication", 1, 5)]
     events += [event(1, 7, "compute", 0, 4), event(1, 7, "communication", 4, 5)]
     lanes = timeline_lanes(plan_of(devices=2), events)
@@ -438,8 +400,7 @@ def test_a_measured_message_is_split_into_the_wait_for_the_last_rank_and_the_res
 
 def test_a_message_that_ended_before_the_last_rank_came_is_all_wait():
     """A broadcast's root need not wait for the others to arrive; a bar must not end before it begins."""
-    common = {"step": 0, "phase": "forward", "kind": "communication", "name": "m", "op": "broadcast", "group": (0, 1)}
-    events = [Event(rank=0, start_s=0, end_s=1, **common), Event(rank=1, start_s=2, end_s=3, **common)]
+    events = [event(0, 0, "communication", 0, 1), event(1, 0, "communication", 2, 3)]
     bars = timeline_lanes(plan_of(devices=2), events)["lanes"][0]["bars"]
     assert all(b["start"] <= b["end"] for b in bars) and bars[-1]["end"] == 1e6
 

@@ -62,10 +62,12 @@ def meant_to_fail(cell) -> bool:
     return "raises-exception" in cell.metadata.get("tags", ())
 
 
-def prose(book) -> str:
-    """The text of all markdown cells without code in it."""
-    text = "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
-    return re.sub(r"`[^`]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+def markdown(book) -> str:
+    return "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def test_there_are_notebooks():
@@ -151,22 +153,20 @@ def test_classes_are_networks(book):
 
 @pytest.mark.quick(1)
 def test_pictures_have_an_alternative_text(book):
-    text = "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
+    text = markdown(book)
     assert not re.findall(r"!\[\s*\]\([^)]*\)", text)
     assert not [tag for tag in re.findall(r"<img\b[^>]*>", text) if not re.search(r"""\balt=["'][^"']+["']""", tag)]
 
 
 @pytest.mark.quick(1)
 def test_it_says_the_houses_words(book):
-    words = prose(book)
+    words = re.sub(r"`[^`]*`", "", without_blocks(markdown(book)))
     assert [(bad, good) for bad, good in BETTER_WORDS.items() if re.search(rf"\b{bad}\b", words)] == []
 
 
 @pytest.mark.quick(1)
 def test_headings_descend_one_level_at_a_time(book):
-    text = re.sub(
-        r"```.*?```", "", "\n".join(c.source for c in book.cells if c.cell_type == "markdown"), flags=re.DOTALL
-    )
+    text = without_blocks(markdown(book))
     levels = [len(m) for m in re.findall(r"^(#+) ", text, flags=re.MULTILINE)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
@@ -174,11 +174,6 @@ def test_headings_descend_one_level_at_a_time(book):
 
 @pytest.mark.quick(1)
 def test_a_lesson_goes_predict_run_compare_break_prove(book):
-    headings = [
-        m.lower()
-        for c in book.cells
-        if c.cell_type == "markdown"
-        for m in re.findall(r"^## (.*)$", c.source, flags=re.MULTILINE)
-    ]
+    headings = re.findall(r"^## (.*)$", markdown(book).lower(), flags=re.MULTILINE)
     found = [next((word for word in LESSON if word in h), None) for h in headings]
     assert [w for w in found if w] == list(LESSON)

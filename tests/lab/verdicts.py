@@ -1,0 +1,25 @@
+"""What a verdict on an exercise says, for the tests of the lessons' exercises."""
+
+from __future__ import annotations
+
+from parallel_lab.lab.exercises import Part, Verdict, check
+
+
+def failed(verdict: Verdict) -> dict[str, Part]:
+    """The parts that did not pass, by name."""
+    return {part.name: part for part in verdict.parts if not part.passed}
+
+
+def words_of(part: Part) -> str:
+    return f"{part.found} {part.expected} {part.note} {part.op}"
+
+
+def told(number: str, answer: object, part: str) -> str:
+    """The words of a part in which this answer fails."""
+    return words_of(failed(check(number, answer))[part])
+
+
+def passes(verdict: Verdict, points: int) -> bool:
+    """Whether every part passed, for as many points; shows the verdict if not."""
+    assert verdict.passed, str(verdict)
+    return verdict.points == points
