@@ -4,17 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parallel_lab.base import hooks
-from parallel_lab.base.settings import context
-
-
-def reset() -> None:
-    context.reset_auto_parallel_context()
-    context.reset_algo_parameters()
-    context.reset_cost_model_context()
-    context.reset_context()
-    context.set_compat("seeds")
-    hooks.set_world(None)
+from tests.base.contexts import reset
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Defaults of the settings, as the seeds document them, and ways to set some."""
 
+from parallel_lab.base import hooks
+from parallel_lab.base.settings import context
+
 DEFAULTS = {
     "device_num": 1,
     "global_rank": 0,
@@ -48,3 +51,13 @@ DEFAULTS = {
 
 def fuse(**kinds):
     return {kind: {"mode": mode, "config": config} for kind, (mode, config) in kinds.items()}
+
+
+def reset() -> None:
+    """Every setting at its default, and no world."""
+    context.reset_auto_parallel_context()
+    context.reset_algo_parameters()
+    context.reset_cost_model_context()
+    context.reset_context()
+    context.set_compat("seeds")
+    hooks.set_world(None)

@@ -123,15 +123,8 @@ def fusion_of(*modes):
             return KEY
         config = parts["config"]
         mode = str.__str__(parts["mode"])
-        return (
-            whole(0)[0](config)
-            if mode == "size"
-            else indices(config)
-            if mode == "index"
-            else None
-            if config is None
-            else TYPE
-        )
+        rule = {"size": whole(0)[0], "index": indices}.get(mode, lambda config: None if config is None else TYPE)
+        return rule(config)
 
     return rule
 
@@ -154,6 +147,11 @@ def memory(value):
 
 def saved(value):
     return None if type(value) is bool else whole(0, 3)[0](value)
+
+
+def algorithm(names):
+    """The algorithms of a convolution on a GPU."""
+    return one_of("normal", "performance", *names.split())[0]
 
 
 BOOL = (flag, ("True or False",))
@@ -213,7 +211,7 @@ PARALLEL = {
             "mode is one of",
             "config is None",
             "an int",
-            "a list of rising ints",
+            "rising ints",
         ),
     ),
     "grad_accumulation_step": whole(1),
@@ -286,45 +284,18 @@ RUNNING = {
     "gpu_config": dict_of(
         conv_allow_tf32=flag,
         matmul_allow_tf32=flag,
-        conv_fprop_algo=one_of(
-            "normal",
-            "performance",
-            "implicit_gemm",
-            "precomp_gemm",
-            "gemm",
-            "direct",
-            "fft",
-            "fft_tiling",
-            "winograd",
-            "winograd_nonfused",
-        )[0],
-        conv_dgrad_algo=one_of(
-            "normal", "performance", "algo_0", "algo_1", "fft", "fft_tiling", "winograd", "winograd_nonfused"
-        )[0],
-        conv_wgrad_algo=one_of(
-            "normal", "performance", "algo_0", "algo_1", "fft", "algo_3", "fft_tiling", "winograd_nonfused"
-        )[0],
+        conv_fprop_algo=algorithm("implicit_gemm precomp_gemm gemm direct fft fft_tiling winograd winograd_nonfused"),
+        conv_dgrad_algo=algorithm("algo_0 algo_1 fft fft_tiling winograd winograd_nonfused"),
+        conv_wgrad_algo=algorithm("algo_0 algo_1 fft algo_3 fft_tiling winograd_nonfused"),
     ),
 }
 FUNCTIONS = {
-    "auto_parallel_context": (
-        context.set_auto_parallel_context,
-        context.get_auto_parallel_context,
-        PARALLEL,
-        {"gradients_mean": True},
-    ),
-    "algo_parameters": (
-        context.set_algo_parameters,
-        context.get_algo_parameters,
-        SEARCHING,
-        {"fully_use_devices": False},
-    ),
-    "cost_model_context": (
-        context.set_cost_model_context,
-        context.get_cost_model_context,
-        COSTS,
-        {"costmodel_simplify_cal": False},
-    ),
-    "context": (context.set_context, context.get_context, RUNNING, {"precompile_only": True}),
+    name: (getattr(context, f"set_{name}"), getattr(context, f"get_{name}"), rules, other)
+    for name, rules, other in (
+        ("auto_parallel_context", PARALLEL, {"gradients_mean": True}),
+        ("algo_parameters", SEARCHING, {"fully_use_devices": False}),
+        ("cost_model_context", COSTS, {"costmodel_simplify_cal": False}),
+        ("context", RUNNING, {"precompile_only": True}),
+    )
 }
 PLACES = [(name, key) for name, (_, _, rules, _) in FUNCTIONS.items() for key in rules]

@@ -8,12 +8,7 @@ import json
 
 import pytest
 
-from parallel_lab.base.errors import (
-    ContextConflictError,
-    ContextError,
-    ContextKeyError,
-    ContextPathError,
-)
+from parallel_lab.base.errors import ContextConflictError, ContextError, ContextKeyError, ContextPathError
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.checks import PARALLEL_MODES
 from parallel_lab.base.settings.config import ParallelConfig
@@ -207,10 +202,8 @@ def test_full_batch_is_dataset_strategy():
     assert get_auto_parallel_context("dataset_strategy") == "data_parallel"
     set_auto_parallel_context(dataset_strategy=((4, 1),))
     set_auto_parallel_context(full_batch=False)
-    assert (get_auto_parallel_context("full_batch"), get_auto_parallel_context("dataset_strategy")) == (
-        False,
-        ((4, 1),),
-    )
+    assert get_auto_parallel_context("full_batch") is False
+    assert get_auto_parallel_context("dataset_strategy") == ((4, 1),)
     set_auto_parallel_context(full_batch=True)
     assert get_auto_parallel_context("dataset_strategy") == "full_batch"
 
@@ -368,10 +361,8 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     with pytest.raises(OSError, match="strategy_ckpt_save_file") as caught:
         set_auto_parallel_context(strategy_ckpt_save_file=str(tmp_path / "file" / "s.ckpt"), gradients_mean=True)
     assert isinstance(caught.value, ContextPathError)
-    assert (get_auto_parallel_context("strategy_ckpt_save_file"), get_auto_parallel_context("gradients_mean")) == (
-        "",
-        False,
-    )
+    assert get_auto_parallel_context("strategy_ckpt_save_file") == ""
+    assert get_auto_parallel_context("gradients_mean") is False
 
 
 def test_seeds_strategy_file_is_a_folder():

@@ -12,6 +12,7 @@ import pytest
 
 from parallel_lab.base.errors import ContextError, ParallelLabError
 from parallel_lab.base.settings import context
+from tests.base.contexts import reset
 from tests.base.fuzz_junk import KeyText, junk, near
 from tests.base.fuzz_rules import FUNCTIONS, PARALLEL, PLACES, kind
 
@@ -54,24 +55,19 @@ def check(function, key, value):
         set_(**other, **{key: value})
     except Exception as error:
         assert expected is not None, f"refused, though the rule allows it: {error}"
-        assert isinstance(error, ParallelLabError) and isinstance(error, ContextError), (
-            f"{type(error).__name__} came through: {error}"
-        )
-        assert isinstance(error, expected), f"{type(error).__name__} instead of {expected.__name__}: {error}"
-        assert expected is TypeError or not isinstance(error, TypeError), (
-            f"a TypeError instead of {expected.__name__}: {error}"
-        )
+        name = type(error).__name__
+        assert isinstance(error, ParallelLabError) and isinstance(error, ContextError), f"{name} came through: {error}"
+        fits = isinstance(error, expected) and (expected is TypeError or not isinstance(error, TypeError))
+        assert fits, f"{name} instead of {expected.__name__}: {error}"
         text = str(error)
         assert set_.__name__ in text and len(text) < 1500, text
         assert key in text or key == "strategy_ckpt_config" and "strategy_ckpt_save_file" in text, text
         assert any(shown(part, limit) in text for part in parts_of(value) for limit in (80, 40)), text
-        assert (
-            any(phrase.lower() in text.lower() for phrase in phrases) or "can be made" in text and expected is OSError
-        ), text
+        said = any(phrase.lower() in text.lower() for phrase in phrases)
+        assert said or "can be made" in text and expected is OSError, text
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        assert os.path.basename(frame.filename) in ("checks.py", "context.py", "tables.py"), (
-            f"raised in {frame.filename}:{frame.lineno}"
-        )
+        place = f"{frame.filename}:{frame.lineno}"
+        assert os.path.basename(frame.filename) in ("checks.py", "context.py", "tables.py"), f"raised in {place}"
         assert everything() == before, "a refused call changed a setting"
         return False
     assert expected is None, f"accepted, and should be a {expected.__name__}"
@@ -91,18 +87,8 @@ def _plain(value):
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path, monkeypatch):
+def clean(tmp_path, monkeypatch, default_settings):
     monkeypatch.chdir(tmp_path)  # folders of strategy files are made
-    _reset()
-    yield
-    _reset()
-
-
-def _reset():
-    context.reset_auto_parallel_context()
-    context.reset_algo_parameters()
-    context.reset_cost_model_context()
-    context.reset_context()
 
 
 BLOCKS, PER_BLOCK = 20, 150
@@ -122,7 +108,7 @@ def test_junk_is_accepted_by_the_rule_or_refused_in_words(block):
         except AssertionError as failure:
             raise AssertionError(f"block {block}, value {count}: {key}={shown(value, 300)}: {failure}") from failure
         finally:
-            _reset()
+            reset()
     assert 0 < accepted < PER_BLOCK / 2, "the draw reaches neither side well"
 
 

@@ -89,14 +89,8 @@ def test_lanes_are_in_order_of_time():
 def test_totals_add_up_each_message_over_ranks_and_steps():
     first, second = LOG.totals()
     assert (first.name, first.count, first.bytes, first.seconds, first.wait_s) == ("sum", 2, 128, 1.0, 0.25)
-    assert (second.phase, second.op, second.count, second.bytes, second.seconds, second.wait_s) == (
-        "backward",
-        "all_gather",
-        1,
-        8,
-        0.125,
-        0.0,
-    )
+    assert (second.phase, second.op, second.count, second.bytes) == ("backward", "all_gather", 1, 8)
+    assert (second.seconds, second.wait_s) == (0.125, 0.0)
 
 
 def test_the_log_knows_its_ranks_its_span_and_its_seconds():
@@ -183,16 +177,8 @@ def test_bars_of_one_rank_do_not_overlap_in_the_trace():
 
 def test_messages_that_were_started_are_drawn_one_after_the_other():
     """The second is handed over while the first travels; on one thread the two bars once overlapped."""
-    sent = {
-        "rank": 0,
-        "step": 0,
-        "phase": "backward",
-        "kind": "communication",
-        "op": "all_reduce",
-        "group": (0, 1),
-        "bytes": 8,
-        "overlapped": True,
-    }
+    sent = {"rank": 0, "step": 0, "phase": "backward", "kind": "communication", "op": "all_reduce"}
+    sent |= {"group": (0, 1), "bytes": 8, "overlapped": True}
     events = [
         Event(name="first", start_s=0.0, end_s=3.0, **sent),
         Event(name="second", start_s=1.0, end_s=5.0, **sent),
@@ -213,20 +199,13 @@ def test_times_are_microseconds_from_the_start_of_the_source():
         ("sum", 1, 500_000, 500_000),
         ("grad", 1, 1_000_000, 125_000),
     ]
-    assert bars[3]["args"] == {
-        "step": 3,
-        "phase": "forward",
-        "op": "all_reduce",
-        "source": "measured",
-        "group": [0, 1],
-        "bytes": 64,
-    }
+    said = {"step": 3, "phase": "forward", "op": "all_reduce", "source": "measured"}
+    assert bars[3]["args"] == {**said, "group": [0, 1], "bytes": 64}
 
 
 def test_each_source_is_a_process_of_its_own():
-    trace = chrome_trace([FIRST, dataclasses.replace(FIRST, source="predicted", start_s=50.0, end_s=50.5)])[
-        "traceEvents"
-    ]
+    other = dataclasses.replace(FIRST, source="predicted", start_s=50.0, end_s=50.5)
+    trace = chrome_trace([FIRST, other])["traceEvents"]
     processes = {e["args"]["name"]: e["pid"] for e in trace if e["name"] == "process_name"}
     assert set(processes) == {"predicted", "measured"}
     assert {(e["pid"], e["ts"]) for e in trace if e["ph"] == "X"} == {(pid, 0) for pid in processes.values()}

@@ -3,10 +3,7 @@
 import pytest
 
 from parallel_lab.base import hooks, seeds
-from parallel_lab.base.errors import (
-    ContextError,
-    ContextTypeError,
-)
+from parallel_lab.base.errors import ContextError, ContextTypeError
 from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.base.settings.context import (
     frozen,
@@ -36,12 +33,8 @@ def test_versions_differ_in_defaults_only():
     assert get_compat() == "2.10"
     assert get_auto_parallel_context("search_mode") == "recursive_programming" == frozen().search_mode
     assert get_algo_parameters("fully_use_devices") is False is frozen().fully_use_devices
-    expected = {
-        **DEFAULTS["parallel_optimizer_config"],
-        "parallel_optimizer_threshold": 24,
-        "gradient_accumulation_shard": False,
-    }
-    assert get_auto_parallel_context("parallel_optimizer_config") == expected
+    changed = {"parallel_optimizer_threshold": 24, "gradient_accumulation_shard": False}
+    assert get_auto_parallel_context("parallel_optimizer_config") == DEFAULTS["parallel_optimizer_config"] | changed
     set_auto_parallel_context(search_mode="dynamic_programming")
     set_algo_parameters(fully_use_devices=True)
     assert (frozen().search_mode, frozen().fully_use_devices) == ("dynamic_programming", True)
@@ -142,13 +135,7 @@ def test_a_temporary_seed_is_gone_after_its_block():
 @pytest.mark.parametrize("name", ["set_seed", "set_dataset_seed"])
 @pytest.mark.parametrize(
     ("seed", "raised"),
-    [
-        (-1, ContextError),
-        (2**64, ContextError),
-        (True, ContextTypeError),
-        (1.0, ContextTypeError),
-        ("3", ContextTypeError),
-    ],
+    [*((seed, ContextError) for seed in (-1, 2**64)), *((seed, ContextTypeError) for seed in (True, 1.0, "3"))],
 )
 def test_a_seed_is_an_int_that_a_message_can_carry(name, seed, raised):
     before = (seeds.get_seed(), seeds.get_dataset_seed())
@@ -198,16 +185,8 @@ def test_the_cost_model_fuses_once_an_algorithm_is_chosen_and_its_numbers_make_s
 @pytest.mark.parametrize(
     "value",
     [
-        ["times", 2, 0.5],
-        ("times", 2),
-        ("times", 1, 0.5),
-        ("times", 2.0, 0.5),
-        ("times", 2, 1.0),
-        ("sizes", 2, 0.5),
-        ("hiding", 0.1, 0.1, 1e-6, 1e-6),
-        ("hiding", 0.1, 0.05, 0.0, 1e-6),
-        (),
-        1,
+        *(["times", 2, 0.5], ("times", 2), ("times", 1, 0.5), ("times", 2.0, 0.5), ("times", 2, 1.0)),
+        *(("sizes", 2, 0.5), ("hiding", 0.1, 0.1, 1e-6, 1e-6), ("hiding", 0.1, 0.05, 0.0, 1e-6), (), 1),
     ],
     ids=str,
 )

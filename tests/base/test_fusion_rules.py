@@ -35,34 +35,23 @@ def lengths(groups):
 
 
 @pytest.mark.parametrize(
-    ("count", "indices", "expected"),
-    [  # recorded with MindSpore 2.10, DistributedGradReducer
-        (40, [20, 35], [21, 15, 4]),
-        (10, [0], [1, 9]),
-        (10, [9], [10]),
-        (10, [10], [10]),
-        (10, [3, 12], [4, 6]),
-        (5, [1, 2, 3], [2, 1, 1, 1]),
+    ("count", "indices", "inclusive", "first_n"),
+    [  # inclusive: recorded with MindSpore 2.10, DistributedGradReducer
+        (40, [20, 35], [21, 15, 4], [20, 15, 5]),
+        (10, [0], [1, 9], [10]),
+        (10, [9], [10], [9, 1]),
+        (10, [0, 5], [1, 5, 4], [5, 5]),
+        (10, [10], [10], [10]),
+        (10, [3, 12], [4, 6], [3, 7]),
+        (5, [1, 2, 3], [2, 1, 1, 1], [1, 1, 1, 2]),
     ],
 )
-def test_an_index_is_the_last_of_its_group(count, indices, expected):
-    assert lengths(index_groups(count, indices)) == expected
-
-
-@pytest.mark.parametrize(
-    ("count", "indices", "expected"),
-    [
-        (40, [20, 35], [20, 15, 5]),
-        (10, [0], [10]),
-        (10, [0, 5], [5, 5]),
-        (10, [10], [10]),
-        (10, [3, 12], [3, 7]),
-        (5, [1, 2, 3], [1, 1, 1, 2]),
-    ],
-)
-def test_in_the_seeds_wording_an_index_counts_what_comes_before(count, indices, expected):
+def test_an_index_is_the_last_of_its_group_or_in_the_seeds_wording_counts_what_comes_before(
+    count, indices, inclusive, first_n
+):
     """Seed 000: the first 20, the 20th to 35th, the remaining; nobody comes before position 0."""
-    assert lengths(index_groups(count, indices, "first_n")) == expected
+    assert lengths(index_groups(count, indices)) == inclusive
+    assert lengths(index_groups(count, indices, "first_n")) == first_n
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -254,54 +243,53 @@ def layers(backbone, *numbers):
     return {f"b{backbone}.fc{n}.w" for n in numbers}
 
 
-def test_two_times_half_a_tail():
-    names, distances, _ = two_backbones((4, False, False), (8, False, False))
-    assert by_id(names, cost_model_groups_by_times(distances, 2, 0.5)) == {
-        2: layers(2, 8, 7, 6) | layers(1, 4, 3, 2),
-        1: layers(2, 5, 4, 3, 2, 1) | layers(1, 1),
-    }
+FOUR, EIGHT = (4, False, False), (8, False, False)
 
 
-def test_three_times_a_third_of_a_tail_with_bias_and_relu_on_one_side():
-    names, distances, _ = two_backbones((4, True, True), (8, False, True))
-    assert by_id(names, cost_model_groups_by_times(distances, 3, 0.3333333)) == {
-        3: layers(2, 8, 7) | {"b1.fc4.bias", "b1.fc4.w", "b1.fc3.bias"},
-        2: layers(2, 6, 5, 4) | {"b1.fc3.w", "b1.fc2.bias", "b1.fc2.w", "b1.fc1.bias", "b1.fc1.w"},
-        1: layers(2, 3, 2, 1),
-    }
-
-
-def test_two_times_half_a_tail_of_equal_backbones():
-    names, distances, _ = two_backbones((8, False, False), (8, False, False))
-    assert by_id(names, cost_model_groups_by_times(distances, 2, 0.5)) == {
-        2: layers(1, 8, 7, 6) | layers(2, 8, 7, 6),
-        1: layers(1, 5, 4, 3, 2, 1) | layers(2, 5, 4, 3, 2, 1),
-    }
-
-
-def test_groups_that_hide_behind_the_computation():
-    names, distances, elements = two_backbones((8, False, False), (8, False, False))
-    groups = cost_model_groups(("hiding", 0.1, 0.05, 0.000001, 0.0000015), distances, elements)
-    assert by_id(names, groups) == {
-        3: layers(1, 8, 7, 6, 5) | layers(2, 8, 7, 6, 5),
-        2: layers(1, 4, 3) | layers(2, 4, 3),
-        1: layers(1, 2, 1) | layers(2, 2, 1),
-    }
+@pytest.mark.parametrize(
+    ("backbones", "setting", "ids"),
+    [
+        (
+            (FOUR, EIGHT),
+            ("times", 2, 0.5),
+            {2: layers(2, 8, 7, 6) | layers(1, 4, 3, 2), 1: layers(2, 5, 4, 3, 2, 1) | layers(1, 1)},
+        ),
+        (  # bias and ReLU on one side
+            ((4, True, True), (8, False, True)),
+            ("times", 3, 0.3333333),
+            {
+                3: layers(2, 8, 7) | {"b1.fc4.bias", "b1.fc4.w", "b1.fc3.bias"},
+                2: layers(2, 6, 5, 4) | {"b1.fc3.w", "b1.fc2.bias", "b1.fc2.w", "b1.fc1.bias", "b1.fc1.w"},
+                1: layers(2, 3, 2, 1),
+            },
+        ),
+        (
+            (EIGHT, EIGHT),
+            ("times", 2, 0.5),
+            {2: layers(1, 8, 7, 6) | layers(2, 8, 7, 6), 1: layers(1, 5, 4, 3, 2, 1) | layers(2, 5, 4, 3, 2, 1)},
+        ),
+        (
+            (EIGHT, EIGHT),
+            ("hiding", 0.1, 0.05, 0.000001, 0.0000015),
+            {
+                3: layers(1, 8, 7, 6, 5) | layers(2, 8, 7, 6, 5),
+                2: layers(1, 4, 3) | layers(2, 4, 3),
+                1: layers(1, 2, 1) | layers(2, 2, 1),
+            },
+        ),
+    ],
+)
+def test_groups_by_the_cost_model_are_those_that_mindspores_tests_state(backbones, setting, ids):
+    names, distances, elements = two_backbones(*backbones)
+    assert by_id(names, cost_model_groups(setting, distances, elements)) == ids
 
 
 def test_where_nothing_can_be_hidden_the_next_group_takes_the_rest():
     """The first group covers no distance that is worth anything: its two equals are all it has, and a message costs
     more than nothing.
     """
-    groups = cost_model_groups_by_hiding(
-        [3, 3, 2, 1],
-        [10, 10, 10, 10],
-        tail_time_s=2.0,
-        inherent_time_s=1.0,
-        time_s_per_element=0.05,
-        computation_s_per_unit=1e-3,
-    )
-    assert groups == (0, 0, 1, 1)
+    times = {"tail_time_s": 2.0, "inherent_time_s": 1.0, "time_s_per_element": 0.05, "computation_s_per_unit": 1e-3}
+    assert cost_model_groups_by_hiding([3, 3, 2, 1], [10, 10, 10, 10], **times) == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize("times", [2, 3, 7])

@@ -8,11 +8,7 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.base.errors import ContextError, ContextStrategyError, ContextTypeError, ParallelLabError, shorten
-from parallel_lab.base.settings.checks import (
-    PARALLEL_MODES,
-    SETTINGS,
-    check_comm_fusion,
-)
+from parallel_lab.base.settings.checks import PARALLEL_MODES, SETTINGS, check_comm_fusion
 from parallel_lab.base.settings.context import (
     ParallelMode,
     frozen,
@@ -27,6 +23,7 @@ from parallel_lab.base.settings.context import (
 )
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.train.auto_parallel import AutoParallel
+from tests.base.contexts import fuse
 
 pytestmark = pytest.mark.usefixtures("default_settings")
 
@@ -34,12 +31,9 @@ OK = None
 TYPE, VALUE, KEY, RUNTIME = TypeError, ValueError, KeyError, RuntimeError
 
 
-def fuse(**kinds):
-    return {kind: {"mode": mode, "config": config} for kind, (mode, config) in kinds.items()}
-
-
 # ---- recorded: what MindSpore said ----
 
+THREE = {"optimizer_weight_shard_size": 3}
 RECORDED = [  # settings of one call, what MindSpore 2.10 raised, what is raised here if that is another thing
     ({"parallel_mode": "semi-auto"}, VALUE),
     ({"device_num": 0}, VALUE),
@@ -68,14 +62,7 @@ RECORDED = [  # settings of one call, what MindSpore 2.10 raised, what is raised
     ({"dataset_strategy": [[8, 1]]}, TYPE),
     ({"full_batch": 1}, TYPE),
     ({"parallel_optimizer_config": {"parallel_optimizer_threshold": -1}}, VALUE),
-    (
-        {
-            "device_num": 8,
-            "enable_parallel_optimizer": True,
-            "parallel_optimizer_config": {"optimizer_weight_shard_size": 3},
-        },
-        OK,
-    ),
+    ({"device_num": 8, "enable_parallel_optimizer": True, "parallel_optimizer_config": THREE}, OK),
     ({"parameter_broadcast": "yes"}, TYPE),
     ({"loss_repeated_mean": 1}, TYPE),
     ({"strategy_ckpt_load_file": "/nope/strategy.ckpt"}, OK),  # a file is looked for when it is read
@@ -146,10 +133,8 @@ def test_strategies_are_kept_in_every_mode(mode):
 
 
 def test_modes_have_names():
-    names = ("STAND_ALONE", "DATA_PARALLEL", "HYBRID_PARALLEL", "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")
-    assert (
-        tuple(getattr(ParallelMode, name) for name in names) == PARALLEL_MODES == tuple(name.lower() for name in names)
-    )
+    assert tuple(getattr(ParallelMode, mode.upper()) for mode in PARALLEL_MODES) == PARALLEL_MODES
+    assert len(PARALLEL_MODES) == 5
 
 
 # ---- texts ----
@@ -284,11 +269,8 @@ ALGORITHM = [
 def test_settings_of_the_search(settings, raised):
     if raised is None:
         set_algo_parameters(**settings)
-        assert (
-            {key: get_algo_parameters(key) for key in settings}
-            == settings
-            == {key: getattr(frozen(), key) for key in settings}
-        )
+        assert {key: get_algo_parameters(key) for key in settings} == settings
+        assert {key: getattr(frozen(), key) for key in settings} == settings
         return
     with pytest.raises(raised, match=next(iter(settings))):
         set_algo_parameters(**settings)

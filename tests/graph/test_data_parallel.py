@@ -9,6 +9,7 @@ from parallel_lab import Parameter, Tensor, compile, nn, ops
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
+from tests.cells import cell
 
 RANKS, ROWS = 4, 6
 
@@ -42,8 +43,7 @@ def batch(rng):
     return rng.normal(size=(RANKS * ROWS, 5)) + np.arange(RANKS * ROWS)[:, None], rng.normal(size=(RANKS * ROWS, 3))
 
 
-def compiled(net, **settings):
-    x, y = np.zeros((ROWS, 5)), np.zeros((ROWS, 3))
+def compiled(net, x=np.zeros((ROWS, 5)), y=np.zeros((ROWS, 3)), **settings):  # noqa: B008
     return compile(net, x, y, loss=nn.MSELoss(), device_num=RANKS, parallel_mode="data_parallel", **settings)
 
 
@@ -74,9 +74,9 @@ def test_what_looks_across_samples_differs_from_one_device_unless_it_is_synchron
     x, y = batch(rng)
     net, synced = Net(), Net(sync=True)
     whole_loss, whole_grad = (v[0] for v in expected(x, y, net.w.asnumpy(), 1))
-    for cell, equal in ((net, False), (synced, True)):
-        plan = compiled(cell, gradients_mean=True)
-        sim = Simulator(plan, {"w": cell.w.asnumpy()})
+    for one, equal in ((net, False), (synced, True)):
+        plan = compiled(one, gradients_mean=True)
+        sim = Simulator(plan, {"w": one.w.asnumpy()})
         sim.run_step(x, y)
         got = np.mean([sim.value(plan.outputs[0], r) for r in range(RANKS)])
         assert (abs(got - whole_loss) < 1e-10) == equal
@@ -95,9 +95,7 @@ def test_plan_round_trip_and_training_on_processes_equals_the_simulator(rng):
     x, y = (a.astype(np.float32) for a in batch(rng))
     net = Net(sync=True)
     optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
-    plan = compile(
-        net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), optimizer=optimizer, device_num=RANKS, parallel_mode="data_parallel"
-    )
+    plan = compiled(net, x[:ROWS], y[:ROWS], optimizer=optimizer)
     assert type(plan).from_dict(plan.to_dict()) == plan
     found = []
     for executor in ("simulator", "processes"):
@@ -127,8 +125,7 @@ class Reduced(nn.Cell):
     [
         (ops.ReduceMean, (8, 1), True),
         (ops.ReduceMean, (4, 1), False),
-        (ops.ReduceSum, (4, 1), True),
-        (ops.ReduceSum, (8, 1), True),
+        *((ops.ReduceSum, (rows, 1), True) for rows in (4, 8)),
     ],
 )
 def test_cross_batch_leaves_out_the_forward_message_where_the_real_system_does(reduction, strategy, kept, rng):
@@ -151,11 +148,7 @@ def test_with_cross_batch_the_gradient_of_a_mean_is_still_that_of_the_whole_batc
     x, y = rng.normal(size=(16, 5)), np.zeros((16, 5))
     net = Reduced(ops.ReduceMean(), (8, 1), True)
 
-    class Loss(nn.Cell):
-        def construct(self, value, label):
-            return value
-
-    plan = compile(net, x, y, loss=Loss(), device_num=8, dataset_strategy="full_batch")
+    plan = compile(net, x, y, loss=lambda value, label: value, device_num=8, dataset_strategy="full_batch")
     sim = Simulator(plan, {"w": net.w.asnumpy()})
     sim.run_step(x, y)
     np.testing.assert_allclose(sim.full(dict(plan.gradients)["w"]), x.mean(axis=0) / 5, rtol=1e-12)
@@ -163,17 +156,8 @@ def test_with_cross_batch_the_gradient_of_a_mean_is_still_that_of_the_whole_batc
 
 def test_only_reductions_read_cross_batch(rng):
     x, w = Tensor(rng.normal(size=(8, 16))), Tensor(rng.normal(size=(16, 4)))
-
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = Parameter(w, name="w")
-            self.matmul = ops.MatMul().shard(((1, 8), (8, 1))).add_prim_attr("cross_batch", True)
-
-        def construct(self, x):
-            return self.matmul(x, self.w)
-
-    net = Net()
+    matmul = ops.MatMul().shard(((1, 8), (8, 1))).add_prim_attr("cross_batch", True)
+    net = cell(lambda net, x: net.matmul(x, net.w), w=Parameter(w, name="w"), matmul=matmul)
     plan = compile(net, x, device_num=8, dataset_strategy="full_batch")
     sim = Simulator(plan, {"w": net.w.asnumpy()})
     np.testing.assert_allclose(sim.run_step(x), x.asnumpy() @ w.asnumpy(), rtol=1e-12)
@@ -219,18 +203,14 @@ def test_assigned_parameters_are_read_anew_and_keep_their_value_for_the_next_ste
 
 
 def test_a_trained_parameter_is_not_assigned():
-    class Wrong(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = Parameter(Tensor(np.ones(4)), name="w")
+    def construct(net, x):
+        y = x * net.w
+        ops.assign(net.w, ops.reduce_mean(y, 0))
+        return y
 
-        def construct(self, x):
-            y = x * self.w
-            ops.assign(self.w, ops.reduce_mean(y, 0))
-            return y
-
+    net = cell(construct, w=Parameter(Tensor(np.ones(4)), name="w"))
     with pytest.raises(Exception, match=r"test_data_parallel.py:\d+: .*w.*is trained.*requires_grad=False"):
-        compile(Wrong(), np.ones((4, 4)), device_num=4, dataset_strategy="full_batch")
+        compile(net, np.ones((4, 4)), device_num=4, dataset_strategy="full_batch")
 
 
 def test_outside_a_trace_assign_acts_at_once_and_the_step_is_unknown():
@@ -245,27 +225,11 @@ def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_
     """Per device without sync, as the real system: mean of the ranks' losses, and running statistics, are then not
     those of one device.
     """
-
-    class Normed(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(5, momentum=0.5, sync=sync)
-
-        def construct(self, x):
-            return self.norm(x)
-
-    net = Normed()
-    net.set_train()
-    x, y = (
-        a.astype(np.float32)
-        for a in (
-            rng.normal(size=(RANKS * ROWS, 5)) + np.arange(RANKS * ROWS)[:, None],
-            rng.normal(size=(RANKS * ROWS, 5)),
-        )
-    )
-    plan = compile(
-        net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), device_num=RANKS, parallel_mode="data_parallel", gradients_mean=True
-    )
+    net = cell(lambda net, x: net.norm(x), norm=nn.BatchNorm1d(5, momentum=0.5, sync=sync)).set_train()
+    x, y = (rng.normal(size=(RANKS * ROWS, 5)).astype(np.float32) for _ in range(2))
+    x += np.arange(RANKS * ROWS)[:, None]
+    how = {"device_num": RANKS, "parallel_mode": "data_parallel", "gradients_mean": True}
+    plan = compile(net, x[:ROWS], y[:ROWS], loss=nn.MSELoss(), **how)
     assert ("statistics of this rank's own samples, 1/4 of the batch" in plan.text()) == (not sync)
     assert ("all ranks use the statistics of the whole batch" in plan.text()) == sync
     sim = Simulator(plan, {p.name: p.asnumpy() for p in net.get_parameters()})
@@ -275,5 +239,4 @@ def test_batch_norm_says_whose_samples_its_statistics_are_of_and_sync_gives_one_
     assert (abs(mean_of_losses - one_device.mean()) < 1e-5) == sync
     moving = [sim.value("norm.moving_mean", r) for r in range(RANKS)]
     own = [part.mean(axis=0) / 2 for part in np.split(x, RANKS)]
-    for rank in range(RANKS):
-        np.testing.assert_allclose(moving[rank], x.mean(axis=0) / 2 if sync else own[rank], rtol=1e-5)
+    np.testing.assert_allclose(moving, [x.mean(axis=0) / 2] * RANKS if sync else own, rtol=1e-5)

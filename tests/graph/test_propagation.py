@@ -23,9 +23,10 @@ from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 from parallel_lab.run.simulator import Simulator
+from tests.cells import cell
 from tests.graph.propagated import AUTO, S, array, forgetful, propagated, strategies, why
 from tests.graph.random_nets import compiled, draw_net
-from tests.graph.test_recorded_strategies import CASES, KINDS, ranks, without_leading_ones
+from tests.graph.test_recorded_strategies import CASES, assert_same_messages, assert_same_operators, assert_same_slices
 from tests.recorded import nets
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "propagated.json").read_text())
@@ -55,43 +56,12 @@ def compared(request, compat_of_2_10):
 
 
 def test_without_fully_use_devices_the_strategies_are_those_that_mindspore_2_10_gave(compared):
-    view, recorded = compared
-    ours = [(o["op"], o["strategy"], o["in_global"], o["out_global"]) for o in view["ops"] if o["phase"] == "forward"]
-    theirs = [
-        (o["op"], o["strategy"], o["in_global"], o["out_global"])
-        for o in recorded["ops"]
-        if o["op"] != "_VirtualDataset"
-    ]
-    assert ours == theirs
+    assert_same_operators(*compared)
 
 
 def test_parameters_and_messages_are_those_that_mindspore_2_10_made_of_them(compared):
-    view, recorded = compared
-    slices = {p["name"]: (p["global"], p["slice"]) for p in view["params"]}
-    assert slices == {
-        p["name"]: (p["global"], p["local"]) for p in recorded["params"] if not p["name"].startswith("inputs")
-    }
-    ours = Counter(
-        (
-            m["phase"],
-            m["kind"],
-            tuple(m["group"]),
-            without_leading_ones(m["in_shape"]),
-            without_leading_ones(m["out_shape"]),
-        )
-        for m in view["comm"]
-    )
-    theirs = Counter(
-        (
-            m["phase"],
-            KINDS[m["op"]],
-            ranks(m.get("group_ranks")),
-            without_leading_ones(m["in"][0]),
-            without_leading_ones(m["out"][0]),
-        )
-        for m in recorded["comm"]
-    )
-    assert ours == theirs
+    assert_same_slices(*compared)
+    assert_same_messages(*compared, fusion=False)
 
 
 # ---- what the tutorials print ----
@@ -142,19 +112,11 @@ def test_what_rank_0_runs_of_the_feed_forward_net_is_what_the_tutorial_prints():
     assert moved == [("all_reduce", [0, 1, 2, 3], [32, 64]), ("slice", [], [32, 16])]
 
 
-class MulThenRelu(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(np.full((64, 32), 0.5), name="w")
-        self.mul, self.relu = ops.Mul().shard(((4, 4), (4, 4))), ops.ReLU().shard(((8, 2),))
-
-    def construct(self, x):
-        return self.relu(self.mul(x, self.w))
-
-
 def test_two_given_neighbours_that_disagree_are_joined_by_a_redistribution():
     """MindSpore 2.10 compiles Mul (4, 4) followed by ReLU (8, 2) on 16 devices; early versions refused it."""
-    net, x = MulThenRelu(), np.random.default_rng(3).normal(size=(64, 32))
+    parts = {"mul": ops.Mul().shard(((4, 4), (4, 4))), "relu": ops.ReLU().shard(((8, 2),))}
+    net = cell(lambda net, x: net.relu(net.mul(x, net.w)), w=Parameter(np.full((64, 32), 0.5), name="w"), **parts)
+    x = np.random.default_rng(3).normal(size=(64, 32))
     plan = propagated(net, x, device_num=16)
     assert strategies(plan) == {"mul": ((4, 4), (4, 4)), "relu": ((8, 2),)}
     assert any(m["name"] == "relu" for m in plan.to_dict(rank=0)["comm"])
@@ -168,19 +130,11 @@ def test_two_given_neighbours_that_disagree_are_joined_by_a_redistribution():
 
 def test_a_tie_on_the_edge_goes_to_the_operator_that_communicates_least():
     """What a consumer wants whole, ((1, 1), (1, 1)) gives as well as ((1, 8), (8, 1)), but without the all_reduce."""
-
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = nets.new_parameter([16, 16], "w")
-            self.matmul, self.relu = ops.MatMul(), ops.ReLU().shard(((1, 1),))
-
-        def construct(self, x):
-            return self.relu(self.matmul(x, self.w))
-
-    assert strategies(propagated(Net(), array(16, 16), fully_use_devices=False))["matmul"] == ((1, 1), (1, 1))
+    parts = {"w": nets.new_parameter([16, 16], "w"), "matmul": ops.MatMul(), "relu": ops.ReLU().shard(((1, 1),))}
+    net = cell(lambda net, x: net.relu(net.matmul(x, net.w)), **parts)
+    assert strategies(propagated(net, array(16, 16), fully_use_devices=False))["matmul"] == ((1, 1), (1, 1))
     # a MatMul that must use all devices has only the contraction left to cut
-    assert strategies(propagated(Net(), array(16, 16)))["matmul"] == ((1, 8), (8, 1))
+    assert strategies(propagated(net, array(16, 16)))["matmul"] == ((1, 8), (8, 1))
 
 
 @pytest.mark.parametrize(
@@ -212,16 +166,10 @@ def test_candidates_without_that_rule_are_all_products_that_fit():
 
 
 def test_an_operator_too_small_for_all_devices_may_use_some_and_says_so():
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w, self.v = nets.new_parameter([6, 2], "w"), nets.new_parameter([2, 3], "v")
-            self.first, self.second = ops.MatMul().shard(((2, 2), (2, 1))), ops.MatMul()
-
-        def construct(self, x):
-            return self.second(self.first(x, self.w), self.v)
-
-    plan = propagated(Net(), array(2, 6))
+    weights = {"w": nets.new_parameter([6, 2], "w"), "v": nets.new_parameter([2, 3], "v")}
+    products = {"first": ops.MatMul().shard(((2, 2), (2, 1))), "second": ops.MatMul()}
+    net = cell(lambda net, x: net.second(net.first(x, net.w), net.v), **weights, **products)
+    plan = propagated(net, array(2, 6))
     (a, b), (_, c) = strategies(plan)["second"]
     assert a * b * c < 8
     assert "no strategy of it splits over all 8 devices" in why(plan, "second")
@@ -263,16 +211,14 @@ def test_costs_of_redistribution_are_those_of_the_formulas():
     # rows cut further: the same slicing, but on rows written as 2 x 8, so with a reshape before and behind
     assert redistribution_cost(rows, eight, (16, 16)) == RedistributionCost(0, 0, 2 * held + held + 2 * held / 4)
     held = 8 * 4
-    assert redistribution_cost(blocks, rows, (16, 16)) == RedistributionCost(
-        held * 4 / 2, held / 2, held + 2 * held * 4 + held
-    )
+    touched = held + 2 * held * 4 + held
+    assert redistribution_cost(blocks, rows, (16, 16)) == RedistributionCost(held * 4 / 2, held / 2, touched)
     whole, held = TensorLayout.replicated(8, 2), 2 * 16
     assert redistribution_cost(eight, whole, (16, 16)) == RedistributionCost(held * 8 / 2, held / 2, 2 * held)
     columns = TensorLayout((8,), (-1, 0))
     assert redistribution_cost(eight, columns, (16, 16)) == RedistributionCost(2 * held, 2 * held, 2 * held)
-    assert redistribution_cost(columns, eight, (16, 16)) == RedistributionCost(
-        2 * held, 2 * held, held + 2 * held * 8 + held
-    )
+    touched = held + 2 * held * 8 + held
+    assert redistribution_cost(columns, eight, (16, 16)) == RedistributionCost(2 * held, 2 * held, touched)
 
 
 def test_start_up_of_messages_is_added_as_mindspore_does():
@@ -339,51 +285,32 @@ def test_given_strategies_that_disagree_about_a_parameter_are_refused():
 
 def test_an_operator_that_cannot_cut_a_parameter_as_another_does_is_refused_in_words():
     """The product was given rows of the weight to cut; the softmax works along them."""
-
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = nets.new_parameter([64, 64], "w")
-            self.matmul, self.softmax, self.add = ops.MatMul().shard(((1, 8), (8, 1))), ops.Softmax(axis=0), ops.Add()
-
-        def construct(self, x):
-            return self.add(self.matmul(x, self.w), self.softmax(self.w))
-
-    with pytest.raises(
-        RuntimeError, match=r"'w'.*different sharding strategies.*'matmul' splits it into slices \(8, 64\).*consistent"
-    ) as caught:
-        propagated(Net(), array(64, 64))
+    parts = {"matmul": ops.MatMul().shard(((1, 8), (8, 1))), "softmax": ops.Softmax(axis=0), "add": ops.Add()}
+    parts["w"] = nets.new_parameter([64, 64], "w")
+    net = cell(lambda net, x: net.add(net.matmul(x, net.w), net.softmax(net.w)), **parts)
+    words = r"'w'.*different sharding strategies.*'matmul' splits it into slices \(8, 64\).*consistent"
+    with pytest.raises(RuntimeError, match=words) as caught:
+        propagated(net, array(64, 64))
     assert isinstance(caught.value, StrategyError) and "Softmax 'softmax'" in str(caught.value)
 
 
 def test_strategies_pass_through_reshapes():
     """(16, 8, 4) becomes (16, 32): rows stay rows."""
-
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.relu, self.reshape, self.tanh = ops.ReLU().shard(((4, 2, 1),)), ops.Reshape(), ops.Tanh()
-
-        def construct(self, x):
-            return self.tanh(self.reshape(self.reshape(self.relu(x), (128, 4)), (16, 32)))
-
-    plan = propagated(Net(), array(16, 8, 4))
+    parts = {"relu": ops.ReLU().shard(((4, 2, 1),)), "reshape": ops.Reshape(), "tanh": ops.Tanh()}
+    net = cell(lambda net, x: net.tanh(net.reshape(net.reshape(net.relu(x), (128, 4)), (16, 32))), **parts)
+    plan = propagated(net, array(16, 8, 4))
     assert strategies(plan) == {"relu": ((4, 2, 1),), "tanh": ((4, 2),)}
     assert not [m for m in plan.to_dict(rank=0)["comm"] if m["name"] != "relu"]  # the input is sliced for it
     assert "'relu'" in why(plan, "tanh")
 
 
 def test_strategies_pass_back_to_producers_and_on_to_their_other_consumers():
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.relu, self.exp, self.tanh = ops.ReLU(), ops.Exp(), ops.Tanh().shard(((2, 4),))
+    def construct(net, x):
+        shared = net.relu(x)
+        return net.tanh(shared), net.exp(shared)
 
-        def construct(self, x):
-            shared = self.relu(x)
-            return self.tanh(shared), self.exp(shared)
-
-    plan = propagated(Net(), array(16, 16))
+    net = cell(construct, relu=ops.ReLU(), exp=ops.Exp(), tanh=ops.Tanh().shard(((2, 4),)))
+    plan = propagated(net, array(16, 16))
     assert set(strategies(plan).values()) == {((2, 4),)}
     assert why(plan, "relu").startswith("feeds 'tanh', which wants slices (8, 4)")
     assert why(plan, "exp").startswith("follows 'relu', whose result has slices (8, 4)")
@@ -394,24 +321,13 @@ def test_the_nearest_given_operator_decides():
     which keep (2, 4).
     """
 
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = nets.new_parameter([16, 16], "w")
-            self.relu, self.matmul, self.exp, self.tanh, self.add = (
-                ops.ReLU().shard(((2, 4),)),
-                ops.MatMul(),
-                ops.Exp(),
-                ops.Tanh(),
-                ops.Add(),
-            )
+    def construct(net, x):
+        x = net.relu(x)
+        return net.add(net.matmul(x, net.w), net.tanh(net.exp(x)))
 
-        def construct(self, x):
-            x = self.relu(x)
-            y = self.matmul(x, self.w)
-            return self.add(y, self.tanh(self.exp(x)))
-
-    found = strategies(propagated(Net(), array(16, 16), fully_use_devices=False))
+    parts = {"relu": ops.ReLU().shard(((2, 4),)), "matmul": ops.MatMul(), "exp": ops.Exp(), "tanh": ops.Tanh()}
+    net = cell(construct, w=nets.new_parameter([16, 16], "w"), add=ops.Add(), **parts)
+    found = strategies(propagated(net, array(16, 16), fully_use_devices=False))
     assert found == {"relu": ((2, 4),), "matmul": S, "exp": ((2, 4),), "tanh": ((2, 4),), "add": ((2, 1), (2, 1))}
 
 
@@ -420,45 +336,28 @@ def test_a_shared_parameter_leads_to_its_other_operators_and_earlier_dims_are_cu
     first. The inputs are not asked.
     """
 
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = nets.new_parameter([16, 16], "w")
-            self.first, self.second = ops.MatMul().shard(((8, 1), (1, 1))), ops.MatMul()
-
-        def construct(self, x, y):
-            return self.first(x, self.w), self.second(y, self.w)
-
-    plan = propagated(Net(), array(16, 16), array(8, 1, 16), dataset_strategy=((1, 1), (1, 8, 1)))
+    parts = {"first": ops.MatMul().shard(((8, 1), (1, 1))), "second": ops.MatMul()}
+    parts["w"] = nets.new_parameter([16, 16], "w")
+    net = cell(lambda net, x, y: (net.first(x, net.w), net.second(y, net.w)), **parts)
+    plan = propagated(net, array(16, 16), array(8, 1, 16), dataset_strategy=((1, 1), (1, 8, 1)))
     assert strategies(plan)["second"] == ((8, 1, 1), (1, 1))
     assert why(plan, "second").startswith("reads parameter 'w', which 'first' splits too")
 
 
 def test_operators_that_no_given_one_reaches_start_from_their_inputs():
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.relu, self.tanh, self.exp = ops.ReLU().shard(((2, 4),)), ops.Tanh(), ops.Exp()
-
-        def construct(self, x, y):
-            return self.relu(x), self.exp(self.tanh(y))
-
-    plan = propagated(Net(), array(16, 16), array(8, 2), dataset_strategy=((1, 1), (2, 4)))
+    parts = {"relu": ops.ReLU().shard(((2, 4),)), "tanh": ops.Tanh(), "exp": ops.Exp()}
+    net = cell(lambda net, x, y: (net.relu(x), net.exp(net.tanh(y))), **parts)
+    plan = propagated(net, array(16, 16), array(8, 2), dataset_strategy=((1, 1), (2, 4)))
     assert strategies(plan) == {"relu": ((2, 4),), "tanh": ((2, 4),), "exp": ((2, 4),)}
     assert why(plan, "tanh").startswith("reads input 'y'")
 
 
 def test_a_half_precision_copy_of_a_parameter_is_cut_where_it_is_used():
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = nets.new_parameter([32, 16], "w")
-            self.matmul, self.relu = ops.MatMul(), ops.ReLU().shard(((2, 4),))
+    def construct(net, x):
+        return net.relu(net.matmul(ops.cast(x, "float16"), ops.cast(net.w, "float16")))
 
-        def construct(self, x):
-            return self.relu(self.matmul(ops.cast(x, "float16"), ops.cast(self.w, "float16")))
-
-    plan = propagated(Net(), array(16, 32))
+    parts = {"w": nets.new_parameter([32, 16], "w"), "matmul": ops.MatMul(), "relu": ops.ReLU().shard(((2, 4),))}
+    plan = propagated(cell(construct, **parts), array(16, 32))
     (a, b), (_, c) = strategies(plan)["matmul"]
     assert (a, b, c) == (2, 1, 4)  # the one whose result lies as ReLU wants it and uses all devices
     assert plan.to_dict(rank=0)["params"][0]["slice"] == [32, 4]
@@ -488,18 +387,13 @@ def test_elementwise_operators_copy_their_producers_strategy_if_they_are_told_to
 def test_an_elementwise_operator_that_was_reached_from_behind_is_cut_as_its_producer_in_the_end():
     """`exp` is reached from `add`, before the product's turn comes."""
 
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = nets.new_parameter([16, 16], "w")
-            self.relu, self.matmul = ops.ReLU().shard(((8, 1),)), ops.MatMul().shard(S)
-            self.exp, self.add = ops.Exp(), ops.Add()
+    def net():
+        parts = {"relu": ops.ReLU().shard(((8, 1),)), "matmul": ops.MatMul().shard(S), "exp": ops.Exp()}
+        parts |= {"add": ops.Add(), "w": nets.new_parameter([16, 16], "w")}
+        return cell(lambda net, x: net.add(net.relu(x), net.exp(net.matmul(x, net.w))), **parts)
 
-        def construct(self, x):
-            return self.add(self.relu(x), self.exp(self.matmul(x, self.w)))
-
-    free = strategies(propagated(Net(), array(16, 16)))
-    follows = strategies(propagated(Net(), array(16, 16), elementwise_op_strategy_follow=True))
+    free = strategies(propagated(net(), array(16, 16)))
+    follows = strategies(propagated(net(), array(16, 16), elementwise_op_strategy_follow=True))
     assert (free["exp"], follows["exp"]) == (((8, 1),), ((2, 1),))
     assert free["add"] == follows["add"] == ((8, 1), (8, 1))
 
@@ -515,21 +409,13 @@ def test_every_elementwise_operator_follows_its_producer_if_it_is_told_to(seed):
     shared = Counter(i for n in plan.graph.nodes for i in n.ins if (g := plan.graph.input(i)) and g.role == "parameter")
     for node in nodes.values():
         reads = [i for i in node.ins if i in nodes and not nodes[i].opdef.view and nodes[i].shape == node.shape]
-        if (
-            node.strategy_source != "propagated"
-            or node.op not in ("relu", "tanh", "sigmoid", "square", "neg", "exp", "abs", "gelu")
-            or not reads
-        ):
+        unary = node.op in ("relu", "tanh", "sigmoid", "square", "neg", "exp", "abs", "gelu")
+        if node.strategy_source != "propagated" or not unary or not reads:
             continue
         assert not any(shared[i] > 1 for i in node.ins)
         producer = nodes[reads[0]]
-        rule = sharding_rule(
-            producer.opdef,
-            tuple(plan.graph.shapes()[i] for i in producer.ins),
-            dict(producer.attrs),
-            producer.strategy,
-            8,
-        )
+        shapes, attrs = plan.graph.operand_shapes(producer), dict(producer.attrs)
+        rule = sharding_rule(producer.opdef, shapes, attrs, producer.strategy, 8)
         assert node.strategy[0] == rule.out.splits
 
 
@@ -538,9 +424,8 @@ def test_slices_of_a_product_are_aligned_if_that_is_asked_for():
     net = nets.Chain([64] * 3, [((1, 1), (1, 1)), None])
     _, free = strategies(propagated(net, array(64, 64), fully_use_devices=False)).values()
     assert free == ((1, 1), (1, 8))
-    aligned = propagated(
-        net, array(64, 64), fully_use_devices=False, tensor_slice_align_enable=True, tensor_slice_align_size=32
-    )
+    settings = {"tensor_slice_align_enable": True, "tensor_slice_align_size": 32}
+    aligned = propagated(net, array(64, 64), fully_use_devices=False, **settings)
     assert list(strategies(aligned).values())[1] == ((1, 1), (1, 2))
     with pytest.raises(StrategyError, match=r"multiple of 48.*tensor_slice_align_size"):
         propagated(net, array(64, 64), tensor_slice_align_enable=True, tensor_slice_align_size=48)

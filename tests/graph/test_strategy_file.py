@@ -24,35 +24,29 @@ from parallel_lab.graph.strategy_file import (
 from parallel_lab.layout.named_layout import Layout, LayoutStrategy
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint import build_searched_strategy
+from tests.cells import cell
 from tests.recorded import nets
+
+
+def compiled(net, *shapes, device_num):
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    settings = {"device_num": device_num, "parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+    inputs = (np.zeros(shape, np.float32) for shape in shapes)
+    return pl.compile(net, *inputs, loss=nn.MSELoss(), optimizer=optimizer, **settings)
 
 
 @pytest.fixture(scope="module")
 def plan():
     net = nets.Quick(32, 16, 16, ((2, 4), (4, 1)), ((2, 4),), ((8, 1), (1, 1)))
-    x, label = np.zeros((64, 32), np.float32), np.zeros((64, 16), np.float32)
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    return pl.compile(
-        net,
-        x,
-        label,
-        loss=nn.MSELoss(),
-        optimizer=optimizer,
-        device_num=8,
-        parallel_mode="semi_auto_parallel",
-        dataset_strategy="full_batch",
-    )
+    return compiled(net, (64, 32), (64, 16), device_num=8)
 
 
 def test_a_plans_strategies_come_back(plan, tmp_path):
     path = save_strategy(plan, tmp_path / "strategy.json")
     found = load_strategy(path)
     assert found == plan_strategy(plan)
-    assert (
-        found.layouts
-        == {p.name: plan.value(p.name).layout for p in plan.parameters}
-        == build_searched_strategy(str(path))
-    )
+    assert found.layouts == {p.name: plan.value(p.name).layout for p in plan.parameters}
+    assert found.layouts == build_searched_strategy(str(path))
     assert found.strategies == {node.name: node.strategy for node in plan.graph.nodes if node.strategy is not None}
     assert ((2, 4), (4, 1)) in found.strategies.values()
     assert (found.device_num, found.stages) == (8, ((0, 8),))
@@ -66,15 +60,8 @@ def test_the_file_holds_what_mindspores_holds(plan, tmp_path):
     assert (content["format"], content["version"], content["device_num"]) == ("parallel_lab-strategy", 1, 8)
     first = next(p for p in plan.parameters if plan.value(p.name).layout.splits == (4, 1))
     one = content["parameters"][first.name]
-    assert {
-        "device_matrix",
-        "tensor_map",
-        "slice_shape",
-        "field_size",
-        "opt_shard_step",
-        "opt_shard_size",
-        "stages",
-    } <= one.keys()
+    words = "device_matrix, tensor_map, slice_shape, field_size, opt_shard_step, opt_shard_size, stages"
+    assert {*words.split(", ")} <= one.keys()
     assert np.array_equal(np.array(one["slice_shape"]) * (4, 1), first.shape)
     assert [[2, 4], [4, 1]] in [operator["strategy"] for operator in content["operators"].values()]
 
@@ -96,42 +83,18 @@ def test_a_folder_stands_for_the_file_in_it(plan, tmp_path, monkeypatch):
 
 
 def test_only_trainable_params_is_the_default(tmp_path):
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.dense, self.bn = nn.Dense(4, 4), nn.BatchNorm1d(4)
-
-        def construct(self, x):
-            return self.bn(self.dense(x))
-
-    net = Net().set_train()
-    x = np.zeros((8, 4), np.float32)
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    plan = pl.compile(
-        net,
-        x,
-        x,
-        loss=nn.MSELoss(),
-        optimizer=optimizer,
-        device_num=2,
-        parallel_mode="semi_auto_parallel",
-        dataset_strategy="full_batch",
-    )
-    trained = {p.name for p in net.trainable_params()}
+    net = cell(lambda net, x: net.bn(net.dense(x)), dense=nn.Dense(4, 4), bn=nn.BatchNorm1d(4)).set_train()
+    plan = compiled(net, (8, 4), (8, 4), device_num=2)
+    trained, known = ({p.name for p in some} for some in (net.trainable_params(), net.get_parameters()))
     assert plan_strategy(plan).layouts.keys() == trained
-    assert (
-        plan_strategy(plan, only_trainable_params=False).layouts.keys()
-        == {p.name for p in net.get_parameters()}
-        > trained
-    )
+    assert plan_strategy(plan, only_trainable_params=False).layouts.keys() == known > trained
 
 
 def test_layouts_with_named_axes_come_back(tmp_path):
     layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     strategy = LayoutStrategy((layout("dp", ("sp", "mp")), layout(("sp", "mp"), "None"), layout), True)
-    file = StrategyFile(
-        8, (), (OperatorStrategy("m", "MatMul", strategy, None, "user"), OperatorStrategy("r", "ReLU", None)), ((0, 8),)
-    )
+    operators = OperatorStrategy("m", "MatMul", strategy, None, "user"), OperatorStrategy("r", "ReLU", None)
+    file = StrategyFile(8, (), operators, ((0, 8),))
     save_strategy(file, tmp_path / "s.json")
     assert load_strategy(tmp_path / "s.json") == file
 
@@ -260,10 +223,8 @@ def test_changed_files_are_read_or_refused_in_one_class(plan, tmp_path, rng, cou
             assert len(str(error)) < 600, content
             continue
         assert isinstance(found, StrategyFile)
-        assert all(
-            found.device_num % p.layout.device_num == 0 and p.slice_shape == p.layout.slice_shape(p.shape)
-            for p in found.parameters
-        )
+        for p in found.parameters:
+            assert found.device_num % p.layout.device_num == 0 and p.slice_shape == p.layout.slice_shape(p.shape)
     print(f"{refused} of {count} refused")
     assert refused > count / 2
 
