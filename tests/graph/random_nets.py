@@ -107,9 +107,8 @@ class Drawer:
         self.shapes: list[tuple[int, ...]] = []
         self.bits: set[int] = set()
         self.parameters: list[Parameter] = []
-        self.running: set[int] = (
-            set()
-        )  # parameters that a step of the program changes: outside a trace at once, in a plan at its end
+        # parameters that a step of the program changes: outside a trace at once, in a plan at its end
+        self.running: set[int] = set()
         self.lines: list[str] = []
         self.inputs: list[np.ndarray] = []
 
@@ -163,20 +162,16 @@ class Drawer:
         self.steps.append(Step(primitive, operands))
         shape, _ = op.infer(shapes, ("float64",) * len(shapes), known)
         self.shapes.append(shape)
-        shown = ", ".join(
-            f"v{o.number}"
-            if isinstance(o, Ref)
-            else o.name
-            if isinstance(o, Parameter)
-            else "const"
-            if isinstance(o, Tensor)
-            else repr(o)
-            for o in operands
-        )
-        self.lines.append(
-            f"v{len(self.shapes) - 1} = {name}({shown}) {attrs or ''} strategy {chosen} {shapes} -> {shape}"
-        )
+        shown = ", ".join(map(self.shown, operands))
+        made = f"v{len(self.shapes) - 1} = {name}({shown}) {attrs or ''}"
+        self.lines.append(f"{made} strategy {chosen} {shapes} -> {shape}")
         return Ref(len(self.shapes) - 1)
+
+    def shown(self, operand):
+        if isinstance(operand, Ref):
+            return f"v{operand.number}"
+        named = operand.name if isinstance(operand, Parameter) else None
+        return named or ("const" if isinstance(operand, Tensor) else repr(operand))
 
     def matmul(self):
         x = self.value()
@@ -215,10 +210,10 @@ class Drawer:
         else:
             cut = self.choices.below(len(shape) + 1)
             other_shape = tuple(1 if self.chance(0.3) else n for n in shape[cut:])
-            kept = self.chance(0.2)
-            other = (
-                Tensor(self.choices.floats(-1, 1, other_shape)) if kept and other_shape else self.parameter(other_shape)
-            )
+            if self.chance(0.2) and other_shape:
+                other = Tensor(self.choices.floats(-1, 1, other_shape))
+            else:
+                other = self.parameter(other_shape)
         if self.chance(0.1):
             other, other_shape = 0.5, ()
         pair = [(x, shape), (other, other_shape)]
@@ -294,22 +289,13 @@ class Drawer:
         on, off = Tensor(1.0, np.float64), Tensor(0.0, np.float64)
         hot = self.add("OneHot", Ref(-2), classes, on, off, shapes=((rows,), (), ()), extra={"depth": classes})
         logs = self.add("Log", share, shapes=(shape,))
-        self.add(
-            "ReduceSum", self.add("Mul", logs, hot, shapes=(shape, shape)), -1, shapes=(shape,), extra={"axis": -1}
-        )
+        product = self.add("Mul", logs, hot, shapes=(shape, shape))
+        self.add("ReduceSum", product, -1, shapes=(shape,), extra={"axis": -1})
 
     def draw(self) -> Draw:
         self.inputs.append(self.choices.floats(-1, 1, self.shape(1 + self.choices.below(3))))
-        kinds = (
-            self.matmul,
-            self.matmul,
-            self.bias_add,
-            self.binary,
-            self.binary,
-            self.unary,
-            self.reshape,
-            self.transpose,
-        )
+        kinds = (self.matmul, self.matmul, self.bias_add, self.binary, self.binary, self.unary)
+        kinds += (self.reshape, self.transpose)
         kinds += (self.reduce, self.softmax, self.flatten, self.product_of_values, self.mask, self.cross_entropy)
         wanted = 3 + self.choices.below(8)
         for _ in range(100):
@@ -329,10 +315,8 @@ class Drawer:
             cuts = tuple(self.cuts(x.shape) for x in self.inputs)
         alltoall = self.chance(0.5)
         net = Program(self.steps, [p for p in self.parameters if id(p) in used])
-        self.lines.append(
-            f"inputs {[x.shape for x in self.inputs]} dataset_strategy {cuts} devices {self.device_num} alltoall "
-            f"{alltoall}"
-        )
+        fed = f"inputs {[x.shape for x in self.inputs]} dataset_strategy {cuts}"
+        self.lines.append(f"{fed} devices {self.device_num} alltoall {alltoall}")
         return Draw(-1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines))
 
     def cuts(self, shape):
@@ -355,26 +339,41 @@ def compiled(draw: Draw, **settings: Any):
     """The plan of a drawn net, or None where operators that share a parameter were given strategies that disagree about
     it (which is refused).
     """
+    return unless_refused(compile, draw, draw.net, passes=PASSES, **settings)
+
+
+def unless_refused(make: Any, draw: Draw, network: Any, **settings: Any):
+    """`make(network, inputs, settings)` with what was drawn beside the network; None where that is refused."""
     fed = draw.inputs
     if isinstance(draw.dataset_strategy, tuple):
         fed = tuple(
             np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype)
             for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
         )
+    settings |= {"device_num": draw.device_num, "dataset_strategy": draw.dataset_strategy}
     try:
-        return compile(
-            draw.net,
-            *fed,
-            device_num=draw.device_num,
-            dataset_strategy=draw.dataset_strategy,
-            enable_alltoall=draw.alltoall,
-            passes=PASSES,
-            **settings,
-        )
+        return make(network, *fed, enable_alltoall=draw.alltoall, **settings)
     except StrategyError as error:
         if "has two layouts" not in str(error) and "with different sharding strategies" not in str(error):
             raise
         return None
+
+
+DEVICES = (2, 4, 8, 8, 16)
+
+
+def until_compared(draw: Any, seed: int, compare: Any, said: Any = "") -> None:
+    """Draw `draw(seed, devices)` and compare it. Operators that share a parameter may disagree about it, which is
+    refused, and what is drawn may be None: then another seed is taken.
+    """
+    devices = DEVICES[seed % len(DEVICES)]
+    while True:
+        drawn = draw(seed, devices)
+        if drawn is not None:
+            print(f"seed {seed}, {devices} ranks {said}\n{drawn.text}")
+            if compare(drawn):
+                return
+        seed += 100_000
 
 
 def compare(draw: Draw, bound: float = 1e-10, **settings: Any) -> bool:

@@ -26,52 +26,14 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
     """Draws programs of all operators."""
 
     KINDS = (
-        *(
-            "matmul",
-            "matmul",
-            "product_of_values",
-            "bias_add",
-            "reshape",
-            "transpose",
-            "flatten",
-            "expanded_cross_entropy",
-        ),
-        *(
-            "activation",
-            "activation",
-            "function_of_positive",
-            "function_of_positive",
-            "step_function",
-            "channel_activation",
-        ),
-        *("pair", "pair", "quotient", "sum_of_several", "clipped"),
+        *("matmul", "matmul", "product_of_values", "bias_add", "reshape", "transpose", "flatten"),
+        *("expanded_cross_entropy", "activation", "activation", "function_of_positive", "function_of_positive"),
+        *("step_function", "channel_activation", "pair", "pair", "quotient", "sum_of_several", "clipped"),
         *("masked", "chosen", "any_or_all", "reduction", "reduction", "normalised_exponential", "largest_as_one_hot"),
-        *(
-            "more_dims",
-            "fewer_dims",
-            "broadcast",
-            "repeated",
-            "joined",
-            "parted",
-            "padded",
-            "turned",
-            "slice",
-            "indexed",
-            "triangle",
-        ),
-        *("running_sum", "ordered", "embedded", "gathered", "summed_by_number", "hot"),
-        *(
-            "convolution",
-            "convolution",
-            "pooling",
-            "batch_norm",
-            "batch_norm",
-            "layer_norm",
-            "rms_norm",
-            "group_norm",
-            "dropout",
-        ),
-        *("attention", "causal_weights", "example", "example"),
+        *("more_dims", "fewer_dims", "broadcast", "repeated", "joined", "parted", "padded", "turned", "slice"),
+        *("indexed", "triangle", "running_sum", "ordered", "embedded", "gathered", "summed_by_number", "hot"),
+        *("convolution", "convolution", "pooling", "batch_norm", "batch_norm", "layer_norm", "rms_norm"),
+        *("group_norm", "dropout", "attention", "causal_weights", "example", "example"),
     )
 
     def refs(self):
@@ -131,12 +93,9 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
         alltoall = self.chance(0.5)
         used = {id(o) for s in self.steps for o in s.operands}
         net = Program(self.steps, [p for p in self.parameters if id(p) in used], self.training_step)
-        self.lines.append(
-            f"step {self.training_step} dataset_strategy {cuts} devices {self.device_num} alltoall {alltoall}"
-        )
-        return Draw(
-            -1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines), self.training_step
-        )
+        step, fed = self.training_step, f"dataset_strategy {cuts} devices {self.device_num} alltoall {alltoall}"
+        self.lines.append(f"step {step} {fed}")
+        return Draw(-1, net, tuple(self.inputs), cuts, self.device_num, alltoall, "\n".join(self.lines), step)
 
 
 def draw_program(choices: Choices, device_num: int) -> Draw:

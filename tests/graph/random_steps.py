@@ -10,21 +10,21 @@ The same seed always draws the same step.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from parallel_lab import StrategyError, Tensor, nn, ops, value_and_grad
+from parallel_lab import Tensor, nn, ops, value_and_grad
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.trace import fill_form
 from parallel_lab.nn.tensor.tensor import Parameter
-from parallel_lab.run.interpreter import gather_value
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 from tests.graph.random_choices import Seeded, pick
-from tests.graph.random_nets import Draw, Drawer
+from tests.graph.random_nets import Draw, Drawer, unless_refused
 
 STEPS = 2
 
@@ -50,6 +50,16 @@ class DrawnStep:
         if self.optimizer is not None:
             self.optimizer(grads)
         return {"loss": loss, "gradients": grads, "number": len(grads)}
+
+
+OPTIMIZERS = (
+    None,
+    lambda p: nn.SGD(p, 0.05, momentum=0.5, weight_decay=0.1),
+    lambda p: nn.Momentum(p, nn.ExponentialDecayLR(0.1, 0.5, 1), 0.9),
+    lambda p: nn.Adam(p, 0.02),
+    lambda p: nn.Lamb(p, 0.02, weight_decay=0.1),
+    lambda p: nn.SGD(p, 0.1, clip=nn.GradientClip("global_norm", 0.5)),
+)
 
 
 class StepDrawer:
@@ -150,12 +160,8 @@ class StepDrawer:
         self.drawn.changes.append(change)
 
     def mixed(self):
-        pairs = [
-            (i, j)
-            for i, p in enumerate(self.drawn.parameters)
-            for j, q in enumerate(self.drawn.parameters)
-            if i != j and p.shape == q.shape
-        ]
+        shapes = [p.shape for p in self.drawn.parameters]
+        pairs = [(i, j) for i, j in itertools.permutations(range(len(shapes)), 2) if shapes[i] == shapes[j]]
         if not pairs:
             return
         i, j = pick(self.choices, pairs)
@@ -163,30 +169,12 @@ class StepDrawer:
         self.drawn.changes.append(lambda grads: [g + grads[j] * 0.3 if k == i else g for k, g in enumerate(grads)])
 
     def drawn_step(self) -> DrawnStep:
-        kinds = (
-            self.scale,
-            self.decay,
-            self.clip_norm,
-            self.bend,
-            self.centre,
-            self.largest,
-            self.reshape,
-            self.transpose,
-        )
+        kinds = (self.scale, self.decay, self.clip_norm, self.bend, self.centre, self.largest, self.reshape)
+        kinds += (self.transpose,)
         kinds += (self.softmax, self.product, self.accumulate, self.accumulate, self.together, self.mixed)
         for _ in range(1 + self.choices.below(5)):
             pick(self.choices, kinds)()
-        make = pick(
-            self.choices,
-            (
-                None,
-                lambda p: nn.SGD(p, 0.05, momentum=0.5, weight_decay=0.1),
-                lambda p: nn.Momentum(p, nn.ExponentialDecayLR(0.1, 0.5, 1), 0.9),
-                lambda p: nn.Adam(p, 0.02),
-                lambda p: nn.Lamb(p, 0.02, weight_decay=0.1),
-                lambda p: nn.SGD(p, 0.1, clip=nn.GradientClip("global_norm", 0.5)),
-            ),
-        )
+        make = pick(self.choices, OPTIMIZERS)
         self.drawn.optimizer = None if make is None else make(self.drawn.parameters)
         self.lines.append(f"optimizer {self.drawn.optimizer}")
         self.drawn.text = "\n".join(self.lines)
@@ -207,40 +195,19 @@ def compare_step(drawn: DrawnStep, bound: float = 1e-9) -> bool:
            backward (1e-10), because an adaptive optimizer divides by the size of gradients that may be small
     """
     draw, optimizer = drawn.draw, drawn.optimizer
-    fed = draw.inputs
-    if isinstance(draw.dataset_strategy, tuple):
-        fed = tuple(
-            np.empty(tuple(n // c for n, c in zip(x.shape, cuts, strict=True)), x.dtype)
-            for x, cuts in zip(fed, draw.dataset_strategy, strict=True)
-        )
-    try:
-        made = compile_program(
-            drawn.step,
-            *fed,
-            device_num=draw.device_num,
-            dataset_strategy=draw.dataset_strategy,
-            enable_alltoall=draw.alltoall,
-            parallel_mode="semi_auto_parallel",
-        )
-    except StrategyError as error:
-        if "has two layouts" not in str(error) and "with different sharding strategies" not in str(error):
-            raise
+    made = unless_refused(compile_program, draw, drawn.step, parallel_mode="semi_auto_parallel")
+    if made is None:
         return False
     plan = made.plan
     simulator = Simulator(plan, initial_values(plan, made.parameters, optimizer if plan.states else None))
     for number in range(STEPS):
-        if optimizer is not None:
-            for state in plan.states:
-                if (
-                    not state.parameter and state.kind == "learning_rate"
-                ):  # a Session gives the simulator the rates of a schedule
-                    for env in simulator.envs:
-                        env[state.name] = np.asarray(optimizer.rates(number)[state.kind], plan.value(state.name).dtype)
+        for state in plan.states if optimizer is not None else ():
+            if not state.parameter and state.kind == "learning_rate":  # a Session gives the rates of a schedule
+                rate = np.asarray(optimizer.rates(number)[state.kind], plan.value(state.name).dtype)
+                for env in simulator.envs:
+                    env[state.name] = rate
         simulator.run_step(*draw.inputs, step=number)
-        outputs = [
-            gather_value(plan, name, [simulator.value(name, r) for r in range(draw.device_num)])
-            for name in plan.outputs
-        ]
+        outputs = [simulator.full(name) for name in plan.outputs]
         found = fill_form(made.form, outputs)
         one = drawn.step(*(Tensor(x) for x in draw.inputs))
         assert found["number"] == one["number"]
@@ -255,12 +222,8 @@ def compare_step(drawn: DrawnStep, bound: float = 1e-9) -> bool:
     assert optimizer is None or {p.name for p in drawn.parameters} <= changed
     for state in plan.states:
         if state.parameter:
-            check(
-                f"{state.name} afterwards",
-                simulator.full(state.name),
-                optimizer.states[state.parameter][state.kind],
-                bound,
-            )
+            want = optimizer.states[state.parameter][state.kind]
+            check(f"{state.name} afterwards", simulator.full(state.name), want, bound)
     return True
 
 

@@ -16,17 +16,9 @@ S = ((2, 4), (4, 1))
 
 @pytest.fixture(scope="module")
 def plan():
-    net = Quick(32, 16, 16, S, ((2, 4),), ((8, 1), (1, 1)))
+    net, x, y = Quick(32, 16, 16, S, ((2, 4),), ((8, 1), (1, 1))), np.ones((16, 32), "f"), np.ones((16, 16), "f")
     rule = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    return compile(
-        net,
-        np.ones((16, 32), "f"),
-        np.ones((16, 16), "f"),
-        loss=nn.MSELoss(),
-        optimizer=rule,
-        device_num=8,
-        dataset_strategy="full_batch",
-    )
+    return compile(net, x, y, loss=nn.MSELoss(), optimizer=rule, device_num=8, dataset_strategy="full_batch")
 
 
 def find(plan, phase, kind, **attrs):
@@ -59,74 +51,69 @@ def refused(plan, match):
     return str(caught.value)
 
 
+def position_of(plan, phase, wanted):
+    """(position, instruction) of the first of a phase for which `wanted` holds."""
+    return next((at, i) for at, i in enumerate(plan.stages[0].program(phase)) if wanted(i))
+
+
 def test_the_sound_plan_passes(plan):
     assert plan.verify() is plan
 
 
-# ---- kinds and operators ----
-
-
-def test_unknown_kind(plan):
+def test_an_unknown_kind_is_shown_where_it_stands(plan):
     position, _ = find(plan, "forward", "slice")
     text = refused(changed(plan, "forward", position, kind="teleport"), "kind 'teleport' is not known")
     assert "<-- here" in text
 
 
-def test_unregistered_operator(plan):
-    position, _ = find(plan, "forward", "compute")
-    refused(changed(plan, "forward", position, op="magic"), "operator 'magic' is not registered")
+# ---- one instruction changed: (phase, kind, attributes by which it is found, what becomes of it, what is said) ----
+
+SUM = {"reduce": "sum"}
+CHANGES = {
+    "unregistered operator": (
+        "forward",
+        "compute",
+        {},
+        lambda i: {"op": "magic"},
+        "operator 'magic' is not registered",
+    ),
+    "two operands": ("forward", "all_reduce", {}, lambda i: {"ins": i.ins * 2}, "all_reduce has 2 operands"),
+    "a parameter is made": ("forward", "compute", {}, lambda i: {"out": "w"}, "%w is made twice"),
+    "an axis that does not exist": ("forward", "all_reduce", {}, lambda i: {"axes": (7,)}, "axes"),
+    "an axis named twice": ("forward", "all_reduce", {}, lambda i: {"axes": i.axes * 2}, "axes"),
+    "a group of one rank": ("forward", "all_reduce", {}, lambda i: {"axes": ()}, "a group of one rank"),
+    "a matrix of another size": (
+        *("forward", "all_reduce", {}, lambda i: {"device_matrix": (2, 2, 1)}),
+        "has 4 ranks, the plan has 8",
+    ),
+    "wrong reduction": (
+        *("forward", "all_reduce", SUM, lambda i: {"attrs": attr_pairs(dict(i.attrs) | {"reduce": "max"})}),
+        "max of a value whose parts combine by sum",
+    ),
+    "wrong dim": (
+        *("forward", "slice", {}, lambda i: {"attrs": attr_pairs({"dim": 1 - i.attr("dim")})}),
+        "slice",
+    ),
+    # the operator's own ShapeError used to come through
+    "operands that do not fit": (
+        *("backward", "compute", {"transpose_a": True}),
+        *(lambda i: {"attrs": attr_pairs(dict(i.attrs) | {"transpose_a": False})}, "MatMul|gives"),
+    ),
+}
 
 
-def test_a_message_with_two_operands(plan):
-    position, instr = find(plan, "forward", "all_reduce")
-    refused(changed(plan, "forward", position, ins=instr.ins * 2), "all_reduce has 2 operands")
-
-
-# ---- definitions ----
-
-
-@pytest.mark.parametrize("phase", ["forward", "backward", "update"])
-def test_read_before_made(plan, phase):
-    program = list(plan.stages[0].program(phase))
-    later = next(i for i in range(1, len(program)) if program[i - 1].out in program[i].ins)
-    program[later - 1], program[later] = program[later], program[later - 1]
-    refused(with_program(plan, phase, program), "is read before it is made")
-
-
-@pytest.mark.parametrize("phase", ["forward", "backward", "update"])
-def test_made_twice(plan, phase):
-    program = list(plan.stages[0].program(phase))
-    refused(with_program(plan, phase, [*program, program[-1]]), "is made twice")
-
-
-def test_a_parameter_is_not_made_by_an_instruction(plan):
-    position, _ = find(plan, "forward", "compute")
-    refused(changed(plan, "forward", position, out="w"), "%w is made twice")
-
-
-@pytest.mark.parametrize("phase", ["forward", "backward", "update"])
-def test_removed_instruction_is_missed(plan, phase):
-    program = list(plan.stages[0].program(phase))
-    refused(with_program(plan, phase, program[1:]), "is read before it is made|is never made")
-
-
-def test_value_without_an_entry(plan):
-    _position, instr = find(plan, "backward", "compute")
-    values = tuple((n, v) for n, v in plan.values if n != instr.out)
-    refused(replace(plan, values=values), "has no entry in the value table")
-
-
-# ---- groups ----
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_changed_instruction_is_found(plan, case):
+    phase, kind, attrs, change, words = CHANGES[case]
+    position, instr = find(plan, phase, kind, **attrs)
+    refused(changed(plan, phase, position, **change(instr)), words)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_sum_over_the_wrong_group(plan, phase):
     position, instr = find(plan, phase, "all_reduce", reduce="sum")
-    other = next(
-        (a,)
-        for a in range(len(instr.device_matrix))
-        if (a,) != instr.axes and instr.device_matrix[-1 - a] > 1 and a not in instr.axes
-    )
+    sizes = {a: instr.device_matrix[-1 - a] for a in range(len(instr.device_matrix))}
+    other = next((a,) for a, size in sizes.items() if size > 1 and a not in instr.axes)
     refused(changed(plan, phase, position, axes=other), "combines|other elements|does not leave")
 
 
@@ -139,186 +126,153 @@ def test_sum_over_more_ranks_than_hold_addends(plan, phase):
     refused(changed(plan, phase, position, axes=everyone), "combines|different slices")
 
 
+def is_relu(instr):
+    return instr.name == "relu" and instr.kind == "compute"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"ins": ("matmul",)}, "wants|gives"), ({"strategy": ((8, 1),)}, "laid out")],
+    ids=["operand before it was cut into columns", "strategy that was not compiled"],
+)
+def test_relu_in_another_layout_than_its_strategy_wants(plan, changes, words):
+    position, _ = position_of(plan, "forward", is_relu)
+    refused(changed(plan, "forward", position, **changes), words)
+
+
+# ---- a program changed ----
+
+PHASES = ("forward", "backward", "update")
+
+
+def swapped(program):
+    later = next(i for i in range(1, len(program)) if program[i - 1].out in program[i].ins)
+    return (*program[: later - 1], program[later], program[later - 1], *program[later + 1 :])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (swapped, "is read before it is made"),
+        (lambda program: (*program, program[-1]), "is made twice"),
+        (lambda program: program[1:], "is read before it is made|is never made"),
+    ],
+    ids=["swapped", "twice", "removed"],
+)
+def test_a_changed_program_is_found(plan, phase, change, words):
+    refused(with_program(plan, phase, change(plan.stages[0].program(phase))), words)
+
+
+def read_instead(program, name, other):
+    return [replace(i, ins=tuple(other if n == name else n for n in i.ins)) for i in program]
+
+
 def test_mirror_left_out(plan):
     """A gradient that was not summed over its replicas."""
-    _position, instr = next(
-        (i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror"
-    )
-    half = replace(plan, gradients=tuple((p, instr.ins[0] if p == "w" else g) for p, g in plan.gradients))
+    _, mirror = position_of(plan, "backward", lambda i: i.out == "w.grad.mirror")
+    half = replace(plan, gradients=tuple((p, mirror.ins[0] if p == "w" else g) for p, g in plan.gradients))
     refused(half, r"the gradient of 'w' is laid out as .* partial sum")
 
 
 def test_update_with_the_gradient_of_one_replica(plan):
-    _, mirror = next((i, x) for i, x in enumerate(plan.stages[0].program("backward")) if x.out == "w.grad.mirror")
-    program = [
-        replace(x, ins=tuple(mirror.ins[0] if n == mirror.out else n for n in x.ins))
-        for x in plan.stages[0].program("update")
-    ]
+    _, mirror = position_of(plan, "backward", lambda i: i.out == "w.grad.mirror")
+    program = read_instead(plan.stages[0].program("update"), mirror.out, mirror.ins[0])
     refused(with_program(plan, "update", program), "is a partial sum, and updates take whole gradients")
 
 
-def test_axis_that_does_not_exist(plan):
-    position, _ = find(plan, "forward", "all_reduce")
-    refused(changed(plan, "forward", position, axes=(7,)), "axes")
+def test_partial_result_that_is_never_summed(plan):
+    """ReLU of the addends of a product is not the ReLU of the product."""
+    program = plan.stages[0].program("forward")
+    at, _ = position_of(plan, "forward", lambda i: i.kind == "all_reduce" and i.out == "matmul")
+    program = read_instead((*program[:at], *program[at + 1 :]), "matmul", "matmul.partial")
+    refused(with_program(plan, "forward", program), "leave|wants|combines|addends")
 
 
-def test_axis_named_twice(plan):
-    position, instr = find(plan, "forward", "all_reduce")
-    refused(changed(plan, "forward", position, axes=instr.axes * 2), "axes")
+# ---- the value table changed: (name of the value, what becomes of it, what is said) ----
 
 
-def test_group_of_one_rank(plan):
-    position, _ = find(plan, "forward", "all_reduce")
-    refused(changed(plan, "forward", position, axes=()), "a group of one rank")
+def gathered(plan):
+    return find(plan, "forward", "all_gather")[1].out
 
 
-def test_device_matrix_of_another_size(plan):
-    position, _ = find(plan, "forward", "all_reduce")
-    refused(changed(plan, "forward", position, device_matrix=(2, 2, 1)), "has 4 ranks, the plan has 8")
+VALUES = {
+    "shape": (lambda plan: "relu", lambda v: replace(v, shape=(16, 32)), "the table says|gives"),
+    "dtype": (lambda plan: "relu", lambda v: replace(v, dtype="float16"), "float16"),
+    "size of a gather": (gathered, lambda v: replace(v, shape=(v.shape[0] * 2, *v.shape[1:])), "gives"),
+    "no layout": (lambda plan: "matmul.partial", lambda v: Value(v.slice_shape, v.dtype, None), "no layout"),
+}
 
 
-def test_wrong_reduction(plan):
-    position, instr = find(plan, "forward", "all_reduce", reduce="sum")
-    refused(
-        changed(plan, "forward", position, attrs=attr_pairs(dict(instr.attrs) | {"reduce": "max"})),
-        "max of a value whose parts combine by sum",
-    )
+@pytest.mark.parametrize("case", VALUES)
+def test_a_changed_value_is_found(plan, case):
+    name, change, words = VALUES[case]
+    refused(with_value(plan, name(plan), change(plan.value(name(plan)))), words)
 
 
-# ---- shapes ----
-
-
-def test_wrong_shape_of_an_operators_result(plan):
-    value = plan.value("relu")
-    refused(with_value(plan, "relu", replace(value, shape=(16, 32))), r"the table says|gives")
-
-
-def test_wrong_dtype_of_an_operators_result(plan):
-    refused(with_value(plan, "relu", replace(plan.value("relu"), dtype="float16")), "float16")
-
-
-def test_operands_that_do_not_fit_are_a_plan_error_too(plan):
-    """The operator's own ShapeError used to come through."""
-    position, instr = find(plan, "backward", "compute", transpose_a=True)
-    refused(
-        changed(plan, "backward", position, attrs=attr_pairs(dict(instr.attrs) | {"transpose_a": False})),
-        "MatMul|gives",
-    )
-
-
-def test_slice_of_the_wrong_dim(plan):
-    position, instr = find(plan, "forward", "slice")
-    refused(changed(plan, "forward", position, attrs=attr_pairs({"dim": 1 - instr.attr("dim")})), "slice")
-
-
-def test_gather_that_does_not_give_its_size(plan):
-    _position, instr = find(plan, "forward", "all_gather")
-    value = plan.value(instr.out)
-    refused(
-        with_value(plan, instr.out, Value((value.shape[0] * 2, *value.shape[1:]), value.dtype, value.layout)), "gives"
-    )
-
-
-# ---- layouts ----
+def test_value_without_an_entry(plan):
+    _, instr = find(plan, "backward", "compute")
+    values = tuple((n, v) for n, v in plan.values if n != instr.out)
+    refused(replace(plan, values=values), "has no entry in the value table")
 
 
 def test_right_shape_but_the_wrong_part(plan):
     """A slice that takes another rank's rows has the right shape, and every number wrong."""
-    _position, instr = find(plan, "forward", "slice")
+    _, instr = find(plan, "forward", "slice")
     value = plan.value(instr.out)
     n = len(value.layout.device_matrix)
-    mirrored = TensorLayout(
-        value.layout.device_matrix[::-1], tuple(tuple(n - 1 - a for a in axes) for axes in value.layout.tensor_map)
-    )
+    entries = tuple(tuple(n - 1 - a for a in axes) for axes in value.layout.tensor_map)
+    mirrored = TensorLayout(value.layout.device_matrix[::-1], entries)
     assert mirrored.slice_shape(value.shape) == value.slice_shape
     assert not mirrored.same_placement(value.layout)
     refused(with_value(plan, instr.out, replace(value, layout=mirrored)), "other elements|wants|laid out")
 
 
-def test_operand_in_another_layout_than_the_strategy_wants(plan):
-    """ReLU reads the product before it was cut into columns: same data, another layout."""
-    position, _instr = next(
-        (i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute"
-    )
-    refused(changed(plan, "forward", position, ins=("matmul",)), "wants|gives")
-
-
-def test_result_without_a_layout(plan):
-    value = plan.value("matmul.partial")
-    refused(with_value(plan, "matmul.partial", Value(value.slice_shape, value.dtype, None)), "no layout")
-
-
-def test_strategy_that_was_not_the_one_compiled(plan):
-    position, _ = next(
-        (i, x) for i, x in enumerate(plan.stages[0].program("forward")) if x.name == "relu" and x.kind == "compute"
-    )
-    refused(changed(plan, "forward", position, strategy=((8, 1),)), "laid out")
-
-
-def test_partial_result_that_is_never_summed(plan):
-    """ReLU of the addends of a product is not the ReLU of the product."""
-    stage = plan.stages[0]
-    _position, instr = next(
-        (i, x) for i, x in enumerate(stage.program("forward")) if x.kind == "all_reduce" and x.out == "matmul"
-    )
-    program = [
-        replace(x, ins=tuple("matmul.partial" if n == "matmul" else n for n in x.ins))
-        for x in stage.program("forward")
-        if x is not instr
-    ]
-    refused(with_program(plan, "forward", program), "leave|wants|combines|addends")
-
-
 # ---- state, schedule, stages ----
 
 
-def test_assignment_from_nothing(plan):
-    target, _ = plan.assignments[0]
-    refused(
-        replace(plan, assignments=((target, "nowhere"), *plan.assignments[1:])),
-        "'nowhere', is never made|no value 'nowhere'",
-    )
+def other_shape(plan):
+    """The first target takes a value of another shape."""
+    (target, _), *rest = plan.assignments
+    other = next(s for t, s in rest if plan.value(s).slice_shape != plan.value(target).slice_shape)
+    return {"assignments": ((target, other), *rest)}
+
+
+def from_nothing(plan):
+    return {"assignments": ((plan.assignments[0][0], "nowhere"), *plan.assignments[1:])}
+
+
+def with_actions(change):
+    return lambda plan: {"stages": (replace(plan.stages[0], actions=change(plan.stages[0].actions)),)}
+
+
+def with_ranks(first, count):
+    return lambda plan: {"stages": (replace(plan.stages[0], first=first, count=count),)}
+
+
+WHOLE = {
+    "assignment from nothing": (from_nothing, "'nowhere', is never made|no value 'nowhere'"),
+    "assignment of another shape": (other_shape, "takes the value of"),
+    "output": (lambda plan: {"outputs": ("nothing",)}, "'nothing' is never made"),
+    "gradient": (lambda plan: {"gradients": (("w", "nothing"),)}, "the gradient of w, 'nothing', is never made"),
+    "backward before forward": (with_actions(lambda actions: actions[::-1]), "is read before it is made"),
+    "missing action": (with_actions(lambda actions: actions[:-1]), "do not run the programs"),
+    "unknown action": (with_actions(lambda a: (*a, Action(0, "F", 1, "sideways"))), "do not run the programs"),
+    "action twice": (with_actions(lambda actions: actions * 2), "do not run the programs"),
+    **{f"stage {at}": (with_ranks(*at), "the stages have") for at in ((0, 4), (1, 8), (0, 16))},
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_changed_plan_is_found(plan, case):
+    change, words = WHOLE[case]
+    refused(replace(plan, **change(plan)), words)
 
 
 def test_assignment_from_a_value_that_is_in_the_table_but_not_made(plan):
     _target, source = plan.assignments[0]
     program = [i for i in plan.stages[0].program("update") if i.out != source]
     refused(with_program(plan, "update", program), f"{source}.*(is never made|is read before it is made)")
-
-
-def test_assignment_of_another_shape(plan):
-    (target, _), *rest = plan.assignments
-    other = next(s for t, s in rest if plan.value(s).slice_shape != plan.value(target).slice_shape)
-    refused(replace(plan, assignments=((target, other), *rest)), "takes the value of")
-
-
-def test_output_that_is_never_made(plan):
-    refused(replace(plan, outputs=("nothing",)), "'nothing' is never made")
-
-
-def test_gradient_that_is_never_made(plan):
-    refused(replace(plan, gradients=(("w", "nothing"),)), "the gradient of w, 'nothing', is never made")
-
-
-def test_backward_before_forward(plan):
-    stage = plan.stages[0]
-    refused(replace(plan, stages=(replace(stage, actions=stage.actions[::-1]),)), "is read before it is made")
-
-
-@pytest.mark.parametrize("change", ["missing", "unknown", "twice"])
-def test_actions_that_do_not_run_the_programs(plan, change):
-    stage = plan.stages[0]
-    actions = {
-        "missing": stage.actions[:-1],
-        "unknown": (*stage.actions, Action(0, "F", 1, "sideways")),
-        "twice": stage.actions * 2,
-    }[change]
-    refused(replace(plan, stages=(replace(stage, actions=actions),)), "do not run the programs")
-
-
-@pytest.mark.parametrize(("first", "count"), [(0, 4), (1, 8), (0, 16)])
-def test_stages_that_do_not_cover_the_ranks(plan, first, count):
-    refused(replace(plan, stages=(replace(plan.stages[0], first=first, count=count),)), "the stages have")
 
 
 def test_every_instruction_is_needed_by_some_rule(plan):

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from parallel_lab.graph.passes.propagate import propagate_strategies
 from parallel_lab.graph.plan import Plan
 from tests.graph.propagated import AUTO, S, array, forgetful, propagated, strategies, why
 from tests.graph.random_choices import Seeded
-from tests.graph.random_nets import compare, draw_net
+from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_programs import draw_program
 from tests.recorded import nets
 
@@ -46,27 +47,22 @@ def test_propagation_leaves_the_graph_it_was_given_alone_and_answers_the_same_tw
 
 def check(draw, seed, fully):
     """Draw until there is a net with a strategy left and no parameter that given operators disagree about."""
-    while True:
-        drawn = forgetful(draw(seed), seed)
-        if drawn is not None:
-            print(f"seed {seed}, fully_use_devices {fully}\n{drawn.text}")
-            if compare(drawn, **AUTO, fully_use_devices=fully, elementwise_op_strategy_follow=seed % 3 == 0):
-                return
-        seed += 100_000
+    settings = {**AUTO, "fully_use_devices": fully, "elementwise_op_strategy_follow": seed % 3 == 0}
+    until_compared(lambda s, devices: forgetful(draw(s, devices), s), seed, partial(compare, **settings), settings)
 
 
 @pytest.mark.quick(33)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(110))
 def test_random_net_with_some_strategies_given_equals_one_device(seed, fully):
-    check(lambda s: draw_net(s, (2, 4, 8, 8, 16)[seed % 5]), seed, fully)
+    check(draw_net, seed, fully)
 
 
 @pytest.mark.quick(19)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_program_with_some_strategies_given_equals_one_device(seed, fully):
-    check(lambda s: draw_program(Seeded(s), (2, 4, 8, 8, 16)[seed % 5]), seed, fully)
+    check(lambda s, devices: draw_program(Seeded(s), devices), seed, fully)
 
 
 # ---- time ----

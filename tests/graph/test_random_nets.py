@@ -1,30 +1,20 @@
-"""Random nets with random legal strategies on 2, 4, 8 and 16 ranks, alltoall on and off, equal one device: loss, every
-value, every gradient.
+"""Random nets and training steps with random legal strategies on 2, 4, 8 and 16 ranks, alltoall on and off, equal one
+device: loss, every value, every gradient; of steps what they return, parameters, states and accumulators.
 
-`random_nets.py` says what is drawn. Run by hand, 20 000 nets found what the named cases below now guard against.
+`random_nets.py` and `random_steps.py` say what is drawn. Run by hand, 20 000 nets found what the named cases below now
+guard against.
 """
 
 import pytest
 
 from tests.crossed import first
-from tests.graph.random_nets import compare, draw_net
-
-DEVICES = (2, 4, 8, 8, 16)
-
-
-def check(seed):
-    devices = DEVICES[seed % len(DEVICES)]
-    while True:
-        drawn = draw_net(seed, devices)
-        print(f"seed {seed}, {devices} ranks\n{drawn.text}")
-        if compare(drawn):
-            return
-        seed += 100_000  # operators that share a parameter disagreed about it, which is refused: draw another net
+from tests.graph.random_nets import compare, draw_net, until_compared
+from tests.graph.random_steps import compare_step, draw_step
 
 
 @pytest.mark.parametrize("seed", first(50, range(150)))  # the others are exhaustive
 def test_random_net_equals_one_device(seed):
-    check(seed)
+    until_compared(draw_net, seed, compare)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +30,17 @@ def test_random_net_equals_one_device(seed):
     ],
 )
 def test_nets_that_found_defects_equal_one_device(seed):
-    check(seed)
+    until_compared(draw_net, seed, compare)
+
+
+@pytest.mark.quick(15)
+@pytest.mark.parametrize("seed", first(40, range(150)))
+def test_random_training_step_equals_one_device(seed):
+    until_compared(draw_step, seed, compare_step)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("start", range(1000, 1500, 100))
+def test_more_random_training_steps_equal_one_device(start):
+    for seed in range(start, start + 100):
+        until_compared(draw_step, seed, compare_step)

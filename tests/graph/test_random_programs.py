@@ -13,10 +13,8 @@ from hypothesis import HealthCheck, assume, given, note, settings, strategies as
 from parallel_lab.ops import OPS
 from tests.crossed import first
 from tests.graph.random_choices import Drawn, Seeded
-from tests.graph.random_nets import compare
+from tests.graph.random_nets import DEVICES, compare, until_compared
 from tests.graph.random_programs import draw_program, operators_of
-
-DEVICES = (2, 4, 8, 8, 16)
 
 # Always the same programs: a failure on one machine is one on another. Nothing is kept on disk. A program takes as long
 # as it takes.
@@ -53,13 +51,7 @@ def test_many_drawn_programs_equal_one_device(data):
 
 
 def check_seed(seed):
-    devices = DEVICES[seed % len(DEVICES)]
-    while True:
-        drawn = draw_program(Seeded(seed), devices)
-        print(f"seed {seed}, {devices} ranks\n{drawn.text}")
-        if compare(drawn):
-            return
-        seed += 100_000
+    until_compared(lambda seed, devices: draw_program(Seeded(seed), devices), seed, compare)
 
 
 @pytest.mark.quick(21)
