@@ -62,9 +62,8 @@ def test_without_contention_the_menu_has_another_par():
 
 def test_the_menu_can_be_of_another_machine():
     menu = AllReduceMenu([Order(2, 8)], ranks=3, link=Link(1.0, 0.0))
-    assert (
-        menu.score(["direct"]).time_s == 2 * 4.0
-    )  # two rounds, a rank's port sends to two others, one after the other
+    # two rounds, a rank's port sends to two others, one after the other
+    assert menu.score(["direct"]).time_s == 2 * 4.0
     assert "2 x 8 B" in menu.to_text() and "3 ranks in a ring" in menu.to_text()
 
 

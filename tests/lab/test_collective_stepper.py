@@ -57,14 +57,8 @@ def test_what_arrives_is_marked_on_the_card_it_came_to_and_nowhere_else(kind, na
     shot = CollectiveStepper(kind, name, ranks).snapshot()
     for frame in shot["frames"]:
         said = {(m["destination"], c, m["source"]) for m in frame["messages"] for c in m["chunks"]}
-        shown = {
-            (card["rank"], c, s)
-            for card in frame["cards"]
-            for c, cell in enumerate(card["cells"])
-            if cell is not None
-            for s in cell["from"]
-        }
-        assert said == shown
+        places = [(card["rank"], c, cell) for card in frame["cards"] for c, cell in enumerate(card["cells"]) if cell]
+        assert said == {(rank, c, source) for rank, c, cell in places for source in cell["from"]}
 
 
 def test_a_partial_sum_says_who_is_in_it_and_is_passed_on():
@@ -74,12 +68,8 @@ def test_a_partial_sum_says_who_is_in_it_and_is_passed_on():
     for at, (rank, who) in enumerate(zip((3, 0, 1, 2), ways, strict=True)):
         cell = cells(shot["frames"][at], 2)[rank]
         assert cell["who"] == who and cell["state"] == ("done" if at == 3 else "partial")
-    assert [c["state"] for c in cells(shot["frames"][2], 2)] == [
-        "spent",
-        "partial",
-        "partial",
-        "spent",
-    ]  # rank 2 has its own addend still
+    # rank 2 has its own addend still
+    assert [c["state"] for c in cells(shot["frames"][2], 2)] == ["spent", "partial", "partial", "spent"]
     assert [c["state"] for c in cells(shot["frames"][0], 2)] == ["partial"] * 4
     assert cells(shot["frames"][2], 2)[1]["sum"] == "(v0 + v3) + v1".replace("(", "").replace(")", "")
 
@@ -188,17 +178,11 @@ def test_times_are_those_of_the_cluster_and_with_contention_there_is_no_closed_f
 
 
 def test_the_comparison_names_the_fastest():
+    cluster = get_cluster("laptop")
+    machine = {"gamma_s_per_byte": cluster.device.gamma_s_per_byte, "contention": "hops"}
     for elements in (64, 16384, 16777216):
         stepper = CollectiveStepper("all_reduce", "ring", 8, elements, contention="hops")
-        cluster = get_cluster("laptop")
-        best = best_algorithm(
-            "all_reduce",
-            8,
-            4 * elements,
-            cluster.link,
-            gamma_s_per_byte=cluster.device.gamma_s_per_byte,
-            contention="hops",
-        )
+        best = best_algorithm("all_reduce", 8, 4 * elements, cluster.link, **machine)
         table = stepper.snapshot()["compare"]
         assert best.name in [row["name"] for row in table if row["fastest"]]
         assert [row["name"] for row in table if row["shown"]] == ["ring"]

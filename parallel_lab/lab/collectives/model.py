@@ -152,7 +152,7 @@ class CollectiveStepper(Lab):
         self._show_alike(self._shown.kind, choice(*RANKS)("CollectiveStepper", "ranks", ranks))
 
     def _show_alike(self, kind: str, ranks: int) -> None:
-        """The algorithm of the same name, or the first if there is none."""
+        """The algorithm of the same name where it exists, otherwise the first."""
         with self._lock:
             names = algorithm_names(kind, ranks)
             self._take(_named(kind, self._shown.name if self._shown.name in names else names[0], ranks))

@@ -144,7 +144,7 @@ def _exercises_of(lesson: str) -> tuple[Exercise, ...]:
 
 
 def get_exercise(number: str) -> Exercise:
-    """The exercise with this number. Raises ArgumentError, with the nearest numbers, if there is none."""
+    """The exercise with this number. Raises ArgumentError, with the nearest numbers, for another one."""
     lesson = number[:2] if isinstance(number, str) and re.fullmatch(r"\d\d\.\d+", number) else ""
     found = [e for e in _exercises_of(lesson) if e.number == number] if lesson in _lessons() else []
     if not found:

@@ -171,19 +171,16 @@ class LossCurves:
         return self._CEILING if math.isnan(loss) else min(max(loss, self._FLOOR), self._CEILING)
 
     def _repr_html_(self) -> str:
-        shown = [self._clipped(loss) for losses in self.curves.values() for loss in losses]
-        low, high = (
-            math.floor(math.log10(min(shown))),
-            max(math.ceil(math.log10(max(shown))), math.floor(math.log10(min(shown))) + 1),
-        )
+        powers = [math.log10(self._clipped(loss)) for losses in self.curves.values() for loss in losses]
+        low = math.floor(min(powers))
+        high = max(math.ceil(max(powers)), low + 1)
         steps = max(map(len, self.curves.values()))
         right, bottom = self._WIDTH - self._RIGHT, self._HEIGHT - self._BOTTOM
 
         def at(step: int, loss: float) -> tuple[float, float]:
-            x = self._LEFT + (right - self._LEFT) * step / max(steps - 1, 1)
-            return round(x, 1), round(
-                bottom - (bottom - self._TOP) * (math.log10(self._clipped(loss)) - low) / (high - low), 1
-            )
+            across = step / max(steps - 1, 1)
+            up = (math.log10(self._clipped(loss)) - low) / (high - low)
+            return round(self._LEFT + (right - self._LEFT) * across, 1), round(bottom - (bottom - self._TOP) * up, 1)
 
         parts = [f'<text x="{self._LEFT}" y="16" font-weight="600" font-size="13">{escape(self.title)}</text>']
         for power in range(low, high + 1, max(1, -(-(high - low) // 7))):
@@ -194,29 +191,22 @@ class LossCurves:
             parts.append(f'<text x="{at(step, 1)[0]}" y="{bottom + 16}" text-anchor="middle">{step + 1}</text>')
         parts.append(f'<text x="{right}" y="{bottom + 32}" text-anchor="end" fill-opacity=".75">step</text>')
         taken: list[float] = []
+        words = []
         for number, (name, losses) in enumerate(self.curves.items()):
             colour, dash = COLOURS[number % len(COLOURS)], self._DASHES[number % len(self._DASHES)]
+            line = f'stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"'
             points = [at(step, loss) for step, loss in enumerate(losses)]
-            path = "M" + "L".join(f"{x} {y}" for x, y in points)
-            parts.append(
-                f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
-            )
+            parts.append(f'<path d="M{"L".join(f"{x} {y}" for x, y in points)}" fill="none" {line}/>')
             parts += [f'<circle cx="{x}" cy="{y}" r="2.6" fill="{colour}"/>' for x, y in points]
-            label = self._free(points[-1][1], taken, bottom)
-            taken.append(label)
-            parts.append(
-                f'<path d="M{right + 10} {label}h22" stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"/>'
-            )
-            parts.append(f'<text x="{right + 38}" y="{label + 4}">{escape(name)}</text>')
-        words = "; ".join(
-            f"{name}: from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} steps"
-            for name, losses in self.curves.items()
-        )
+            taken.append(self._free(points[-1][1], taken, bottom))
+            parts.append(f'<path d="M{right + 10} {taken[-1]}h22" {line}/>')
+            parts.append(f'<text x="{right + 38}" y="{taken[-1] + 4}">{escape(name)}</text>')
+            words.append(f"{name}: from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} steps")
+        said = f"{self.title}. {'; '.join(words)}."
         return (
-            f'<svg role="img" aria-label="{escape(f"{self.title}. {words}.")}" viewBox="0 0 {self._WIDTH} '
-            f'{self._HEIGHT}" width="{self._WIDTH}" '
-            'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui,sans-serif" '
-            f'font-size="12">{"".join(parts)}</svg>'
+            f'<svg role="img" aria-label="{escape(said)}" '
+            f'viewBox="0 0 {self._WIDTH} {self._HEIGHT}" width="{self._WIDTH}" style="max-width:100%;height:auto" '
+            f'fill="currentColor" font-family="system-ui,sans-serif" font-size="12">{"".join(parts)}</svg>'
         )
 
     def _free(self, y: float, taken: Sequence[float], bottom: float) -> float:

@@ -198,7 +198,7 @@ def _losses(rate: float, ranks: int) -> tuple[float, ...]:
 
 
 def _counted(rate: float, ranks: int) -> int | None:
-    """The first step whose loss is above a million times that of step 1, counted from 1; None if there is none."""
+    """The first step, counted from 1, whose loss is above a million times that of step 1; None for never."""
     losses = _losses(rate, ranks)
     return next((step for step, loss in enumerate(losses, 1) if not loss <= MILLION * losses[0]), None)
 

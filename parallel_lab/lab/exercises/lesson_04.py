@@ -444,7 +444,7 @@ EXERCISES = (
             "When does the line start to send, and from then on, is it ever idle?",
             "Drag one bracket in the Fusion Lab and watch two things: the first message's start, and gaps in the "
             "lower lane.",
-            "The first message should start as soon as there is something. Each following one should take all "
+            "The first message should start once a gradient is ready. Each following one should take all "
             "gradients that got ready while the line was busy, so that no start is paid without need.",
             "Send gradient 0 alone. While it travels, 1 to 3 get ready: send them together. Then 4 and 5, and the rest "
             "in one message. An index is the last gradient of its message.",

@@ -4,7 +4,7 @@ graph, one fold of the list.
     layers = plan_layers(plan, operator_layers(net))    # every node's: {"fc.matmul": "fc", "fc.bias_add": "fc", ...}
     flow_graph(plan, messages, layers)                  # nodes and edges, as `graph_strip` makes for short networks
 
-A node says how the result of its layer is cut and which messages its operators need; parameters are not drawn, they
+A node says how the result of its layer is split and which messages its operators need; parameters are not drawn, they
 belong to their layer.
 """
 
@@ -19,20 +19,21 @@ from .picture import LOSS, tensor_entries
 
 
 def operator_of(name: str, operators: Mapping[str, Any]) -> str:
-    """The operator that a node of the plan belongs to: itself, or the one that was called for it; "" if there is none.
+    """The operator that a node of the plan belongs to: itself, or the one that was called for it; "" for none.
 
     >>> operator_of("bn1.batch_norm.batch_norm_apply", {"bn1.batch_norm": 0})
     'bn1.batch_norm'
     >>> operator_of("rows_1", {"rows": 0}), operator_of("x", {})
     ('rows', '')
     """
+    candidates = (candidate for found in _prefixes(name) for candidate in (found, re.sub(r"_\d+$", "", found)))
+    return next((candidate for candidate in candidates if candidate in operators), "")
+
+
+def _prefixes(name: str) -> list[str]:
+    """`a.b.c`, `a.b` and `a` of "a.b.c"."""
     parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        found = ".".join(parts[:end])
-        for candidate in (found, re.sub(r"_\d+$", "", found)):
-            if candidate in operators:
-                return candidate
-    return ""
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def plan_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
@@ -50,12 +51,8 @@ def plan_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
         if operator:
             found[node.name] = layers[operator]
             continue
-        parts = node.name.split(".")
-        around = next(
-            (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1) if ".".join(parts[:end]) in known), ""
-        )
         made = next((found[i] for i in node.ins if i in found), node.name)
-        found[node.name] = around or made
+        found[node.name] = next((around for around in _prefixes(node.name)[1:] if around in known), made)
     return found
 
 
@@ -115,48 +112,39 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
 
     def sent(name: str) -> list[int]:
         """Numbers of the messages that a layer's operators, and the gradients of its parameters, need."""
-        return [
-            m["number"]
-            for m in messages
-            if name
-            in {of_parameter.get(o) or _layer_of_message(o, place, layers) for o in m["carries"] or (m["operator"],)}
-        ]
+        found = []
+        for m in messages:
+            operators = m["carries"] or (m["operator"],)
+            if name in {of_parameter.get(o) or layers.get(o) or place(o) for o in operators}:
+                found.append(m["number"])
+        return found
 
     nodes = []
     for name, at in column.items():
-        results = [n for n in members.get(name, ()) if not n.opdef.view] or members.get(name, ())
+        seen = [n for n in members.get(name, ()) if not n.opdef.view]
+        results = seen or members.get(name, ())
         result = results[-1].name if results and name != "loss" else name
-        value = plan.value_table.get(result)
+        value, last = plan.value_table.get(result), name.rpartition(".")[2]
         kind = "loss" if name == "loss" else "operator" if name in members else "input"
+        has_layout = kind != "loss" and value is not None and value.layout is not None
+        classes = ", ".join(dict.fromkeys(n.op_class for n in seen))
         nodes.append(
             {
                 "id": name,
-                "label": name.rpartition(".")[2] if not name.rpartition(".")[2].isdigit() else name,
+                "label": name if last.isdigit() else last,
                 "kind": kind,
                 "column": at,
                 "row": rows[name],
                 "tensor": result if result in entries else None,
-                "cuts": list(value.layout.splits)
-                if kind != "loss" and value is not None and value.layout is not None
-                else None,
+                "cuts": list(value.layout.splits) if has_layout else None,
                 "messages": sent(name),
-                "detail": ", ".join(dict.fromkeys(n.op_class for n in members.get(name, ()) if not n.opdef.view))
-                if kind == "operator"
-                else kind,
+                "detail": classes if kind == "operator" else kind,
             }
         )
     edges = []
     for (a, b), name in links.items():
-        numbers = [
-            m["number"]
-            for m in messages
-            if m["source"] == name and _layer_of_message(m["operator"], place, layers) == b
-        ]
+        of_tensor = [m for m in messages if m["source"] == name]
+        numbers = [m["number"] for m in of_tensor if (layers.get(m["operator"]) or place(m["operator"])) == b]
         shown = next((n for n in (name, f"{name}.partial") if n in entries), name)
         edges.append({"from": a, "to": b, "tensor": shown, "messages": numbers})
     return {"nodes": nodes, "edges": edges, "layers": True}
-
-
-def _layer_of_message(operator: str, place: Any, layers: Mapping[str, str]) -> str:
-    """The layer of the operator that a message names."""
-    return layers.get(operator) or place(operator)

@@ -70,9 +70,9 @@ def _graph(s: Snapshot) -> Iterable[str]:
 
 def _layers(s: Snapshot) -> Iterable[str]:
     """The graph of a long network: a line per layer."""
-    yield "LAYERS (cuts: slices per dim of the result)"
+    yield "LAYERS (split: slices per dim of the result)"
     edges = s["graph"]["edges"]
-    rows = [("layer", "operators", "reads from", "cuts", "messages and slices")]
+    rows = [("layer", "operators", "reads from", "split", "messages and slices")]
     for n in sorted(s["graph"]["nodes"], key=lambda n: (n["column"], n["row"])):
         sources = ", ".join(dict.fromkeys(e["from"] for e in edges if e["to"] == n["id"]))
         sent = " ".join(f"#{number}" for number in n["messages"]) or "none"
@@ -102,14 +102,10 @@ def _picture(s: Snapshot) -> Iterable[str]:
         if card.get("strips"):
             addend = "; ".join(f"{strip['text']} from rank {strip['rank']}" for strip in card["strips"])
         where = " ".join(f"{name}={at}" for name, at in zip(_axis_names(p), card["coordinates"], strict=True))
-        copies = [
-            str(c["rank"])
-            for c in s["cards"]
-            if c["rank"] != card["rank"] and all(c[k] == card[k] for k in ("slice", "block", "addend"))
-        ]
+        same = [c["rank"] for c in s["cards"] if all(c[k] == card[k] for k in ("slice", "block", "addend"))]
+        copies = _ranks(rank for rank in same if rank != card["rank"]) or "none"
         mark = " <- selected" if card["rank"] == s["rank"] else ""
-        same = (" ".join(copies) or "none") + mark
-        rows.append((str(card["rank"]), where, str(card["slice"]), card["text"], addend, same))
+        rows.append((str(card["rank"]), where, str(card["slice"]), card["text"], addend, copies + mark))
     yield from table_lines(rows, indent="  ")
 
 

@@ -1,1 +1,1 @@
-"""The quickstart: a network cut among ranks, trained, compared with one device, and told as text or as one page."""
+"""The quickstart: a network split over ranks, trained, compared with one device, and told as text or as one page."""

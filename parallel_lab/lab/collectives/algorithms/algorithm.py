@@ -261,8 +261,8 @@ class Algorithm:
             return {c: flat[a:b] for c, (a, b) in enumerate(self._bounds(flat.size))}
         if not definition.cut:
             return {me: value}
-        cut = np.split(value, n, axis=getattr(whole, definition.cut))
-        return {(me * n + i if definition.chunks == "pair" else i): piece for i, piece in enumerate(cut)}
+        first = me * n if definition.chunks == "pair" else 0
+        return dict(enumerate(np.split(value, n, axis=getattr(whole, definition.cut)), first))
 
     def _packed(self, pieces: list[np.ndarray]) -> np.ndarray:
         """Several chunks as one message: flat ones one after the other, pieces of equal shape stacked."""

@@ -172,14 +172,17 @@ def _all_reduce_halving(n: int, root: int, k: int, *, near_first: bool = False) 
 # ---- the table ----
 
 
-def _power_of_two(power: Callable[[int], int | Fraction], other: Callable[[int], int | Fraction], text: str) -> Term:
-    """A term that is another one for numbers of ranks that are no power of two."""
-    return of_n(lambda n: power(n) if is_power_of_two(n) else other(n), text)
+def _on_power(power: Callable[[int], int | Fraction], extra: int, text: str = "") -> Term:
+    """A term of the largest power of two up to n; `extra` is added where the other ranks must be folded in."""
+    return of_n(lambda n: power(1 << floor_log2(n)) + (0 if is_power_of_two(n) else extra), text)
 
 
-def _folded_share(n: int) -> Fraction:
-    p = 1 << floor_log2(n)
-    return Fraction(p - 1, p)
+def _two_logs(p: int) -> int:
+    return 2 * floor_log2(p)
+
+
+def _two_shares(p: int) -> Fraction:
+    return Fraction(2 * (p - 1), p)
 
 
 def _usual(kind: str) -> Formula:
@@ -193,26 +196,20 @@ _LOG_AND_LESS_ONE = of_n(lambda n: ceil_log2(n) + n - 1, "⌈log₂n⌉+n-1")
 _WHOLES = of_n(lambda n: n - 1, "(n-1)·S")
 
 _DOUBLING = formula(
-    _power_of_two(floor_log2, lambda n: floor_log2(n) + 2, "log₂n (other n: ⌊log₂n⌋+2)"),
-    _power_of_two(floor_log2, lambda n: floor_log2(n) + 1, "log₂n·S (other n: (⌊log₂n⌋+1)·S)"),
+    _on_power(floor_log2, 2, "log₂n (other n: ⌊log₂n⌋+2)"),
+    _on_power(floor_log2, 1, "log₂n·S (other n: (⌊log₂n⌋+1)·S)"),
     "log₂n·(α + S·β + S·γ) (other n: (⌊log₂n⌋+2)·(α + S·β) + (⌊log₂n⌋+1)·S·γ)",
-    messages=_power_of_two(floor_log2, lambda n: floor_log2(n) + 1, "log₂n (other n: ⌊log₂n⌋+1)"),
-    betas=_power_of_two(floor_log2, lambda n: floor_log2(n) + 2, ""),
-    gammas=_power_of_two(floor_log2, lambda n: floor_log2(n) + 1, ""),
+    messages=_on_power(floor_log2, 1, "log₂n (other n: ⌊log₂n⌋+1)"),
+    betas=_on_power(floor_log2, 2),
+    gammas=_on_power(floor_log2, 1),
 )
 _HALVING = formula(
-    _power_of_two(lambda n: 2 * floor_log2(n), lambda n: 2 * floor_log2(n) + 2, "2·log₂n (other n: 2⌊log₂n⌋+2)"),
-    _power_of_two(
-        lambda n: 2 * _folded_share(n),
-        lambda n: 2 * _folded_share(n) + 1,
-        "2(n-1)/n·S (other n: (3 - 2/2^⌊log₂n⌋)·S)",
-    ),
+    _on_power(_two_logs, 2, "2·log₂n (other n: 2⌊log₂n⌋+2)"),
+    _on_power(_two_shares, 1, "2(n-1)/n·S (other n: (3 - 2/2^⌊log₂n⌋)·S)"),
     "2·log₂n·α + 2(n-1)/n·S·β + (n-1)/n·S·γ (other n: (2⌊log₂n⌋+2)·α + (4 - 2/2^⌊log₂n⌋)·S·β + (2 - 1/2^⌊log₂n⌋)·S·γ)",
-    messages=_power_of_two(
-        lambda n: 2 * floor_log2(n), lambda n: 2 * floor_log2(n) + 1, "2·log₂n (other n: 2⌊log₂n⌋+1)"
-    ),
-    betas=_power_of_two(lambda n: 2 * _folded_share(n), lambda n: 2 * _folded_share(n) + 2, ""),
-    gammas=_power_of_two(_folded_share, lambda n: _folded_share(n) + 1, ""),
+    messages=_on_power(_two_logs, 1, "2·log₂n (other n: 2⌊log₂n⌋+1)"),
+    betas=_on_power(_two_shares, 2),
+    gammas=_on_power(lambda p: _two_shares(p) / 2, 1),
 )
 _CHAIN_ROUNDS = Term(lambda n, k: n - 2 + k if n > 1 else 0, "n-2+k")
 _CHAIN_MESSAGES = Term(lambda n, k: k if n > 1 else 0, "k")
@@ -253,12 +250,7 @@ TABLE: dict[str, dict[str, Recipe]] = {
         "tree": Recipe(
             lambda n, root, k: [phase("reduce", tree_reduce(n, root)), phase("broadcast", tree_spread(n, root))],
             formula(
-                _TWO_LOGS,
-                LOG_WHOLES,
-                "2⌈log₂n⌉·(α + S·β) + ⌈log₂n⌉·S·γ",
-                messages=LOG,
-                betas=_TWO_LOGS,
-                gammas=LOG,
+                _TWO_LOGS, LOG_WHOLES, "2⌈log₂n⌉·(α + S·β) + ⌈log₂n⌉·S·γ", messages=LOG, betas=_TWO_LOGS, gammas=LOG
             ),
             "A binomial tree adds everything up on rank 0, and the same tree carries the sum back",
         ),

@@ -149,8 +149,8 @@ def check_algorithm(
         check_algorithm("all_reduce", [[(0, 1, 0, "add")], [(1, 0, 0, "store")]], ranks=2, chunks=1)
 
     rounds      lists of sends: `Send`s, or (source, destination, chunk or chunks, "add" or "store")
-    chunks      into how many the data is cut; default: one per rank, of all_to_all one per pair (chunk i * n + j goes
-                from i to j)
+    chunks      into how many the data is split; default: one per rank, of all_to_all one per pair (chunk i * n + j
+                goes from i to j)
     root        position of the root, for broadcast, reduce, scatter and gather
     max_rounds  more are refused
 
