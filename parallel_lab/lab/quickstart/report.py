@@ -79,11 +79,18 @@ def _headline(result: QuickstartResult) -> str:
 
 Box = tuple[float, float, float, float]
 
-_HALO = (
-    '<rect class="hue-0" y="3" width="22" height="8"/><rect class="hue-1" width="22" height="3"/><rect '
-    'class="hue-2" y="11" width="22" height="3"/>'
-)
 _COLUMN, _HEAD = 92, 20  # pixels of one rank's column, and of the line above it
+
+
+def _section(title: str, about: str, *parts: str) -> str:
+    """A section of the page, with a heading and what it is about."""
+    return f"<section><h2>{title} <small>{about}</small></h2>{''.join(parts)}</section>"
+
+
+def _rect(kind: str, x: float = 0, y: float = 0, width: float = 22, height: float = 14, title: str = "") -> str:
+    """A rectangle; without measures, a swatch of a legend."""
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect class="{kind}" {place}><title>{title}</title></rect>' if title else f'<rect class="{kind}" {place}/>'
 
 
 def _pictures(plan: Plan) -> str:
@@ -94,32 +101,28 @@ def _pictures(plan: Plan) -> str:
         strategy = strategies.get(entry.owner, "") if entry.owner == entry.source else ""
         chosen = f'<br><code class="long">{escape(entry.owner)} {escape(strategy)}</code>' if strategy else ""
         count = f"{picture['slices']} slices" if picture["slices"] > 1 else "whole"
-        rows.append(
-            f'<div class="tensor"><div><b>{escape(entry.label)}</b> <span '
-            f'class="shape">{escape(tuple(picture["shape"]))}</span>{chosen}'
-            f'<br><span class="muted">{escape(count)}; '
-            f"{escape(entry.note)}</span></div>{_ranks_svg(entry.label, picture, cards)}</div>"
-        )
+        shape = f'<span class="shape">{escape(tuple(picture["shape"]))}</span>'
+        note = f'<span class="muted">{escape(count)}; {escape(entry.note)}</span>'
+        words = f"<div><b>{escape(entry.label)}</b> {shape}{chosen}<br>{note}</div>"
+        rows.append(f'<div class="tensor">{words}{_ranks_svg(entry.label, picture, cards)}</div>')
     halos = any(entry.base != entry.value for entry in tensor_entries(plan))
     names = "".join(f'<text x="{_COLUMN * (r + 0.5)}" y="14">rank {r}</text>' for r in range(plan.device_num))
     head = (
         f'<div class="tensor ranks" aria-hidden="true"><div></div>{_svg(_COLUMN * plan.device_num, _HEAD, names)}</div>'
     )
-    two = '<rect class="hue-0" width="11" height="14"/><rect class="hue-1" x="11" width="11" height="14"/>'
+    halo = _rect("hue-0", y=3, height=8) + _rect("hue-1", height=3) + _rect("hue-2", y=11, height=3)
     keys = (
-        (two, "colour and number: which slice"),
-        (
-            '<rect class="hue-0" width="22" height="14"/><rect class="hatched" width="22" height="14"/>',
-            "hatched, Σ: an addend; the sum is still pending",
-        ),
-        ('<rect class="ground" width="22" height="14"/>', "lies on other ranks"),
-        *(((_HALO, "strips: read from the neighbours (halo)"),) if halos else ()),
+        (_rect("hue-0", width=11) + _rect("hue-1", 11, width=11), "colour and number: which slice"),
+        (_rect("hue-0") + _rect("hatched"), "hatched, Σ: an addend; the sum is still pending"),
+        (_rect("ground"), "lies on other ranks"),
+        *(((halo, "strips: read from the neighbours (halo)"),) if halos else ()),
     )
-    return (
-        "<section><h2>Who holds what <small>the tensors of forward, in the order of the step</small></h2>"
-        "<p>Each frame is the whole tensor; what is coloured lies on that rank. Same colour, same data.</p>"
-        f'{_key(*keys)}<div class="scroll" tabindex="0" role="region" aria-label="Who holds '
-        f'what">{head}{"".join(rows)}</div></section>'
+    return _section(
+        "Who holds what",
+        "the tensors of forward, in the order of the step",
+        "<p>Each frame is the whole tensor; what is coloured lies on that rank. Same colour, same data.</p>",
+        _key(*keys),
+        _scroll(head + "".join(rows), "Who holds what"),
     )
 
 
@@ -132,11 +135,8 @@ def _svg(width: float, height: float, content: str, said: str = "", fluid: bool 
 
 def _key(*entries: tuple[str, str]) -> str:
     """The legend of a picture: swatches (22 x 14) and what they mean."""
-    return (
-        '<p class="key">'
-        + " ".join(f"<span>{_svg(22, 14, swatch)} {escape(text)}</span>" for swatch, text in entries)
-        + "</p>"
-    )
+    spans = (f"<span>{_svg(22, 14, swatch)} {escape(text)}</span>" for swatch, text in entries)
+    return f'<p class="key">{" ".join(spans)}</p>'
 
 
 def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
@@ -148,25 +148,21 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
     parts = []
     for card in cards:
         left = card["rank"] * _COLUMN + (_COLUMN - width) / 2
-        x, y, w, h = box = _box(card["block"], shape, drawn, (left, 2, width, height))
-        block, frame = _place(box), _place((left, 2, width, height))
-        hue = f"hue-{card['slice'] % 8}"
-        parts += [f'<rect class="ground" {frame}/><rect class="{hue}" {block}/>']
+        frame = (left, 2, width, height)
+        x, y, _, _ = box = _box(card["block"], shape, drawn, frame)
+        parts += [_rect("ground", *frame), _rect(f"hue-{card['slice'] % 8}", *box)]
         if card["addend"]:
-            text = f"Σ {card['addend']} of {card['addends']}"
-            parts += [
-                f'<rect class="hatched" {block}/><text class="sum" x="{left + width / 2:.1f}" '
-                f'y="{height + 13:.1f}">{text}</text>'
-            ]
+            text, place = (
+                f"Σ {card['addend']} of {card['addends']}",
+                f'x="{left + width / 2:.1f}" y="{height + 13:.1f}"',
+            )
+            parts += [_rect("hatched", *box), f'<text class="sum" {place}>{text}</text>']
         for strip in card.get("strips", ()):  # at least so thick that it can be seen
-            sx, sy, sw, sh = _box(strip["block"], shape, drawn, (left, 2, width, height))
+            sx, sy, sw, sh = _box(strip["block"], shape, drawn, frame)
             thick_w, thick_h = max(2.0, sw), max(2.0, sh)
             seen = (sx + sw - thick_w if sx < x else sx, sy + sh - thick_h if sy < y else sy, thick_w, thick_h)
-            parts.append(f'<rect class="hue-{strip["slice"] % 8}" {_place(seen)}/>')
-        parts += [
-            f'<rect class="frame" {frame}/>',
-            _number(card["slice"], (x, y, w, h), left + width + 3, bool(card["addend"])),
-        ]
+            parts.append(_rect(f"hue-{strip['slice'] % 8}", *seen))
+        parts += [_rect("frame", *frame), _number(card["slice"], box, left + width + 3, bool(card["addend"]))]
     said = "; ".join(
         f"rank {c['rank']} {c['text']}" + (f" addend {c['addend']} of {c['addends']}" if c["addend"] else "")
         for c in cards
@@ -190,21 +186,14 @@ def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, fram
     )
 
 
-def _place(box: Box) -> str:
-    return 'x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"'.format(*box)
-
-
-def _number(number: int, block: tuple[float, float, float, float], beside: float, hatched: bool) -> str:
+def _number(number: int, block: Box, beside: float, hatched: bool) -> str:
     """The number of a slice: in its block, on a plate if that is hatched, or beside the frame of a block too small."""
     x, y, w, h = block
     if min(w, h) < 9:
         return f'<text class="beside" x="{beside:.1f}" y="{y + h / 2:.1f}">{number}</text>'
     at_x, at_y, size = x + w / 2, y + h / 2, min(12.0, h, w + 2)
-    plate = (
-        f'<circle class="hue-{number % 8}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{min(7.5, h / 2 - 0.5):.1f}"/>'
-        if hatched
-        else ""
-    )
+    plate = f'<circle class="hue-{number % 8}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{min(7.5, h / 2 - 0.5):.1f}"/>'
+    plate = plate if hatched else ""
     return f'{plate}<text class="number" x="{at_x:.1f}" y="{at_y:.1f}" style="font-size:{size:.1f}px">{number}</text>'
 
 
@@ -212,9 +201,9 @@ def _number(number: int, block: tuple[float, float, float, float], beside: float
 
 
 def _messages(result: QuickstartResult) -> str:
-    title = "<h2>What moves <small>messages and slices of one step; bytes and times per rank</small></h2>"
+    title = ("What moves", "messages and slices of one step; bytes and times per rank")
     if not result.messages:
-        return f"<section>{title}<p>Nothing: every rank already holds what it needs.</p></section>"
+        return _section(*title, "<p>Nothing: every rank already holds what it needs.</p>")
     rows = []
     for m in result.messages:
         groups = f"<code>{escape(groups_text(m.groups))}</code>" if m.groups else "none: local"
@@ -229,20 +218,22 @@ def _messages(result: QuickstartResult) -> str:
         f'<th rowspan="2" scope="col">{word}</th>' for word in ("#", "phase", "operator", "collective", "groups")
     )
     pairs = "".join(f'<th colspan="2" scope="colgroup" class="c">{word}</th>' for word in ("bytes", "time"))
-    under = "".join(
-        f'<th scope="col" class="n">{word}</th>' for word in ("predicted", "counted", "predicted", result.source)
-    )
+    under = _number_heads("predicted", "counted", "predicted", result.source)
     head = f'<tr>{two}{pairs}<th rowspan="2" scope="col">why it is here</th></tr><tr>{under}</tr>'
-    counts = f"<p>{escape(result.counts_text)}.</p>"
-    return (
-        f"<section>{title}{counts}{_table(head, rows, 'Messages and slices')}<p "
-        f'class="muted">{escape(result.times_text)}</p></section>'
-    )
+    counts, times = f"<p>{escape(result.counts_text)}.</p>", f'<p class="muted">{escape(result.times_text)}</p>'
+    return _section(*title, counts, _table(head, rows, "Messages and slices"), times)
+
+
+def _number_heads(*words: str) -> str:
+    return "".join(f'<th scope="col"{NUMBER}>{word}</th>' for word in words)
 
 
 def _table(head: str, rows: Iterable[str], label: str, kind: str = "") -> str:
     """A table that scrolls by itself where the page is narrow; `label` names it for a screen reader."""
-    body = f"<table{kind}><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+    return _scroll(f"<table{kind}><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>", label)
+
+
+def _scroll(body: str, label: str) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{body}</div>'
 
 
@@ -291,13 +282,18 @@ def _text_width(text: str) -> float:
     return 7.8 * len(text)
 
 
+def _tick(kind: str, x: float, y: float, text: str) -> str:
+    """Text of an axis; kind: "mid" or "end", where it is anchored."""
+    return f'<text class="tick {kind}" x="{x:.1f}" y="{y:.1f}">{text}</text>'
+
+
 def _loss(result: QuickstartResult) -> str:
     width, height, top, bottom = 520, 220, 8, 30  # top: half of a label that stands at the upper end
     curves = {"single": result.single_losses, "parallel": result.losses}
     finite = [y for c in curves.values() for y in c if math.isfinite(y)]
-    title = f"<h2>Loss <small>{len(result.losses)} steps</small></h2>"
+    title = ("Loss", f"{len(result.losses)} steps")
     if not finite:
-        return f"<section>{title}<p>No loss was a finite number.</p></section>"
+        return _section(*title, "<p>No loss was a finite number.</p>")
     low, high = min(finite), max(finite)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = min(0.0, low) if high > 2 * low else low - margin, high + margin
@@ -314,11 +310,11 @@ def _loss(result: QuickstartResult) -> str:
     for y, label in zip(ticks, labels, strict=True):
         row = at(0, y)[1]
         drawn.append(f'<line class="rule" x1="{left:.1f}" x2="{right:.1f}" y1="{row:.1f}" y2="{row:.1f}"/>')
-        drawn.append(f'<text class="tick end" x="{left - 6:.1f}" y="{row:.1f}">{label}</text>')
+        drawn.append(_tick("end", left - 6, row, label))
     for i in sorted({0, steps // 2, len(result.losses) - 1}):
         if i < len(result.losses):
-            drawn.append(f'<text class="tick mid" x="{at(i, low)[0]:.1f}" y="{height - 15}">{i + 1}</text>')
-    drawn.append(f'<text class="tick mid" x="{(left + right) / 2:.0f}" y="{height - 2}">step</text>')
+            drawn.append(_tick("mid", at(i, low)[0], height - 15, str(i + 1)))
+    drawn.append(_tick("mid", (left + right) / 2, height - 2, "step"))
     for name, curve in curves.items():
         points = [f"{x:.1f},{y:.1f}" for x, y in (at(i, y) for i, y in enumerate(curve) if math.isfinite(y))]
         points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
@@ -333,7 +329,7 @@ def _loss(result: QuickstartResult) -> str:
         ('<line class="curve parallel" x2="22" y1="7" y2="7"/>', ranks),
     ]
     gap = f'<p class="muted">Largest difference of the two: {row.largest_difference:.2g}.</p>'
-    return f"<section>{title}{_svg(width, height, ''.join(drawn), said, fluid=True)}{_key(*keys)}{gap}</section>"
+    return _section(*title, _svg(width, height, "".join(drawn), said, fluid=True), _key(*keys), gap)
 
 
 def _timeline(result: QuickstartResult) -> str:
@@ -348,28 +344,25 @@ def _timeline(result: QuickstartResult) -> str:
     for t, label in zip(ticks, labels, strict=True):
         x = left + t * per_unit
         drawn.append(f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - bottom}"/>')
-        drawn.append(f'<text class="tick mid" x="{x:.1f}" y="{height - 15}">{label}</text>')
-    drawn.append(f'<text class="tick mid" x="{(left + width) / 2:.0f}" y="{height - 2}">{unit}</text>')
+        drawn.append(_tick("mid", x, height - 15, label))
+    drawn.append(_tick("mid", (left + width) / 2, height - 2, unit))
     for i, row in enumerate(data["lanes"]):
         y = i * lane + 3
-        drawn.append(f'<text class="tick end" x="{left - 6}" y="{y + 8}">rank {row["rank"]}</text>')
+        drawn.append(_tick("end", left - 6, y + 8, f"rank {row['rank']}"))
         for bar in row["bars"]:
             long = bar["end"] - bar["start"]
             kind = "moving" if bar["kind"] == "communication" else "computing"
-            place = (
-                f'x="{left + bar["start"] * scale * per_unit:.2f}" y="{y}" '
-                f'width="{max(long * scale * per_unit, 0.5):.2f}" height="{lane - 7}"'
-            )
-            drawn.append(f'<rect class="{kind}" {place}><title>{escape(bar["label"])}, {long:.3g} µs</title></rect>')
+            start, length = left + bar["start"] * scale * per_unit, max(long * scale * per_unit, 0.5)
+            drawn.append(_rect(kind, start, y, length, lane - 7, f"{escape(bar['label'])}, {long:.3g} µs"))
         shares.append(sum(b["end"] - b["start"] for b in row["bars"] if b["kind"] == "communication") * scale / end)
     share = sum(shares) / len(shares)
     said = f"Timeline of one step, {data['source']}: {end:.3g} {unit}, {share:.0%} of it in messages"
     keys = (
-        ('<rect class="computing" width="22" height="14"/>', "computing"),
-        ('<rect class="moving" width="22" height="14"/>', f"in a message, waiting included: {share:.0%} of the time"),
+        (_rect("computing"), "computing"),
+        (_rect("moving"), f"in a message, waiting included: {share:.0%} of the time"),
     )
-    title = f"<h2>One step <small>{data['source']}; the one of middle length of the last few</small></h2>"
-    return f"<section>{title}{_svg(width, height, ''.join(drawn), said, fluid=True)}{_key(*keys)}</section>"
+    picture = _svg(width, height, "".join(drawn), said, fluid=True)
+    return _section("One step", f"{data['source']}; the one of middle length of the last few", picture, _key(*keys))
 
 
 # ---- memory, equality, the rest ----
@@ -377,10 +370,7 @@ def _timeline(result: QuickstartResult) -> str:
 
 def _memory_rect(kind: int, x: float, width: float, height: float) -> str:
     """A piece of a memory bar: its fill, and its pattern over it."""
-    return "".join(
-        f'<rect class="memory-{kind}{over}" x="{x:.1f}" width="{width:.1f}" height="{height:.0f}"/>'
-        for over in ("", "-over")
-    )
+    return "".join(_rect(f"memory-{kind}{over}", x, 0, width, height) for over in ("", "-over"))
 
 
 def _memory(result: QuickstartResult) -> str:
@@ -401,12 +391,11 @@ def _memory(result: QuickstartResult) -> str:
         numbers = _cells([*sizes.values(), f"<b>{bytes_text(sum(parts.values()))}</b>"], NUMBER)
         rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{picture}</td>{numbers}</tr>')
     kinds = "".join(
-        f'<th scope="col" class="n">{_svg(12, 12, _memory_rect(i, 0, 12, 12))} {escape(kind)}</th>'
+        _number_heads(f"{_svg(12, 12, _memory_rect(i, 0, 12, 12))} {escape(kind)}")
         for i, kind in enumerate(reports[0][1])
     )
-    title = "<h2>Memory <small>predicted from the shapes; the same on every rank</small></h2>"
-    head = f"<tr><td></td><td></td>{kinds}<th scope=col class=n>total</th></tr>"
-    return f"<section>{title}{_table(head, rows, 'Memory')}</section>"
+    head = f"<tr><td></td><td></td>{kinds}{_number_heads('total')}</tr>"
+    return _section("Memory", "predicted from the shapes; the same on every rank", _table(head, rows, "Memory"))
 
 
 def _equality(result: QuickstartResult) -> str:
@@ -416,17 +405,19 @@ def _equality(result: QuickstartResult) -> str:
         numbers = _cells([f"{r.largest_difference:.2g}", f"{r.bound:.2g}"], NUMBER)
         verdict = _cells([f"{mark} {escape(r.verdict)}"], f' class="{verdict}"')
         rows.append(f'<tr{failed}><th scope="row">{escape(r.tensor)}</th>{numbers}{verdict}</tr>')
-    numbers = "".join(f'<th scope="col" class="n">{word}</th>' for word in ("largest difference", "rounding bound"))
+    numbers = _number_heads("largest difference", "rounding bound")
     head = f'<tr><th scope="col">tensor</th>{numbers}<th scope="col">verdict</th></tr>'
-    title = "<h2>Equal to one device? <small>same network, same data, same start</small></h2>"
-    bound = f'<p class="muted">{escape(result.bound_text)}</p>'
-    return f"<section>{title}{_table(head, rows, 'Equality', ' class=equality')}{bound}</section>"
+    table, bound = (
+        _table(head, rows, "Equality", " class=equality"),
+        f'<p class="muted">{escape(result.bound_text)}</p>',
+    )
+    return _section("Equal to one device?", "same network, same data, same start", table, bound)
 
 
 def _ending(result: QuickstartResult, version: str) -> str:
     own = [("parallel_lab", version)] if version else []
     facts = _facts([*own, *result.environment, ("plan", result.plan.digest)], "small")
-    program, losses = escape(result.plan.text(rank=0)), escape(_losses_text(result))
+    program, losses = escape(result.plan.text(rank=0)), escape("\n".join(result.log_lines))
     return (
         f"<section><details><summary>The program of rank 0</summary><pre>{program}</pre></details>"
         f"<details><summary>Every loss</summary><pre>{losses}</pre></details>{facts}</section>"
@@ -437,8 +428,3 @@ def _facts(facts: Iterable[tuple[str, str]], kind: str) -> str:
     """(name, value) pairs as a list."""
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
     return f'<dl class="{kind}">{rows}</dl>'
-
-
-def _losses_text(result: QuickstartResult) -> str:
-    n = result.problem.steps_per_epoch
-    return "\n".join(f"epoch: {i // n + 1} step: {i % n + 1}, loss is {y}" for i, y in enumerate(result.losses))

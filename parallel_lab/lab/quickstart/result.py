@@ -124,12 +124,17 @@ class QuickstartResult:
             parts.append("THE PROGRAM OF RANK 0\n" + self.plan.text(rank=0))
         return "\n\n".join(parts)
 
+    @property
+    def log_lines(self) -> list[str]:
+        """A line per step, as LossMonitor writes it."""
+        n = self.problem.steps_per_epoch
+        return [f"epoch: {i // n + 1} step: {i % n + 1}, loss is {y}" for i, y in enumerate(self.losses)]
+
     def _log(self, full: bool) -> str:
-        per_epoch, n = self.problem.steps_per_epoch, len(self.losses)
+        n = len(self.losses)
         every = 1 if full else math.ceil(n / LOG_LINES)
-        shown = [i for i in range(n) if i % every == 0 or i == n - 1]
         lines = ["TRAINING" + (f" (one step in {every} is shown; --full-text prints all)" if every > 1 else "")]
-        lines += [f"epoch: {i // per_epoch + 1} step: {i % per_epoch + 1}, loss is {self.losses[i]}" for i in shown]
+        lines += [line for i, line in enumerate(self.log_lines) if i % every == 0 or i == n - 1]
         rate = f"; then {n - 1} steps in {time_text(self.train_s)}, {self.steps_per_s:.0f} steps/s" if n > 1 else ""
         how = "wall time" if self.executor != "simulator" else "wall time of this one process, which plays all ranks"
         lines.append(f"Start and first step took {time_text(self.start_s)}{rate} ({how}).")
