@@ -107,15 +107,8 @@ class CheckedCalls(Calls):
         if self.rank == 0:
             self.wait_if_paused()
             decision = np.array([not self.stop_requested])
-        request = Request(
-            "broadcast",
-            self._world,
-            decision,
-            root=0,
-            shape=(1,),
-            dtype="bool",
-            origin=f"agree_to_continue(step {step})",
-        )
+        fields = {"root": 0, "shape": (1,), "dtype": "bool", "origin": f"agree_to_continue(step {step})"}
+        request = Request("broadcast", self._world, decision, **fields)
         return bool(self._answer(request, True, quiet=True)[0])
 
 

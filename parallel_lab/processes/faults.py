@@ -44,14 +44,9 @@ class RunInterrupted(KeyboardInterrupt):
     """
 
 
-FAULT_ERRORS: dict[str, type[BaseException]] = {
-    "RankDied": RankDied,
-    "RankRaised": RankRaised,
-    "CollectiveMismatch": CollectiveMismatch,
-    "CollectiveTimeout": CollectiveTimeout,
-    "DeadlockError": DeadlockError,
-    "Interrupted": RunInterrupted,
-}
+_FAULTS = (RankDied, RankRaised, CollectiveMismatch, CollectiveTimeout, DeadlockError)
+FAULT_ERRORS: dict[str, type[BaseException]] = {error.__name__: error for error in _FAULTS}
+FAULT_ERRORS["Interrupted"] = RunInterrupted
 
 
 def follows_fault(error: BaseException) -> bool:
@@ -73,7 +68,12 @@ def text_of(error: BaseException) -> str:
         text = str(error)
     except Exception as inner:  # an exception whose __str__ raises is still an exception to report
         text = f"<str() of it raised {type(inner).__name__}>"
-    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)"
+    return limited(text, TEXT_LIMIT)
+
+
+def limited(text: str, characters: int) -> str:
+    """The text, at most so many characters of it."""
+    return text if len(text) <= characters else f"{text[:characters]}... ({len(text)} characters)"
 
 
 def last_place(error: BaseException) -> str:
@@ -85,18 +85,13 @@ def last_place(error: BaseException) -> str:
 
 def print_error(error: BaseException, trace: TracebackType | None, follows: bool) -> None:
     """To stderr: the traceback; one line for an error that follows from another rank's."""
-    if follows:
-        if not isinstance(error, KeyboardInterrupt):
-            stopped = getattr(error, "stopped", "")
-            # a cell ends with the reason, in red; the log file of a rank has to hold it itself
-            said = (
-                f", see below: {stopped}"
-                if stopped and '"%%ranks"' in os.environ.get("PARALLEL_LAB_WORLD", "")
-                else f": {text_of(error)}"
-            )
-            print(f"{type(error).__name__}{said}", file=sys.stderr, flush=True)
-        return
-    print(traceback_text(error, trace), end="", file=sys.stderr, flush=True)
+    if not follows:
+        print(traceback_text(error, trace), end="", file=sys.stderr, flush=True)
+    elif not isinstance(error, KeyboardInterrupt):
+        stopped, in_cell = getattr(error, "stopped", ""), '"%%ranks"' in os.environ.get("PARALLEL_LAB_WORLD", "")
+        # a cell ends with the reason, in red; the log file of a rank has to hold it itself
+        said = f", see below: {stopped}" if stopped and in_cell else f": {text_of(error)}"
+        print(f"{type(error).__name__}{said}", file=sys.stderr, flush=True)
 
 
 def traceback_text(error: BaseException, trace: TracebackType | None) -> str:
@@ -115,10 +110,8 @@ def traceback_text(error: BaseException, trace: TracebackType | None) -> str:
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     text = "".join(shown.format())
     if left_out:
-        text += (
-            f"({left_out} line{'s' if left_out > 1 else ''} inside parallel_lab left out; "
-            f"{TRACEBACK_VARIABLE}=full shows all)\n"
-        )
+        lines = f"{left_out} line{'s' if left_out > 1 else ''}"
+        text += f"({lines} inside parallel_lab left out; {TRACEBACK_VARIABLE}=full shows all)\n"
     return text
 
 

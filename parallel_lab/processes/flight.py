@@ -46,11 +46,8 @@ class FlightEntry:
         data = f" {self.dtype} {self.shape}" if self.dtype else ""
         detail = f" {self.detail}" if self.detail else ""
         origin = f" at {self.origin}" if self.origin else ""
-        members = (
-            "..".join(str(r) for r in (self.group[0], self.group[-1]))
-            if len(self.group) > 8
-            else ", ".join(map(str, self.group))
-        )
+        first, last = self.group[0], self.group[-1]
+        members = f"{first}..{last}" if len(self.group) > 8 else ", ".join(map(str, self.group))
         return f"{self.kind} #{self.number}{data}{detail} of group ({members}){origin}"
 
 
@@ -62,16 +59,9 @@ def flight_text(
     group = tuple(map(int, group))  # numpy's ints are ranks too
     first, last = group[0], group[-1]
     members = [first, last] if group == tuple(range(first, last + 1)) and len(group) > 2 else None
-    for cut in (300, 120, 60, 0):
-        packed = [
-            kind,
-            members or list(group),
-            members is not None,
-            dtype[:60],
-            list(shape)[:16],
-            detail[:60],
-            origin[-cut:] if cut else "",
-        ]
+    for length in (300, 120, 60, 0):
+        call = [kind, members or list(group), members is not None]
+        packed = [*call, dtype[:60], list(shape)[:16], detail[:60], origin[-length:] if length else ""]
         text = json.dumps(packed, separators=(",", ":")).encode()
         if len(text) <= limit:
             return text
@@ -79,7 +69,7 @@ def flight_text(
 
 
 def entry_from_text(
-    rank: int, index: int, number: int, text: bytes, start_s: float, end_s: float | None
+    rank: int, index: int, number: int, text: bytes, start_s: float = 0.0, end_s: float | None = None
 ) -> FlightEntry:
     """The entry whose constant part is `text`. Raises ValueError or TypeError for a text that is only half written."""
     kind, group, ranged, dtype, shape, detail, origin = json.loads(text)

@@ -19,6 +19,7 @@ from typing import Any
 
 import dill
 
+from ..base.checks import integer
 from ..base.errors import ArgumentError, ParallelLabError, RankDied, WorkersClosed, message
 from . import outcome
 from .jobs import Job, packed
@@ -36,6 +37,7 @@ from .supervisor import (
     StopRun,
     Supervisor,
     Warn,
+    check_seconds,
 )
 
 START_LIMIT_S = 60.0
@@ -65,18 +67,13 @@ class JobPool:
 
     def __init__(self, world_size: int, timeout_s: float, warn_after_s: float, **graces: float) -> None:
         name = type(self).__name__
-        if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-            raise ArgumentError(f"world_size={world_size!r}", where=name, allowed="An int of at least 1")
-        if not timeout_s > 0 or not warn_after_s > 0:
-            raise ArgumentError(
-                f"timeout_s={timeout_s!r}, warn_after_s={warn_after_s!r}", where=name, allowed="Seconds above 0"
-            )
-        self.world_size, self.timeout_s, self.warn_after_s = world_size, timeout_s, warn_after_s
+        self.world_size = integer(1, kinds=int)(name, "world_size", world_size)
+        check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s)
+        self.timeout_s, self.warn_after_s = timeout_s, warn_after_s
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
-        self._supervisor = Supervisor(
-            world_size, Limits(timeout_s, warn_after_s, **{**GRACES, **graces}), takes_jobs=True
-        )
+        limits = Limits(timeout_s, warn_after_s, **{**GRACES, **graces})
+        self._supervisor = Supervisor(world_size, limits, takes_jobs=True)
         self._supervising = threading.Thread(target=self._supervise, daemon=True, name=f"{name} supervisor")
         self._receivers: list[threading.Thread] = []
         self._started = threading.Condition(self._lock)  # told when the state of the supervisor may have changed
@@ -140,23 +137,23 @@ class JobPool:
     # start
 
     def _supervise_until_ready(self) -> None:
-        """Start the supervising thread and wait until all ranks are ready. Raises RankDied, TimeoutError."""
+        """Start the supervising thread and wait for all ranks. Raises RankDied, TimeoutError."""
         self._supervising.start()
         with self._started:
             self._started.wait_for(lambda: self._supervisor.state != "starting")
             if self._dead:
                 raise self._start_error()
             if len(self._ready) < self.world_size:
-                missing = sorted(set(range(self.world_size)) - self._ready)
-                what = f"ranks {missing} did not start within {START_LIMIT_S:g} s"
+                what = f"ranks {self._not_ready()} did not start within {START_LIMIT_S:g} s"
                 raise TimeoutError(message(what, where=type(self).__name__))
+
+    def _not_ready(self) -> list[int]:
+        return [rank for rank in range(self.world_size) if rank not in self._ready]
 
     def _start_error(self) -> RankDied:
         """What to raise when a rank has died before all were ready."""
-        return RankDied(
-            f"{self._death_text()} while the workers started",
-            hint="The notebook server's log may hold its last words",
-        )
+        hint = "The notebook server's log may hold its last words"
+        return RankDied(f"{self._death_text()} while the workers started", hint=hint)
 
     def _add_receivers(self, receive: Callable[[int], None]) -> None:
         """One thread per rank: one that is stopped in the middle of a message must not hold up the others."""
@@ -170,18 +167,16 @@ class JobPool:
     def run(self, fn: Callable, *args: object) -> list:
         """fn(comm, *args) on every rank; returns the results by rank.
 
-        Ctrl-C (the notebook's interrupt button) asks the ranks to stop: at the next `agree_to_continue`, shortly after
-        at any collective. KeyboardInterrupt follows within a second and the workers stay usable, unless one of them
-        does not come back: then all are ended, and the error says so.
+        Ctrl-C (the notebook's interrupt button) ends the run within a second, see `interrupt`; KeyboardInterrupt says
+        whether the workers had to be ended for it.
         """
         return self._wait_for(Job(self, [packed((fn, args))] * self.world_size, None))
 
     def run_each(self, fn: Callable, args_per_rank: Sequence[tuple]) -> list:
         """fn(comm, *args_per_rank[rank]) on every rank; otherwise as `run`."""
         if len(args_per_rank) != self.world_size:
-            raise ValueError(
-                message(f"{len(args_per_rank)} tuples of arguments for {self.world_size} ranks", where="run_each")
-            )
+            what = f"{len(args_per_rank)} tuples of arguments for {self.world_size} ranks"
+            raise ArgumentError(what, where="run_each", allowed="One for each rank")
         return self._wait_for(Job(self, [packed((fn, tuple(args))) for args in args_per_rank], None))
 
     def submit(
@@ -282,8 +277,7 @@ class JobPool:
         if job is not None:
             own = self._seen()
         elif self._supervisor.state == "starting":
-            missing = tuple(sorted(set(range(self.world_size)) - self._ready))
-            own = {"stall": Stall(missing, "", time.monotonic() - self._starting_since_s)}
+            own = {"stall": Stall(tuple(self._not_ready()), "", time.monotonic() - self._starting_since_s)}
         reported: Mapping | tuple = () if job is None else job._reports
         return Facts(ready=self._ready, queued=bool(self._jobs), reported=reported, dead=self._dead, **own)
 
@@ -356,15 +350,11 @@ class JobPool:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise WorkersClosed(
-                f"these workers were closed{': ' + self._reason if self._reason else ''}",
-                hint="get_pool makes new ones",
-            )
+            why = f": {self._reason}" if self._reason else ""
+            raise WorkersClosed(f"these workers were closed{why}", hint="get_pool makes new ones")
         if self._dead:
-            raise RankDied(
-                self._death_text() + " while idle",
-                hint="Its state is lost; close this pool, or let get_pool make a new one",
-            )
+            hint = "Its state is lost; close this pool, or let get_pool make a new one"
+            raise RankDied(f"{self._death_text()} while idle", hint=hint)
 
     # messages of a job
 
@@ -437,7 +427,7 @@ class JobPool:
 
     def _finish_jobs(self) -> None:
         """Jobs of workers that are gone fail."""
-        error: ParallelLabError = WorkersClosed(message("these workers were lost before the job started"))
+        error: ParallelLabError = WorkersClosed("these workers were lost before the job started.")
         try:
             self._check_usable()
         except ParallelLabError as known:
@@ -468,7 +458,7 @@ class PoolTable:
         self._lock = threading.Lock()
 
     def get(self, world_size: int) -> Any:
-        """The pool of this size of this process: made when first asked for, made anew when it was lost."""
+        """The pool of this size of this process, a new one if it was lost."""
         with self._lock:
             pool = self._pools.pop(world_size, None)
             if pool is not None and (not pool.alive or pool._owner_pid != os.getpid()):

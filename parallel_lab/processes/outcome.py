@@ -12,7 +12,7 @@ from typing import Protocol
 import dill
 
 from ..base.errors import CollectiveMismatch, ParallelLabError, RankDied, RankRaised
-from .faults import FAULT_ERRORS
+from .faults import FAULT_ERRORS, limited
 from .flight import FlightEntry
 from .jobs import Job
 
@@ -26,28 +26,20 @@ def load_report(kind: bytes, body: bytes) -> tuple[str, object]:
     try:
         value = dill.loads(body)
     except Exception as error:  # a value whose class does not exist here
-        what = f"the notebook cannot rebuild what the rank returned ({type(error).__name__}: {error})"
-        return "error", {
-            "kind": "raised",
-            "secondary": False,
-            "type": type(error).__name__,
-            "text": what,
-            "time_s": 0.0,
-            "frames": [],
-            "cause": None,
-        }
+        kind_of_error = type(error).__name__
+        what = f"the notebook cannot rebuild what the rank returned ({kind_of_error}: {error})"
+        told = {"kind": "raised", "secondary": False, "type": kind_of_error, "text": what}
+        return "error", {**told, "time_s": 0.0, "frames": [], "cause": None}
     return ("result" if kind == b"D" else "error"), value
 
 
 def death_text(rank: int, pid: int, code: int | None, entry: FlightEntry | None = None) -> str:
     """How the process of a rank ended, and in which call."""
-    if code is not None and code < 0:
-        try:
-            how = f"was killed by {signal.Signals(-code).name} (signal {-code})"
-        except ValueError:
-            how = f"was killed by signal {-code}"
-    else:
+    name = _signal_name(code)
+    if name is None:
         how = f"ended with exit code {code}"
+    else:
+        how = f"was killed by {name}" + (f" (signal {-code})" if name.startswith("SIG") else "")
     where = "" if entry is None else f" {'in' if entry.end_s is None else 'after'} {entry}"
     return f"rank {rank} (pid {pid}) {how}{where}"
 
@@ -84,7 +76,7 @@ class _Run:
     killed: Collection[int]
 
     def settle(self, dead: Mapping[int, int | None]) -> tuple[list | None, BaseException | None]:
-        reports, job = self.job._reports, self.job
+        job, reports = self.job, self.job._reports
         errors = {rank: body for rank, (kind, body) in reports.items() if kind == "error"}
         first_hand = {rank: body for rank, body in errors.items() if not body["secondary"]}
         fault = self.memory.read_fault()
@@ -121,13 +113,9 @@ class _Run:
             error = FAULT_ERRORS.get(body["kind"], ParallelLabError)(_sentences(body["text"], folded))
             note = self.memory.read_fault()
             return _set(error, rank=rank, pid=pid, ranks=note[1].get("ranks", [rank]) if note else [rank])
-        text = body["text"]
-        if len(text) > TEXT_LIMIT:
-            text = f"{text[:TEXT_LIMIT]}... ({len(text)} characters)"
+        text = limited(body["text"], TEXT_LIMIT)
         # source lines are looked up here: cells are known to the notebook, not to its workers
-        frames = [
-            traceback.FrameSummary(file, line, name, line=source or None) for file, line, name, source in body["frames"]
-        ]
+        frames = [traceback.FrameSummary(*place, line=source or None) for *place, source in body["frames"]]
         where = "".join(traceback.format_list(_readable(frames))).rstrip()
         message_text = _sentences(f"rank {rank} (pid {pid}) raised {body['type']}: {text}", folded)
         error = RankRaised(f"{message_text}\n{where}" if where else message_text)
@@ -160,12 +148,8 @@ def _readable(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSumma
     """Frames of notebook cells under the names the notebook shows, such as "In[3]"."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     names = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    return [
-        traceback.FrameSummary(
-            f"In[{names[f.filename]}]" if f.filename in names else f.filename, f.lineno, f.name, line=f.line
-        )
-        for f in frames
-    ]
+    shown = ((f"In[{names[f.filename]}]" if f.filename in names else f.filename, f) for f in frames)
+    return [traceback.FrameSummary(name, f.lineno, f.name, line=f.line) for name, f in shown]
 
 
 def _ranks(ranks) -> str:

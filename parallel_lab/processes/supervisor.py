@@ -18,6 +18,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ..base.errors import ArgumentError
+
 LOOK_S = 0.05  # how often a transport calls `tick` while a run is under way
 LATE = "CollectiveTimeout"
 
@@ -48,6 +50,13 @@ class Limits:
     interrupt_s: float = math.inf
     polite_s: float = 0.0
     ask_s: float = 0.0
+
+
+def check_seconds(where: str, **limits: float) -> None:
+    """Raise ArgumentError unless all are seconds above 0 (math.inf: no limit)."""
+    for name, value in limits.items():
+        if not value > 0:
+            raise ArgumentError(f"{name}={value!r}", where=where, allowed="Seconds above 0")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import os
 import warnings
 
 from ...base.errors import ArgumentError, MissingPackage, shorten
+from ..supervisor import check_seconds
 from .launch import INSTALL_HINT, find_mpirun, launched_by_mpi, mpirun_command
 
 __all__ = ["connect", "find_mpirun", "launched_by_mpi", "load_mpi", "mpirun_command"]
@@ -27,7 +28,7 @@ _connected: list = []
 
 
 def load_mpi():
-    """The module mpi4py.MPI; importing it starts MPI. Raises MissingPackage naming what is not there."""
+    """The module mpi4py.MPI; importing it starts MPI. Raises MissingPackage naming what is missing."""
     try:
         import mpi4py
 
@@ -35,10 +36,9 @@ def load_mpi():
         # which then hangs (measured)
         mpi4py.rc.finalize = False
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, and finds no MPI library
-        raise MissingPackage(
-            f"MPI cannot be used here ({str(error).strip().splitlines()[0]})", where="mpi4py", hint=INSTALL_HINT
-        ) from error
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+        what = f"MPI cannot be used here ({str(error).strip().splitlines()[0]})"
+        raise MissingPackage(what, where="mpi4py", hint=INSTALL_HINT) from error
     return MPI
 
 
@@ -60,19 +60,15 @@ def connect(*, reproducible: bool | None = None, timeout_s: float = 30.0, warn_a
         if word not in ("0", "1"):
             raise ArgumentError(f"PARALLEL_LAB_MPI_REPRODUCIBLE={shorten(word)}", where="connect", allowed="1 or 0")
         reproducible = word == "1"
-    if not timeout_s > 0 or not warn_after_s > 0:
-        raise ArgumentError(
-            f"timeout_s={timeout_s!r}, warn_after_s={warn_after_s!r}", where="connect", allowed="Seconds above 0"
-        )
+    check_seconds("connect", timeout_s=timeout_s, warn_after_s=warn_after_s)
     from .comm import MpiCommunicator
     from .ending import end_together
 
     def warn(text: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    comm = MpiCommunicator(
-        load_mpi(), reproducible=reproducible, timeout_s=timeout_s, warn_after_s=warn_after_s, warn=warn
-    )
+    limits = {"timeout_s": timeout_s, "warn_after_s": warn_after_s}
+    comm = MpiCommunicator(load_mpi(), reproducible=reproducible, **limits, warn=warn)
     end_together(comm)
     _connected.append(comm)
     return comm

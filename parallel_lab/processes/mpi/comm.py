@@ -28,9 +28,9 @@ from ...base.errors import RankDied, message
 from ...run.calls import check_startable
 from ...run.communicator import Request, answer, delivered
 from ..checked_calls import CheckedCalls
-from ..flight import FLIGHT_RECORDS, FlightEntry
+from ..flight import FLIGHT_RECORDS, FlightEntry, entry_from_text
 from ..shm.channels import expected, pack_head, unpack_head
-from .handshake import ARRIVED, DATA_TAG, MESSAGE_TAG, Handshake, died, entry_of
+from .handshake import ARRIVED, DATA_TAG, MESSAGE_TAG, Asked, Handshake, died
 from .movement import Movement, Types
 from .nonblocking import Lane, Started
 
@@ -84,12 +84,9 @@ class MpiCommunicator(CheckedCalls):
 
     def _answer(self, request: Request, explicit: bool, *, quiet: bool = False) -> np.ndarray | None:
         request = self._complete(request)
-        self._handshake.check()
-        check, loose, text = self._call(request, explicit)
+        asked = self._asked(request, explicit, self._numbers)
         kind, members = request.kind, request.group
-        number = self._numbers.get(members, 0) if request.number is None else request.number
-        self._numbers[members] = number + 1
-        flight = self._noted(number, text)
+        flight = self._noted(asked)
         try:
             if kind == "send":
                 self._hand_over(request.value, members[1])
@@ -99,7 +96,7 @@ class MpiCommunicator(CheckedCalls):
             elif len(members) == 1:
                 reply = answer([request])[0]
             else:
-                reply = self._together(request, number, self._numbered(check, number), loose, text)
+                reply = self._together(request, asked)
             reply = delivered(reply, request)
         except self._mpi.Exception as error:
             raise died(error, self.rank, request) from error
@@ -108,21 +105,28 @@ class MpiCommunicator(CheckedCalls):
             self._record(flight[0], request, members, flight[3], flight[4])
         return reply
 
-    def _noted(self, number: int, text: bytes) -> list:
+    def _asked(self, request: Request, explicit: bool, numbers: dict[tuple[int, ...], int]) -> Asked:
+        """What the group compares.  numbers: of the next call, by group"""
+        self._handshake.check()
+        check, loose, text = self._call(request, explicit)
+        if numbers is self._started_numbers:
+            check_startable(request)
+        number = numbers.get(request.group, 0) if request.number is None else request.number
+        numbers[request.group] = number + 1
+        return Asked(self._numbered(check, number), *(loose or (0, 0)), number, text)
+
+    def _noted(self, asked: Asked) -> list:
         """The flight record of a call that begins now: [index, number in its group, text, start_s, end_s]."""
-        flight = [self._index, number, text, time.perf_counter(), None]
+        flight = [self._index, asked.number, asked.text, time.perf_counter(), None]
         self._index += 1
         self._flight.append(flight)
         self._waits_in = None
         return flight
 
-    def _together(
-        self, request: Request, number: int, check: int, loose: tuple[int, int] | None, text: bytes
-    ) -> np.ndarray | None:
+    def _together(self, request: Request, asked: Asked) -> np.ndarray | None:
         """A collective of two members or more: meet, then go all the way to the reply."""
-        members, handshake = request.group, self._handshake
-        data = self._movement.arrival(ARRIVED, request, check, loose, number, text)
-        found = handshake.meet(members, data, check, loose, number, text)
+        handshake = self._handshake
+        found = handshake.meet(request.group, self._movement.arrival(ARRIVED, request, asked), asked)
         steps = self._movement.steps(request, found, lambda rank, step: DATA_TAG + step)
         while True:
             try:
@@ -134,15 +138,9 @@ class MpiCommunicator(CheckedCalls):
 
     def _begin(self, request: Request, explicit: bool) -> Started:
         request = self._complete(request)
-        self._handshake.check()
-        check, loose, text = self._call(request, explicit)
-        check_startable(request)
-        members = request.group
-        number = self._started_numbers.get(members, 0) if request.number is None else request.number
-        self._started_numbers[members] = number + 1
-        text = _as_started(text)
-        numbered = self._numbered(check, number)
-        started = Started(self._lane, request, numbered, loose, text, self._noted(number, text), self.recording)
+        asked = self._asked(request, explicit, self._started_numbers)
+        asked = asked._replace(text=_as_started(asked.text))
+        started = Started(self._lane, request, asked, self._noted(asked), self.recording)
         try:
             self._lane.begin(started)
         except self._mpi.Exception as error:
@@ -218,9 +216,8 @@ class MpiCommunicator(CheckedCalls):
         dtype, shape = unpack_head(bytes(head))
         given = request.out
         out = given if given is not None and (given.shape, given.dtype) == (shape, dtype) else np.empty(shape, dtype)
-        handshake.complete(
-            [handshake.comm.Irecv(self._types.buffer(out), source=source, tag=MESSAGE_TAG)], (source,), out.nbytes
-        )
+        coming = handshake.comm.Irecv(self._types.buffer(out), source=source, tag=MESSAGE_TAG)
+        handshake.complete([coming], (source,), out.nbytes)
         self._received[source] += 1
         wanted = expected(request, shape, dtype)
         if wanted != (shape, dtype):
@@ -256,10 +253,7 @@ class MpiCommunicator(CheckedCalls):
 
     def flight(self) -> list[FlightEntry]:
         """The last 64 requests of this rank in the present run, oldest first."""
-        return [
-            entry_of(self.rank, index, number, text, start_s, end_s)
-            for index, number, text, start_s, end_s in self._past()
-        ]
+        return [entry_from_text(self.rank, *record) for record in self._past()]
 
     def _past(self) -> list[list]:
         """The flight records, oldest first; last comes the one this rank was stopped in, if that was a started one it
@@ -273,8 +267,7 @@ class MpiCommunicator(CheckedCalls):
         """The newest request of this rank, or the started one that it waits for; None before the first."""
         if not self._flight:
             return None
-        index, number, text, start_s, end_s = self._waits_in or self._flight[-1]
-        return entry_of(self.rank, index, number, text, start_s, end_s)
+        return entry_from_text(self.rank, *(self._waits_in or self._flight[-1]))
 
     # one run after the other
 
@@ -318,13 +311,9 @@ class MpiCommunicator(CheckedCalls):
         """Raise CollectiveMismatch when this rank has not received all that others say they have sent it."""
         for source, (sent, _) in sorted(self._handshake.left.items()):
             if sent != self._received[source]:
-                what = (
-                    f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {self.rank}, which "
-                    f"received {self._received[source]}"
-                )
-                self._handshake.raise_fault(
-                    "CollectiveMismatch", message(what, allowed="Every send needs its recv"), ranks=[source, self.rank]
-                )
+                what = f"rank {source} sent {sent} message{'s' if sent != 1 else ''} to rank {self.rank}"
+                text = message(f"{what}, which received {self._received[source]}", allowed="Every send needs its recv")
+                self._handshake.raise_fault("CollectiveMismatch", text, ranks=[source, self.rank])
 
 
 @functools.lru_cache(maxsize=1024)

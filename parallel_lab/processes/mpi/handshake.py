@@ -28,17 +28,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...base.errors import ParallelLabError, RankDied, message
-from ...run.calls import TWO_LINES
 from ...run.communicator import Request
-from ..faults import FAULT_ERRORS, RunInterrupted
-from ..flight import FlightEntry
+from ..faults import FAULT_ERRORS, SAME_CALLS, RunInterrupted, difference
+from ..flight import FlightEntry, entry_from_text
 from ..shm.barrier import yield_core
+from ..shm.watch import ranks_text
 
 CONTROL_TAG, MESSAGE_TAG, DATA_TAG = 11, 12, 13
 ARRIVED, FAULT, WAITS, LEFT, STARTED, THROUGH = 1, 2, 3, 4, 5, 6
-_HEAD = struct.Struct(
-    "<BBHHIIIIQ"
-)  # what, carries a value, bytes of text, bytes of dtype and shape, run, check, origin, shape, number
+# what, carries a value, bytes of text, bytes of dtype and shape, run, check, origin, shape, number
+_HEAD = struct.Struct("<BBHHIIIIQ")
 LOOKS = 16  # looks with sched_yield before the clock is read for the first time
 SPIN_S = 300e-6  # as in shared memory: a few turns of 8 ranks on 2 cores
 MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 1e-3, 1.0, 5e-3
@@ -46,41 +45,41 @@ CYCLE_S = 1.0  # a circle of waiting ranks is a deadlock when none of them has m
 SLOWEST_BYTES_PER_S = 10e6  # a transfer over a poor network is given this much more time than the limit
 
 
-class Arrival(NamedTuple):
-    """What one member said on arriving.  value: None, or the bytes of a small value that came along."""
+class Asked(NamedTuple):
+    """What a rank asks for, as the members of the group compare it.
+
+    check          digest that all members must share
+    origin, shape  digests compared only between members that give them (0: not given)
+    number, text   of the call (`flight_text`), for errors
+    """
 
     check: int
     origin: int
     shape: int
     number: int
     text: bytes
+
+    def entry(self, rank: int) -> FlightEntry:
+        """The call of `rank`, for messages."""
+        return entry_from_text(rank, 0, self.number, self.text)
+
+
+class Arrival(NamedTuple):
+    """What one member said on arriving.
+
+    extra  dtype and shape, from a root;  value: None, or the bytes of a small value that came along
+    """
+
+    asked: Asked
     extra: bytes
     value: memoryview | None
 
 
-def pack_arrival(
-    what: int,
-    run: int,
-    check: int,
-    loose: tuple[int, int] | None,
-    number: int,
-    text: bytes,
-    extra: bytes,
-    value: memoryview | None,
-) -> bytes:
+def pack_arrival(what: int, run: int, arrival: Arrival) -> bytes:
     """The bytes of an ARRIVED or STARTED message."""
-    origin, shape = loose or (0, 0)
+    (check, origin, shape, number, text), extra, value = arrival
     head = _HEAD.pack(what, value is not None, len(text), len(extra), run & 0xFFFFFFFF, check, origin, shape, number)
     return b"".join((head, text, extra, value if value is not None else b""))
-
-
-def entry_of(
-    rank: int, index: int, number: int, text: bytes, start_s: float = 0.0, end_s: float | None = None
-) -> FlightEntry:
-    """A call as messages and the flight recorder show it, from its `flight_text`."""
-    kind, group, ranged, dtype, shape, detail, origin = json.loads(text)
-    members = tuple(range(group[0], group[1] + 1)) if ranged else tuple(group)
-    return FlightEntry(rank, index, number, kind, members, dtype, tuple(shape), detail, origin, start_s, end_s)
 
 
 def died(error: Exception, rank: int, request: Request) -> RankDied:
@@ -115,9 +114,7 @@ class Handshake:
         self.others = tuple(r for r in range(self.world_size) if r != self.rank)
         self.comm: Any = None
         self.started_comm: Any = None  # carries the data of started collectives, and nothing else
-        self.progress: Callable[[], None] | None = (
-            None  # moves the started collectives that are under way, if there are any
-        )
+        self.progress: Callable[[], None] | None = None  # moves the started collectives that are under way, if any
         self.in_flight: Callable[[], list] = list  # their MPI requests
         self.run = 0
         self.interrupted = False
@@ -201,9 +198,8 @@ class Handshake:
         text, extra = bytes(data[at : at + text_bytes]), bytes(data[at + text_bytes : at + text_bytes + extra_bytes])
         if what in (ARRIVED, STARTED):
             value = data[at + text_bytes + extra_bytes :] if carries else None
-            (self.inbox if what == ARRIVED else self.started)[source].append(
-                Arrival(check, origin, shape, number, text, extra, value)
-            )
+            arrival = Arrival(Asked(check, origin, shape, number, text), extra, value)
+            (self.inbox if what == ARRIVED else self.started)[source].append(arrival)
             return
         note = json.loads(text)
         if what == FAULT:
@@ -219,11 +215,9 @@ class Handshake:
 
     # handshake
 
-    def meet(
-        self, members: Sequence[int], data: bytes, check: int, loose: tuple[int, int] | None, number: int, text: bytes
-    ) -> dict[int, Arrival]:
-        """Arrive with `data` (see pack_arrival) and wait for all `members`; what each of the others said, by rank. See
-        `compare`.
+    def meet(self, members: Sequence[int], data: bytes, asked: Asked) -> dict[int, Arrival]:
+        """Arrive with `data` (see pack_arrival) and wait for all `members`; what each of the others said, by rank.
+        Raises what `compare` and `until` raise.
         """
         peers = [m for m in members if m != self.rank]
         for peer in peers:
@@ -236,26 +230,19 @@ class Handshake:
                 if self.inbox[peer]:
                     arrival = found[peer] = self.inbox[peer].popleft()
                     missing.remove(peer)
-                    self.compare(peer, arrival, check, loose, number, text)
+                    self.compare(peer, arrival.asked, asked)
             return not missing
 
         self.until(met, lambda: missing, lost=lambda rank: not self.inbox[rank])
         self.sent_all()
         return found
 
-    def compare(
-        self, peer: int, arrival: Arrival, check: int, loose: tuple[int, int] | None, number: int, text: bytes
-    ) -> None:
-        """Raise CollectiveMismatch, on every rank, unless `peer` asks for what this rank asks for.
-
-        check   digest of what this rank asks for
-        loose   (origin, shape) digests compared only with members that give them too (0: not given)
-        number, text   of this rank's call, for the error
-        """
-        if arrival.check != check or (
-            loose and any(a and b and a != b for a, b in zip(loose, arrival[1:3], strict=True))
-        ):
-            self._differ(peer, arrival, entry_of(self.rank, 0, number, text))
+    def compare(self, peer: int, theirs: Asked, mine: Asked) -> None:
+        """Raise CollectiveMismatch, on every rank, unless `peer` asks for what this rank asks for."""
+        loose = zip(mine[1:3], theirs[1:3], strict=True)
+        if theirs.check != mine.check or any(a and b and a != b for a, b in loose):
+            text = difference(mine.entry(self.rank), theirs.entry(peer))
+            self.raise_fault("CollectiveMismatch", text, ranks=sorted((self.rank, peer)))
 
     def complete(self, requests: list, members: Sequence[int], size_bytes: int) -> None:
         """Wait until MPI has moved the data of `requests`; `members` are those who take part."""
@@ -389,26 +376,10 @@ class Handshake:
         self.write_fault(kind, text, **attributes)
         raise self.fault_error()
 
-    def _differ(self, peer: int, arrival: Arrival, mine: FlightEntry) -> None:
-        theirs = entry_of(peer, 0, arrival.number, arrival.text)
-        first, second = sorted((mine, theirs), key=lambda e: e.rank)
-        names = ("kind", "group", "number", "dtype", "shape", "detail", "origin")
-        differing = [n for n in names if getattr(first, n) != getattr(second, n)]
-        if first.kind == second.kind and "number" in differing and len(differing) > 1:
-            differing.remove("number")
-        different = ", ".join(differing) or "the number of calls"
-        what = f"rank {first.rank} called {first} and rank {second.rank} called {second}; they differ in {different}"
-        hint = TWO_LINES if different == "origin" else ""
-        allowed = "All members of a group must make the same calls in the same order"
-        self.raise_fault(
-            "CollectiveMismatch", message(what, allowed=allowed, hint=hint), ranks=sorted((self.rank, peer))
-        )
-
     def _left_early(self, peer: int) -> None:
         last = f"its last call was {self.left[peer][1]}" if self.left[peer][1] else "it made no call"
         what = f"rank {peer} has returned while rank {self.rank} waits for it in {self.entry()}; {last}"
-        allowed = "All members of a group must make the same calls in the same order"
-        self.raise_fault("CollectiveMismatch", message(what, allowed=allowed), ranks=sorted((self.rank, peer)))
+        self.raise_fault("CollectiveMismatch", message(what, allowed=SAME_CALLS), ranks=sorted((self.rank, peer)))
 
     # long waits
 
@@ -418,12 +389,8 @@ class Handshake:
         text = f"{self.entry()}"
         self.waiting[self.rank] = _Waiting(self._stamp, tuple(missing), text, moving)
         self._tell(WAITS, self.others, {"stamp": self._stamp, "ranks": list(missing), "text": text, "moving": moving})
-        names = ", ".join(map(str, missing))
         if warn:
-            self.warn(
-                f"rank {self.rank} has waited {self.warn_after_s:g} s for rank{'s' if len(missing) > 1 else ''} "
-                f"{names} in {text}"
-            )
+            self.warn(f"rank {self.rank} has waited {self.warn_after_s:g} s for {ranks_text(missing)} in {text}")
 
     def _culprits(self, missing: Sequence[int]) -> list[int]:
         """The ranks at the end of the chains of waiting that begin with `missing`: those that wait for nobody
@@ -453,15 +420,10 @@ class Handshake:
         if before is None or before[0] != key:
             return key, now
         if now - before[1] >= CYCLE_S:
-            texts = "; ".join(
-                f"rank {r} waits for rank {n} in {self.waiting[r].text}"
-                for r, n in zip(circle, [*circle[1:], circle[0]], strict=True)
-            )
-            self.raise_fault(
-                "DeadlockError",
-                message(f"ranks wait for each other: {texts}", allowed="One of them must go first"),
-                ranks=sorted(circle),
-            )
+            pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
+            texts = "; ".join(f"rank {r} waits for rank {n} in {self.waiting[r].text}" for r, n in pairs)
+            text = message(f"ranks wait for each other: {texts}", allowed="One of them must go first")
+            self.raise_fault("DeadlockError", text, ranks=sorted(circle))
         return before
 
     def _circle(self, start: int) -> list[int] | None:
@@ -482,10 +444,10 @@ class Handshake:
 
     def _timeout(self, missing: Sequence[int]) -> None:
         culprits = self._culprits(missing) or sorted(missing)
-        names = f"rank{'s' if len(culprits) > 1 else ''} {', '.join(map(str, culprits))}"
-        what = f"{names} did not come within {self.timeout_s:g} s; rank {self.rank} waits in {self.entry()}"
-        chain = [
-            f"rank {r} waits for {list(w.ranks)} in {w.text}" for r, w in sorted(self.waiting.items()) if r != self.rank
-        ]
+        what = (
+            f"{ranks_text(culprits)} did not come within {self.timeout_s:g} s; rank {self.rank} waits in {self.entry()}"
+        )
+        others = sorted((r, w) for r, w in self.waiting.items() if r != self.rank)
+        chain = [f"rank {r} waits for {list(w.ranks)} in {w.text}" for r, w in others]
         hint = "A rank that computes for longer needs a larger timeout_s"
         self.raise_fault("CollectiveTimeout", message(what, allowed="; ".join(chain)[:1000], hint=hint), ranks=culprits)

@@ -10,7 +10,7 @@ moves.
     halos           the strips at the borders
 
 Written as generators of steps, for two drivers: a blocking call completes each step before it takes the next, a started
-one (`started.py`) takes the next whenever it finds the last one complete. Pieces are sent from and into the arrays
+one (`nonblocking.py`) takes the next whenever it finds the last one complete. Pieces are sent from and into the arrays
 themselves (`Request.out` included) as bytes. They travel as messages between pairs of ranks, not as collectives of the
 library: no communicator has to be made for a group, which would wait for members that compute. Measured against Open
 MPI's own (Ialltoallv and Iallgatherv, 2 to 8 ranks, 16 KiB to 16 MiB): 0.75 to 1.05 of their time.
@@ -35,17 +35,17 @@ from ...layout.halo import Halo
 from ...layout.slices import REDUCERS
 from ...ops.collectives.definitions import combine
 from ...run.communicator import Request, answer
-from ..shm.channels import pack_head, unpack_head
+from ..shm.channels import expected, pack_head, unpack_head
 from ..shm.slices import as_pieces, positive_dim
-from .handshake import Arrival, Handshake, entry_of, pack_arrival
+from .handshake import Arrival, Asked, Handshake, pack_arrival
 
 # up to here a value travels with the comparison: with its head it stays below the 4 KiB that Open MPI sends at once
 SMALL_BYTES = 2048
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _ROOT_GIVES = ("broadcast", "scatter")
-# What the library adds itself when it is asked to: floats, whose sums depend on the order anyway. Of integers the order
-# does not change the sum, and # Open MPI 4.1 gives others (measured: int8 100 + 100 = 127, it saturates; the smaller of
-# two uint64 above 2**63 is the wrong one).
+# What the library adds itself when it is asked to: floats, whose sums depend on the order anyway. Of integers Open MPI
+# 4.1 gives other sums (measured: int8 100 + 100 = 127, it saturates; the smaller of two uint64 above 2**63 is the wrong
+# one).
 _NATIVE_DTYPES, _NATIVE_REDUCERS = ("float32", "float64", "complex64", "complex128"), ("sum", "prod", "mean")
 
 
@@ -102,8 +102,7 @@ class Movement:
     """Replies of one rank, over one communicator of MPI.
 
     comm         the communicator whose messages carry the data
-    library      the library's communicator of a group, on which it may be asked for whole collectives; None: there is
-                 none
+    library      the library's communicator of a group, on which it may be asked for whole collectives, or None
     """
 
     def __init__(
@@ -122,16 +121,14 @@ class Movement:
 
     # before: what a member says on arriving
 
-    def arrival(
-        self, what: int, request: Request, check: int, loose: tuple[int, int] | None, number: int, text: bytes
-    ) -> bytes:
+    def arrival(self, what: int, request: Request, asked: Asked) -> bytes:
         """The message with which this rank arrives at `request`, its value in it when it is small."""
-        gives = request.value is not None and (request.kind not in _ROOT_GIVES or request.root == self.rank)
-        extra = pack_head(request.value.dtype, request.value.shape) if gives and request.kind in _ROOT_GIVES else b""
-        value = (
-            memoryview(request.value.tobytes()) if gives and self._small(request.kind, request.value.nbytes) else None
-        )
-        return pack_arrival(what, self._handshake.run, check, loose, number, text, extra, value)
+        array, rooted = request.value, request.kind in _ROOT_GIVES
+        extra, value = b"", None
+        if array is not None and (not rooted or request.root == self.rank):
+            extra = pack_head(array.dtype, array.shape) if rooted else b""
+            value = memoryview(array.tobytes()) if self._small(request.kind, array.nbytes) else None
+        return pack_arrival(what, self._handshake.run, Arrival(asked, extra, value))
 
     def _small(self, kind: str, size_bytes: int) -> bool:
         return size_bytes <= SMALL_BYTES and (self._reproducible or kind not in _REDUCING)
@@ -174,12 +171,9 @@ class Movement:
         new memory.
         """
         out, value = call.request.out, call.request.value
-        if out is None or (out.shape, out.dtype) != (
-            shape,
-            dtype,
-        ):  # that it does not fit is said when all is over: the others need this member
-            return np.empty(shape, dtype)
-        if value is None or not np.may_share_memory(out, value) or self._in_place(call, out):
+        # that it does not fit is said when all is over: the others need this member
+        fits = out is not None and (out.shape, out.dtype) == (shape, dtype)
+        if fits and (value is None or not np.may_share_memory(out, value) or self._in_place(call, out)):
             return out
         return np.empty(shape, dtype)
 
@@ -195,21 +189,13 @@ class Movement:
         self, call: _Call, number: int, give: Mapping[int, np.ndarray], take: Mapping[int, np.ndarray]
     ) -> Step:
         """Step `number`: give[j] goes to member j, take[j] is filled by it. Empty pieces are not sent."""
-        comm, requests, size_bytes = self._comm, [], 0
-        for j in call.others:
-            if j in take and take[j].size:
-                requests.append(
-                    comm.Irecv(
-                        self._types.buffer(take[j]), source=call.members[j], tag=call.tag(call.members[j], number)
-                    )
-                )
-                size_bytes += take[j].nbytes
-        for j in call.others:
-            if j in give and give[j].size:
-                requests.append(
-                    comm.Isend(self._types.buffer(give[j]), dest=call.members[j], tag=call.tag(call.members[j], number))
-                )
-                size_bytes += give[j].nbytes
+        requests, size_bytes = [], 0
+        for start, pieces in ((self._comm.Irecv, take), (self._comm.Isend, give)):
+            for j in call.others:
+                if j in pieces and pieces[j].size:
+                    peer = call.members[j]
+                    requests.append(start(self._types.buffer(pieces[j]), peer, call.tag(peer, number)))
+                    size_bytes += pieces[j].nbytes
         return Step(requests, tuple(call.members[j] for j in call.others if j in give or j in take), size_bytes)
 
     # sums
@@ -258,7 +244,7 @@ class Movement:
         parts = self._parts(call, out.reshape(-1))
         mine = parts[call.me]
         yield from self._add_up(call, self._parts(call, value.reshape(-1)), mine, in_place=in_place)
-        yield self._exchange(call, 1, dict.fromkeys(call.others, mine), {j: parts[j] for j in call.others})
+        yield self._exchange(call, 1, dict.fromkeys(call.others, mine), parts)
         return out
 
     def _reduce(self, call: _Call) -> Steps:
@@ -268,29 +254,25 @@ class Movement:
         if (native := self._native(call)) is not None:
             comm, op = native
             given = self._mpi.IN_PLACE if in_place else value.reshape(-1)
-            yield Step(
-                [comm.Ireduce(given, out.reshape(-1) if at_root else None, op, call.root)], call.members, value.nbytes
-            )
+            into = out.reshape(-1) if at_root else None
+            yield Step([comm.Ireduce(given, into, op, call.root)], call.members, value.nbytes)
             return self._mean_of_sum(call, out) if at_root else None
         addends = self._parts(call, value.reshape(-1))
         parts = self._parts(call, out.reshape(-1)) if at_root else {}
         mine = parts[call.me] if at_root else np.empty(addends[call.me].size, value.dtype)
         yield from self._add_up(call, addends, mine, in_place=in_place)
-        yield self._exchange(
-            call, 1, {} if at_root else {call.root: mine}, {j: part for j, part in parts.items() if j != call.me}
-        )
+        yield self._exchange(call, 1, {} if at_root else {call.root: mine}, parts)
         return out
 
     def _reduce_scatter(self, call: _Call) -> Steps:
         value, n = call.request.value, call.n
         dim = positive_dim(call.request.dim, value.ndim, "reduce_scatter")
-        out = self._place(call, (*value.shape[:dim], value.shape[dim] // n, *value.shape[dim + 1 :]), value.dtype)
+        out = self._place(call, _divided(value.shape, dim, n), value.dtype)
         pieces = _pieces_first(value, dim, n)
         if (native := self._native(call)) is not None:
             comm, op = native
-            yield Step(
-                [comm.Ireduce_scatter_block(pieces.reshape(-1), out.reshape(-1), op)], call.members, value.nbytes
-            )
+            moving = comm.Ireduce_scatter_block(pieces.reshape(-1), out.reshape(-1), op)
+            yield Step([moving], call.members, value.nbytes)
             return self._mean_of_sum(call, out)
         yield from self._add_up(call, dict(enumerate(pieces)), out.reshape(-1), in_place=False)
         return out
@@ -298,12 +280,8 @@ class Movement:
     def _native(self, call: _Call) -> tuple[Any, Any] | None:
         """The library's communicator and operation for this reduction, or None: it is made here, in group order."""
         dtype, reduce = call.request.value.dtype, call.request.reduce
-        if (
-            self._reproducible
-            or not dtype.isnative
-            or dtype.name not in _NATIVE_DTYPES
-            or reduce not in _NATIVE_REDUCERS
-        ):
+        able = dtype.isnative and dtype.name in _NATIVE_DTYPES and reduce in _NATIVE_REDUCERS
+        if self._reproducible or not able:
             return None
         comm = self._library(call.members)
         return None if comm is None else (comm, self._mpi.PROD if reduce == "prod" else self._mpi.SUM)
@@ -317,11 +295,8 @@ class Movement:
     # pieces
 
     def _all_gather(self, call: _Call) -> Steps:
-        return (
-            yield from self._joined(
-                call, call.request.value.shape, call.request.dim, dict.fromkeys(range(call.n), call.request.value)
-            )
-        )
+        value = call.request.value
+        return (yield from self._joined(call, value.shape, call.request.dim, dict.fromkeys(range(call.n), value)))
 
     def _gather(self, call: _Call) -> Steps:
         value = call.request.value
@@ -333,12 +308,8 @@ class Movement:
     def _all_to_all(self, call: _Call) -> Steps:
         value, n = call.request.value, call.n
         split = positive_dim(call.request.split_dim, value.ndim, "all_to_all")
-        shape = (*value.shape[:split], value.shape[split] // n, *value.shape[split + 1 :])
-        return (
-            yield from self._joined(
-                call, shape, call.request.concat_dim, dict(enumerate(_pieces_first(value, split, n)))
-            )
-        )
+        pieces = dict(enumerate(_pieces_first(value, split, n)))
+        return (yield from self._joined(call, _divided(value.shape, split, n), call.request.concat_dim, pieces))
 
     def _joined(self, call: _Call, shape: tuple[int, ...], dim: int, give: Mapping[int, np.ndarray]) -> Steps:
         """What each member gives this one, joined along `dim` in group order.  shape: of one member's; give: by member,
@@ -365,26 +336,15 @@ class Movement:
             dtype, shape = unpack_head(arrival.extra)
             small = arrival.value is not None
         dim = positive_dim(request.dim, len(shape), "scatter") if scattered else 0
-        mine = (*shape[:dim], shape[dim] // n, *shape[dim + 1 :]) if scattered else shape
-        if arrival is not None:
-            wanted = (
-                mine if request.shape is None else tuple(request.shape),
-                dtype if request.dtype is None else np.dtype(request.dtype),
-            )
-            if wanted != (mine, dtype):
-                root_call = entry_of(request.root, 0, arrival.number, arrival.text)
-                what = (
-                    f"rank {self.rank} expects {wanted[1]} {wanted[0]}, rank {request.root} gave {dtype} {mine} in "
-                    f"{root_call}"
-                )
-                text = message(what, where=request.origin)
-                self._handshake.raise_fault("CollectiveMismatch", text, ranks=sorted((self.rank, request.root)))
+        mine = _divided(shape, dim, n) if scattered else shape
+        if arrival is not None and (wanted := expected(request, mine, dtype)) != (mine, dtype):
+            what = f"rank {self.rank} expects {wanted[1]} {wanted[0]}, rank {request.root} gave {dtype} {mine} in "
+            text = message(f"{what}{arrival.asked.entry(request.root)}", where=request.origin)
+            self._handshake.raise_fault("CollectiveMismatch", text, ranks=sorted((self.rank, request.root)))
         if small:
             whole = value if arrival is None else np.frombuffer(arrival.value, dtype).reshape(shape)
             return np.array(np.split(whole, n, axis=dim)[call.me] if scattered else whole, order="C")
-        if (
-            arrival is not None and value is not None
-        ):  # off the root a value says nothing but its shape; `_place` need not spare it
+        if arrival is not None:  # a value off the root says nothing but its shape; `_place` need not spare it
             call = call._replace(request=dataclasses.replace(request, value=None))
         out = self._place(call, mine, dtype)
         yield from (self._scatter if scattered else self._broadcast)(call, value if arrival is None else None, dim, out)
@@ -409,12 +369,9 @@ class Movement:
         # section 4.2)
         parts = self._parts(call, out.reshape(-1))
         receivers = [j for j in call.others if j != call.root]
-        if value is not None:
-            yield self._exchange(call, 0, parts, {})
-            yield self._exchange(call, 1, dict.fromkeys(receivers, parts[call.me]), {})
-            return
-        yield self._exchange(call, 0, {}, {call.root: parts[call.me]})
-        yield self._exchange(call, 1, dict.fromkeys(receivers, parts[call.me]), {j: parts[j] for j in call.others})
+        at_root, mine = value is not None, parts[call.me]
+        yield self._exchange(call, 0, parts if at_root else {}, {} if at_root else {call.root: mine})
+        yield self._exchange(call, 1, dict.fromkeys(receivers, mine), {} if at_root else parts)
 
     def _halo(self, call: _Call) -> Steps:
         value, kind, me = call.request.value, call.request.kind, call.me
@@ -443,9 +400,14 @@ class Movement:
     _halo_exchange = _halo_reduce = _halo
 
 
+def _divided(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
+    """The shape of one of n pieces along `dim`."""
+    return (*shape[:dim], shape[dim] // n, *shape[dim + 1 :])
+
+
 def _pieces_first(value: np.ndarray, dim: int, n: int) -> Sequence[np.ndarray]:
-    """`value` cut into n pieces along `dim`, one after the other in memory: (n, elements); its own memory where they
-    lie so already.
+    """`value` as n pieces along `dim`, one after the other in memory: (n, elements); its own memory where they lie so
+    already.
     """
     pieces = as_pieces(value, dim, n, "pieces")
     return np.ascontiguousarray(pieces.transpose(1, 0, 2)).reshape(n, -1)

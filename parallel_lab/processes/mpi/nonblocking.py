@@ -16,7 +16,7 @@ from typing import Any
 
 from ...run.communicator import Request
 from .. import started as base
-from .handshake import SLOWEST_BYTES_PER_S, STARTED, Arrival, Handshake, died, entry_of
+from .handshake import SLOWEST_BYTES_PER_S, STARTED, Arrival, Asked, Handshake, died
 from .movement import Movement, Step, Steps
 
 STEPS = 2  # steps with messages that a collective has at most
@@ -30,19 +30,9 @@ class Started(base.Started):
     absent   ranks that have not started it yet
     """
 
-    def __init__(
-        self,
-        lane: Lane,
-        request: Request,
-        check: int,
-        loose: tuple[int, int] | None,
-        text: bytes,
-        flight: list,
-        recorded: bool,
-    ) -> None:
+    def __init__(self, lane: Lane, request: Request, asked: Asked, flight: list, recorded: bool) -> None:
         super().__init__(lane, request, flight[0])
-        self.flight, self.recorded = flight, recorded
-        self.check, self.loose, self.number, self.text = check, loose, flight[1], text
+        self.asked, self.flight, self.recorded = asked, flight, recorded
         self.absent: set[int] = set()
         self.found: dict[int, Arrival] = {}
         self.turns: dict[int, int] = {}  # how many this rank and that one have started together before
@@ -52,7 +42,7 @@ class Started(base.Started):
         self.polled_s: float | None = None
 
     def __str__(self) -> str:
-        return str(entry_of(self._lane.rank, 0, self.number, self.text))
+        return str(self.asked.entry(self._lane.rank))
 
     def tag(self, rank: int, step: int) -> int:
         """Both ends number what they have started together alike, so the tag says which collective and which step a
@@ -106,7 +96,7 @@ class Lane(base.Lane):
         self.kept[started.order] = started
         self._open.append(started)
         if len(request.group) > 1:
-            data = self._movement.arrival(STARTED, request, started.check, started.loose, started.number, started.text)
+            data = self._movement.arrival(STARTED, request, started.asked)
             for peer in request.group:
                 if peer != self.rank:
                     handshake.post(data, peer)
@@ -130,9 +120,8 @@ class Lane(base.Lane):
                 started, arrival = awaited.popleft(), arrivals.popleft()
                 started.found[peer] = arrival
                 started.absent.discard(peer)
-                self._handshake.compare(peer, arrival, started.check, started.loose, started.number, started.text)
-        # in the order of their starts: where the library moves data for the whole world, all ranks must ask it in one
-        # order
+                self._handshake.compare(peer, arrival.asked, started.asked)
+        # in the order of their starts: for the whole world the library moves the data, and must be asked in one order
         for started in self._open:
             if not started.absent and started.advance():
                 started.step = None
@@ -190,9 +179,8 @@ class Lane(base.Lane):
         """The ranks that have not started what must come first; when all have, those whose data is under way."""
         before = self._before(started)
         absent = set().union(*(s.absent for s in before))
-        return sorted(
-            absent or {rank for s in before if s.step is not None for rank in s.step.ranks if rank != self.rank}
-        )
+        moving = {rank for s in before if s.step is not None for rank in s.step.ranks}
+        return sorted(absent or moving - {self.rank})
 
     def _lost(self, rank: int) -> bool:
         return bool(self._awaited[rank]) and not self._handshake.started[rank]

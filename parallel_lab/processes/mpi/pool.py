@@ -37,12 +37,11 @@ import dill
 
 from ...base.errors import RankDied, message
 from .. import outcome
-from ..flight import FlightEntry
+from ..flight import FlightEntry, entry_from_text
 from ..job_pool import JobPool, PoolTable
 from ..jobs import Job
 from ..shm.launch import BLAS_VARIABLES
 from ..supervisor import StopRun
-from .handshake import entry_of
 from .launch import KeptMpirun
 from .worker import ADDRESS_VARIABLE, JOB_HEAD, REPORT_HEAD
 
@@ -257,9 +256,7 @@ class MpiPool(JobPool):
             if job is not self._current or run != self._runs:
                 return
             job._reports[rank] = report
-            self._told.flights[rank] = [
-                entry_of(rank, index, number, text, start_s, end_s) for index, number, text, start_s, end_s in flight
-            ]
+            self._told.flights[rank] = [entry_from_text(rank, *record) for record in flight]
             if fault is not None:
                 self._told.faults[rank] = fault
             self._faulty = self._faulty or report[0] == "error"
