@@ -258,9 +258,7 @@ def _process_number(*_given: object) -> int:
 
 
 def try_workers(world_size: int = 2) -> None:
-    """Start workers, run one function on each, end them; raises what goes wrong. Prints the number of different
-    processes that answered.
-    """
+    """Start workers, run one function on each, end them. Prints how many different processes answered."""
     from ..processes.shm import WorkerPool
 
     with WorkerPool(world_size) as pool:
@@ -275,9 +273,7 @@ def _python(code: str, limit_s: float) -> tuple[int | None, str]:
 
 
 def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) -> tuple[int | None, list[str]]:
-    """Exit code (None: took longer than `limit_s` seconds and was ended, with all its processes) and lines of output of
-    `command`.
-    """
+    """Exit code (None: not ended in `limit_s` seconds, so killed with all its processes) and lines of output."""
     group = os.name == "posix"
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(

@@ -99,9 +99,7 @@ class Progress:
 
 
 def _check_files(report: Path | None, trace: Path | None) -> None:
-    """A file that cannot be written is better refused before the training than after it. Raises DataFileError,
-    ArgumentError.
-    """
+    """Refuse files that cannot be written before the training. Raises DataFileError, ArgumentError."""
     files = [check_writable(path) for path in (report, trace) if path is not None]
     if len(files) == 2 and (
         files[0] == files[1] or files[0].exists() and files[1].exists() and files[0].samefile(files[1])

@@ -39,9 +39,7 @@ SAME_CALLS = "All members of a group must make the same calls in the same order"
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """The run was interrupted from the notebook. A KeyboardInterrupt, so that `except Exception` in user code does not
-    swallow it.
-    """
+    """The run was interrupted. `except Exception` in user code does not swallow a KeyboardInterrupt."""
 
 
 _FAULTS = (RankDied, RankRaised, CollectiveMismatch, CollectiveTimeout, DeadlockError)
@@ -50,9 +48,7 @@ FAULT_ERRORS["Interrupted"] = RunInterrupted
 
 
 def follows_fault(error: BaseException) -> bool:
-    """True for an exception raised while one of ours was handled: a consequence of what stopped the run, whatever its
-    type.
-    """
+    """True for an exception raised while one of ours was handled: a consequence of what stopped the run."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if getattr(error, "secondary", False):

@@ -398,9 +398,7 @@ class JobPool:
             self._shut_down()
 
     def close(self) -> None:
-        """End the workers: idle ones at once, busy ones by force. Safe to call twice, and in a forked child, where it
-        does nothing.
-        """
+        """End the workers, busy ones by force. Called again, or in a forked child, does nothing."""
         if os.getpid() != self._owner_pid:
             return
         with self._lock:

@@ -20,9 +20,7 @@ CALLBACK_WAIT_S = 5.0  # result() waits at most this long for callbacks that sti
 
 
 class _Packer(dill.Pickler):
-    """dill, but modules of this package go by name: in an editable install dill takes them for the user's own and would
-    copy what is in them.
-    """
+    """dill, but modules of this package go by name: those of an editable install would be copied."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ModuleType) and obj.__name__.partition(".")[0] == _PACKAGE:
@@ -84,9 +82,7 @@ class Job:
         return self._state in ("done", "failed")
 
     def result(self, timeout: float | None = None) -> list:
-        """What the function returned, per rank. Raises its error, or TimeoutError after `timeout` seconds (the job goes
-        on).
-        """
+        """What the function returned, by rank, or its error; TimeoutError after `timeout` seconds (the job goes on)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         warned = 0
         while True:
@@ -122,9 +118,7 @@ class Job:
         self._ask("run")
 
     def stop(self) -> None:
-        """Ask the ranks to stop together: `agree_to_continue` answers False on all of them at the same step. A queued
-        job does not start.
-        """
+        """Let `agree_to_continue` answer False on all ranks at the same step. A queued job does not start."""
         self._ask("stop")
 
     def _ask(self, control: str) -> None:

@@ -82,9 +82,7 @@ def expected(case: Case, rank: int) -> np.ndarray:
 
 
 def _values(start: int, stop: int, factor: int, offset: int) -> np.ndarray:
-    """factor * (i % PERIOD) + offset for i from start to stop, as float32; by repeating, as 64 MiB of remainders take
-    half a second.
-    """
+    """factor * (i % PERIOD) + offset, float32; by repeating: 64 MiB of remainders would take half a second."""
     period = (factor * ((np.arange(PERIOD) + start) % PERIOD) + offset).astype(np.float32)
     return np.resize(period, stop - start)
 

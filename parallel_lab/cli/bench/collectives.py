@@ -62,9 +62,7 @@ class Timing:
         return min(found, default=None)
 
     def bound_s(self, ranks: int) -> float | None:
-        """Seconds that the memory alone needs for an all_reduce of that many ranks; None where the copy was not
-        measured.
-        """
+        """Seconds that the memory alone needs for an all_reduce of that many ranks; None without a copy."""
         copy = self.median_s(COPY)
         return None if copy is None else ranks * copy / 2
 
@@ -180,9 +178,7 @@ def measure_collectives(
 
 
 class OwnRanks:
-    """This package's workers under one of the names OURS, OUT, ARENA; parked in the read of their pipe between
-    batches.
-    """
+    """This package's workers under one of the names OURS, OUT, ARENA; between batches they block on their pipe."""
 
     def __init__(self, pool: WorkerPool, name: str) -> None:
         self.pool, self.name = pool, name

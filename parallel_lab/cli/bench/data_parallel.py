@@ -70,9 +70,7 @@ class OwnTraining:
         return float(np.mean(self.session.slices(self.session.plan.outputs[0]))), self.session.gradients()
 
     def batch(self, order: Mapping[str, Any], iterations: int) -> float:
-        """Seconds of one step: from the first instruction on any rank to the last, over the steps. Raises
-        BenchError.
-        """
+        """Seconds of one step, from the first instruction on any rank to the last. Raises BenchError."""
         try:
             self.session.train([self.batch_of], iterations, record=iterations)
         except ParallelLabError as error:

@@ -71,9 +71,7 @@ def goal_dicts(goals: Iterable[Goal]) -> list[dict[str, Any]]:
 
 
 def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
-    """The goals that a run of `bench collectives` can judge. They were set for 8 ranks on 2 cores; other runs are
-    judged by them too.
-    """
+    """The goals that a run of `bench collectives` can judge. They were set for 8 ranks on 2 cores."""
     found = [*_barriers(report)]
     for size, mpi_limit, gloo_limit in ALL_REDUCE:
         timing = report.timing("all_reduce", size)

@@ -183,9 +183,7 @@ class RankGroup:
     # asking
 
     def ask(self, order: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What every rank answers to `order`, by rank. Raises BenchError, and ends the group, when one of them does
-        not.
-        """
+        """What every rank answers to `order`, by rank. Where one fails, the group is ended: raises BenchError."""
         data = json.dumps(order).encode()
         found: dict[int, dict[str, Any]] = {}
         what = " ".join(str(value) for value in order.values())

@@ -66,8 +66,6 @@ def machine_text(facts: Mapping[str, Any]) -> str:
 
 
 def results_json(kind: str, machine: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """One JSON object: schema, kind of benchmark, machine when it began, load when it ended, and the results. NaN and
-    infinity are refused.
-    """
+    """One JSON object: schema, benchmark, machine, load afterwards, and the results. NaN and infinity are refused."""
     whole = {"schema": SCHEMA, "benchmark": kind, "machine": dict(machine), "load_after": load(), **results}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"

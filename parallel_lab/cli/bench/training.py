@@ -54,9 +54,7 @@ class _Conv(nn.Cell):
 
 
 def network(case: str) -> tuple[nn.Cell, nn.Cell, np.ndarray, np.ndarray]:
-    """(network, loss, input, labels) of a case; weights and data are the same in every process, whatever its global
-    seed.
-    """
+    """(network, loss, input, labels) of a case; weights and data do not depend on the global seed."""
     with temporary_seed(1):
         net, loss, x, labels = _network(case)
         for parameter in net.get_parameters():

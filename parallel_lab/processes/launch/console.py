@@ -152,9 +152,7 @@ class Console:
 
     @contextlib.contextmanager
     def _reader_may_go(self) -> Iterator[None]:
-        """Where nobody reads any more (`| head -2`), that is told once: what ends the run must not fail on every
-        further line.
-        """
+        """A reader that has gone (`| head -2`) is told once: what ends the run must not fail on every line."""
         try:
             yield
         except OSError:

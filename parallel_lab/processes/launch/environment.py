@@ -17,9 +17,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def as_mindspore_folder() -> Path:
-    """The folder that, on PYTHONPATH, makes `import mindspore` find this package's facade. Raises WorldError if this
-    installation lacks it.
-    """
+    """The folder that, on PYTHONPATH, makes `import mindspore` find this package's facade. Raises WorldError."""
     folder = _PACKAGE / "mindspore" / "_path"
     if not (folder / "mindspore" / "__init__.py").is_file():
         raise WorldError(f"the folder {folder} that stands for mindspore is missing", hint="Install the package again")
@@ -27,9 +25,7 @@ def as_mindspore_folder() -> Path:
 
 
 def rank_environment(*, as_mindspore: bool, events: str | None, extra: Mapping[str, str]) -> dict[str, str]:
-    """What every rank finds besides its own numbers: the user's environment, lines written at once, one thread per rank
-    for matrix products.
-    """
+    """What every rank finds besides its own numbers; lines are written at once, products run in one thread."""
     path = [str(as_mindspore_folder())] if as_mindspore else []
     path += [p for p in (os.environ.get("PYTHONPATH"),) if p]
     home = str(_PACKAGE.parent)
@@ -47,7 +43,5 @@ def rank_environment(*, as_mindspore: bool, events: str | None, extra: Mapping[s
 
 
 def python_command(argv: tuple[str, ...]) -> list[str]:
-    """The command line of one rank: `argv` is a script and its arguments; "-m", a module and its arguments; or
-    "--cell", a name and a file.
-    """
+    """One rank's command. argv: a script, or "-m" and a module, with arguments; or "--cell", a name and a file."""
     return [sys.executable, RANK_MAIN, *argv]

@@ -29,9 +29,7 @@ DETACHED = "PARALLEL_LAB_MSRUN_DETACHED"  # set for the process that stays when 
 
 
 def run_workers(args: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Start the workers as `args` says; the exit code. Raises WorldArgumentError and NotBuiltYet for what cannot be
-    done here.
-    """
+    """Start the workers as `args` says; the exit code. Raises WorldArgumentError, NotBuiltYet."""
     _check(args)
     argv = ("-m", *command) if command[0] == "pytest" else command
     folder = Path(args.log_dir or ".")
@@ -159,9 +157,7 @@ class _Both:
 
 
 class _WorkerConsole(Console):
-    """The launcher's lines go to scheduler.log as well; the workers' lines only to their logs, and those of `shown` to
-    the terminal.
-    """
+    """The launcher's lines go to `notes`; the workers' to their logs, and those of `shown` to the terminal."""
 
     def __init__(self, world_size: int, logs: list[Path], notes: Any, shown: set[int]) -> None:
         super().__init__(world_size, logs=logs, stream=sys.stdout if shown else None, only=shown)

@@ -121,9 +121,7 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise Terminated, as Ctrl-C raises KeyboardInterrupt. For the main thread of a
-    command.
-    """
+    """Within, SIGTERM and SIGHUP raise Terminated, as Ctrl-C raises KeyboardInterrupt. In the main thread."""
 
     def end(number: int, _frame: object) -> None:
         raise Terminated(number)

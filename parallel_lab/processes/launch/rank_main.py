@@ -77,9 +77,7 @@ def as_mindspore() -> bool:
 
 
 def explain(error: BaseException) -> None:
-    """Add what the script should have said, where that is known: to the traceback, and to what the launcher says of
-    it.
-    """
+    """Add what the script should have said, where that is known, to the error."""
     package = str(Path(__file__).resolve().parents[3])
     if package not in sys.path:
         sys.path.append(package)
@@ -131,9 +129,7 @@ def run_script(path: str) -> None:
 
 
 def run_cell(name: str, path: str) -> None:
-    """A notebook's cell as `__main__`, under its name in tracebacks. `path` may be "fd:7": a descriptor, whose file has
-    no name.
-    """
+    """A notebook's cell as `__main__`, under its name in tracebacks. path: of a file, or "fd:7", a descriptor."""
     if path.startswith("fd:"):
         descriptor = int(path[3:])
         source = os.pread(descriptor, os.fstat(descriptor).st_size, 0)  # all ranks share the file, and its position

@@ -157,9 +157,7 @@ class MpiCommunicator(CheckedCalls):
         self._waits_in = None if started is None else started.flight
 
     def progress(self) -> None:
-        """Do what can be done now, without waiting, for the collectives that were started. Raises what stopped the
-        run.
-        """
+        """Move on what was started, without waiting. Raises what stopped the run."""
         try:
             self._handshake.attend()
         except self._mpi.Exception as error:
@@ -170,9 +168,7 @@ class MpiCommunicator(CheckedCalls):
     # the library's communicators
 
     def _started_group(self, members: tuple[int, ...]) -> Any | None:
-        """The communicator on which a started collective may ask the library: the world's. To make one for a group
-        would wait for its members.
-        """
+        """The world's communicator, for the world; making one for a group would wait for its members."""
         return self._handshake.started_comm if members == self._world else None
 
     def _group(self, members: tuple[int, ...]) -> Any:
@@ -229,9 +225,7 @@ class MpiCommunicator(CheckedCalls):
 
     @property
     def stop_requested(self) -> bool:
-        """True once the notebook has asked for a stop. Ranks may see it at different steps: use `agree_to_continue` to
-        leave a loop.
-        """
+        """True once a stop was asked for; ranks may see it at different steps: leave loops by `agree_to_continue`."""
         return self.control == "stop"
 
     def wait_if_paused(self) -> None:
@@ -243,9 +237,7 @@ class MpiCommunicator(CheckedCalls):
         self._handshake.check()
 
     def report(self, obj: object) -> None:
-        """Hand a small object to who started the run: the notebook's `Job.messages`; without a notebook it is
-        printed.
-        """
+        """Hand a small object to the notebook (`Job.messages`); without a notebook it is printed."""
         if self._report is not None:
             self._report(obj)
         else:
@@ -256,9 +248,7 @@ class MpiCommunicator(CheckedCalls):
         return [entry_from_text(self.rank, *record) for record in self._past()]
 
     def _past(self) -> list[list]:
-        """The flight records, oldest first; last comes the one this rank was stopped in, if that was a started one it
-        waited for.
-        """
+        """The flight records, oldest first; a started one in whose wait this rank was stopped comes last."""
         if self._waits_in is None:
             return list(self._flight)
         return [*(flight for flight in self._flight if flight is not self._waits_in), self._waits_in]
@@ -294,9 +284,7 @@ class MpiCommunicator(CheckedCalls):
         return Movement(self._mpi, self._types, self._handshake, comm, reproducible=self.reproducible, library=library)
 
     def _end_run(self) -> None:
-        """Tell the others that this rank has returned, and wait until all have. Raises what stopped one of them
-        meanwhile.
-        """
+        """Tell the others that this rank has returned, and wait until all have. Raises what stops one of them."""
         handshake = self._handshake
         if not self.stop_requested:  # who stops may leave a message lying, and a handle
             self._lane.check_waited()

@@ -37,9 +37,7 @@ STILL_WORKING_S = 30.0  # after this long at the end, a line says for whom a ran
 
 
 class _Exit(SystemExit):
-    """SystemExit that knows whether it ended the process: then the interpreter reads `code` with no Python frame
-    below.
-    """
+    """SystemExit that knows whether it ended the process: then `code` is read with no Python frame below."""
 
     ended: Any = None
 
@@ -158,18 +156,14 @@ def _meet_at_the_end(comm: MpiCommunicator) -> None:
 
 
 def _drain(comm: MpiCommunicator) -> None:
-    """After a fault that the program caught: wait until the others have come to their end too, however they do, and
-    have read what they were told.
-    """
+    """After a fault that the program caught: wait until the others have ended too, and have read everything."""
     handshake = comm._handshake
     _look_until(comm, lambda: len(handshake.left) == len(handshake.others))
     _until_sent(comm)
 
 
 def _all_through(comm: MpiCommunicator, caught: bool) -> None:
-    """Wait until no rank can fail any more: mpirun (Open MPI 4.1) crashes or hangs at its own end if one aborts while
-    another is in MPI_Finalize.
-    """
+    """Wait for all: mpirun (Open MPI 4.1) crashes or hangs if one aborts while another is in MPI_Finalize."""
     handshake = comm._handshake
     handshake.tell_through()
 

@@ -183,9 +183,7 @@ class Handshake:
             self._take(source, memoryview(data))
 
     def attend(self) -> None:
-        """Read what has come, and move on the started collectives, without waiting. Raises the mismatch of one of
-        them.
-        """
+        """Read what has come, and move on what was started, without waiting. Raises the mismatch of one of them."""
         self.look()
         if self.progress is not None:
             self.progress()
@@ -308,9 +306,7 @@ class Handshake:
                 self._tell(WAITS, self.others, {"ranks": []})
 
     def check_wait(self, waited_s: float, missing: Sequence[int], lost: Callable[[int], bool], extra_s: float) -> None:
-        """Raise CollectiveMismatch or CollectiveTimeout when what this rank waits for, for so long, will not come. See
-        `until`.
-        """
+        """Raise CollectiveMismatch or CollectiveTimeout when what is waited for will not come. See `until`."""
         if gone := [r for r in missing if r in self.left and lost(r)]:
             self._left_early(gone[0])
         if waited_s > self.timeout_s + extra_s:
@@ -327,9 +323,7 @@ class Handshake:
         self._tell(THROUGH, self.others, {})
 
     def until_settled(self, done: Callable[[], bool]) -> None:
-        """Wait without a limit: for ranks that still compute, after this one has returned. Raises what stops one of
-        them meanwhile.
-        """
+        """Wait without a limit, after this rank has returned. Raises what stops one that still computes."""
         start = time.monotonic()
         while True:
             self.attend()
@@ -393,9 +387,7 @@ class Handshake:
             self.warn(f"rank {self.rank} has waited {self.warn_after_s:g} s for {ranks_text(missing)} in {text}")
 
     def _culprits(self, missing: Sequence[int]) -> list[int]:
-        """The ranks at the end of the chains of waiting that begin with `missing`: those that wait for nobody
-        themselves.
-        """
+        """The ranks at the ends of the chains of waiting that begin with `missing`."""
         seen: set[int] = set()
         todo, ends = list(missing), []
         while todo:
@@ -410,9 +402,7 @@ class Handshake:
         return sorted(ends)
 
     def _watch_cycle(self, before: tuple[tuple, float] | None, now: float) -> tuple[tuple, float] | None:
-        """(the circle of waiting ranks this one is in, since when), None without one; one that lasts is a
-        DeadlockError.
-        """
+        """(the circle of waiting ranks this one is in, since when) or None; one that lasts is a DeadlockError."""
         circle = self._circle(self.rank)
         if circle is None:
             return None

@@ -91,9 +91,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _end_all(process: subprocess.Popen) -> None:
-    """Kill mpirun, then every descendant; those whose parent is gone become our children, so that one look after the
-    other finds all.
-    """
+    """Kill mpirun, then every descendant; orphans become our children, so that looking again finds all."""
     if process.poll() is None:
         process.kill()
     if not Path("/proc/self/task").is_dir():

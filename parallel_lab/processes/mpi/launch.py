@@ -36,9 +36,7 @@ def launched_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`environment` as for a process that is no rank: without what an MPI launcher left in it, so that mpirun can be
-    started again.
-    """
+    """`environment` without what an MPI launcher left in it, so that mpirun can be started again."""
     return {
         n: v
         for n, v in environment.items()

@@ -167,9 +167,7 @@ class Movement:
         return answer([dataclasses.replace(request, value=value, out=None) for value in values])[call.me]
 
     def _place(self, call: _Call, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Where the reply is written: the request's `out` where that can be done while the value is still read, else
-        new memory.
-        """
+        """Where the reply is written: the request's `out` if the value need not be read any more, else new memory."""
         out, value = call.request.out, call.request.value
         # that it does not fit is said when all is over: the others need this member
         fits = out is not None and (out.shape, out.dtype) == (shape, dtype)
@@ -406,8 +404,6 @@ def _divided(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
 
 
 def _pieces_first(value: np.ndarray, dim: int, n: int) -> Sequence[np.ndarray]:
-    """`value` as n pieces along `dim`, one after the other in memory: (n, elements); its own memory where they lie so
-    already.
-    """
+    """`value` as n pieces along `dim`: (n, elements), each in one run; its own memory where it lies so already."""
     pieces = as_pieces(value, dim, n, "pieces")
     return np.ascontiguousarray(pieces.transpose(1, 0, 2)).reshape(n, -1)

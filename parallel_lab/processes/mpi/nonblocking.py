@@ -45,9 +45,7 @@ class Started(base.Started):
         return str(self.asked.entry(self._lane.rank))
 
     def tag(self, rank: int, step: int) -> int:
-        """Both ends number what they have started together alike, so the tag says which collective and which step a
-        message belongs to.
-        """
+        """Which collective and step a message belongs to: both ends number what they have started together alike."""
         return (STEPS * self.turns[rank] + step) % TAGS
 
     def _go_on(self) -> None:
@@ -111,9 +109,7 @@ class Lane(base.Lane):
     # moving on
 
     def progress(self) -> None:
-        """Compare the arrivals that have come, and move the data of those that are complete. Raises
-        CollectiveMismatch.
-        """
+        """Compare the arrivals that have come, and move complete collectives on. Raises CollectiveMismatch."""
         for peer, awaited in enumerate(self._awaited):
             arrivals = self._handshake.started[peer]
             while awaited and arrivals:
@@ -189,7 +185,5 @@ class Lane(base.Lane):
         return sum(s.moved_bytes for s in self._before(started)) / SLOWEST_BYTES_PER_S
 
     def settled(self) -> bool:
-        """Whether nothing moves any more. Asked when all ranks have returned: what has not been started by all of its
-        members never will be.
-        """
+        """Whether nothing moves any more, when all have returned: what a member has not started never will be."""
         return not any(started.step is not None for started in self._open)

@@ -137,9 +137,7 @@ class MpiPool(JobPool):
             self._supervise_until_ready()
 
     def _accept(self, listener: connection.Listener) -> None:
-        """Take a socket from every rank. In a thread of its own: a stranger who connects and says nothing must not hold
-        the notebook.
-        """
+        """Take a socket from every rank, in a thread: a stranger who says nothing must not hold the notebook."""
         while len(self._pipes) < self.world_size:
             try:
                 pipe = listener.accept()
@@ -284,9 +282,7 @@ class MpiPool(JobPool):
                 self._look()
 
     def _named_by_mpirun(self, seen: int) -> int:
-        """The rank of which mpirun says that it ended first; `seen`, whose socket ended first, where it says nothing
-        that is understood.
-        """
+        """The rank of which mpirun says that it ended first; else `seen`, whose socket ended first."""
         found = _ENDED.search(" ".join(self._lines))
         rank = int(next(filter(None, found.groups()))) if found else seen
         return rank if rank < self.world_size else seen
