@@ -35,9 +35,8 @@ _WORKERS_LIMIT_S = 60.0  # a cold start takes about a second; this is for a mach
 _MPI_LIMIT_S = 30.0
 _PIP = f"{sys.executable} -m pip install"
 
-Result = tuple[
-    str, ...
-]  # status, what was found and, unless the status is "ok", what to do about it; () for no finding
+# status, what was found and, unless the status is "ok", what to do about it; () for no finding
+Result = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,8 @@ class Finding:
 
 def check_python() -> Result:
     """Python 3.11 or newer, 64 bits."""
-    found = (
-        f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()} "
-        f"{platform.machine()}), {sys.executable}"
-    )
+    system = f"{platform.python_implementation()}, {platform.system()} {platform.machine()}"
+    found = f"{platform.python_version()} ({system}), {sys.executable}"
     if sys.version_info[:2] < _MINIMUM_PYTHON:
         return "problem", found, "Install Python 3.11 or newer, or use environment.yml"
     if sys.maxsize < 1 << 32:
@@ -276,9 +273,8 @@ def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) 
     """Exit code (None: not ended in `limit_s` seconds, so killed with all its processes) and lines of output."""
     group = os.name == "posix"
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(
-        command, text=True, errors="replace", env=environment, start_new_session=group, **streams
-    )
+    options = {"text": True, "errors": "replace", "env": environment, "start_new_session": group}
+    process = subprocess.Popen(command, **streams, **options)
     try:
         output, _ = process.communicate(timeout=limit_s)
         exit_code: int | None = process.returncode
@@ -294,9 +290,8 @@ def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) 
 
 def check_workers(world_size: int = 2) -> Result:
     """Two worker processes start, answer and end."""
-    code, line = _python(
-        f"from parallel_lab.cli.doctor import try_workers; try_workers({world_size})", _WORKERS_LIMIT_S
-    )
+    trial = f"from parallel_lab.cli.doctor import try_workers; try_workers({world_size})"
+    code, line = _python(trial, _WORKERS_LIMIT_S)
     if code is None:
         mend = "Check whether a security program or a process limit (ulimit -u) blocks new processes"
         return "problem", f"no answer within {_WORKERS_LIMIT_S:g} s", mend

@@ -67,15 +67,13 @@ def jupyterlab_command(
 @contextlib.contextmanager
 def _passing_on_signals(server: subprocess.Popen) -> Iterator[None]:
     """Ctrl-C reaches JupyterLab by itself (same terminal) and is its business (it asks back); SIGTERM is passed on."""
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: server.terminate()),
-    }
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminate = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, terminate)
 
 
 def _open_notebooks(args: argparse.Namespace) -> int:

@@ -28,11 +28,9 @@ exit codes: 0 the ranks computed what one device computes; 1 they did not; 2 an 
 """
 
 
-_NETS = (
-    "quickstart (default), megatron, dense; convnet: convolutions; transformer: a one-block GPT; embedding: Wide & Deep"
-)
+_NETS = "quickstart (default), megatron, dense; convnet: convolutions; transformer: a small GPT; embedding: Wide & Deep"
 _DATA = (
-    "seed: one fixed random batch (default); digits: handwritten digits; the last three networks have their own data"
+    "seed: one fixed random batch (default); digits: handwritten ones; the last three networks have data of their own"
 )
 _EXECUTORS = "processes: one worker per rank (default); simulator: all ranks in this process; mpi: under mpirun"
 _STRATEGY = "slices per dim of each input of an operator; once for each operator"
@@ -79,11 +77,8 @@ class Progress:
     def __call__(self, done: int, steps: int) -> None:
         now = self.clock()
         first_s, first_done = self.first = self.first or (now, done)
-        if (
-            done == first_done
-            or now - first_s < self.QUIET_S
-            or now - self.shown_s < (self.TERMINAL_S if self.terminal else self.LINE_S)
-        ):
+        pause_s = self.TERMINAL_S if self.terminal else self.LINE_S
+        if done == first_done or now - first_s < self.QUIET_S or now - self.shown_s < pause_s:
             return
         self.shown_s = now
         left_s = (now - first_s) / (done - first_done) * (steps - done)
@@ -101,9 +96,8 @@ class Progress:
 def _check_files(report: Path | None, trace: Path | None) -> None:
     """Refuse files that cannot be written before the training. Raises DataFileError, ArgumentError."""
     files = [check_writable(path) for path in (report, trace) if path is not None]
-    if len(files) == 2 and (
-        files[0] == files[1] or files[0].exists() and files[1].exists() and files[0].samefile(files[1])
-    ):
+    both_exist = len(files) == 2 and files[0].exists() and files[1].exists()
+    if len(files) == 2 and (files[0] == files[1] or both_exist and files[0].samefile(files[1])):
         what = f"--report and --trace both name {files[0]}"
         raise ArgumentError(what, where="quickstart", hint="Give each a file of its own")
 
@@ -132,14 +126,8 @@ def _quickstart(args: argparse.Namespace) -> int:
     _check_files(args.report, args.trace)
     if args.executor not in EXECUTORS:
         raise ArgumentError(f"executor {args.executor!r}", where="quickstart", allowed=f"One of {', '.join(EXECUTORS)}")
-    job = Quickstart(
-        devices=args.devices,
-        data=args.data,
-        net=args.net,
-        epochs=args.epochs,
-        strategies=_strategies(args.strategy),
-        executor=args.executor,
-    )
+    given = {name: getattr(args, name) for name in ("devices", "data", "net", "epochs", "executor")}
+    job = Quickstart(**given, strategies=_strategies(args.strategy))
     print(job.text(), end="\n\n", flush=True)
     progress = Progress(sys.stderr)
     try:

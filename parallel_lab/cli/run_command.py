@@ -36,10 +36,8 @@ exit code: 0, or that of the rank that failed first (128 + number if a signal en
 
 def launch_options(timeout_s: float, *, required: bool = False) -> tuple[Option, ...]:
     """What `parallel-lab run` and `%%ranks` both take.  required: the number of ranks"""
-    ranks, waits = (
-        whole_number(1, MAX_DEVICES),
-        f"seconds a collective waits for a missing rank (default {timeout_s:g})",
-    )
+    ranks = whole_number(1, MAX_DEVICES)
+    waits = f"seconds a collective waits for a missing rank (default {timeout_s:g})"
     backend = {"choices": ("shared_memory", "mpi"), "default": "shared_memory"}
     return (
         option("-n", "--np", dest="world_size", type=ranks, required=required, metavar="N", help="ranks"),

@@ -31,7 +31,7 @@ _ELSEWHERE = "Choose another folder with --folder"
 class Update:
     """What `update_notebooks` did; every name is a path within the folder, with forward slashes.
 
-    new       copied, was not there
+    new       copied, was missing
     updated   replaced by a newer version; the old one had not been edited
     same      already the newest
     kept      differs from both, so it is the learner's: left alone
@@ -46,17 +46,12 @@ class Update:
 
     def text(self) -> str:
         """One line per group of files."""
-        lines = [
-            f"{len(self.new)} new, {len(self.updated)} updated, {len(self.same)} unchanged, {len(self.kept)} kept as "
-            "you edited them"
-        ]
+        new, updated, same, kept = map(len, (self.new, self.updated, self.same, self.kept))
+        lines = [f"{new} new, {updated} updated, {same} unchanged, {kept} kept as you edited them"]
         lines += [f"  new      {name}" for name in self.new]
         lines += [f"  updated  {name}" for name in self.updated]
-        lines += [
-            f"  kept     {name} (yours differs from the one in this version; to get that one, rename yours and "
-            "start again)"
-            for name in self.kept
-        ]
+        advice = "yours differs from the one in this version; to get that one, rename yours and start again"
+        lines += [f"  kept     {name} ({advice})" for name in self.kept]
         return "\n".join(lines + ([self.note] if self.note else []))
 
 
@@ -72,25 +67,18 @@ def _read_record(folder: Path) -> tuple[dict[str, str], str]:
         files = json.loads(path.read_text(encoding="utf-8"))["files"]
         return {str(name): str(checksum) for name, checksum in files.items()}, ""
     except (ValueError, KeyError, TypeError, AttributeError):
-        return (
-            {},
-            f"The record {path} could not be read; every file that differs was treated as yours and kept. The record "
-            "is written anew.",
-        )
+        note = f"The record {path} could not be read and is written anew; every file that differs is kept as yours."
+        return {}, note
 
 
 def _shipped_files(source: Path) -> dict[str, bytes]:
-    paths = (
-        path
-        for path in sorted(source.rglob("*"))
-        if path.is_file() and not _SKIPPED.intersection(path.relative_to(source).parts)
-    )
-    return {path.relative_to(source).as_posix(): path.read_bytes() for path in paths if path.name != RECORD_NAME}
+    files = {path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file()}
+    shipped = {name: path for name, path in files.items() if not {*_SKIPPED, RECORD_NAME}.intersection(name.parts)}
+    return {name.as_posix(): path.read_bytes() for name, path in shipped.items()}
 
 
 def update_notebooks(source: Path, folder: Path) -> Update:
-    """Copy the files under `source` into `folder`, which is made if need be, and never write over a file the learner
-    edited.
+    """Copy the files under `source` into `folder`, and never write over a file the learner edited.
 
     Files of an earlier version that no longer ship stay. Raises DataFileError if `folder` cannot be written.
     """
@@ -114,19 +102,14 @@ def update_notebooks(source: Path, folder: Path) -> Update:
                 continue  # the old checksum stays on record: undoing the edit makes the file replaceable again
             record[name] = checksum
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(
-            folder / RECORD_NAME,
-            json.dumps({"format": 1, "files": record}, indent=1, sort_keys=True) + "\n",
-            hint=_ELSEWHERE,
-        )
+        text = json.dumps({"format": 1, "files": record}, indent=1, sort_keys=True) + "\n"
+        write_whole(folder / RECORD_NAME, text, hint=_ELSEWHERE)
     except OSError as error:
-        raise DataFileError(
-            f"cannot be written: {error.strerror or error}", where=str(error.filename or folder), hint=_ELSEWHERE
-        ) from error
+        what, where = f"cannot be written: {error.strerror or error}", str(error.filename or folder)
+        raise DataFileError(what, where=where, hint=_ELSEWHERE) from error
     return Update(*(tuple(found[kind]) for kind in ("new", "updated", "same", "kept")), note)
 
 
 def first_notebook(folder: Path) -> str | None:
-    """The notebook to open first: the first one by name, or None if there is none."""
-    names = sorted(path.name for path in folder.glob("*.ipynb"))
-    return names[0] if names else None
+    """The notebook to open first: the first one by name, or None."""
+    return min((path.name for path in folder.glob("*.ipynb")), default=None)

@@ -12,12 +12,8 @@ import numpy as np
 from ...base.errors import ArgumentError, ParallelLabError
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-TRAINING_CASES = (
-    "mlp",
-    "transformer",
-    "conv",
-    "tiny",
-)  # of training.py; a command that prints its help imports only this
+# of training.py, which a command that only prints its help does not import
+TRAINING_CASES = ("mlp", "transformer", "conv", "tiny")
 PERIOD = 251  # elements after which the values repeat: a prime, so that pieces of 2^k elements differ
 
 

@@ -140,13 +140,8 @@ class RankGroup:
                 self._processes.append(mpirun.start(self.ranks, command, variables, **streams))
                 return
             for rank in range(self.ranks):
-                process = subprocess.Popen(
-                    [*command, "--rank", str(rank)],
-                    stdin=subprocess.DEVNULL,
-                    env=environment,
-                    start_new_session=True,
-                    **streams,
-                )
+                options = {"stdin": subprocess.DEVNULL, "env": environment, "start_new_session": True, **streams}
+                process = subprocess.Popen([*command, "--rank", str(rank)], **options)
                 self._processes.append(process)
                 self._ending.callback(process.wait)
                 self._ending.callback(process.kill)  # it may wait in a collective for a rank that has gone

@@ -30,9 +30,7 @@ def rank_environment(*, as_mindspore: bool, events: str | None, extra: Mapping[s
     path += [p for p in (os.environ.get("PYTHONPATH"),) if p]
     home = str(_PACKAGE.parent)
     installed = [os.path.realpath(p) for p in (*site.getsitepackages(), site.getusersitepackages())]
-    if (
-        os.path.realpath(home) not in installed
-    ):  # a checkout: found here because of the working folder, perhaps, and not from the script's
+    if os.path.realpath(home) not in installed:  # a checkout, which is perhaps not found from the script's folder
         path.append(home)
     values = {**os.environ, **dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONUNBUFFERED": "1"}
     if path:

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ...base.errors import NotBuiltYet, WorldArgumentError
 from ..world.cluster_env import check_host
@@ -38,18 +38,16 @@ def run_workers(args: argparse.Namespace, command: tuple[str, ...]) -> int:
         return _detach(folder, args.worker_num)
     shown = _shown_workers(args) if args.join else set()
     name = args.worker_log_name or "worker"
+    logs = [folder / f"{name}_{rank}.log" for rank in range(args.worker_num)]
     with open(folder / "scheduler.log", "w", encoding="utf-8", buffering=1) as log:
-        streams = _Both(log, sys.stdout) if args.join else log
-        console = _WorkerConsole(
-            args.worker_num, [folder / f"{name}_{rank}.log" for rank in range(args.worker_num)], streams, shown
-        )
-        streams.write(f"scheduler: {args.worker_num} workers are started: {' '.join(command)}\n")
+        console = _WorkerConsole(logs, [log, sys.stdout] if args.join else [log], shown)
+        console.say(f"scheduler: {args.worker_num} workers are started: {' '.join(command)}")
         try:
             with ending_on_signals():
                 outcome = launch(_spec(args, argv), console)
         finally:
             console.close()
-        streams.write(f"scheduler: all workers have ended, exit code {outcome.exit_code}\n")
+        console.say(f"scheduler: all workers have ended, exit code {outcome.exit_code}")
     return outcome.exit_code
 
 
@@ -63,16 +61,9 @@ def _spec(args: argparse.Namespace, argv: tuple[str, ...]) -> LaunchSpec:
         "MS_ROLE": "MS_WORKER",
     }
     own = tuple({"MS_NODE_ID": str(rank)} for rank in range(count))
-    return LaunchSpec(
-        argv,
-        count,
-        start_limit_s=args.cluster_time_out,
-        as_mindspore=args.as_mindspore,
-        launcher=WHERE,
-        environment=common,
-        rank_environments=own,
-        cores=_cores(count) if args.bind_core else (),
-    )
+    variables = {"environment": common, "rank_environments": own}
+    limits = {"start_limit_s": args.cluster_time_out, "cores": _cores(count) if args.bind_core else ()}
+    return LaunchSpec(argv, count, as_mindspore=args.as_mindspore, launcher=WHERE, **variables, **limits)
 
 
 def _cores(count: int) -> tuple[tuple[int, ...], ...]:
@@ -87,18 +78,15 @@ def _cores(count: int) -> tuple[tuple[int, ...], ...]:
 def _check(args: argparse.Namespace) -> None:
     if args.sim_level != -1 or args.sim_rank_id != -1:
         hint = "parallel_lab.compile(net, ..., device_num=N) compiles for any number of devices without processes"
-        raise NotBuiltYet(
-            "--sim_level and --sim_rank_id: simulated compilation is not available yet", where=WHERE, hint=hint
-        )
+        what = "--sim_level and --sim_rank_id: simulated compilation is not available yet"
+        raise NotBuiltYet(what, where=WHERE, hint=hint)
     check_host(args.master_addr, "--master_addr")
     if args.local_worker_num > args.worker_num:
         what = f"--local_worker_num {args.local_worker_num} is more than --worker_num {args.worker_num}"
         raise WorldArgumentError(what, where=WHERE)
     if args.local_worker_num < args.worker_num:
-        what = (
-            f"only {args.local_worker_num} of {args.worker_num} workers are to run here, and these ranks share the "
-            "memory of one machine"
-        )
+        share = f"only {args.local_worker_num} of {args.worker_num} workers are to run here"
+        what = f"{share}, and these ranks share the memory of one machine"
         hint = f"--local_worker_num {args.worker_num}; several hosts: mpirun -H host1:4,host2:4 python script.py"
         raise NotBuiltYet(what, where=WHERE, hint=hint)
     if args.rank_table_file:
@@ -106,9 +94,8 @@ def _check(args: argparse.Namespace) -> None:
 
         count = len(read_rank_table(args.rank_table_file).devices)
         if count != args.worker_num:
-            raise WorldArgumentError(
-                f"--worker_num {args.worker_num}, and {args.rank_table_file} has {count} ranks", where=WHERE
-            )
+            what = f"--worker_num {args.worker_num}, and {args.rank_table_file} has {count} ranks"
+            raise WorldArgumentError(what, where=WHERE)
     _shown_workers(args)
 
 
@@ -126,43 +113,25 @@ def _detach(folder: Path, count: int) -> int:
     """Go on in a process of its own, which lives as long as the workers, and return."""
     with open(folder / "scheduler.log", "w", encoding="utf-8") as log:
         command = [sys.executable, "-m", __package__.partition(".")[0], *sys.argv[1:]]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, DETACHED: "1"},
-        )
-    print(
-        f"msrun: {count} workers are started in the background (process {process.pid}); logs in {folder}; --join True "
-        "waits for them"
-    )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        variables = {**os.environ, DETACHED: "1"}
+        process = subprocess.Popen(command, **streams, start_new_session=True, env=variables)
+    started = f"{count} workers are started in the background (process {process.pid})"
+    print(f"msrun: {started}; logs in {folder}; --join True waits for them")
     return 0
-
-
-class _Both:
-    """Writes to two streams."""
-
-    def __init__(self, *streams: TextIO) -> None:
-        self._streams = streams
-
-    def write(self, text: str) -> None:
-        for stream in self._streams:
-            stream.write(text)
-
-    def flush(self) -> None:
-        for stream in self._streams:
-            stream.flush()
 
 
 class _WorkerConsole(Console):
     """The launcher's lines go to `notes`; the workers' to their logs, and those of `shown` to the terminal."""
 
-    def __init__(self, world_size: int, logs: list[Path], notes: Any, shown: set[int]) -> None:
-        super().__init__(world_size, logs=logs, stream=sys.stdout if shown else None, only=shown)
+    def __init__(self, logs: list[Path], notes: list[TextIO], shown: set[int]) -> None:
+        super().__init__(len(logs), logs=logs, stream=sys.stdout if shown else None, only=shown)
         self._notes = notes
+
+    def say(self, line: str) -> None:
+        for stream in self._notes:
+            stream.write(f"{line}\n")
 
     def note(self, text: str) -> None:
         self.flush(everything=True)
-        self._notes.write(f"parallel-lab: {text}\n")
+        self.say(f"parallel-lab: {text}")

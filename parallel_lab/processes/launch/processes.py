@@ -143,10 +143,8 @@ def launch(spec: LaunchSpec, console: Console) -> Outcome:
     more of them, SharedMemoryTooSmall, OSError.
     """
     if sys.platform == "win32":
-        hint = "Use WSL 2, or a WorkerPool in a notebook"
-        raise WorldError(
-            "this launcher hands descriptors to its processes, which Windows cannot do", where=spec.launcher, hint=hint
-        )
+        what = "this launcher hands descriptors to its processes, which Windows cannot do"
+        raise WorldError(what, where=spec.launcher, hint="Use WSL 2, or a WorkerPool in a notebook")
     ranks = _Ranks(spec, console)
     try:
         ranks.run()

@@ -28,15 +28,11 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def take_place() -> None:
     """Mark the place in the environment as this process's own, and end when the launcher does."""
     place = json.loads(os.environ.get(VARIABLE) or "{}")
-    # under mpirun, which looks after its processes itself; their output comes to the launcher through a pipe of their
-    # own
-    if not place:
-        folder = os.environ.get("PARALLEL_LAB_OUTPUT")
-        rank = next(
-            (os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK") if name in os.environ), None
-        )
-        if folder and rank is not None:
-            pipe = os.open(os.path.join(folder, f"rank.{rank}"), os.O_WRONLY)
+    if not place:  # under mpirun, which looks after its processes; their output comes through a pipe of their own
+        folder, names = os.environ.get("PARALLEL_LAB_OUTPUT"), ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+        ranks = [os.environ[name] for name in names if name in os.environ]
+        if folder and ranks:
+            pipe = os.open(os.path.join(folder, f"rank.{ranks[0]}"), os.O_WRONLY)
             os.dup2(pipe, 1)
             os.dup2(pipe, 2)
             os.close(pipe)
@@ -51,9 +47,8 @@ def take_place() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def watch() -> None:
-        os.read(
-            place["life"], 1
-        )  # nothing is ever sent: this returns when the launcher is gone, also if that was before the call above
+        # nothing is ever sent: this returns when the launcher is gone, also if that was before the call above
+        os.read(place["life"], 1)
         os.killpg(0, signal.SIGKILL)  # with what the script has started: this process leads its group
 
     threading.Thread(target=watch, daemon=True, name="life-pipe").start()
@@ -71,9 +66,8 @@ def tell_peers(error: BaseException) -> bool:
 
 def as_mindspore() -> bool:
     """Whether `import mindspore` finds this package, also if the script has not come to it."""
-    return str(Path(__file__).resolve().parents[2] / "mindspore" / "_path") in (
-        os.path.realpath(folder) for folder in sys.path
-    )
+    facade = str(Path(__file__).resolve().parents[2] / "mindspore" / "_path")
+    return facade in map(os.path.realpath, sys.path)
 
 
 def explain(error: BaseException) -> None:
@@ -82,26 +76,19 @@ def explain(error: BaseException) -> None:
     if package not in sys.path:
         sys.path.append(package)
     if as_mindspore() and isinstance(error, Exception):  # an interrupt needs no notes, and has no time for imports
-        importlib.import_module(
-            "mindspore"
-        )  # which puts a hook that knows its scripts before ours, if the script has not come to it
+        importlib.import_module("mindspore")  # whose hook knows its scripts, if the script has not come to it
         if hasattr(sys.excepthook, "explain"):
             sys.excepthook.explain(error)
     cell = '"%%ranks"' in os.environ.get(VARIABLE, "")
-    if (
-        isinstance(error, ModuleNotFoundError)
-        and (error.name or "").partition(".")[0] == "mindspore"
-        and not as_mindspore()
-    ):
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing == "mindspore" and not as_mindspore():
         where = "in the line of %%ranks" if cell else "before the script"
         error.add_note(f"With --as-mindspore, {where}, `import mindspore` finds parallel_lab instead")
     if isinstance(error, EOFError) and "reading a line" in str(error):
         error.add_note("A rank has no keyboard: give it values as arguments, in the environment or in a file")
     if type(error) is NameError and cell:
-        error.add_note(
-            "The cell runs in processes of its own, which see none of the notebook's variables: define it in this "
-            "cell, or import it"
-        )
+        own = "The cell runs in processes of its own, which see none of the notebook's variables"
+        error.add_note(f"{own}: define it in this cell, or import it")
 
 
 def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

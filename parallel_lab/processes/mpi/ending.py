@@ -86,9 +86,7 @@ def end_together(comm: MpiCommunicator) -> None:
         if no_rank():
             before(kind, error, trace)
             return
-        if hasattr(
-            before, "explain"
-        ):  # a hook that adds to the text, such as the facade's, which knows what a script forgot to import
+        if hasattr(before, "explain"):  # such as the facade's, which knows what a script forgot to import
             before.explain(error)
         tell(kind, error, trace)
         _abort(mpi, 1)

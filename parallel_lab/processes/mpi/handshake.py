@@ -20,6 +20,7 @@ adaptive as in shared memory: looks with sched_yield, then sleeps that grow with
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import struct
 import time
@@ -246,9 +247,8 @@ class Handshake:
         """Wait until MPI has moved the data of `requests`; `members` are those who take part."""
         self.unfinished += requests
         peers, extra_s = [m for m in members if m != self.rank], size_bytes / SLOWEST_BYTES_PER_S
-        self.until(
-            lambda: self.mpi.Request.Testall(requests), lambda: peers, moving=lambda: True, extra_s=lambda: extra_s
-        )
+        done = functools.partial(self.mpi.Request.Testall, requests)
+        self.until(done, lambda: peers, moving=lambda: True, extra_s=lambda: extra_s)
         self.unfinished = []
 
     def until(
@@ -434,9 +434,8 @@ class Handshake:
 
     def _timeout(self, missing: Sequence[int]) -> None:
         culprits = self._culprits(missing) or sorted(missing)
-        what = (
-            f"{ranks_text(culprits)} did not come within {self.timeout_s:g} s; rank {self.rank} waits in {self.entry()}"
-        )
+        what = f"{ranks_text(culprits)} did not come within {self.timeout_s:g} s"
+        what += f"; rank {self.rank} waits in {self.entry()}"
         others = sorted((r, w) for r, w in self.waiting.items() if r != self.rank)
         chain = [f"rank {r} waits for {list(w.ranks)} in {w.text}" for r, w in others]
         hint = "A rank that computes for longer needs a larger timeout_s"

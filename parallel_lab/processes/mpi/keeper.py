@@ -53,9 +53,8 @@ def main(order: str) -> int:
             os._exit(1)
 
     try:
-        process = subprocess.Popen(
-            told["command"], stdin=subprocess.DEVNULL, preexec_fn=in_mpirun, start_new_session=True
-        )
+        options = {"stdin": subprocess.DEVNULL, "preexec_fn": in_mpirun, "start_new_session": True}
+        process = subprocess.Popen(told["command"], **options)
         _wait(process)
         code = process.poll()
         _end_all(process)

@@ -37,11 +37,8 @@ def launched_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
 
 def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """`environment` without what an MPI launcher left in it, so that mpirun can be started again."""
-    return {
-        n: v
-        for n, v in environment.items()
-        if not n.startswith(("OMPI_COMM_WORLD", "OMPI_UNIVERSE", "PMIX_", "PMI_", "MPI_LOCAL", "ORTE_"))
-    }
+    marks = ("OMPI_COMM_WORLD", "OMPI_UNIVERSE", "PMIX_", "PMI_", "MPI_LOCAL", "ORTE_")
+    return {name: value for name, value in environment.items() if not name.startswith(marks)}
 
 
 def require_mpi4py() -> None:
@@ -65,9 +62,8 @@ def mpirun_version() -> str:
 @functools.lru_cache(maxsize=8)
 def _version_text(launcher: str) -> str:
     try:
-        found = subprocess.run(
-            [launcher, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, stdin=subprocess.DEVNULL
-        )
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        found = subprocess.run([launcher, "--version"], timeout=_VERSION_LIMIT_S, **options)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stdout

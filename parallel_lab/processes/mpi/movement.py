@@ -378,8 +378,7 @@ class Movement:
         rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
         near = sorted((*halo.neighbours(me), me))
         given, taken = (
-            {j: slice(a * inner, b * inner) for j in near for a, b in [of(kind, me, j)]}
-            for of in (halo.given, halo.taken)
+            {j: slice(*(inner * at for at in of(kind, me, j))) for j in near} for of in (halo.given, halo.taken)
         )
         flat = value.reshape(rows, value.shape[dim] * inner)
         out = self._place(call, shape, value.dtype.newbyteorder("="))

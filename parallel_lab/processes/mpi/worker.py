@@ -41,16 +41,15 @@ class _Served:
         self.jobs: queue.SimpleQueue[tuple[int, bool, bytes]] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.early: list[tuple[bytes, int, bytes]] = []  # what was asked of a run before it began
+        address, key = told.pop("address"), bytes.fromhex(told.pop("key"))
         self.comm = MpiCommunicator(
             load_mpi(),
-            reproducible=told["reproducible"],
-            timeout_s=told["timeout_s"],
-            warn_after_s=told["warn_after_s"],
             warn=lambda text: self.send(b"W", text.encode()),
             report=lambda obj: self.send(b"M", dill.dumps(obj, recurse=True)),
+            **told,
         )
-        address = told["address"].replace("@", "\0", 1) if told["address"].startswith("@") else told["address"]
-        self.pipe = connection.Client(address, "AF_UNIX", authkey=bytes.fromhex(told["key"]))
+        address = address.replace("@", "\0", 1) if address.startswith("@") else address
+        self.pipe = connection.Client(address, "AF_UNIX", authkey=key)
         self.send(b"R", json.dumps([self.comm.rank, os.getpid()]).encode())
         threading.Thread(target=self.listen, daemon=True, name="notebook").start()
 
