@@ -241,12 +241,12 @@ def choice(*known: Any) -> Check:
     return Check(f"One of {', '.join(map(repr, known))}", read)
 
 
-def sequence_of(check: Check, allowed: str, *, one: bool = False) -> Check:
-    """A list or tuple of what `check` takes, at least one, as a tuple. one: or a single such value."""
+def sequence_of(check: Check, allowed: str, *, one: bool = False, empty: bool = False) -> Check:
+    """A list or tuple of what `check` takes, as a tuple. one: or a single such value; empty: or none."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if isinstance(value, (list, tuple)):
-            if not value:
+            if not value and not empty:
                 raise ValueError
             return tuple(check.read(part) for part in value)
         if not one:

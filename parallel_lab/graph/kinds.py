@@ -102,7 +102,7 @@ def _run_compute(on: OnRank, instr: Instr) -> np.ndarray:
     op, attrs, arrays = instr.opdef, dict(instr.attrs), [on.env[name] for name in instr.ins]
     if instr.offset_axes:
         shapes = tuple(a.shape for a in arrays)
-        labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.infer_fn is None else ""
+        labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.result_shape is None else ""
         sizes = op.part_sizes(shapes, attrs, labels)
         parts = zip(instr.offset_axes, sizes, strict=True)
         starts = tuple(instr.position(on.rank, axes) * size for axes, size in parts)

@@ -1,5 +1,5 @@
-"""Activation functions. All but log_softmax act on each element by itself: any dim may be cut, with no communication
-forward.
+"""Activation functions. All but log_softmax and softmax act on each element by itself: any dim may be cut, with no
+communication forward.
 """
 
 from __future__ import annotations
@@ -8,48 +8,31 @@ import math
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
-from .elementwise import UNARY, first_dtype, float_result, mul, neg
-from .machine.opdef import check_dim
-from .machine.registry import case, op
-from .machine.signature import letters
+from ..base.checks import choice, number
+from .elementwise import SHAPE, UNARY, float_result, mul, neg
+from .machine.operand_checks import filled_dim
+from .machine.registry import case, gradient, op
+from .machine.signature import along_axis, letters
 from .spellings import function
-from .unary import error_function, floats
+from .unary import error_function, floats, fractional
 
-EXAMPLE = case((16, 8))
-WIDE = case((16, 8), low=-8.0, high=8.0)  # reaches both flat ends
-
-
-def _elements(weight):
-    """flops= of a function that does `weight` operations per element."""
-    return lambda s: weight * np.prod(list(vars(s).values()))
-
-
-def _check_number(where, operands, **attrs):
-    """The one attribute is a number."""
-    for name, value in attrs.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ShapeError(f"{name}={shorten(value)}", where=where, allowed="A number")
+EXAMPLE = case(SHAPE)
+WIDE = case(SHAPE, low=-8.0, high=8.0)  # reaches both flat ends
 
 
 # ---- piecewise linear ----
 
 
-@op(UNARY, name="ReLU", mint="functional.relu", example=(case((16, 8)), case((8, 4, 16))))
+@op(UNARY, name="ReLU", mint="functional.relu", example=(EXAMPLE, case((8, 4, 16))))
 def relu(x):
     """max(x, 0).  x: (...) -> (...)."""
     return np.maximum(x, np.zeros((), x.dtype))
 
 
-@op(infer_fn=lambda shapes: shapes[0])
+@gradient(relu)
 def relu_grad(g, out):
     """Gradient of relu: g where out > 0.  g, out: (...) -> (...)."""
     return g * (out > 0)
-
-
-@relu.vjp
-def _(g, out, x):
-    return (relu_grad(g, out),)
 
 
 @op(UNARY, name="ReLU6", mint="functional.relu6", example=WIDE)
@@ -58,7 +41,7 @@ def relu6(x):
     return np.clip(x, np.zeros((), x.dtype), np.asarray(6, x.dtype))
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0], dtype=first_dtype)
+@op(result_shape=0, dtype=0)
 def within_grad(g, x, *, low, high, slope):
     """Gradient of a function that rises by `slope` between two bounds and is flat outside: g * slope where low < x <
     high.  g, x: (...) -> (...).
@@ -71,44 +54,42 @@ def _(g, out, x):
     return (within_grad(g, x, low=0.0, high=6.0, slope=1.0),)
 
 
-@op(UNARY, name="HSigmoid", dtype=float_result, flops=_elements(3), example=WIDE)
-def hsigmoid(x):
-    """Piecewise linear sigmoid: (x + 3) / 6, at least 0 and at most 1.  x: (...) -> (...)."""
-    x = floats(x)
+def _hsigmoid(x):
     return np.clip((x + 3) / 6, np.zeros((), x.dtype), np.ones((), x.dtype))
 
 
-@hsigmoid.vjp
-def _(g, out, x):
-    return (within_grad(g, x, low=-3.0, high=3.0, slope=1 / 6),)
+hsigmoid = fractional(
+    "hsigmoid",
+    _hsigmoid,
+    "Piecewise linear sigmoid: (x + 3) / 6, at least 0 and at most 1",
+    lambda g, out, x: within_grad(g, x, low=-3.0, high=3.0, slope=1 / 6),
+    name="HSigmoid",
+    flops=3,
+    example=WIDE,
+)
 
 
-@op(UNARY, name="HSwish", dtype=float_result, flops=_elements(4), example=WIDE)
+@op(UNARY, name="HSwish", dtype=float_result, flops=4, example=WIDE)
 def hswish(x):
     """x times hsigmoid(x).  x: (...) -> (...)."""
     x = floats(x)
-    return x * np.clip((x + 3) / 6, np.zeros((), x.dtype), np.ones((), x.dtype))
+    return x * _hsigmoid(x)
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(hswish)
 def hswish_grad(g, x):
     """Gradient of hswish: 0 below -3, 1 above 3, (2 x + 3) / 6 between.  g, x: (...) -> (...)."""
     return g * np.where(x <= -3, 0, np.where(x < 3, (2 * x + 3) / 6, 1)).astype(g.dtype, copy=False)
-
-
-@hswish.vjp
-def _(g, out, x):
-    return (hswish_grad(g, x),)
 
 
 @op(
     UNARY,
     name="LeakyReLU",
     mint="functional.leaky_relu",
-    check=_check_number,
+    attrs={"negative_slope": number()},
     dtype=float_result,
-    flops=_elements(2),
-    example=(EXAMPLE, case((16, 8), negative_slope=0.2)),
+    flops=2,
+    example=(EXAMPLE, case(SHAPE, negative_slope=0.2)),
 )
 def leaky_relu(x, *, negative_slope=0.01):
     """x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
@@ -116,15 +97,10 @@ def leaky_relu(x, *, negative_slope=0.01):
     return np.where(x > 0, x, np.asarray(negative_slope, x.dtype) * x)
 
 
-@op(infer_fn=lambda shapes, *, negative_slope: shapes[0], dtype=first_dtype)
+@gradient(leaky_relu)
 def leaky_relu_grad(g, x, *, negative_slope):
     """Gradient of leaky_relu.  g, x: (...) -> (...)."""
     return np.where(x > 0, g, np.asarray(negative_slope, g.dtype) * g)
-
-
-@leaky_relu.vjp
-def _(g, out, x, *, negative_slope):
-    return (leaky_relu_grad(g, x, negative_slope=negative_slope),)
 
 
 def _prelu_labels(shapes):
@@ -132,20 +108,14 @@ def _prelu_labels(shapes):
     return f"{names},{'1' if shapes[1] == (1,) else names[1:2]}->{names}"
 
 
-def _check_prelu(where, operands):
+def _check_prelu(operands):
     x, weight = (o.shape for o in operands)
     if len(weight) != 1 or (weight != (1,) and (len(x) < 2 or weight[0] != x[1])):
         allowed = f"({x[1]},), one number per channel (dim 1 of x), or (1,)" if len(x) > 1 else "(1,)"
-        raise ShapeError(f"weight has shape {weight} beside x of shape {x}", where=where, allowed=allowed)
+        return f"weight has shape {weight} beside x of shape {x}", allowed
 
 
-@op(
-    _prelu_labels,
-    name="PReLU",
-    check=_check_prelu,
-    flops=_elements(2),
-    example=(case((8, 4, 2), (4,)), case((16, 8), (1,))),
-)
+@op(_prelu_labels, name="PReLU", check=_check_prelu, flops=2, example=(case((8, 4, 2), (4,)), case(SHAPE, (1,))))
 def prelu(x, weight):
     """x where x > 0, weight * x elsewhere.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...). The weight is cut as
     the channels are.
@@ -153,13 +123,13 @@ def prelu(x, weight):
     return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(prelu)
 def prelu_grad(g, x, weight):
     """Gradient for x.  g, x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
     return np.where(x > 0, g, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * g)
 
 
-@op(infer_fn=lambda shapes: shapes[2], dtype=first_dtype)
+@gradient(prelu, "weight")
 def prelu_weight_grad(g, x, weight):
     """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) or (1,) -> weight's
     shape.
@@ -168,23 +138,11 @@ def prelu_weight_grad(g, x, weight):
     return (g * np.minimum(x, 0)).sum(axis=over).reshape(weight.shape)
 
 
-@prelu.vjp
-def _(g, out, x, weight):
-    return prelu_grad(g, x, weight), prelu_weight_grad(g, x, weight)
-
-
 # ---- smooth ----
 
 
 _GELU_SCALE = float(np.sqrt(2 / np.pi))
 _GELU_CUBE = 0.044715  # Hendrycks and Gimpel 2016, eq. for the tanh form
-
-
-def _check_gelu(where, operands, *, approximate):
-    if approximate not in ("tanh", "none"):
-        raise ShapeError(
-            f"approximate={shorten(approximate)}", where=where, allowed="'tanh' or 'none' (with the error function)"
-        )
 
 
 def _gelu_inner(x):
@@ -200,10 +158,10 @@ def _gelu_inner(x):
     UNARY,
     name="GeLU",
     mint="functional.gelu",
-    check=_check_gelu,
+    attrs={"approximate": choice("tanh", "none")},
     dtype=float_result,
-    flops=_elements(8),
-    example=(EXAMPLE, case((16, 8), approximate="none")),
+    flops=8,
+    example=(EXAMPLE, case(SHAPE, approximate="none")),
 )
 def gelu(x, *, approximate="tanh"):
     """Gaussian error linear unit: x times the standard normal distribution function.  x: (...) -> (...).
@@ -220,7 +178,7 @@ def gelu(x, *, approximate="tanh"):
     return inner
 
 
-@op(infer_fn=lambda shapes, *, approximate: shapes[0], dtype=first_dtype)
+@gradient(gelu)
 def gelu_grad(g, x, *, approximate):
     """Gradient of gelu.  g, x: (...) -> (...)."""
     kind = x.dtype.type
@@ -239,62 +197,48 @@ def gelu_grad(g, x, *, approximate):
     return g * slope
 
 
-@gelu.vjp
-def _(g, out, x, *, approximate):
-    return (gelu_grad(g, x, approximate=approximate),)
-
-
 def _sigmoid(x):
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
 
 
-@op(UNARY, name="Sigmoid", mint="functional.sigmoid", dtype=float_result, example=EXAMPLE)
-def sigmoid(x):
-    """1 / (1 + exp(-x)), without overflow.  x: (...) -> (...)."""
-    return _sigmoid(floats(x))
+sigmoid = fractional(
+    "sigmoid",
+    _sigmoid,
+    "1 / (1 + exp(-x)), without overflow",
+    lambda g, out, x: sigmoid_grad(g, out),
+    mint="functional.sigmoid",
+)
 
 
-@op(infer_fn=lambda shapes: shapes[0])
+@op(result_shape=0)
 def sigmoid_grad(g, out):
     """Gradient of sigmoid.  g, out: (...) -> (...)."""
     return g * out * (1 - out)
 
 
-@sigmoid.vjp
-def _(g, out, x):
-    return (sigmoid_grad(g, out),)
-
-
-@op(UNARY, name="SiLU", mint="functional.silu", dtype=float_result, flops=_elements(5), example=EXAMPLE)
+@op(UNARY, name="SiLU", mint="functional.silu", dtype=float_result, flops=5, example=EXAMPLE)
 def silu(x):
     """x times sigmoid(x), also called swish.  x: (...) -> (...)."""
     x = floats(x)
     return x * _sigmoid(x)
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(silu)
 def silu_grad(g, x):
     """Gradient of silu: g * s * (1 + x (1 - s)) with s = sigmoid(x).  g, x: (...) -> (...)."""
     s = _sigmoid(x)
     return g * s * (1 + x * (1 - s))
 
 
-@silu.vjp
-def _(g, out, x):
-    return (silu_grad(g, x),)
-
-
-@op(UNARY, name="Softplus", mint="functional.softplus", dtype=float_result, flops=_elements(4), example=EXAMPLE)
-def softplus(x):
-    """log(1 + exp(x)), without overflow.  x: (...) -> (...)."""
-    x = floats(x)
-    return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype))
-
-
-@softplus.vjp
-def _(g, out, x):
-    return (mul(g, sigmoid(x)),)
+softplus = fractional(
+    "softplus",
+    lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype)),
+    "log(1 + exp(x)), without overflow",
+    lambda g, out, x: mul(g, sigmoid(x)),
+    mint="functional.softplus",
+    flops=4,
+)
 
 
 @function()
@@ -307,10 +251,10 @@ def log_sigmoid(x):
     UNARY,
     name="Elu",
     mint="functional.elu",
-    check=_check_number,
+    attrs={"alpha": number()},
     dtype=float_result,
-    flops=_elements(3),
-    example=(EXAMPLE, case((16, 8), alpha=0.5)),
+    flops=3,
+    example=(EXAMPLE, case(SHAPE, alpha=0.5)),
 )
 def elu(x, *, alpha=1.0):
     """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
@@ -318,7 +262,7 @@ def elu(x, *, alpha=1.0):
     return np.where(x > 0, x, np.asarray(alpha, x.dtype) * np.expm1(np.minimum(x, np.zeros((), x.dtype))))
 
 
-@op(infer_fn=lambda shapes, *, alpha: shapes[0], dtype=first_dtype)
+@gradient(elu)
 def elu_grad(g, x, *, alpha):
     """Gradient of elu: g where x > 0, g * alpha * exp(x) elsewhere.  g, x: (...) -> (...)."""
     return g * np.where(
@@ -326,65 +270,18 @@ def elu_grad(g, x, *, alpha):
     )
 
 
-@elu.vjp
-def _(g, out, x, *, alpha):
-    return (elu_grad(g, x, alpha=alpha),)
+tanh = fractional(
+    "tanh", np.tanh, "Hyperbolic tangent", lambda g, out, x: tanh_grad(g, out), mint="tanh functional.tanh"
+)
 
 
-@op(UNARY, name="Tanh", ufunc="tanh", mint="tanh functional.tanh", dtype=float_result, example=EXAMPLE)
-def tanh(x):
-    """Hyperbolic tangent.  x: (...) -> (...)."""
-    return np.tanh(floats(x))
-
-
-@op(infer_fn=lambda shapes: shapes[0])
+@op(result_shape=0)
 def tanh_grad(g, out):
     """Gradient of tanh.  g, out: (...) -> (...)."""
     return g * (1 - out * out)
 
 
-@tanh.vjp
-def _(g, out, x):
-    return (tanh_grad(g, out),)
-
-
 # ---- along one dim ----
-
-
-def check_axis(where, operands, *, axis):
-    """axis: an int that names a dim with elements."""
-    shape = operands[0].shape
-    if not shape[check_dim(where, "axis", axis, len(shape), shape)]:
-        raise ShapeError(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements")
-
-
-@op(
-    UNARY,
-    name="LogSoftmax",
-    mint="functional.log_softmax",
-    instead="x - LogSumExp(x)",
-    check=check_axis,
-    dtype=float_result,
-    whole=lambda signature, *, axis: signature.out[axis],
-    flops=_elements(5),
-    example=(case((16, 8)), case((8, 4, 2), axis=0)),
-)
-def log_softmax(x, *, axis=-1):
-    """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
-    x = floats(x)
-    shifted = x - x.max(axis=axis, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
-
-
-@op(infer_fn=lambda shapes, *, axis: shapes[0])
-def log_softmax_grad(g, out, *, axis):
-    """Gradient of log_softmax: g - softmax * sum of g along `axis`.  g, out: (...) -> (...)."""
-    return g - np.exp(out) * g.sum(axis=axis, keepdims=True)
-
-
-@log_softmax.vjp
-def _(g, out, x, *, axis):
-    return (log_softmax_grad(g, out, axis=axis),)
 
 
 def softmax_of(x, axis=-1):
@@ -394,28 +291,40 @@ def softmax_of(x, axis=-1):
     return shifted / shifted.sum(axis=axis, keepdims=True)
 
 
-@op(
-    "...->...",
-    name="Softmax",
-    mint="softmax functional.softmax",
-    instead="SoftmaxExpand",
-    check=check_axis,
-    dtype=float_result,
-    whole=lambda signature, *, axis: signature.out[axis],
-    flops=lambda s: 5 * np.prod(list(vars(s).values())),
-    example=(case((16, 8)), case((8, 4, 2), axis=0)),
-)
+def log_softmax_of(x, axis=-1):
+    """log(softmax(x)) of an array."""
+    x = floats(x)
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+SOFTMAX = {
+    "attrs": {"axis": filled_dim},
+    "dtype": float_result,
+    "flops": 5,
+    "example": (EXAMPLE, case((8, 4, 2), axis=0)),
+}
+
+
+@op(UNARY, name="LogSoftmax", mint="functional.log_softmax", instead="x - LogSumExp(x)", whole=along_axis, **SOFTMAX)
+def log_softmax(x, *, axis=-1):
+    """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
+    return log_softmax_of(x, axis)
+
+
+@gradient(log_softmax)
+def log_softmax_grad(g, out, *, axis):
+    """Gradient of log_softmax: g - softmax * sum of g along `axis`.  g, out: (...) -> (...)."""
+    return g - np.exp(out) * g.sum(axis=axis, keepdims=True)
+
+
+@op(UNARY, name="Softmax", mint="softmax functional.softmax", instead="SoftmaxExpand", whole=along_axis, **SOFTMAX)
 def softmax(x, *, axis=-1):
     """exp(x) / sum of exp(x) along `axis`, which stays whole.  x: (...) -> (...)."""
     return softmax_of(x, axis)
 
 
-@op(infer_fn=lambda shapes, *, axis: shapes[0])
+@gradient(softmax)
 def softmax_grad(g, out, *, axis):
     """Gradient of softmax.  g, out: (...) -> (...)."""
     return out * (g - (g * out).sum(axis=axis, keepdims=True))
-
-
-@softmax.vjp
-def _(g, out, x, *, axis):
-    return (softmax_grad(g, out, axis=axis),)

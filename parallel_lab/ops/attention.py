@@ -19,53 +19,37 @@ import math
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
-from .activation import check_axis
-from .elementwise import div, float_result, mul, sub
+from ..base.checks import choice, number
+from .activation import SOFTMAX
+from .elementwise import div, mul, sub
 from .kernels.threads import spread_over_threads, thread_count
 from .linalg import matmul
 from .machine.composed import composed
-from .machine.registry import case, op
-from .machine.signature import letters
+from .machine.registry import case, gradient, op
+from .machine.signature import letters, same_labels
 from .normalization import pieces
 from .reduce import reduce_max, reduce_sum
 from .unary import exp, stop_gradient
 
-LAYOUTS = {
-    "BNSD": "bhsd,bhtd,bhte->bhse",
-    "BSND": "bshd,bthd,bthe->bshe",
-}  # MindSpore's names of input layouts (FlashAttentionScore)
+# MindSpore's names of input layouts (FlashAttentionScore): heads before positions, or after
+LAYOUTS = {"BNSD": "bhsd,bhtd,bhte->bhse", "BSND": "bshd,bthd,bthe->bshe"}
 CHUNK_BYTES = 1 << 20  # of weights at a time: they stay in the second cache
 THREAD_FLOPS = 100_000_000  # a thread costs 0.1 ms to start: not for less than 2 ms of work
 
 
-def _check(where, operands, *, is_causal, scale, input_layout):
-    if input_layout not in LAYOUTS:
-        raise ShapeError(
-            f"input_layout={shorten(input_layout)}", where=where, allowed="'BNSD' (heads before positions) or 'BSND'"
-        )
-    if scale is not None and (
-        isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale)
-    ):
-        raise ShapeError(f"scale={shorten(scale)}", where=where, allowed="A number, or None for 1 / sqrt(d)")
+def _check(operands, *, input_layout="BNSD", **_):
     for name, x in zip(("q", "k", "v"), operands, strict=False):
         if len(x.shape) != 4 or x.dtype.kind != "f":
-            raise ShapeError(
-                f"{name} is {x.dtype} of shape {x.shape}", where=where, allowed=f"Floats with 4 dims, {input_layout}"
-            )
+            return f"{name} is {x.dtype} of shape {x.shape}", f"Floats with 4 dims, {input_layout}"
 
 
-def _check_masked(where, operands, **attrs):
-    _check(where, operands[:3], **attrs)
+def _check_masked(operands, **attrs):
     mask = operands[3]
     if mask.dtype.kind != "f" or not 2 <= len(mask.shape) <= 4:
         hint = "For a mask of True and False: ops.select(mask, 0.0, float('-inf'))" if mask.dtype.kind == "b" else ""
-        raise ShapeError(
-            f"mask is {mask.dtype} of shape {mask.shape}",
-            where=where,
-            allowed="Floats that are added, (s, t) or up to (b, h, s, t)",
-            hint=hint,
-        )
+        given = f"mask is {mask.dtype} of shape {mask.shape}"
+        return given, "Floats that are added, (s, t) or up to (b, h, s, t)", hint
+    return _check(operands[:3], **attrs)
 
 
 def _labels(shapes, *, input_layout, **_):
@@ -189,7 +173,17 @@ def _rows_of_q(shapes, attrs):
     return shapes[2][2 if attrs["input_layout"] == "BNSD" else 1]
 
 
-_FACTS = {"whole": "td", "offset": "s", "flops": lambda s: 4 * s.b * s.h * s.s * s.t * max(s.d, s.e)}
+def _work(s):
+    return 4 * s.b * s.h * s.s * s.t * max(s.d, s.e)
+
+
+_SCALE = number() | None
+_FACTS = {
+    "attrs": {"scale": _SCALE, "input_layout": choice(*LAYOUTS)},
+    "whole": "td",
+    "offset": "s",
+    "flops": _work,
+}
 
 
 @op(
@@ -214,7 +208,7 @@ def scaled_dot_product_attention(q, k, v, *, is_causal=False, scale=None, input_
     return _attention(q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
 
-@op(infer_fn=lambda shapes, **_: (sum(math.prod(s) for s in shapes[2:]),), part_size=_rows_of_q)
+@op(result_shape=lambda shapes, **_: (sum(math.prod(s) for s in shapes[2:]),), part_size=_rows_of_q)
 def attention_grad(g, out, q, k, v, *, is_causal, scale, input_layout, offset=0):
     """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v: as in attention -> (elements of q,
     k and v,).
@@ -242,9 +236,9 @@ def _(g, out, q, k, v, **attrs):
 def scaled_dot_product_attention_with_mask(
     q, k, v, mask, *, is_causal=False, scale=None, input_layout="BNSD", offset=0
 ):
-    """softmax(scale * q k^T + mask) v.  q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e), mask: broadcast to (b, h, s,
-                                         t) -> (b, h, s, e).
+    """softmax(scale * q k^T + mask) v.
 
+    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e), mask: broadcast to (b, h, s, t) -> (b, h, s, e)
     mask  numbers added to the scores; -inf where a query must not look at a key. A row without any key gives NaN
     Attributes: as `scaled_dot_product_attention`. The mask is in the order b, h, s, t whatever the input layout; dims
     of size 1 are not cut.
@@ -256,24 +250,13 @@ def _masked_size(shapes, *, of_mask, **_):
     return (sum(math.prod(s) for s in shapes[2 : 6 if of_mask else 5]),)
 
 
-@op(infer_fn=_masked_size, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
+@op(result_shape=_masked_size, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
 def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
     """Gradients for q, k, v and, if `of_mask`, mask, one after the other.  g, out: (b, h, s, e), others: as in
     attention -> (their elements,).
     """
-    return _gradients(
-        g,
-        out,
-        q,
-        k,
-        v,
-        mask,
-        is_causal=is_causal,
-        scale=scale,
-        input_layout=input_layout,
-        offset=offset,
-        of_mask=of_mask,
-    )
+    attrs = {"is_causal": is_causal, "scale": scale, "input_layout": input_layout, "offset": offset}
+    return _gradients(g, out, q, k, v, mask, of_mask=of_mask, **attrs)
 
 
 @scaled_dot_product_attention_with_mask.vjp
@@ -286,15 +269,15 @@ def _(g, out, q, k, v, mask, *, needs, **attrs):
 # ---- taken apart ----
 
 
+def _check_causal(operands):
+    shape, dtype = operands[0].shape, operands[0].dtype
+    if not 2 <= len(shape) <= 20 or dtype.kind != "f":
+        return f"scores are {dtype} of shape {shape}", "Floats, (..., s, t)"
+
+
 def _causal_labels(shapes):
     names = letters(len(shapes[0]) - 2)
     return f"{names}st->{names}st"
-
-
-def _check_causal(where, operands):
-    shape = operands[0].shape
-    if not 2 <= len(shape) <= 20 or operands[0].dtype.kind != "f":
-        raise ShapeError(f"scores are {operands[0].dtype} of shape {shape}", where=where, allowed="Floats, (..., s, t)")
 
 
 @op(_causal_labels, name="CausalMask", check=_check_causal, offset="st", example=(case((2, 2, 8, 8)), case((8, 8))))
@@ -304,9 +287,8 @@ def causal_mask(scores, *, offset=(0, 0)):
 
     -1e30 and not -inf: a slice may hold nothing else, and the difference to its maximum must be a number.
     """
-    return np.where(
-        _hidden(scores.shape, offset), np.asarray(max(-1e30, float(np.finfo(scores.dtype).min)), scores.dtype), scores
-    )
+    least = np.asarray(max(-1e30, float(np.finfo(scores.dtype).min)), scores.dtype)
+    return np.where(_hidden(scores.shape, offset), least, scores)
 
 
 def _hidden(shape, offset):
@@ -314,30 +296,13 @@ def _hidden(shape, offset):
     return np.arange(column, column + t) > np.arange(row, row + s)[:, None]
 
 
-@op(infer_fn=lambda shapes: shapes[0], part_size=lambda shapes, attrs: tuple(shapes[0][-2:]))
+@gradient(causal_mask, part_size=lambda shapes, attrs: tuple(shapes[0][-2:]))
 def causal_mask_grad(g, *, offset=(0, 0)):
     """Zeros in place of gradients for keys that come after the query.  g: (..., s, t) -> (..., s, t)."""
     return np.where(_hidden(g.shape, offset), np.zeros((), g.dtype), g)
 
 
-@causal_mask.vjp
-def _(g, out, scores):
-    return (causal_mask_grad(g),)
-
-
-def _same_labels(shapes, **_):
-    names = letters(len(shapes[0]))
-    return f"{names}->{names}"
-
-
-@composed(
-    _same_labels,
-    name="SoftmaxExpand",
-    check=check_axis,
-    dtype=float_result,
-    flops=lambda s: 5 * math.prod(vars(s).values()),
-    example=(case((16, 8)), case((8, 4, 2), axis=0)),
-)
+@composed(same_labels, name="SoftmaxExpand", **SOFTMAX)
 def softmax_expand(part, x, *, axis=-1):
     """exp(x) / sum of exp(x) along `axis`, which may be cut.  x: (...) -> (...).
 
@@ -354,16 +319,13 @@ def softmax_expand(part, x, *, axis=-1):
     return part(div, raised, total, labels=f"{names},{kept}->{names}")
 
 
-def _check_expand(where, operands, *, is_causal, scale):
-    _check(where, operands, is_causal=is_causal, scale=scale, input_layout="BNSD")
-
-
 @composed(
     "bhsd,bhtd,bhte->bhse",
     name="AttentionExpand",
-    check=_check_expand,
+    attrs={"scale": _SCALE},
+    check=_check,
     whole="d",
-    flops=_FACTS["flops"],
+    flops=_work,
     example=(
         case((4, 2, 4, 6), (4, 2, 8, 6), (4, 2, 8, 4)),
         case((2, 2, 8, 3), (2, 2, 8, 3), (2, 2, 8, 4), is_causal=True, scale=0.5),

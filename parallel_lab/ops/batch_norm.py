@@ -25,13 +25,13 @@ import math
 
 import numpy as np
 
-from ..base.errors import ShapeError
-from .elementwise import cast
+from ..base.checks import choice, number
+from .elementwise import POSITIVE, cast
 from .machine.composed import composed
-from .machine.registry import case, op
+from .machine.registry import case, gradient, op
 from .machine.signature import letters
 from .machine.state import assign
-from .normalization import check_epsilon, check_floats, check_like, piece, wide
+from .normalization import EPSILON, parameters_fault, piece, wide
 from .spellings import function
 
 CHUNK = 1 << 16  # elements worked on at a time: the temporary stays in the cache (256 kB of float32)
@@ -73,10 +73,6 @@ def _channelled(values, dtype):
     return np.asarray(values, dtype)[:, None]
 
 
-def _of_x(dtypes, **_):
-    return dtypes[0]
-
-
 def _affine(x, factor, offset):
     planes = _planes(wide(x))
     y = planes * _channelled(factor, planes.dtype)
@@ -92,7 +88,7 @@ def _affine(x, factor, offset):
     sizes=lambda shapes: {"s": 2},
     whole="s",
     dtype="float64",
-    flops=lambda s: 4 * math.prod(vars(s).values()),
+    flops=4,
 )
 def batch_norm_sums(x):
     """Sum and sum of squares of every channel.  x: (n, c, ...) -> (2, c) float64."""
@@ -110,15 +106,10 @@ def batch_norm_sums(x):
     return np.stack([rest + count * shift, squares + shift * (2 * rest + count * shift)])
 
 
-@op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[1])
+@gradient(batch_norm_sums, dtype=1)
 def batch_norm_sums_grad(g, x):
     """Gradient of the sums.  g: (2, c), x: (n, c, ...) -> (n, c, ...)."""
     return _affine(x, 2 * g[1], g[0])
-
-
-@batch_norm_sums.vjp
-def _(g, out, x):
-    return (batch_norm_sums_grad(g, x),)
 
 
 def _apply_labels(shapes, *, count, epsilon):
@@ -126,11 +117,11 @@ def _apply_labels(shapes, *, count, epsilon):
     return f"{names},sb,b,b->{names}"
 
 
-@op(_apply_labels, whole="s", dtype=_of_x, flops=lambda s: 2 * math.prod(vars(s).values()))
+@op(_apply_labels, whole="s", dtype=0, flops=2)
 def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
-    """x normalised with the statistics in `sums`.  x: (n, c, ...), sums: (2, c) float64, scale, bias: (c,) -> (n, c,
-                                                    ...).
+    """x normalised with the statistics in `sums`.
 
+    x: (n, c, ...), sums: (2, c) float64, scale, bias: (c,) -> (n, c, ...)
     count  how many elements a channel has in the whole batch
     """
     mean, _, inverse = _moments(sums, count, epsilon)
@@ -138,7 +129,7 @@ def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
     return _affine(x, factor, bias - mean * factor)
 
 
-@op(infer_fn=lambda shapes, **_: (2, shapes[1][1]), dtype="float64")
+@op(result_shape=lambda shapes, **_: (2, shapes[1][1]), dtype="float64")
 def batch_norm_grad_sums(g, x, mean, inverse):
     """Sum of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse (1 / deviation): (c,) float64 -> (2,
     c) float64.
@@ -152,19 +143,19 @@ def batch_norm_grad_sums(g, x, mean, inverse):
     return np.stack([of_g, (of_product - (mean - shift) * of_g) * inverse])
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0][1:], dtype="float64")
+@op(result_shape=lambda shapes, **_: shapes[0][1:], dtype="float64")
 def batch_norm_mean(sums, *, count):
     """Mean of every channel.  sums: (2, c) -> (c,) float64."""
     return sums[0] / count
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0][1:], dtype="float64")
+@op(result_shape=lambda shapes, **_: shapes[0][1:], dtype="float64")
 def batch_norm_inverse(sums, *, count, epsilon):
     """1 / sqrt(variance + epsilon) of every channel.  sums: (2, c) -> (c,) float64."""
     return _moments(sums, count, epsilon)[2]
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0], dtype="float64")
+@op(result_shape=0, dtype="float64")
 def batch_norm_apply_sums_grad(both, sums, scale, *, count, epsilon):
     """Gradient for the sums.  both: (2, c) of `batch_norm_grad_sums`, sums: (2, c), scale: (c,) -> (2, c)."""
     mean, _, inverse = _moments(sums, count, epsilon)
@@ -172,7 +163,7 @@ def batch_norm_apply_sums_grad(both, sums, scale, *, count, epsilon):
     return np.stack([-scale * inverse * both[0] - 2 * mean * of_variance, of_variance]) / count
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=_of_x)
+@op(result_shape=0, dtype=0)
 def scale_channels(g, scale, inverse):
     """g times scale / deviation.  g: (n, c, ...), scale, inverse: (c,) -> (n, c, ...)."""
     planes = _planes(wide(g))
@@ -199,13 +190,13 @@ def _(g, out, x, sums, scale, bias, *, count, epsilon):
 
 
 # What follows is computed by every rank for its channels. x, of which nothing is read, is among the operands so that
-# channels lie on the ranks as # they do elsewhere: by its shape alone, (c,) cut in 4 on 8 ranks would lie otherwise,
-# and be sent around.
+# channels lie on the ranks as they do elsewhere: by its shape alone, (c,) cut in 4 on 8 ranks would lie otherwise, and
+# be sent around.
 def _channel_labels(shapes, **_):
     return f"{letters(len(shapes[0]))},sb,b->b"
 
 
-@op(_channel_labels, whole="s", reduce="same", dtype=lambda dtypes, **_: dtypes[2], flops=lambda s: 4 * s.b)
+@op(_channel_labels, whole="s", reduce="same", dtype=2, flops=lambda s: 4 * s.b)
 def batch_norm_statistic(x, sums, like, *, count, variance):
     """Mean, or population variance, of every channel.  x: (n, c, ...), sums: (2, c), like: (c,), whose dtype the result
     takes -> (c,).
@@ -213,7 +204,7 @@ def batch_norm_statistic(x, sums, like, *, count, variance):
     return _moments(sums, count, 1.0)[int(variance)].astype(like.dtype)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[1], dtype="float64")
+@gradient(batch_norm_statistic, "sums", dtype="float64")
 def batch_norm_statistic_grad(g, sums, *, count, variance):
     """Gradient for the sums.  g: (c,), sums: (2, c) -> (2, c)."""
     if not variance:
@@ -221,12 +212,7 @@ def batch_norm_statistic_grad(g, sums, *, count, variance):
     return np.stack([-2 * sums[0] / count * g, g]) / count
 
 
-@batch_norm_statistic.vjp
-def _(g, out, x, sums, like, *, count, variance):
-    return None, batch_norm_statistic_grad(g, sums, count=count, variance=variance), None
-
-
-@op(_channel_labels, whole="s", reduce="same", dtype=lambda dtypes, **_: dtypes[2], flops=lambda s: 6 * s.b)
+@op(_channel_labels, whole="s", reduce="same", dtype=2, flops=lambda s: 6 * s.b)
 def moving_statistic(x, sums, old, *, count, variance, share, factor):
     """(1 - share) * old + share * factor * the batch's mean or population variance.  x: (n, c, ...), sums: (2, c), old:
     (c,) -> (c,).
@@ -242,14 +228,14 @@ def _infer_labels(shapes, *, epsilon):
     return f"{names},b,b,b,b->{names}"
 
 
-@op(_infer_labels, dtype=_of_x, flops=lambda s: 2 * math.prod(vars(s).values()))
+@op(_infer_labels, dtype=0, flops=2)
 def batch_norm_infer(x, scale, bias, mean, variance, *, epsilon):
     """x normalised with given statistics.  x: (n, c, ...), the others: (c,) -> (n, c, ...)."""
     factor = scale / np.sqrt(variance.astype(np.float64) + epsilon)
     return _affine(x, factor, bias - mean * factor)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0], dtype="float64")
+@op(result_shape=0, dtype="float64")
 def inverse_deviation(variance, *, epsilon):
     """1 / sqrt(variance + epsilon).  variance: (c,) -> (c,) float64."""
     return 1 / np.sqrt(variance.astype(np.float64) + epsilon)
@@ -270,7 +256,7 @@ def _(g, out, x, scale, bias, mean, variance, *, epsilon, needs):
     return of_x, of_scale, of_bias, -(slope * of_bias), of_variance
 
 
-@op(lambda shapes: f"{letters(len(shapes[0]))},b->b", reduce="same", dtype=lambda dtypes: dtypes[1], flops=lambda s: 0)
+@op(lambda shapes: f"{letters(len(shapes[0]))},b->b", reduce="same", dtype=1, flops=0)
 def given_statistic(x, given):
     """The mean or variance that was given, as a result of its own.  x: (n, c, ...), given: (c,) -> (c,)."""
     return given.copy()
@@ -289,44 +275,30 @@ def _labels(shapes, *, is_training, epsilon, momentum, data_format, unbiased, in
     return f"{names},b,b,b,b->{'b' if index else names}"
 
 
-def _check(where, operands, *, is_training, epsilon, momentum, data_format, unbiased):
-    x, *others = operands
-    check_floats(where, x)
-    check_epsilon(where, epsilon)
-    if len(x.shape) < 2:
-        raise ShapeError(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)")
-    if data_format != "NCHW":
-        raise ShapeError(f"data_format={data_format!r}", where=where, allowed="'NCHW': samples, channels, positions")
-    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
-        raise ShapeError(
-            f"momentum={momentum!r}", where=where, allowed="A number from 0 to 1: the share of the new statistics"
-        )
-    for name, operand in zip(("scale", "bias", "mean", "variance"), others, strict=True):
-        check_like(where, name, operand, x.shape[1:2], "one per channel of x")
-    if is_training and math.prod(x.shape[:1] + x.shape[2:]) < 2:
-        raise ShapeError(
-            f"x of shape {x.shape} has one element per channel",
-            where=where,
-            allowed="At least 2, to have a variance in training",
-        )
-
-
-_POSITIVE = {"low": 0.5, "high": 2.0}
+def _check(operands, *, is_training, **_):
+    shape = operands[0].shape
+    if len(shape) < 2:
+        return f"x has shape {shape}", "At least 2 dims: (n, c, ...)"
+    if is_training and math.prod(shape[:1] + shape[2:]) < 2:
+        return f"x of shape {shape} has one element per channel", "At least 2, to have a variance in training"
+    names = ("scale", "bias", "mean", "variance")
+    return parameters_fault(operands, names, shape[1:2], "one per channel of x")
 
 
 @composed(
     _labels,
     name="BatchNorm",
+    attrs={"epsilon": EPSILON, "momentum": number(0, 1), "data_format": choice("NCHW")},
     check=_check,
     outputs=lambda shapes, **_: 5,
     # outside training the statistics that were given are results too: mean, variance, and both again
     dtype=lambda dtypes, *, index=0, **_: dtypes[3 + (index - 1) % 2] if index else dtypes[0],
-    flops=lambda s: 6 * math.prod(vars(s).values()),
+    flops=6,
     example=(
-        case((8, 4, 2, 2), (4,), (4,), (4,), (4,), is_training=True, **_POSITIVE),
-        case((16, 4), (4,), (4,), (4,), (4,), is_training=True, **_POSITIVE),
-        case((8, 4, 2, 2), (4,), (4,), (4,), (4,), **_POSITIVE),
-        case((16, 4), (4,), (4,), (4,), (4,), **_POSITIVE),
+        case((8, 4, 2, 2), (4,), (4,), (4,), (4,), is_training=True, **POSITIVE),
+        case((16, 4), (4,), (4,), (4,), (4,), is_training=True, **POSITIVE),
+        case((8, 4, 2, 2), (4,), (4,), (4,), (4,), **POSITIVE),
+        case((16, 4), (4,), (4,), (4,), (4,), **POSITIVE),
     ),
 )
 def batch_normalization(
@@ -344,9 +316,9 @@ def batch_normalization(
     unbiased=False,
     index=None,
 ):
-    """Batch norm over n and all dims after c.  x: (n, c, ...), the others: (c,) -> y: (n, c, ...), and four times (c,):
-                                                mean, variance, both again.
+    """Batch norm over n and all dims after c.
 
+    x: (n, c, ...), the others: (c,) -> y: (n, c, ...), and four times (c,): mean, variance, both again
     is_training  normalise with the statistics of the batch; else with `mean` and `variance`, which are then the second
                  and third result
     momentum     in training, `mean` and `variance` that are Parameters without gradient become (1 - momentum) * old +

@@ -16,22 +16,22 @@ cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, D
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
-from .activation import softmax_of
-from .elementwise import add, cast, div, first_dtype, float_result, mul
+from ..base.checks import integer, number
+from ..base.errors import ShapeError
+from .activation import log_softmax_of, softmax_of
+from .elementwise import add, cast, div, float_result, mul
 from .losses import FormulaParts, float_operand
-from .machine.opdef import check_ints
-from .machine.registry import case, op
+from .machine.opdef import SHAPE_ERRORS
+from .machine.operand_checks import ints
+from .machine.registry import case, gradient, op
 from .machine.signature import letters
 from .reduce import reduce_sum
 from .shape import as_array, reshape, transpose
 from .spellings import function
-from .unary import floats
 
 
 def check_labels(where, labels, classes, ignore_index=None):
@@ -49,39 +49,19 @@ def check_labels(where, labels, classes, ignore_index=None):
     return known.astype(np.int64), counted
 
 
-def check_ignore_index(where, ignore_index):
-    """ShapeError unless it is an int or None."""
-    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
-        raise ShapeError(f"ignore_index={shorten(ignore_index)}", where=where, allowed="An int, or None")
+IGNORE_INDEX, SMOOTHING = integer() | None, number(0, 1)
 
 
-def check_smoothing(where, label_smoothing):
-    """ShapeError unless it is a number from 0 to 1."""
-    if (
-        isinstance(label_smoothing, bool)
-        or not isinstance(label_smoothing, (int, float))
-        or not 0 <= label_smoothing <= 1
-    ):
-        raise ShapeError(f"label_smoothing={shorten(label_smoothing)}", where=where, allowed="A number from 0 to 1")
-
-
-def _check(where, operands, *, ignore_index, label_smoothing=0.0):
+def _check(operands, **_):
     x, labels, weight = operands
     if len(x.shape) < 2 or x.dtype.kind != "f":
-        raise ShapeError(
-            f"logits are {x.dtype} of shape {x.shape}", where=where, allowed="Floats, (n, c) or (n, c, d1, ...)"
-        )
-    check_ints(where, labels, "labels")
+        return f"logits are {x.dtype} of shape {x.shape}", "Floats, (n, c) or (n, c, d1, ...)"
+    if fault := ints(labels, "labels"):
+        return fault
     if labels.shape != (x.shape[0], *x.shape[2:]):
-        raise ShapeError(
-            f"labels of shape {labels.shape} for {x.shape}", where=where, allowed=f"Shape {(x.shape[0], *x.shape[2:])}"
-        )
+        return f"labels of shape {labels.shape} for {x.shape}", f"Shape {(x.shape[0], *x.shape[2:])}"
     if weight.shape != x.shape[1:2]:
-        raise ShapeError(
-            f"weight of shape {weight.shape} for {x.shape}", where=where, allowed=f"One per class: {x.shape[1:2]}"
-        )
-    check_ignore_index(where, ignore_index)
-    check_smoothing(where, label_smoothing)
+        return f"weight of shape {weight.shape} for {x.shape}", f"One per class: {x.shape[1:2]}"
 
 
 def _labels(shapes, **_):
@@ -95,15 +75,9 @@ def _rows(x):
     return np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
-def _unrow(rows, like):
-    """Reverse of _rows, in C order."""
-    return np.ascontiguousarray(np.moveaxis(rows.reshape(like.shape[0], *like.shape[2:], like.shape[1]), -1, 1))
-
-
-def _log_softmax(rows):
-    shifted = rows - rows.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return shifted
+def _unrow(rows, shape):
+    """Reverse of _rows, in C order.  rows: (r, c) -> `shape`, (n, c, ...)."""
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
 
 
 def _at(rows, numbers):
@@ -120,10 +94,11 @@ _EXAMPLES = (
     _labels,
     name="ClassCrossEntropy",
     instead="nn.SoftmaxCrossEntropyExpand",
+    attrs={"ignore_index": IGNORE_INDEX, "label_smoothing": SMOOTHING},
     check=_check,
     whole="b",
-    dtype=first_dtype,
-    flops=lambda s: 8 * math.prod(vars(s).values()),
+    dtype=0,
+    flops=8,
     example=(
         *_EXAMPLES,
         case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0, label_smoothing=0.1, ignore_index=2),
@@ -139,52 +114,46 @@ def class_cross_entropy(logits, labels, weight, *, ignore_index=None, label_smoo
                      c * sum over k of w_k l_k
     """
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
-    logs = _log_softmax(_rows(logits))
+    logs = log_softmax_of(_rows(logits))
     loss = -_at(logs, numbers) * weight[numbers]
     if label_smoothing:
         loss = (1 - label_smoothing) * loss - label_smoothing / logits.shape[1] * (logs @ weight)
     return (loss * counted).reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[1], dtype=first_dtype)
+@gradient(class_cross_entropy)
 def class_cross_entropy_grad(g, logits, labels, weight, *, ignore_index, label_smoothing):
     """Gradient for the logits.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, c, ...)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
-    grad = np.exp(_log_softmax(_rows(logits)))
-    weight = weight.astype(
-        np.result_type(weight, logits), copy=False
-    )  # fractions of float32 weights would be rounded beside float64 logits
+    grad = np.exp(log_softmax_of(_rows(logits)))
+    # fractions of float32 weights would be rounded beside float64 logits
+    weight = weight.astype(np.result_type(weight, logits), copy=False)
     picked = (1 - label_smoothing) * weight[numbers]
     spread = label_smoothing / logits.shape[1] * weight
     grad *= (picked + spread.sum())[:, None]
     grad -= spread
     grad[np.arange(len(numbers)), numbers] -= picked
     grad *= (g.reshape(-1) * counted)[:, None]
-    return _unrow(grad, logits).astype(g.dtype, copy=False)
+    return _unrow(grad, logits.shape).astype(g.dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[3], dtype=lambda dtypes, **_: dtypes[3])
+@gradient(class_cross_entropy, "weight", dtype=3)
 def class_cross_entropy_weight_grad(g, logits, labels, weight, *, ignore_index, label_smoothing):
     """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
-    logs, share = -_log_softmax(_rows(logits)), g.reshape(-1) * counted
+    logs, share = -log_softmax_of(_rows(logits)), g.reshape(-1) * counted
     of_label = np.bincount(numbers, share * _at(logs, numbers), minlength=len(weight))
     return ((1 - label_smoothing) * of_label + label_smoothing / len(weight) * (share @ logs)).astype(weight.dtype)
-
-
-@class_cross_entropy.vjp
-def _(g, out, logits, labels, weight, *, needs, **attrs):
-    of_weight = class_cross_entropy_weight_grad(g, logits, labels, weight, **attrs) if needs[2] else None
-    return class_cross_entropy_grad(g, logits, labels, weight, **attrs), None, of_weight
 
 
 @op(
     _labels,
     name="NLLLoss",
+    attrs={"ignore_index": IGNORE_INDEX},
     check=_check,
     whole="b",
-    dtype=first_dtype,
-    flops=lambda s: 2 * math.prod(vars(s).values()),
+    dtype=0,
+    flops=2,
     example=_EXAMPLES,
 )
 def nll(logits, labels, weight, *, ignore_index=None):
@@ -194,23 +163,20 @@ def nll(logits, labels, weight, *, ignore_index=None):
     dim stays whole.
     """
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
-    return (
-        (-_at(_rows(logits), numbers) * weight[numbers] * counted)
-        .reshape(labels.shape)
-        .astype(logits.dtype, copy=False)
-    )
+    loss = -_at(_rows(logits), numbers) * weight[numbers] * counted
+    return loss.reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, *, ignore_index, shape: shape, dtype=first_dtype)
+@gradient(nll)
 def nll_grad(g, labels, weight, *, ignore_index, shape):
     """Gradient for the log-probabilities.  g, labels: (n, ...), weight: (c,) -> `shape`, (n, c, ...)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), shape[1], ignore_index)
     grad = np.zeros((len(numbers), shape[1]), g.dtype)
     grad[np.arange(len(numbers)), numbers] = -g.reshape(-1) * weight[numbers] * counted
-    return np.ascontiguousarray(np.moveaxis(grad.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+    return _unrow(grad, shape)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[3], dtype=lambda dtypes, **_: dtypes[3])
+@gradient(nll, "weight", dtype=3)
 def nll_weight_grad(g, logits, labels, weight, *, ignore_index):
     """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
     numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
@@ -218,31 +184,20 @@ def nll_weight_grad(g, logits, labels, weight, *, ignore_index):
     return np.bincount(numbers, share, minlength=len(weight)).astype(weight.dtype)
 
 
-@nll.vjp
-def _(g, out, logits, labels, weight, *, ignore_index, needs):
-    of_weight = nll_weight_grad(g, logits, labels, weight, ignore_index=ignore_index) if needs[2] else None
-    return nll_grad(g, labels, weight, ignore_index=ignore_index, shape=tuple(logits.shape)), None, of_weight
-
-
-def _check_weight(where, operands, *, ignore_index):
-    check_ints(where, operands[0], "labels")
-    if len(operands[1].shape) != 1:
-        raise ShapeError(f"weight of shape {operands[1].shape}", where=where, allowed="One per class: (c,)")
-    check_ignore_index(where, ignore_index)
-
-
-def _weight_labels(shapes, *, ignore_index):
-    names = letters(len(shapes[0]))
-    return f"{names},z->{names}"
+def _check_weight(operands, *, ignore_index):
+    labels, weight = operands
+    one_each = (f"weight of shape {weight.shape}", "One per class: (c,)")
+    return ints(labels, "labels") or (None if len(weight.shape) == 1 else one_each)
 
 
 @op(
-    _weight_labels,
+    lambda shapes, **_: f"{letters(len(shapes[0]))},z->{letters(len(shapes[0]))}",
     name="LabelWeight",
+    attrs={"ignore_index": IGNORE_INDEX},
     check=_check_weight,
     whole="z",
-    dtype=lambda dtypes, **_: dtypes[1],
-    flops=lambda s: 0,
+    dtype=1,
+    flops=0,
     example=(case((16,), (6,), ints={0: 6}, ignore_index=2), case((8, 4), (6,), ints={0: 6})),
 )
 def label_weight(labels, weight, *, ignore_index=None):
@@ -251,25 +206,14 @@ def label_weight(labels, weight, *, ignore_index=None):
     return weight[numbers] * counted
 
 
-@op(infer_fn=lambda shapes, *, ignore_index, classes: (classes,), dtype=first_dtype)
-def label_weight_grad(g, labels, *, ignore_index, classes):
-    """Gradient for the weights.  g, labels: (...) -> (classes,)."""
-    numbers, counted = check_labels("LabelWeight", labels, classes, ignore_index)
-    return np.bincount(numbers.reshape(-1), (g * counted).reshape(-1), minlength=classes).astype(g.dtype)
-
-
-@label_weight.vjp
-def _(g, out, labels, weight, *, ignore_index):
-    return None, label_weight_grad(g, labels, ignore_index=ignore_index, classes=weight.shape[0])
+@gradient(label_weight, "weight")
+def label_weight_grad(g, labels, *, ignore_index, shape):
+    """Gradient for the weights.  g, labels: (...) -> `shape`, (c,)."""
+    numbers, counted = check_labels("LabelWeight", labels, shape[0], ignore_index)
+    return np.bincount(numbers.reshape(-1), (g * counted).reshape(-1), minlength=shape[0]).astype(g.dtype)
 
 
 # ---- without weights ----
-
-
-def _log_softmax(x):
-    x = floats(x)
-    shifted = x - x.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 @op(
@@ -278,7 +222,7 @@ def _log_softmax(x):
     instead="nn.SoftmaxCrossEntropyExpand",
     whole="c",
     dtype=float_result,
-    flops=lambda s: 8 * s.a * s.c,
+    flops=8,
     example=case((16, 8), (16, 8), low=0.1, high=1.0),
 )
 def softmax_cross_entropy(logits, labels):
@@ -286,34 +230,29 @@ def softmax_cross_entropy(logits, labels):
     whole.
     """
     dtype = float_result((logits.dtype, labels.dtype))
-    return -(labels * _log_softmax(logits)).sum(axis=-1).astype(dtype, copy=False)
+    return -(labels * log_softmax_of(logits)).sum(axis=-1).astype(dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes: shapes[1])
+@gradient(softmax_cross_entropy, dtype=None)
 def softmax_cross_entropy_grad(g, logits, labels):
     """Gradient for the logits.  g: (a,), logits, labels: (a, c) -> (a, c)."""
     return g[:, None] * (softmax_of(logits) * labels.sum(axis=-1, keepdims=True) - labels)
 
 
-@op(infer_fn=lambda shapes: shapes[1])
+@gradient(softmax_cross_entropy, "labels", result_shape=1, dtype=None)
 def softmax_cross_entropy_label_grad(g, logits):
     """Gradient for the class weights.  g: (a,), logits: (a, c) -> (a, c)."""
-    return -g[:, None] * _log_softmax(logits)
-
-
-@softmax_cross_entropy.vjp
-def _(g, out, logits, labels):
-    return softmax_cross_entropy_grad(g, logits, labels), softmax_cross_entropy_label_grad(g, logits)
+    return -g[:, None] * log_softmax_of(logits)
 
 
 @op(
     "ac,a->a",
     name="SparseSoftmaxCrossEntropyWithLogits",
     instead="nn.SoftmaxCrossEntropyExpand",
-    check=lambda where, operands: check_ints(where, operands[1], "labels"),
+    check=lambda operands: ints(operands[1], "labels"),
     whole="c",
     dtype=lambda dtypes: float_result(dtypes[:1]),
-    flops=lambda s: 6 * s.a * s.c,
+    flops=6,
     example=case((16, 8), (16,), ints={1: 8}),
 )
 def sparse_softmax_cross_entropy(logits, labels):
@@ -321,20 +260,15 @@ def sparse_softmax_cross_entropy(logits, labels):
     stays whole.
     """
     labels, _ = check_labels("SparseSoftmaxCrossEntropyWithLogits", labels, logits.shape[-1])
-    return -np.take_along_axis(_log_softmax(logits), labels[:, None], axis=-1)[:, 0]
+    return -np.take_along_axis(log_softmax_of(logits), labels[:, None], axis=-1)[:, 0]
 
 
-@op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[0])
+@gradient(sparse_softmax_cross_entropy)
 def sparse_softmax_cross_entropy_grad(g, logits, labels):
     """Gradient for the logits.  g: (a,), logits: (a, c), labels: (a,) int -> (a, c)."""
     grad = softmax_of(logits)
     grad[np.arange(len(labels)), labels] -= 1
     return grad * g[:, None]
-
-
-@sparse_softmax_cross_entropy.vjp
-def _(g, out, logits, labels):
-    return sparse_softmax_cross_entropy_grad(g, logits, labels), None
 
 
 # ---- losses as functions ----
@@ -358,9 +292,7 @@ def _weighted(loss, losses, labels, weights):
 def nll_of(loss, logits, labels):
     """Minus the log-probability of each class.  logits: (n, c, ...), labels: (n, ...) int -> () or (n, ...)."""
     shape = tuple(logits.shape)
-    weights = _class_weights(
-        loss, shape[1] if len(shape) > 1 else 1
-    )  # one dim is refused by the operator, in its words
+    weights = _class_weights(loss, shape[1] if len(shape) > 1 else 1)  # one dim is refused by the operator
     return _weighted(loss, loss.nll(logits, labels, weights), labels, weights)
 
 
@@ -372,18 +304,12 @@ def cross_entropy_of(loss, logits, labels, where):
     fits = (*shape[:1], *shape[2:]) if is_integer else shape
     if len(shape) < 2 or given != fits:
         what = f"logits of shape {shape} with labels of shape {given}, {labels.dtype}"
-        hint = (
-            "Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)"
-            if len(shape) > 2
-            else ""
-        )
-        raise ShapeError(
-            what, where=where, allowed="Logits (a, c) with int labels (a,), or with float labels (a, c)", hint=hint
-        )
+        hint = "Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)"
+        allowed = "Logits (a, c) with int labels (a,), or with float labels (a, c)"
+        raise ShapeError(what, where=where, allowed=allowed, hint=hint if len(shape) > 2 else "")
     if loss.weight is not None and tuple(loss.weight.shape) != (shape[1],):
-        given = (
-            f"{loss.weight.shape[0]} numbers" if len(loss.weight.shape) == 1 else f"shape {tuple(loss.weight.shape)}"
-        )
+        given = tuple(loss.weight.shape)
+        given = f"{given[0]} numbers" if len(given) == 1 else f"shape {given}"
         raise ShapeError(f"weight has {given}", where=where, allowed=f"One per class: {shape[1]}")
     if not is_integer:
         return loss.get_loss(_against_weights(loss, logits, labels))
@@ -409,7 +335,7 @@ def _against_weights(loss, logits, labels):
 
 
 def _class_loss(where, weight, ignore_index, reduction, **settings):
-    check_ignore_index(where, ignore_index)
+    IGNORE_INDEX(where, "ignore_index", ignore_index, SHAPE_ERRORS)
     shared = {"label_weight": partial(label_weight, ignore_index=ignore_index), "sum_weights": reduce_sum, "div": div}
     return FormulaParts(where, reduction, weight=float_operand(weight), ignore_index=ignore_index, **shared, **settings)
 
@@ -436,7 +362,7 @@ def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean
                      -100)
     label_smoothing  share of the target that is spread over all classes equally
     """
-    check_smoothing("cross_entropy", label_smoothing)
+    SMOOTHING("cross_entropy", "label_smoothing", label_smoothing, SHAPE_ERRORS)
     options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
     loss = _class_loss(
         *("cross_entropy", weight, ignore_index, reduction),

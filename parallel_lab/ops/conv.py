@@ -10,77 +10,38 @@ reaches ("halo", `conv_window`); after that the convolution runs without padding
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from ..base.errors import ShapeError, shorten
+from ..base.checks import choice, integer
 from .elementwise import bias_add
 from .kernels import conv as kernels
-from .kernels.windows import Pads, Pair, check_layout, check_size, output_size, pads_of, pair
+from .kernels.windows import PADDING, PAIR, Windows, output_size, padding_fault, windows
 from .machine.registry import case, op
 from .spellings import function
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The attributes of one convolution, resolved for its shapes."""
-
-    stride: Pair
-    dilation: Pair
-    pads: Pads
-    out_size: Pair
-
-    def as_attrs(self) -> dict[str, Any]:
-        return {"stride": self.stride, "dilation": self.dilation, "pads": self.pads}
+def _windows_of(shapes: Any, *, stride: Any, dilation: Any, **attrs: Any) -> Windows:
+    return windows(shapes[0][2:], tuple(shapes[1][2:]), stride, dilation, **attrs)
 
 
-def _settings(where: str, size: Pair, kernel: Pair, pad_mode: str, pad: Any, stride: Any, dilation: Any) -> _Settings:
-    """Raises ShapeError for attributes that are out of range."""
-    stride, dilation = pair(where, "stride", stride), pair(where, "dilation", dilation)
-    pads = pads_of(where, pad_mode, pad, size, kernel, stride, dilation)
-    sizes = tuple(output_size(size[d], kernel[d], stride[d], dilation[d], pads[2 * d], pads[2 * d + 1]) for d in (0, 1))
-    return _Settings(stride, dilation, pads, sizes)
-
-
-def _settings_of(shapes: Any, *, pad_mode: str, pad: Any, stride: Any, dilation: Any, **_: Any) -> _Settings:
-    return _settings("Conv2D", tuple(shapes[0][2:]), tuple(shapes[1][2:]), pad_mode, pad, stride, dilation)
-
-
-def _check(where, operands, *, out_channel, kernel_size, mode, pad_mode, pad, stride, dilation, group, data_format):
-    x, weight = (tuple(o.shape) for o in operands)
+def _check(operands, *, out_channel, kernel_size, group, **attrs):
+    x, weight = (o.shape for o in operands)
     if len(x) != 4 or len(weight) != 4:
-        given = f"operands of shapes {x} and {weight}"
-        raise ShapeError(
-            given,
-            where=where,
-            allowed="A picture (n, c, h, w) and a weight (out channels, in channels / group, kh, kw)",
-        )
-    check_layout(where, pad_mode, data_format)
+        allowed = "A picture (n, c, h, w) and a weight (out channels, in channels / group, kh, kw)"
+        return f"operands of shapes {x} and {weight}", allowed
     if 0 in weight:
-        raise ShapeError(f"a weight of shape {weight}", where=where, allowed="At least one element in every dim")
-    if mode != 1:
-        raise ShapeError(
-            f"mode={shorten(mode)}", where=where, allowed="1, a plain convolution, is the only mode (MindSpore)"
-        )
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1 or x[1] % group or weight[0] % group:
-        given = f"group={shorten(group)} with {x[1]} input and {weight[0]} output channels"
-        raise ShapeError(given, where=where, allowed="An int, at least 1, that divides both numbers of channels")
+        return f"a weight of shape {weight}", "At least one element in every dim"
+    if x[1] % group or weight[0] % group:
+        given = f"group={group} with {x[1]} input and {weight[0]} output channels"
+        return given, "An int, at least 1, that divides both numbers of channels"
     if weight[1] * group != x[1]:
-        given = f"a weight of shape {weight} for a picture of shape {x}"
-        raise ShapeError(
-            given, where=where, allowed=f"With group={group} the weight's dim 1 is {x[1]} / {group} = {x[1] // group}"
-        )
-    if out_channel is not None and out_channel != weight[0]:
-        raise ShapeError(
-            f"out_channel={shorten(out_channel)} with a weight of shape {weight}", where=where, allowed=f"{weight[0]}"
-        )
-    if kernel_size is not None and pair(where, "kernel_size", kernel_size) != weight[2:]:
-        raise ShapeError(
-            f"kernel_size={shorten(kernel_size)} with a weight of shape {weight}", where=where, allowed=f"{weight[2:]}"
-        )
-    made = _settings(where, x[2:], weight[2:], pad_mode, pad, stride, dilation)
-    reach = tuple(d * (k - 1) + 1 for d, k in zip(made.dilation, weight[2:], strict=True))
-    check_size(where, x[2:], made.out_size, reach, made.pads)
+        allowed = f"With group={group} the weight's dim 1 is {x[1]} / {group} = {x[1] // group}"
+        return f"a weight of shape {weight} for a picture of shape {x}", allowed
+    if out_channel not in (None, weight[0]):
+        return f"out_channel={out_channel} with a weight of shape {weight}", f"{weight[0]}"
+    if kernel_size is not None and PAIR.read(kernel_size) != weight[2:]:
+        return f"kernel_size={kernel_size} with a weight of shape {weight}", f"{weight[2:]}"
+    return padding_fault(attrs["pad_mode"], attrs["pad"]) or _windows_of((x, weight), **attrs).fault()
 
 
 # ---- sharding ----
@@ -95,38 +56,24 @@ def _window_refusal(
     label: str, parts: int, size: int, kernel: int, stride: int, dilation: int, before: int, after: int, mode: str
 ):
     """Why a picture of `size` rows may not be cut into `parts` (what, allowed), or None. MindSpore, conv2d_info.cc."""
-    reach, count, slice_size = (
-        dilation * (kernel - 1) + 1,
-        output_size(size, kernel, stride, dilation, before, after),
-        size // parts,
-    )
+    reach, slice_size = dilation * (kernel - 1) + 1, size // parts
+    count = output_size(size, kernel, stride, dilation, before, after)
     cut = f"splits '{label}' ({size} elements) {parts} ways"
     if count % parts:
         return f"{cut}, but the result has {count} elements there", "The result must be split into equal slices too"
     if mode == "valid" and reach > stride:
         what = f"{cut} with pad_mode='valid', kernel {reach} and stride {stride}: windows cross the slice borders"
-        return (
-            what,
-            "With 'valid' padding a kernel larger than the stride keeps its picture whole; 'same' and 'pad' "
-            "exchange rows",
-        )
+        allowed = "With 'valid' padding a kernel larger than the stride keeps its picture whole"
+        return what, f"{allowed}; 'same' and 'pad' exchange rows"
     if reach < stride and before + after:
-        return (
-            f"{cut} with kernel {reach}, stride {stride} and padding {before}, {after}",
-            "A kernel smaller than the stride must have no padding",
-        )
+        what = f"{cut} with kernel {reach}, stride {stride} and padding {before}, {after}"
+        return what, "A kernel smaller than the stride must have no padding"
     if reach <= stride and not before + after:
-        if slice_size % stride:
-            return (
-                f"{cut}: slices of {slice_size} elements with stride {stride}",
-                "A slice must be a multiple of the stride",
-            )
-        return None
+        what = f"{cut}: slices of {slice_size} elements with stride {stride}"
+        return (what, "A slice must be a multiple of the stride") if slice_size % stride else None
     if (size + before + after - reach) % stride:
-        what = (
-            f"{cut}, but of {size} + {before} + {after} elements the last window (kernel {reach}, stride {stride}) "
-            "leaves some over"
-        )
+        last = f"the last window (kernel {reach}, stride {stride}) leaves some over"
+        what = f"{cut}, but of {size} + {before} + {after} elements {last}"
         return what, "The padded size minus the kernel must be a multiple of the stride"
     return None  # whether the neighbours hold what a window needs is checked where the exchange is planned
 
@@ -147,18 +94,9 @@ def conv_window(
 
 
 def _dims(sizes: dict[str, int], attrs: dict[str, Any]):
-    """(label, size, kernel, stride, dilation, before, after) of height and width."""
-    made = _settings(
-        "Conv2D",
-        (sizes["h"], sizes["w"]),
-        (sizes["k"], sizes["l"]),
-        *(attrs[a] for a in ("pad_mode", "pad", "stride", "dilation")),
-    )
-    for d, (label, kernel) in enumerate((("h", "k"), ("w", "l"))):
-        yield (
-            label,
-            (sizes[label], sizes[kernel], made.stride[d], made.dilation[d], made.pads[2 * d], made.pads[2 * d + 1]),
-        )
+    """(label, (size, kernel, stride, dilation, before, after)) of height and width."""
+    made = _windows_of(((1, 1, sizes["h"], sizes["w"]), (1, 1, sizes["k"], sizes["l"])), **attrs)
+    return ("h", made.along(0)), ("w", made.along(1))
 
 
 def _restrict(signature, cuts, sizes, **attrs):
@@ -180,10 +118,8 @@ def _windows(sizes, cuts, **attrs):
         parts = cuts.get(label, 1)
         if parts > 1:
             step, origin, length = conv_window(size, parts, *rest)
-            if (step, origin) != (
-                size // parts,
-                0,
-            ) or length > size // parts:  # else each slice holds all its part needs
+            # else each slice holds all its part needs
+            if (step, origin) != (size // parts, 0) or length > size // parts:
                 found[label] = (step, origin, length)
     return found
 
@@ -214,10 +150,18 @@ def _work(s):
     name="Conv2D",
     axes="nihwo",
     whole="jkl",
-    out_sizes=lambda shapes, **attrs: dict(zip("hw", _settings_of(shapes, **attrs).out_size, strict=True)),
+    out_sizes=lambda shapes, **attrs: dict(zip("hw", _windows_of(shapes, **attrs).out_size, strict=True)),
     restrict=_restrict,
     window=_windows,
     localize=_localize,
+    attrs={
+        "out_channel": integer(1) | None,
+        "kernel_size": PAIR | None,
+        "mode": choice(1),
+        **PADDING,
+        **dict.fromkeys(("stride", "dilation"), PAIR),
+        "group": integer(1),
+    },
     check=_check,
     flops=_work,
     example=(
@@ -253,15 +197,15 @@ def convolution(
     group     the channels are convolved in this many groups, each with its own
     out_channel, kernel_size  where given, they must agree with the weight (MindSpore's Conv2D has them)
     """
-    made = _settings_of((x.shape, weight.shape), pad_mode=pad_mode, pad=pad, stride=stride, dilation=dilation)
+    made = _windows_of((x.shape, weight.shape), pad_mode=pad_mode, pad=pad, stride=stride, dilation=dilation)
     return kernels.conv_forward(x, weight, made.stride, made.dilation, made.pads, group)
 
 
 @function()
 def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):
-    """Convolution as a function, with MindSpore's names.  input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias:
-    (o,) -> (n, o, oh, ow).
+    """Convolution as a function, with MindSpore's names.
 
+    input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow)
     padding  for pad_mode="pad": an int, (height, width) or (top, bottom, left, right)
     """
     out = convolution(input, weight, stride=stride, pad_mode=pad_mode, pad=padding, dilation=dilation, group=groups)
@@ -270,7 +214,8 @@ def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dila
 
 @convolution.vjp
 def _(g, out, x, weight, *, group, needs, **attrs):
-    settings = {**_settings_of((x.shape, weight.shape), **attrs).as_attrs(), "group": group}
+    made = _windows_of((x.shape, weight.shape), **attrs)
+    settings = {"stride": made.stride, "dilation": made.dilation, "pads": made.pads, "group": group}
     return (
         conv2d_input_grad(g, weight, size=tuple(x.shape[2:]), **settings) if needs[0] else None,
         conv2d_weight_grad(g, x, kernel=tuple(weight.shape[2:]), **settings) if needs[1] else None,

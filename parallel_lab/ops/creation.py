@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import integer, sequence_of
 from ..base.errors import ShapeError, shorten
+from .elementwise import a_dtype
+from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case, op
 from .spellings import function
 
 # ---- triangles ----
 
 
-def _check_band(where, operands, *, diagonal):
-    if isinstance(diagonal, bool) or not isinstance(diagonal, int):
-        raise ShapeError(
-            f"diagonal={shorten(diagonal)}", where=where, allowed="An int: 0 is the main diagonal, 1 the one above it"
-        )
-    if len(operands[0].shape) < 2:
-        raise ShapeError(f"a tensor of shape {operands[0].shape}", where=where, allowed="At least 2 dims")
+def _check_triangle(operands, *, diagonal):
+    shape = operands[0].shape
+    return None if len(shape) >= 2 else (f"a tensor of shape {shape}", "At least 2 dims")
 
 
 def _above(x, offset):
@@ -32,10 +31,16 @@ def _above(x, offset):
     return columns - rows[:, None]
 
 
-_EXAMPLES = (case((8, 16)), case((4, 8, 8), diagonal=-2), case((16, 4), diagonal=1))
+_TRIANGLE = {
+    "attrs": {"diagonal": integer()},
+    "check": _check_triangle,
+    "offset": "mn",
+    "flops": 0,
+    "example": (case((8, 16)), case((4, 8, 8), diagonal=-2), case((16, 4), diagonal=1)),
+}
 
 
-@op("...mn->...mn", name="Tril", mint="tril", check=_check_band, offset="mn", flops=lambda s: 0, example=_EXAMPLES)
+@op("...mn->...mn", name="Tril", mint="tril", **_TRIANGLE)
 def tril(x, *, diagonal=0, offset=(0, 0)):
     """The lower triangle: zeros above the given diagonal.  x: (..., m, n) -> (..., m, n).
 
@@ -46,15 +51,15 @@ def tril(x, *, diagonal=0, offset=(0, 0)):
     return np.where(_above(x, offset) <= diagonal, x, np.zeros((), x.dtype))
 
 
-@tril.vjp
-def _(g, out, x, *, diagonal):
-    return (tril(g, diagonal=diagonal),)
-
-
-@op("...mn->...mn", name="Triu", mint="triu", check=_check_band, offset="mn", flops=lambda s: 0, example=_EXAMPLES)
+@op("...mn->...mn", name="Triu", mint="triu", **_TRIANGLE)
 def triu(x, *, diagonal=0, offset=(0, 0)):
     """The upper triangle: zeros below the given diagonal.  x: (..., m, n) -> (..., m, n). See `tril`."""
     return np.where(_above(x, offset) >= diagonal, x, np.zeros((), x.dtype))
+
+
+@tril.vjp
+def _(g, out, x, *, diagonal):
+    return (tril(g, diagonal=diagonal),)
 
 
 @triu.vjp
@@ -65,23 +70,15 @@ def _(g, out, x, *, diagonal):
 # ---- constants ----
 
 
+_SIZE = sequence_of(integer(0), "An int, or a tuple of ints, none below 0", one=True, empty=True)
+
+
 def _shape(size: Any, where: str) -> tuple[int, ...]:
-    shape = tuple(size) if isinstance(size, (tuple, list)) else (size,)
-    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in shape):
-        raise ShapeError(f"size {shorten(size)}", where=where, allowed="An int, or a tuple of ints, none below 0")
-    return shape
+    return _SIZE(where, "size", size, SHAPE_ERRORS)
 
 
 def _dtype(dtype: Any, where: str) -> np.dtype:
-    try:
-        found = np.dtype(dtype)
-    except TypeError:
-        found = None
-    if found is None or found.kind not in "biuf":
-        raise ShapeError(
-            f"dtype={shorten(dtype)}", where=where, allowed="A dtype of numbers or bools, such as 'float32' or 'int32'"
-        )
-    return found
+    return a_dtype(where, "dtype", dtype, SHAPE_ERRORS)
 
 
 @function()

@@ -18,13 +18,14 @@ mask.
 from __future__ import annotations
 
 import hashlib
-import math
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
+from ..base.checks import integer, probability
+from ..base.errors import ShapeError
 from ..base.origin import caller
 from ..base.seeds import get_seed
+from .machine.operand_checks import floats
 from .machine.registry import case, op
 from .machine.state import training_step
 from .spellings import function
@@ -121,43 +122,25 @@ def _dropped(x, step, p, key, dims, parts, offset):
     return out.reshape(x.shape)
 
 
-def _check(where, operands, *, p, key, dims, parts):
+def _check(operands, *, p, key, dims, parts):
     x, step = operands
-    if x.dtype.kind != "f":
-        raise ShapeError(f"x is {x.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')")
     if step.shape or step.dtype.kind not in "iu":
-        raise ShapeError(
-            f"step is {step.dtype} of shape {step.shape}",
-            where=where,
-            allowed="One int: how many steps were taken before",
-        )
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
-        raise ShapeError(
-            f"p={shorten(p)}",
-            where=where,
-            allowed="A probability from 0 on, below 1: the share of elements that become 0",
-        )
-    if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key <= _MASK64:
-        raise ShapeError(
-            f"key={shorten(key)}", where=where, allowed="An int of 64 bits, such as dropout_key(...) makes"
-        )
-    if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or not 1 <= dims <= len(x.shape)):
-        raise ShapeError(
-            f"dims={shorten(dims)} for x of shape {x.shape}",
-            where=where,
-            allowed="How many leading dims, or None for all",
-        )
+        return f"step is {step.dtype} of shape {step.shape}", "One int: how many steps were taken before"
+    if dims is not None and dims > len(x.shape):
+        return f"dims={dims} for x of shape {x.shape}", "How many leading dims, or None for all"
+    return floats(x)
 
 
 @op(
     "...,->...",
     name="Dropout",
+    attrs={"p": probability, "key": integer(0, _MASK64), "dims": integer(1) | None},
     check=_check,
     strategy_labels=lambda signature: (signature.ins[0],),
     offset=lambda signature: signature.ins[0],
     localize=lambda attrs, parts: {**attrs, "parts": tuple(parts[c] for c in sorted(parts))},
-    dtype=lambda dtypes, **_: dtypes[0],
-    flops=lambda s: 12 * math.prod(vars(s).values()),
+    dtype=0,
+    flops=12,
     example=(
         case((16, 8), (), ints={1: 50}, p=0.4, key=7),
         case((4, 8, 2), (), ints={1: 50}, p=0.5, key=8),
@@ -199,10 +182,8 @@ def dropout(x, p=0.5, training=True, seed=None, step=None):
         return x
     step = training_step() if step is None else step
     if step is None:
-        what, allowed = (
-            "no step is given outside a compiled network",
-            "step=0, 1, 2, ..., so that every call has a mask of its own",
-        )
+        what = "no step is given outside a compiled network"
+        allowed = "step=0, 1, 2, ..., so that every call has a mask of its own"
         raise ShapeError(what, where="dropout", allowed=allowed, hint="nn.Dropout counts its calls itself")
     key = dropout_key(get_seed(), caller().place if seed is None else seed)
     return dropout_at(x, step, p=p, key=key)

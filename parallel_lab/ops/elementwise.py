@@ -8,67 +8,61 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
-from .machine.registry import case, op
+from ..base.checks import Check
+from ..base.errors import ShapeError
+from .machine.opdef import OpDef
+from .machine.registry import case, op, unbroadcast
 from .machine.signature import letters
 from .spellings import function
 
 UNARY = "...->..."
 BINARY = "...,...->..."
-PAIR = (case((16, 8), (16, 8)), case((16, 8), (8,)), case((8, 16, 4), (16, 1)), case((8, 1), (1, 16)))
+SHAPE = (16, 8)
+PAIR = (case(SHAPE, SHAPE), case(SHAPE, (8,)), case((8, 16, 4), (16, 1)), case((8, 1), (1, 16)))
 # Away from zero: gradients of log, sqrt and division grow without bound there, and finite differences lose their
 # digits.
 POSITIVE = {"low": 0.5, "high": 2.0}
+POSITIVE_PAIR = tuple(case(*c.shapes, **POSITIVE) for c in PAIR)
+
+
+def each_element(
+    name: str, function: Callable, text: str, vjp: Callable | None = None, /, *, signature: str, **facts: Any
+) -> OpDef:
+    """Declare an operator that applies one function to every element, or to every pair of elements.
+
+    name      the operator's, in `ops`, and that of its class unless `facts` say otherwise
+    function  numpy's, or a function of arrays; numpy's element-wise functions call the operator if given a Tensor
+    text      the docstring without shapes
+    vjp       (g, out, x) -> gradient of x, or (g, out, x, y) -> gradients of both; None: it has none
+    facts     other keywords of `op`
+    """
+
+    def one(x):
+        return function(x)
+
+    def two(x, y):
+        return function(x, y)
+
+    fn, operands, result = (one, "x", "") if signature == UNARY else (two, "x, y", "broadcast ")
+    kind = " bool" if facts.get("dtype") == "bool" else ""
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"{text}.  {operands}: (...) -> {result}(...){kind}.{'' if vjp else ' No gradient.'}"
+    spelled = {"ufunc": function.__name__} if isinstance(function, np.ufunc) else {}
+    made = op(signature, **{"name": name.capitalize(), **spelled, **facts})(fn)
+    if vjp is not None:
+        made.vjp(vjp if fn is two else lambda g, out, x: (vjp(g, out, x),))
+    return made
 
 
 def float_result(dtypes: tuple[str, ...], **_: object) -> np.dtype:
     """Result dtype of functions that have fractions: integers and bools give float32."""
     found = np.result_type(*dtypes)
     return found if found.kind == "f" else np.dtype(np.float32)
-
-
-# ---- helpers of vjp rules ----
-
-
-@op(infer_fn=lambda shapes, *, shape: shape)
-def sum_to(x, *, shape):
-    """Sum over the dims that broadcasting added or stretched.  x: any shape that `shape` broadcasts to -> `shape`."""
-    if x.shape == tuple(shape):
-        return x
-    lead = x.ndim - len(shape)
-    stretched = tuple(lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1)
-    return x.sum(axis=tuple(range(lead)) + stretched, keepdims=True, dtype=x.dtype).reshape(shape)
-
-
-def unbroadcast(g, operand):
-    """The gradient of a broadcast operand; recorded only if something was broadcast."""
-    return g if tuple(g.shape) == tuple(operand.shape) else sum_to(g, shape=tuple(operand.shape))
-
-
-def first_dtype(dtypes, **_):
-    """Result dtype of a gradient helper: that of the gradient it is given, whatever stands beside it."""
-    return dtypes[0]
-
-
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
-def where_at_least(g, x, y):
-    """g where x >= y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
-    return g * np.greater_equal(x, y)
-
-
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
-def where_below(g, x, y):
-    """g where x < y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
-    return g * np.less(x, y)
-
-
-@op(infer_fn=lambda shapes: shapes[0])
-def log_of_positive(x):
-    """Logarithm where x > 0, zero elsewhere.  x: (...) -> (...)."""
-    return np.log(np.where(x > 0, x, np.ones((), x.dtype)))
 
 
 def number_result(dtypes, **_):
@@ -85,13 +79,46 @@ def number_result(dtypes, **_):
     return found
 
 
+# ---- helpers of vjp rules ----
+
+
+@op(result_shape=lambda shapes, *, shape: shape)
+def sum_to(x, *, shape):
+    """Sum over the dims that broadcasting added or stretched.  x: any shape that `shape` broadcasts to -> `shape`."""
+    if x.shape == tuple(shape):
+        return x
+    lead = x.ndim - len(shape)
+    stretched = tuple(lead + i for i, n in enumerate(shape) if n == 1 and x.shape[lead + i] != 1)
+    return x.sum(axis=tuple(range(lead)) + stretched, keepdims=True, dtype=x.dtype).reshape(shape)
+
+
+@op(result_shape=0, dtype=0)
+def where_at_least(g, x, y):
+    """g where x >= y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
+    return g * np.greater_equal(x, y)
+
+
+@op(result_shape=0, dtype=0)
+def where_below(g, x, y):
+    """g where x < y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
+    return g * np.less(x, y)
+
+
+@op(result_shape=0)
+def log_of_positive(x):
+    """Logarithm where x > 0, zero elsewhere.  x: (...) -> (...)."""
+    return np.log(np.where(x > 0, x, np.ones((), x.dtype)))
+
+
 # ---- two operands ----
 
 
-@op(BINARY, name="Add TensorAdd", method="add(other)", operator="__add__", ufunc="add", example=PAIR)
-def add(x, y):
-    """Sum.  x, y: (...) -> broadcast (...)."""
-    return np.add(x, y)
+def binary(name, function, text, vjp=None, /, **facts):
+    """Declare an operator of two numbers, see `each_element`."""
+    return each_element(name, function, text, vjp, signature=BINARY, **{"example": PAIR, **facts})
+
+
+add = binary("add", np.add, "Sum", name="Add TensorAdd", method="add(other)", operator="__add__")
 
 
 @add.vjp
@@ -99,19 +126,9 @@ def _(g, out, x, y):
     return unbroadcast(g, x), unbroadcast(g, y)
 
 
-@op(
-    BINARY,
-    name="Sub",
-    also="subtract",
-    method="sub(other)",
-    operator="__sub__",
-    ufunc="subtract",
-    dtype=number_result,
-    example=PAIR,
+sub = binary(
+    "sub", np.subtract, "Difference", also="subtract", method="sub(other)", operator="__sub__", dtype=number_result
 )
-def sub(x, y):
-    """Difference.  x, y: (...) -> broadcast (...)."""
-    return np.subtract(x, y)
 
 
 @sub.vjp
@@ -119,19 +136,9 @@ def _(g, out, x, y):
     return unbroadcast(g, x), neg(unbroadcast(g, y))
 
 
-@op(
-    BINARY,
-    name="Mul",
-    also="multiply",
-    method="mul(other)",
-    operator="__mul__",
-    ufunc="multiply",
-    mint="mul",
-    example=PAIR,
+mul = binary(
+    "mul", np.multiply, "Product of elements", also="multiply", method="mul(other)", operator="__mul__", mint="mul"
 )
-def mul(x, y):
-    """Product of elements.  x, y: (...) -> broadcast (...)."""
-    return np.multiply(x, y)
 
 
 @mul.vjp
@@ -148,7 +155,7 @@ def _(g, out, x, y):
     ufunc="divide true_divide",
     mint="div divide",
     dtype=float_result,
-    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR),
+    example=POSITIVE_PAIR,
 )
 def div(x, y):
     """Quotient; integers give float32.  x, y: (...) -> broadcast (...)."""
@@ -160,33 +167,19 @@ def _(g, out, x, y):
     return unbroadcast(div(g, y), x), neg(unbroadcast(div(mul(g, out), y), y))
 
 
-@op(
-    BINARY,
+_WHOLE = {"dtype": number_result, "example": POSITIVE_PAIR[:2]}
+
+floor_div = binary(
+    "floor_div",
+    np.floor_divide,
+    "The largest integer not above x / y, in the operands' dtype",
     name="FloorDiv",
     also="floor_divide",
     operator="__floordiv__",
-    ufunc="floor_divide",
-    dtype=number_result,
-    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]),
+    **_WHOLE,
 )
-def floor_div(x, y):
-    """The largest integer not above x / y, in the operands' dtype.  x, y: (...) -> broadcast (...). No gradient: it is
-    0 wherever it exists.
-    """
-    return np.floor_divide(x, y)
-
-
-@op(
-    BINARY,
-    name="FloorMod Mod",
-    operator="__mod__",
-    ufunc="remainder",
-    dtype=number_result,
-    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR[:2]),
-)
-def mod(x, y):
-    """The remainder x - y * floor(x / y), which has the sign of y.  x, y: (...) -> broadcast (...)."""
-    return np.mod(x, y)
+_REMAINDER = "The remainder x - y * floor(x / y), which has the sign of y"
+mod = binary("mod", np.mod, _REMAINDER, name="FloorMod Mod", operator="__mod__", **_WHOLE)
 
 
 @mod.vjp
@@ -194,20 +187,18 @@ def _(g, out, x, y):
     return unbroadcast(g, x), neg(unbroadcast(mul(g, floor_div(x, y)), y))
 
 
-@op(
-    BINARY,
+power = binary(
+    "power",
+    np.power,
+    "x to the power y",
     name="Pow",
     also="pow",
     method="pow(exponent)",
     operator="__pow__",
-    ufunc="power",
     mint="pow",
     dtype=number_result,
-    example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR),
+    example=POSITIVE_PAIR,
 )
-def power(x, y):
-    """x to the power y.  x, y: (...) -> broadcast (...)."""
-    return np.power(x, y)
 
 
 @power.vjp
@@ -216,10 +207,8 @@ def _(g, out, x, y):
     return unbroadcast(mul(g, mul(y, power(x, sub(y, 1.0)))), x), unbroadcast(mul(g, mul(out, log_of_positive(x))), y)
 
 
-@op(BINARY, name="Maximum", ufunc="maximum", mint="maximum", example=PAIR)
-def maximum(x, y):
-    """The larger element.  x, y: (...) -> broadcast (...). Where equal, the gradient goes to x."""
-    return np.maximum(x, y)
+maximum = binary("maximum", np.maximum, "The larger element; where equal, the gradient goes to x", mint="maximum")
+minimum = binary("minimum", np.minimum, "The smaller element; where equal, the gradient goes to x", mint="minimum")
 
 
 @maximum.vjp
@@ -227,18 +216,12 @@ def _(g, out, x, y):
     return unbroadcast(where_at_least(g, x, y), x), unbroadcast(where_below(g, x, y), y)
 
 
-@op(BINARY, name="Minimum", ufunc="minimum", mint="minimum", example=PAIR)
-def minimum(x, y):
-    """The smaller element.  x, y: (...) -> broadcast (...). Where equal, the gradient goes to x."""
-    return np.minimum(x, y)
-
-
 @minimum.vjp
 def _(g, out, x, y):
     return unbroadcast(where_at_least(g, y, x), x), unbroadcast(where_below(g, y, x), y)
 
 
-@op(BINARY, name="Hypot", ufunc="hypot", dtype=float_result, example=tuple(case(*c.shapes, **POSITIVE) for c in PAIR))
+@op(BINARY, name="Hypot", ufunc="hypot", dtype=float_result, example=POSITIVE_PAIR)
 def hypot(x, y):
     """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
     return np.hypot(x, y, dtype=float_result((np.result_type(x, y),)))
@@ -255,7 +238,7 @@ def _bias_labels(shapes):
     return f"{names},b->{names}"
 
 
-@op(infer_fn=lambda shapes: (shapes[0][1],))
+@op(result_shape=lambda shapes: (shapes[0][1],))
 def channel_sum(x):
     """Sum over all dims but dim 1.  x: (a, b, ...) -> (b,)."""
     return x.sum(axis=(0, *range(2, x.ndim)), dtype=x.dtype)
@@ -294,39 +277,44 @@ def _(g, out, *inputs):
 # ---- one operand ----
 
 
-@op(
-    UNARY,
-    name="Neg",
+def unary(name, function, text, vjp=None, /, **facts):
+    """Declare a function of one number, see `each_element`."""
+    return each_element(name, function, text, vjp, signature=UNARY, **{"example": case(SHAPE), **facts})
+
+
+neg = unary(
+    "neg",
+    np.negative,
+    "Minus x",
+    lambda g, out, x: neg(g),
     also="negative",
     method="neg",
     operator="__neg__",
-    ufunc="negative",
     mint="neg negative",
     dtype=number_result,
-    example=case((16, 8)),
 )
-def neg(x):
-    """Minus x.  x: (...) -> (...)."""
-    return np.negative(x)
 
 
-@neg.vjp
-def _(g, out, x):
-    return (neg(g),)
-
-
-def _check_cast(where, operands, *, dtype):
+def _number_dtype(dtype):
     try:
-        kind = "" if dtype is None else np.dtype(dtype).kind  # numpy takes None for float64
-    except TypeError:
-        kind = ""
-    if not kind or kind not in "biuf":
-        raise ShapeError(
-            f"dtype={shorten(dtype)}", where=where, allowed="A dtype of numbers or bools, such as 'float32' or 'int32'"
-        )
+        found = None if dtype is None else np.dtype(dtype)  # numpy takes None for float64
+    except TypeError:  # numpy's words for it are its own
+        found = None
+    if found is None or found.kind not in "biuf":
+        raise TypeError
+    return found
 
 
-@op(UNARY, name="Cast", check=_check_cast, dtype=lambda dtypes, *, dtype: dtype, example=case((16, 8), dtype="float64"))
+a_dtype = Check("A dtype of numbers or bools, such as 'float32' or 'int32'", _number_dtype)
+
+
+@op(
+    UNARY,
+    name="Cast",
+    attrs={"dtype": a_dtype},
+    dtype=lambda dtypes, *, dtype: dtype,
+    example=case(SHAPE, dtype="float64"),
+)
 def cast(x, dtype="float32"):
     """The same values in another dtype.  x: (...) -> (...) of `dtype`. The gradient is cast back; integers and bools
     get none.
@@ -366,21 +354,13 @@ def clip(x, min=None, max=None):  # the argument names of numpy, PyTorch and min
 clamp = clip
 
 
-@op(infer_fn=lambda shapes, *, count: shapes[0])
+@op(result_shape=0)
 def divide_by(x, *, count):
     """x divided by a count of ranks, in x's own dtype.  x: (...) -> (...)."""
     return np.true_divide(x, np.asarray(count, x.dtype))
 
 
-@op("...->...", name="Identity", example=(case((16, 8)), case((8, 4, 16))))
-def identity(x):
-    """x itself.  x: (...) -> (...)."""
-    return x
-
-
-@identity.vjp
-def _(g, out, x):
-    return (g,)
+identity = unary("identity", lambda x: x, "x itself", lambda g, out, x: g, example=(case(SHAPE), case((8, 4, 16))))
 
 
 # ---- of optimizers: they work on one rank's slice, have no gradient and take no strategy ----
@@ -416,7 +396,7 @@ def piecewise(formula):
 
 def update_op(formula):
     """Declare a piecewise operator of update rules."""
-    return op(infer_fn=lambda shapes, **_: shapes[0], dtype=lambda dtypes, **_: dtypes[0])(piecewise(formula))
+    return op(result_shape=0, dtype=0)(piecewise(formula))
 
 
 @update_op
@@ -461,13 +441,13 @@ def descend_decayed(parameter, step, square, rate, *, eps, decay):
     return parameter - np.multiply(down, rate, dtype=parameter.dtype)
 
 
-@op(infer_fn=lambda shapes: (), dtype="float32")
+@op(result_shape=lambda shapes: (), dtype="float32")
 def count_nonfinite(x):
     """How many elements are infinite or not a number.  x: (...) -> () float32."""
     return np.float32(x.size - np.count_nonzero(np.isfinite(x)))
 
 
-@op(infer_fn=lambda shapes: shapes[1], dtype=lambda dtypes: dtypes[1])
+@op(result_shape=1, dtype=1)
 def choose(flag, new, old):
     """`new` if the flag is true, else `old`, untouched.  flag: (), new, old: (...) -> (...). Nothing is computed with
     the other one.
@@ -475,7 +455,7 @@ def choose(flag, new, old):
     return new if flag else old
 
 
-@op(infer_fn=lambda shapes: shapes[0])
+@op(result_shape=0)
 def norm_ratio(top, bottom):
     """top / bottom where both norms are above 0, else 1.  top, bottom: () -> ()."""
     return np.divide(top, bottom) if top > 0 and bottom > 0 else np.ones((), top.dtype)

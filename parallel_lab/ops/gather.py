@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
-from .elementwise import first_dtype
-from .machine.opdef import check_dim, check_ints
-from .machine.registry import case, op
+from ..base.checks import integer
+from ..base.errors import ShapeError
+from .machine.operand_checks import ints, new_dim, one_dim
+from .machine.registry import case, gradient, op
 from .machine.signature import letters, more_letters
 from .spellings import function
 
 # ---- rows by number ----
 
-_ROUNDS = (
-    32  # rows with more equal numbers are summed by numpy's reduceat, others in rounds (measured with 2048 rows of 128)
-)
+# rows with more equal numbers are summed by numpy's reduceat, others in rounds (measured with 2048 rows of 128)
+_ROUNDS = 32
 
 
 def add_rows(rows, indices, count):
@@ -57,11 +56,6 @@ def add_rows(rows, indices, count):
     return total
 
 
-def _check_indices(where, operand, what="indices"):
-    if operand.dtype.kind not in "iu":
-        raise ShapeError(f"the {what} are {operand.dtype}", where=where, allowed=f"The {what} must be ints")
-
-
 def _inside(indices, count, offset, where):
     """Row numbers within this slice, and which of them lie in it (None: all do). Without an offset the slice is
     everything, and all must.
@@ -78,9 +72,8 @@ def _inside(indices, count, offset, where):
 
 def _look_up(table, indices, axis, offset, where):
     local, mine = _inside(indices, table.shape[axis], offset, where)
-    rows = np.asarray(
-        np.take(table, local, axis)
-    )  # of a vector and one index numpy makes a number, which takes nothing in place
+    # of a vector and one index numpy makes a number, which takes nothing in place
+    rows = np.asarray(np.take(table, local, axis))
     if mine is not None:
         rows[(slice(None),) * axis + (~mine,)] = 0
     return rows
@@ -100,16 +93,6 @@ def _gather_labels(shapes, *, axis):
     table, place = letters(len(shapes[0])), axis % len(shapes[0])
     indices = letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
     return f"{table},{indices}->{table[:place]}{indices}{table[place + 1 :]}"
-
-
-def _check_gather(where, operands, *, axis):
-    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
-    _check_indices(where, operands[1])
-
-
-def _row_label(signature):
-    """The table's dim that the result does not have."""
-    return next(c for c in signature.ins[0] if c not in signature.out)
 
 
 def _restrict_gather(signature, cuts, sizes, *, axis):
@@ -136,13 +119,12 @@ def _restrict_gather(signature, cuts, sizes, *, axis):
     return None
 
 
-_TABLES = (
-    case((16, 8), (4, 2), ints={1: 16}),
-    case((16,), (8,), ints={1: 16}),
-    case((16, 8), (16,), ints={1: 4}),
-    case((2, 8, 4), (4,), ints={1: 8}, axis=1),
-    case((16, 4), (), ints={1: 16}, axis=-2),
-)
+_LOOKUP = {
+    "axes": lambda signature: signature.ins[1] + signature.ins[0],
+    "offset": lambda signature: next(c for c in signature.ins[0] if c not in signature.out),  # of the table's rows
+    "dtype": 0,
+    "flops": 0,
+}
 
 
 @op(
@@ -150,13 +132,17 @@ _TABLES = (
     name="Gather GatherV2 SparseGatherV2",
     numpy="take",
     mint="gather",
-    axes=lambda signature: signature.ins[1] + signature.ins[0],
-    check=_check_gather,
+    attrs={"axis": one_dim},
+    check=lambda operands, **_: ints(operands[1], "indices"),
     restrict=_restrict_gather,
-    offset=_row_label,
-    dtype=first_dtype,
-    flops=lambda s: 0,
-    example=_TABLES,
+    example=(
+        case((16, 8), (4, 2), ints={1: 16}),
+        case((16,), (8,), ints={1: 16}),
+        case((16, 8), (16,), ints={1: 4}),
+        case((2, 8, 4), (4,), ints={1: 8}, axis=1),
+        case((16, 4), (), ints={1: 16}, axis=-2),
+    ),
+    **_LOOKUP,
 )
 def gather(params, indices, axis=0, *, offset=None):
     """Rows of a table, by number: result[..., i, j, ...] = params[..., indices[i, j], ...].
@@ -170,21 +156,12 @@ def gather(params, indices, axis=0, *, offset=None):
     return _look_up(params, indices, axis % params.ndim, offset, "Gather")
 
 
-@op(
-    infer_fn=lambda shapes, *, shape, axis: shape,
-    dtype=first_dtype,
-    part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]],
-)
+@gradient(gather, part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]])
 def gather_grad(g, indices, *, shape, axis, offset=None):
     """Gradient of gather for its table: the rows of g added up by index.  g: as the result of gather, indices: (...)
     int -> `shape`.
     """
     return _add_back(g, indices, shape, axis % len(shape), offset, "Gather")
-
-
-@gather.vjp
-def _(g, out, params, indices, *, axis):
-    return gather_grad(g, indices, shape=tuple(params.shape), axis=axis), None
 
 
 @function(mint="functional.embedding")
@@ -195,27 +172,20 @@ def embedding(input, weight):  # the argument names of PyTorch and mindspore.ops
     return gather(weight, input, 0)
 
 
-def _lookup_labels(shapes, *, start):
-    return _gather_labels(shapes, axis=0)
-
-
-def _check_lookup(where, operands, *, start):
-    _check_gather(where, operands, axis=0)
-    if isinstance(start, bool) or not isinstance(start, int) or len(operands[0].shape) > 2:
-        what = f"start={shorten(start)} and a table of shape {operands[0].shape}"
-        raise ShapeError(what, where=where, allowed="An int, and a table with 1 or 2 dims")
+def _check_lookup(operands, *, start):
+    if len(operands[0].shape) > 2:
+        return f"a table of shape {operands[0].shape}", "Look-ups need a table with 1 or 2 dims"
+    return ints(operands[1], "indices")
 
 
 @op(
-    _lookup_labels,
+    lambda shapes, *, start: _gather_labels(shapes, axis=0),
     name="EmbeddingLookup",
+    attrs={"start": integer()},
     check=_check_lookup,
-    axes=lambda signature: signature.ins[1] + signature.ins[0],
     restrict=lambda signature, cuts, sizes, *, start: _restrict_gather(signature, cuts, sizes, axis=0),
-    offset=_row_label,
-    dtype=first_dtype,
-    flops=lambda s: 0,
     example=(case((16, 8), (4, 2), ints={1: 16}), case((8, 4), (16,), ints={1: 16}, start=4)),
+    **_LOOKUP,
 )
 def embedding_lookup(params, indices, start=0, *, offset=None):
     """Rows of a table that begins with row number `start`; zeros for numbers it does not have.
@@ -225,17 +195,10 @@ def embedding_lookup(params, indices, start=0, *, offset=None):
     return _look_up(params, indices, 0, start + (offset or 0), "EmbeddingLookup")
 
 
-@op(
-    infer_fn=lambda shapes, *, shape, start: shape, dtype=first_dtype, part_size=lambda shapes, attrs: attrs["shape"][0]
-)
+@gradient(embedding_lookup, part_size=lambda shapes, attrs: attrs["shape"][0])
 def embedding_lookup_grad(g, indices, *, shape, start, offset=None):
     """Gradient of embedding_lookup for its table.  g: (..., columns), indices: (...) int -> `shape`."""
     return _add_back(g, indices, shape, 0, start + (offset or 0), "EmbeddingLookup")
-
-
-@embedding_lookup.vjp
-def _(g, out, params, indices, *, start):
-    return embedding_lookup_grad(g, indices, shape=tuple(params.shape), start=start), None
 
 
 # ---- one number per element ----
@@ -248,12 +211,12 @@ def _elements_labels(shapes, *, dim):
     return f"{names},{numbers}->{numbers}"
 
 
-def _check_elements(where, operands, *, dim):
-    check_dim(where, "dim", dim, len(operands[0].shape), operands[0].shape)
-    _check_indices(where, operands[1], "index")
-    if len(operands[1].shape) != len(operands[0].shape):
-        what = f"index has shape {operands[1].shape} beside x of shape {operands[0].shape}"
-        raise ShapeError(what, where=where, allowed="The same number of dims, and equal sizes but in `dim`")
+def _check_elements(operands, *, dim):
+    x, index = (o.shape for o in operands)
+    if len(x) != len(index):
+        allowed = "The same number of dims, and equal sizes but in `dim`"
+        return f"index has shape {index} beside x of shape {x}", allowed
+    return ints(operands[1], "index")
 
 
 @op(
@@ -261,10 +224,11 @@ def _check_elements(where, operands, *, dim):
     name="GatherD GatherElements",
     also="gather_d",
     static=("dim",),
+    attrs={"dim": one_dim},
     check=_check_elements,
     whole=lambda signature, *, dim: signature.ins[0][dim] + signature.ins[1][dim],
-    dtype=first_dtype,
-    flops=lambda s: 0,
+    dtype=0,
+    flops=0,
     example=(case((16, 8), (16, 4), ints={1: 8}, dim=1), case((8, 4, 2), (2, 4, 2), ints={1: 8}, dim=-3)),
 )
 def gather_elements(x, dim, index):
@@ -276,7 +240,7 @@ def gather_elements(x, dim, index):
     return np.take_along_axis(x, index.astype(np.int64, copy=False), dim)
 
 
-@op(infer_fn=lambda shapes, *, shape, dim: shape, dtype=first_dtype)
+@gradient(gather_elements)
 def gather_elements_grad(g, index, *, shape, dim):
     """Gradient of gather_elements for x.  g, index: (..., k, ...) -> `shape`."""
     if not index.size:
@@ -289,11 +253,6 @@ def gather_elements_grad(g, index, *, shape, dim):
     return np.array(np.moveaxis(total.reshape((*places.shape[:-1], size)), -1, dim), order="C")
 
 
-@gather_elements.vjp
-def _(g, out, x, index, *, dim):
-    return gather_elements_grad(g, index, shape=tuple(x.shape), dim=dim), None
-
-
 # ---- sums by number ----
 
 
@@ -303,26 +262,21 @@ def _segment_labels(shapes, *, num_segments):
     return f"{names},{ids}->{more_letters(1)}{names[len(ids) :]}"
 
 
-def _check_segments(where, operands, *, num_segments):
-    _check_indices(where, operands[1], "segment_ids")
-    if isinstance(num_segments, bool) or not isinstance(num_segments, int) or num_segments < 1:
-        raise ShapeError(f"num_segments={shorten(num_segments)}", where=where, allowed="An int, at least 1")
-    x, ids = operands[0].shape, operands[1].shape
+def _check_segments(operands, *, num_segments):
+    x, ids = (o.shape for o in operands)
     if not ids or x[: len(ids)] != ids:
-        raise ShapeError(
-            f"segment_ids have shape {ids} beside x of shape {x}",
-            where=where,
-            allowed="The first dims of x, at least one",
-        )
+        return f"segment_ids have shape {ids} beside x of shape {x}", "The first dims of x, at least one"
+    return ints(operands[1], "segment_ids")
 
 
 @op(
     _segment_labels,
     name="UnsortedSegmentSum",
     static=("num_segments",),
+    attrs={"num_segments": integer(1)},
     check=_check_segments,
     sizes=lambda shapes, *, num_segments: {more_letters(1): num_segments},
-    dtype=first_dtype,
+    dtype=0,
     example=(case((16, 4), (16,), ints={1: 5}, num_segments=5), case((8, 2, 4), (8, 2), ints={1: 6}, num_segments=4)),
 )
 def unsorted_segment_sum(x, segment_ids, num_segments):
@@ -337,17 +291,12 @@ def unsorted_segment_sum(x, segment_ids, num_segments):
     return add_rows(rows[kept], numbers[kept], num_segments)
 
 
-@op(infer_fn=lambda shapes, *, shape: shape, dtype=first_dtype)
+@gradient(unsorted_segment_sum)
 def segment_grad(g, segment_ids, *, shape):
     """Gradient of unsorted_segment_sum: every part gets its segment's, those ignored get zeros.  g: (segments, rest),
     segment_ids: (...) -> `shape`.
     """
     return _look_up(g, segment_ids, 0, 0, "UnsortedSegmentSum").reshape(shape)
-
-
-@unsorted_segment_sum.vjp
-def _(g, out, x, segment_ids, *, num_segments):
-    return segment_grad(g, segment_ids, shape=tuple(x.shape)), None
 
 
 # ---- a row per number ----
@@ -359,15 +308,11 @@ def _one_hot_labels(shapes, *, depth, axis):
     return f"{names},,->{names[:place]}z{names[place:]}"
 
 
-def _check_one_hot(where, operands, *, depth, axis):
-    check_ints(where, operands[0], "indices (labels)")
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise ShapeError(f"depth={shorten(depth)}", where=where, allowed="An int, at least 1: the number of classes")
-    shape = operands[0].shape
-    check_dim(where, "axis", axis, len(shape) + 1, f"(*{shape}, {depth})")
+def _check_one_hot(operands, *, depth, axis):
     for name, operand in zip(("on_value", "off_value"), operands[1:], strict=True):
         if operand.shape:
-            raise ShapeError(f"{name} has shape {operand.shape}", where=where, allowed="A number: shape ()")
+            return f"{name} has shape {operand.shape}", "A number: shape ()"
+    return ints(operands[0], "indices (labels)")
 
 
 def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
@@ -384,14 +329,11 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
     return None
 
 
-def _one_hot_local(attrs, parts):
-    return {**attrs, "depth": attrs["depth"] // parts["z"]}
-
-
 @op(
     _one_hot_labels,
     name="OneHot",
     mint="functional.one_hot",
+    attrs={"depth": integer(1), "axis": new_dim},
     check=_check_one_hot,
     static=("depth",),
     sizes=lambda shapes, *, depth, axis: {"z": depth},
@@ -399,9 +341,9 @@ def _one_hot_local(attrs, parts):
     restrict=_restrict_one_hot,
     offset="z",
     part_size=lambda shapes, attrs: attrs["depth"],
-    localize=_one_hot_local,
+    localize=lambda attrs, parts: {**attrs, "depth": attrs["depth"] // parts["z"]},
     dtype=lambda dtypes, **_: np.result_type(*dtypes[1:]),
-    flops=lambda s: 0,
+    flops=0,
     example=(case((16,), (), (), ints={0: 8}, depth=8), case((8,), (), (), ints={0: 16}, depth=16, axis=0)),
 )
 def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):

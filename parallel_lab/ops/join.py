@@ -10,43 +10,49 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..base.checks import integer, is_int
 from ..base.errors import ShapeError, shorten
-from .machine.opdef import check_dim
+from .machine.opdef import SHAPE_ERRORS
+from .machine.operand_checks import check_dim, new_dim, one_dim
 from .machine.registry import case, op
-from .machine.signature import letters, more_letters
-from .shape import reshape
+from .machine.signature import along_axis, letters, more_letters, same_labels
+from .shape import int_tuple, reshape
 from .spellings import function
 
 # ---- helpers of vjp rules ----
 
 
-@op(infer_fn=lambda shapes, *, axis, start, size: (*shapes[0][:axis], size, *shapes[0][axis + 1 :]))
+def _part(axis, start, size):
+    """Index of the elements start..start+size along `axis`."""
+    return (*(slice(None),) * axis, slice(start, start + size))
+
+
+@op(result_shape=lambda shapes, *, axis, start, size: (*shapes[0][:axis], size, *shapes[0][axis + 1 :]))
 def take_range(x, *, axis, start, size):
     """The elements start..start+size along `axis`.  x: (..., n, ...) -> (..., size, ...)."""
-    return np.array(x[(slice(None),) * axis + (slice(start, start + size),)], order="C")
+    return np.array(x[_part(axis, start, size)], order="C")
 
 
-@op(infer_fn=lambda shapes, *, shape, axis, start: shape)
+@op(result_shape=lambda shapes, *, shape, axis, start: shape)
 def place_range(g, *, shape, axis, start):
     """Gradient of take_range: zeros, with g from `start` on.  g: (..., size, ...) -> `shape`."""
     grad = np.zeros(shape, g.dtype)
-    grad[(slice(None),) * axis + (slice(start, start + g.shape[axis]),)] = g
+    grad[_part(axis, start, g.shape[axis])] = g
     return grad
 
 
 # ---- joining ----
 
 
-def _check_concat(where, operands, *, axis):
+def _check_concat(operands, *, axis):
     first = operands[0].shape
-    place = check_dim(where, "axis", axis, len(first), first)
+    place = axis % len(first)
     for i, operand in enumerate(operands):
         shape = operand.shape
         if len(shape) != len(first) or any(
-            a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != place
+            a != b and d != place for d, (a, b) in enumerate(zip(shape, first, strict=True))
         ):
-            what = f"tensor {i} has shape {shape}, the first {first}"
-            raise ShapeError(what, where=where, allowed=f"Shapes that differ in dim {place} at most")
+            return f"tensor {i} has shape {shape}, the first {first}", f"Shapes that differ in dim {place} at most"
 
 
 def _concat_labels(shapes, *, axis):
@@ -66,10 +72,11 @@ def _concat_labels(shapes, *, axis):
     also="cat",
     numpy="concatenate",
     mint="cat concat",
+    attrs={"axis": one_dim},
     check=_check_concat,
     out_sizes=lambda shapes, *, axis: {letters(len(shapes[0]))[axis]: sum(s[axis] for s in shapes)},
     whole=lambda signature, *, axis: "".join(dict.fromkeys(labels[axis] for labels in signature.ins)),
-    flops=lambda s: 0,
+    flops=0,
     example=(case((8, 4), (8, 2), (8, 4), axis=1), case((4, 8), (4, 8)), case((4, 2, 8), (4, 3, 8), axis=-2)),
 )
 def concat(*inputs, axis=0):
@@ -89,14 +96,11 @@ def _(g, out, *inputs, axis):
 cat = concat
 
 
-def _check_stack(where, operands, *, axis):
+def _check_stack(operands, *, axis):
     first = operands[0].shape
-    check_dim(where, "axis", axis, len(first) + 1)
     for i, operand in enumerate(operands):
         if operand.shape != first:
-            raise ShapeError(
-                f"tensor {i} has shape {operand.shape}, the first {first}", where=where, allowed="Tensors of one shape"
-            )
+            return f"tensor {i} has shape {operand.shape}, the first {first}", "Tensors of one shape"
 
 
 def _stack_labels(shapes, *, axis):
@@ -110,9 +114,10 @@ def _stack_labels(shapes, *, axis):
     name="Stack Pack",
     numpy="stack",
     mint="stack",
+    attrs={"axis": new_dim},
     check=_check_stack,
     sizes=lambda shapes, *, axis: {more_letters(1): len(shapes)},
-    flops=lambda s: 0,
+    flops=0,
     example=(case((8, 4), (8, 4), (8, 4), axis=1), case((16,), (16,)), case((4, 8), (4, 8), axis=-1)),
 )
 def stack(*inputs, axis=0):
@@ -131,39 +136,36 @@ def _(g, out, *inputs, axis):
 # ---- cutting ----
 
 
-def _check_split(where, operands, *, axis, output_num, sizes):
+def _check_split(operands, *, axis, output_num, sizes):
     shape = operands[0].shape
-    n = shape[check_dim(where, "axis", axis, len(shape), shape)]
+    n = shape[axis]
     if sizes:
-        if (
-            not isinstance(sizes, tuple)
-            or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in sizes)
-            or sum(sizes) != n
-        ):
-            raise ShapeError(
-                f"sizes {shorten(sizes)} of dim {axis} of shape {shape}",
-                where=where,
-                allowed=f"Sizes that add up to {n}",
-            )
-    elif isinstance(output_num, bool) or not isinstance(output_num, int) or output_num < 1 or n % output_num:
-        what = f"output_num={shorten(output_num)} for dim {axis} of shape {shape}"
-        raise ShapeError(
-            what, where=where, allowed=f"A count that divides {n}", hint="Give sizes=(...) for unequal parts"
+        return (
+            None if sum(sizes) == n else (f"sizes {sizes} of dim {axis} of shape {shape}", f"Sizes that add up to {n}")
         )
+    if n % output_num:
+        given = f"output_num={output_num} for dim {axis} of shape {shape}"
+        return given, f"A count that divides {n}", "Give sizes=(...) for unequal parts"
 
 
-def _part_size(shapes, *, axis, output_num, sizes, index):
-    return sizes[index] if sizes else shapes[0][axis] // output_num
+def _bounds(n, output_num, sizes, index):
+    """(first element, number of elements) of part `index` of n elements."""
+    return (sum(sizes[:index]), sizes[index]) if sizes else (index * (n // output_num), n // output_num)
+
+
+def _part_sizes(shapes, *, axis, **parts):
+    return {letters(len(shapes[0]))[axis]: _bounds(shapes[0][axis], **parts)[1]}
 
 
 @op(
-    lambda shapes, **_: f"{letters(len(shapes[0]))}->{letters(len(shapes[0]))}",
+    same_labels,
     name="Split",
+    attrs={"axis": one_dim, "output_num": integer(1), "sizes": int_tuple(0)},
     check=_check_split,
     outputs=lambda shapes, *, output_num, sizes, **_: len(sizes) if sizes else output_num,
-    out_sizes=lambda shapes, *, axis, **rest: {letters(len(shapes[0]))[axis]: _part_size(shapes, axis=axis, **rest)},
-    whole=lambda signature, *, axis, **_: signature.ins[0][axis],
-    flops=lambda s: 0,
+    out_sizes=_part_sizes,
+    whole=along_axis,
+    flops=0,
     example=(
         case((8, 6), axis=1, output_num=3),
         case((4, 8, 2), axis=0, output_num=2),
@@ -174,15 +176,13 @@ def split_parts(x, *, axis=0, output_num=1, sizes=(), index):
     """A tensor cut along `axis` into `output_num` equal parts, or into parts of the given sizes.  x: (..., n, ...) ->
     several (..., n_i, ...).
     """
-    start = sum(sizes[:index]) if sizes else index * (x.shape[axis] // output_num)
-    stop = start + _part_size((x.shape,), axis=axis, output_num=output_num, sizes=sizes, index=index)
-    return np.array(x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)], order="C")
+    return np.array(x[_part(axis % x.ndim, *_bounds(x.shape[axis], output_num, sizes, index))], order="C")
 
 
 @split_parts.vjp
 def _(g, out, x, *, axis, output_num, sizes, index):
     place = axis % len(x.shape)
-    start = sum(sizes[:index]) if sizes else index * (x.shape[place] // output_num)
+    start, _ = _bounds(x.shape[place], output_num, sizes, index)
     return (place_range(g, shape=tuple(x.shape), axis=place, start=start),)
 
 
@@ -197,10 +197,9 @@ def split(x, split_size_or_sections, axis=0):
     n, given = shape[check_dim("split", "axis", axis, len(shape), shape)], split_size_or_sections
     if isinstance(given, (list, tuple)):
         sizes = tuple(given)
-    elif isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ShapeError(
-            f"split_size_or_sections={shorten(given)}", where="split", allowed="An int, at least 1, or a tuple of sizes"
-        )
+    elif not is_int(given, 1):
+        allowed = "An int, at least 1, or a tuple of sizes"
+        raise ShapeError(f"split_size_or_sections={shorten(given)}", where="split", allowed=allowed)
     else:
         sizes = tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
     return split_parts(x, axis=axis, sizes=sizes)
@@ -213,16 +212,13 @@ def chunk(x, chunks, axis=0):
     """
     shape = tuple(x.shape)
     n = shape[check_dim("chunk", "axis", axis, len(shape), shape)]
-    if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
-        raise ShapeError(f"chunks={shorten(chunks)}", where="chunk", allowed="An int, at least 1")
-    return split(x, max(1, -(-n // chunks)), axis)
+    return split(x, max(1, -(-n // integer(1)("chunk", "chunks", chunks, SHAPE_ERRORS))), axis)
 
 
-def _check_unstack(where, operands, *, axis, num):
+def _check_unstack(operands, *, axis, num):
     shape = operands[0].shape
-    n = shape[check_dim(where, "axis", axis, len(shape), shape)]
-    if num not in (None, n):
-        raise ShapeError(f"num={shorten(num)} for dim {axis} of shape {shape}", where=where, allowed=f"{n}, or None")
+    if num not in (None, shape[axis]):
+        return f"num={shorten(num)} for dim {axis} of shape {shape}", f"{shape[axis]}, or None"
 
 
 def _unstack_labels(shapes, *, axis, num, index):
@@ -233,10 +229,11 @@ def _unstack_labels(shapes, *, axis, num, index):
 @op(
     _unstack_labels,
     name="Unstack Unpack",
+    attrs={"axis": one_dim},
     check=_check_unstack,
     outputs=lambda shapes, *, axis, num: shapes[0][axis],
-    whole=lambda signature, *, axis, **_: signature.ins[0][axis],
-    flops=lambda s: 0,
+    whole=along_axis,
+    flops=0,
     example=(case((8, 3), axis=1), case((2, 8, 4)), case((4, 8, 2), axis=-1, num=2)),
 )
 def unstack(x, *, axis=0, num=None, index):

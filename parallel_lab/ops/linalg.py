@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from ..base.errors import ShapeError, shorten
-from .elementwise import mul, unbroadcast
-from .machine.registry import case, op
+from .elementwise import mul
+from .machine.registry import case, op, unbroadcast
 from .reduce import reduce_sum
 from .shape import as_array, reshape, transpose
 from .spellings import function
@@ -29,7 +29,7 @@ def _labels(shapes, *, transpose_a, transpose_b):
     numpy="dot",
     mint="matmul",
     axes="mkn",
-    flops=lambda s: 2 * np.prod(list(vars(s).values())),
+    flops=2,
     example=(
         case((16, 8), (8, 24)),
         case((8, 16), (8, 24), transpose_a=True),
@@ -41,8 +41,9 @@ def _labels(shapes, *, transpose_a, transpose_b):
     ),
 )
 def matmul(a, b, *, transpose_a=False, transpose_b=False):
-    """Matrix product.  a: (..., m, k), b: (..., k, n) -> (..., m, n); leading dims broadcast; transposed operands are
-                        stored (k, m) and (n, k).
+    """Matrix product.  a: (..., m, k), b: (..., k, n) -> (..., m, n).
+
+    Leading dims broadcast; transposed operands are stored (k, m) and (n, k).
 
     Strategies are in storage order. A cut contraction dim k leaves partial sums: an all_reduce over k's ranks follows.
     """
@@ -94,12 +95,8 @@ def bmm(input, mat2):
     input, mat2 = as_array(input), as_array(mat2)
     a, b = tuple(input.shape), tuple(mat2.shape)
     if len(a) != 3 or len(b) != 3 or a[0] != b[0]:
-        raise ShapeError(
-            f"shapes {a} and {b}",
-            where="bmm",
-            allowed="(b, m, k) and (b, k, n)",
-            hint="ops.matmul takes other numbers of dims",
-        )
+        hint = "ops.matmul takes other numbers of dims"
+        raise ShapeError(f"shapes {a} and {b}", where="bmm", allowed="(b, m, k) and (b, k, n)", hint=hint)
     return matmul(input, mat2)
 
 
@@ -112,10 +109,8 @@ def einsum(equation, *operands):
     of the alphabet. Made of reduce_sum, transpose and matmul, and of reshape where several labels are one dim of a
     matrix. Not taken: "...", a label twice in one tensor.
     """
-    operands = [
-        as_array(x)
-        for x in (operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands)
-    ]
+    listed = len(operands) == 1 and isinstance(operands[0], (tuple, list))
+    operands = [as_array(x) for x in (operands[0] if listed else operands)]
     ins, out = _equation(equation, operands)
     if len(operands) == 1:
         return _ordered(*_summed(operands[0], ins[0], out), out)
@@ -144,18 +139,12 @@ def _equation(equation, operands):
     left, arrow, out = text.partition("->")
     ins = left.split(",")
     if not left.replace(",", "").isalpha() or (out and not out.isalpha()):
-        refuse(
-            "the labels",
-            "Letters, one per dim, as 'ij,jk->ik'",
-            "Write out the dims that '...' stands for" if "..." in text else "",
-        )
+        hint = "Write out the dims that '...' stands for" if "..." in text else ""
+        refuse("the labels", "Letters, one per dim, as 'ij,jk->ik'", hint)
     if len(ins) != len(operands) or len(ins) > 2:
         hint = "Take the tensors two at a time" if len(operands) > 2 else ""
-        refuse(
-            f"{len(operands)} tensors for {len(ins)} groups of labels",
-            "One or two tensors, with a group of labels each",
-            hint,
-        )
+        what = f"{len(operands)} tensors for {len(ins)} groups of labels"
+        refuse(what, "One or two tensors, with a group of labels each", hint)
     size = {}
     for labels, x in zip(ins, operands, strict=True):
         if len(labels) != len(x.shape) or len(set(labels)) < len(labels):

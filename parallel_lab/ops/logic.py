@@ -7,167 +7,66 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.errors import ShapeError
-from .elementwise import BINARY, UNARY, first_dtype, unbroadcast
-from .machine.registry import case, op
+from .elementwise import SHAPE, binary, unary
+from .machine.registry import case, op, unbroadcast
 
-BOOLS = (case((16, 8), (16, 8), bools={0, 1}), case((16, 8), (8,), bools={0, 1}))
+VECTOR = case(SHAPE, (8,))
+TIES = (VECTOR, case(SHAPE, SHAPE, ints={0: 3, 1: 3}))
+BOOLS = (case(SHAPE, SHAPE, bools={0, 1}), case(SHAPE, (8,), bools={0, 1}))
 
 
 # ---- comparisons ----
 
 
-@op(
-    BINARY,
-    name="Equal",
-    also="eq",
-    operator="__eq__",
-    ufunc="equal",
-    mint="equal eq",
-    dtype="bool",
-    example=(case((16, 8), (8,)), case((16, 8), (16, 8), ints={0: 3, 1: 3})),
+def _comparison(function, text, class_name, short, example=VECTOR):
+    """Declare numpy's comparison `function`. short: its name as Python's operators have it, "eq" of `__eq__`."""
+    name = function.__name__
+    spelled = {"also": short, "operator": f"__{short}__", "mint": f"{name} {short}"}
+    return binary(name, function, f"Whether {text}", name=class_name, dtype="bool", example=example, **spelled)
+
+
+equal = _comparison(np.equal, "elements are equal", "Equal", "eq", TIES)
+not_equal = _comparison(np.not_equal, "elements differ", "NotEqual", "ne", TIES)
+greater = _comparison(np.greater, "x > y", "Greater", "gt")
+greater_equal = _comparison(np.greater_equal, "x >= y", "GreaterEqual", "ge")
+less = _comparison(np.less, "x < y", "Less", "lt")
+less_equal = _comparison(np.less_equal, "x <= y", "LessEqual", "le")
+
+isnan = unary("isnan", np.isnan, "Whether an element is not a number (NaN)", name="IsNan", dtype="bool")
+isinf = unary(
+    "isinf", np.isinf, "Whether an element is infinite, of either sign", name="IsInf", mint="isinf", dtype="bool"
 )
-def equal(x, y):
-    """Whether elements are equal.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.equal(x, y)
-
-
-@op(
-    BINARY,
-    name="NotEqual",
-    also="ne",
-    operator="__ne__",
-    ufunc="not_equal",
-    mint="not_equal ne",
+isfinite = unary(
+    "isfinite",
+    np.isfinite,
+    "Whether an element is a number and not infinite",
+    name="IsFinite",
+    mint="isfinite",
     dtype="bool",
-    example=(case((16, 8), (8,)), case((16, 8), (16, 8), ints={0: 3, 1: 3})),
 )
-def not_equal(x, y):
-    """Whether elements differ.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.not_equal(x, y)
-
-
-@op(
-    BINARY,
-    name="Greater",
-    also="gt",
-    operator="__gt__",
-    ufunc="greater",
-    mint="greater gt",
-    dtype="bool",
-    example=case((16, 8), (8,)),
-)
-def greater(x, y):
-    """Whether x > y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.greater(x, y)
-
-
-@op(
-    BINARY,
-    name="GreaterEqual",
-    also="ge",
-    operator="__ge__",
-    ufunc="greater_equal",
-    mint="greater_equal ge",
-    dtype="bool",
-    example=case((16, 8), (8,)),
-)
-def greater_equal(x, y):
-    """Whether x >= y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.greater_equal(x, y)
-
-
-@op(
-    BINARY,
-    name="Less",
-    also="lt",
-    operator="__lt__",
-    ufunc="less",
-    mint="less lt",
-    dtype="bool",
-    example=case((16, 8), (8,)),
-)
-def less(x, y):
-    """Whether x < y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.less(x, y)
-
-
-@op(
-    BINARY,
-    name="LessEqual",
-    also="le",
-    operator="__le__",
-    ufunc="less_equal",
-    mint="less_equal le",
-    dtype="bool",
-    example=case((16, 8), (8,)),
-)
-def less_equal(x, y):
-    """Whether x <= y.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.less_equal(x, y)
-
-
-@op(UNARY, name="IsNan", ufunc="isnan", dtype="bool", example=case((16, 8)))
-def isnan(x):
-    """Whether an element is not a number (NaN).  x: (...) -> (...) bool. No gradient."""
-    return np.isnan(x)
-
-
-@op(UNARY, name="IsInf", ufunc="isinf", mint="isinf", dtype="bool", example=case((16, 8)))
-def isinf(x):
-    """Whether an element is infinite, of either sign.  x: (...) -> (...) bool. No gradient."""
-    return np.isinf(x)
-
-
-@op(UNARY, name="IsFinite", ufunc="isfinite", mint="isfinite", dtype="bool", example=case((16, 8)))
-def isfinite(x):
-    """Whether an element is a number and not infinite.  x: (...) -> (...) bool. No gradient."""
-    return np.isfinite(x)
 
 
 # ---- logic: a number counts as True unless it is 0 ----
 
 
-@op(BINARY, name="LogicalAnd", operator="__and__", ufunc="logical_and", mint="logical_and", dtype="bool", example=BOOLS)
-def logical_and(x, y):
-    """Whether both are true.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.logical_and(x, y)
+def _logic(function, text, class_name, operator, declare=binary, example=BOOLS):
+    name = function.__name__
+    facts = {"name": class_name, "operator": operator, "mint": name, "dtype": "bool", "example": example}
+    return declare(name, function, f"Whether {text}", **facts)
 
 
-@op(BINARY, name="LogicalOr", operator="__or__", ufunc="logical_or", mint="logical_or", dtype="bool", example=BOOLS)
-def logical_or(x, y):
-    """Whether one of them is true, or both.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.logical_or(x, y)
-
-
-@op(BINARY, name="LogicalXor", operator="__xor__", ufunc="logical_xor", mint="logical_xor", dtype="bool", example=BOOLS)
-def logical_xor(x, y):
-    """Whether exactly one of them is true.  x, y: (...) -> broadcast (...) bool. No gradient."""
-    return np.logical_xor(x, y)
-
-
-@op(
-    UNARY,
-    name="LogicalNot",
-    operator="__invert__",
-    ufunc="logical_not",
-    mint="logical_not",
-    dtype="bool",
-    example=case((16, 8), bools={0}),
-)
-def logical_not(x):
-    """Whether it is false.  x: (...) -> (...) bool. No gradient."""
-    return np.logical_not(x)
+logical_and = _logic(np.logical_and, "both are true", "LogicalAnd", "__and__")
+logical_or = _logic(np.logical_or, "one of them is true, or both", "LogicalOr", "__or__")
+logical_xor = _logic(np.logical_xor, "exactly one of them is true", "LogicalXor", "__xor__")
+logical_not = _logic(np.logical_not, "it is false", "LogicalNot", "__invert__", unary, case(SHAPE, bools={0}))
 
 
 # ---- choice ----
 
 
-def _check_condition(where, operands, position=0, name="condition"):
-    dtype = operands[position].dtype
-    if dtype.kind != "b":
-        hint = f"Compare first: {name} != 0"
-        raise ShapeError(f"the {name} is {dtype}", where=where, allowed=f"The {name} must be bools", hint=hint)
+def _truth(operand, name):
+    if operand.dtype.kind != "b":
+        return f"the {name} is {operand.dtype}", f"The {name} must be bools", f"Compare first: {name} != 0"
 
 
 @op(
@@ -176,7 +75,7 @@ def _check_condition(where, operands, position=0, name="condition"):
     also="where",
     numpy="where",
     mint="select where",
-    check=_check_condition,
+    check=lambda operands: _truth(operands[0], "condition"),
     dtype=lambda dtypes: np.result_type(*dtypes[1:]),
     example=(
         case((16, 8), (16, 8), (16, 8), bools={0}),
@@ -199,10 +98,9 @@ def _(g, out, condition, x, y):
 where = select
 
 
-def _check_masked_fill(where, operands):
-    _check_condition(where, operands, 1, "mask")
-    if operands[2].shape:
-        raise ShapeError(f"value has shape {operands[2].shape}", where=where, allowed="A number: shape ()")
+def _check_masked_fill(operands):
+    shape = operands[2].shape
+    return _truth(operands[1], "mask") or ((f"value has shape {shape}", "A number: shape ()") if shape else None)
 
 
 @op(
@@ -211,7 +109,7 @@ def _check_masked_fill(where, operands):
     method="masked_fill",
     mint="masked_fill",
     check=_check_masked_fill,
-    dtype=first_dtype,
+    dtype=0,
     example=(case((16, 8), (16, 8), (), bools={1}), case((4, 8, 2), (8, 1), (), bools={1})),
 )
 def masked_fill(x, mask, value):

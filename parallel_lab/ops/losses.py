@@ -10,15 +10,16 @@ loss it is given: those of a Cell, which carry strategies, or plain ones (`Formu
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
-from ..base.errors import ArgumentError, ShapeError, shorten
-from .elementwise import first_dtype, float_result, sub, unbroadcast
-from .machine.registry import case, op
+from ..base.checks import Errors, choice, number
+from ..base.errors import ArgumentError
+from .elementwise import float_result, sub
+from .machine.operand_checks import floats
+from .machine.registry import case, gradient, op, unbroadcast
 from .reduce import reduce_mean, reduce_sum
 from .spellings import function
 from .unary import abs_, square
@@ -30,13 +31,8 @@ LEAST_SPREAD = 1e-12
 _INSIDE = {"low": 0.1, "high": 0.9}
 
 
-def _check_floats(where, operands, **_):
-    if operands[0].dtype.kind != "f":
-        raise ShapeError(f"the predictions are {operands[0].dtype}", where=where, allowed="Floats")
-
-
-def _first_like(dtypes, **_):
-    return float_result(dtypes)
+def _check(operands, **_):
+    return floats(operands[0], "the prediction")
 
 
 def _log(x):
@@ -48,49 +44,39 @@ def _log(x):
 @op(
     "...,...,...->...",
     name="BinaryCrossEntropy",
-    check=_check_floats,
-    dtype=_first_like,
-    flops=lambda s: 10 * math.prod(vars(s).values()),
+    check=_check,
+    dtype=float_result,
+    flops=10,
     example=(case((16, 8), (16, 8), (16, 8), **_INSIDE), case((8, 4, 2), (8, 4, 2), (4, 1), **_INSIDE)),
 )
 def binary_cross_entropy_values(logits, labels, weight):
-    """-weight * (y log x + (1 - y) log(1 - x)).  logits: (...) probabilities x, labels: (...) y, weight: broadcast to
-                                                  (...) -> (...).
+    """-weight * (y log x + (1 - y) log(1 - x)), with logarithms of at least -100.
 
-    Logarithms are at least -100.
+    logits: (...) probabilities x, labels: (...) y, weight: broadcast to (...) -> (...).
     """
     one = logits.dtype.type(1)
     return -weight * (labels * _log(logits) + (one - labels) * _log(one - logits))
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(binary_cross_entropy_values)
 def binary_cross_entropy_grad(g, logits, labels, weight):
-    """Gradient for the probabilities, before broadcasting is undone.  g, logits, labels: (...), weight: broadcast to
+    """Gradient for the probabilities.  g, logits, labels: (...), weight: broadcast to
     (...) -> (...).
     """
     least = max(LEAST_SPREAD, np.finfo(logits.dtype).tiny)
     return g * weight * (logits - labels) / np.maximum(logits * (1 - logits), least)
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(binary_cross_entropy_values, "labels")
 def binary_cross_entropy_label_grad(g, logits, weight):
     """Gradient for the labels.  g, logits: (...), weight: broadcast to (...) -> (...)."""
     return g * weight * (_log(1 - logits) - _log(logits))
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(binary_cross_entropy_values, "weight")
 def binary_cross_entropy_weight_grad(g, logits, labels):
-    """Gradient for the weight, before broadcasting is undone.  g, logits, labels: (...) -> (...)."""
+    """Gradient for the weight.  g, logits, labels: (...) -> (...)."""
     return -g * (labels * _log(logits) + (1 - labels) * _log(1 - logits))
-
-
-@binary_cross_entropy_values.vjp
-def _(g, out, logits, labels, weight, *, needs):
-    return (
-        unbroadcast(binary_cross_entropy_grad(g, logits, labels, weight), logits),
-        unbroadcast(binary_cross_entropy_label_grad(g, logits, weight), labels) if needs[1] else None,
-        unbroadcast(binary_cross_entropy_weight_grad(g, logits, labels), weight) if needs[2] else None,
-    )
 
 
 def _softplus_of_minus(x):
@@ -106,9 +92,9 @@ def _sigmoid_of_minus(x):
 @op(
     "...,...,...,...->...",
     name="BCEWithLogitsLoss",
-    check=_check_floats,
-    dtype=_first_like,
-    flops=lambda s: 12 * math.prod(vars(s).values()),
+    check=_check,
+    dtype=float_result,
+    flops=12,
     example=(case((16, 8), (16, 8), (16, 8), (8,)), case((8, 4, 2), (8, 4, 2), (4, 1), (2,))),
 )
 def bce_with_logits_values(logits, label, weight, pos_weight):
@@ -120,51 +106,36 @@ def bce_with_logits_values(logits, label, weight, pos_weight):
     return weight * ((1 - label) * logits + (1 + (pos_weight - 1) * label) * _softplus_of_minus(logits))
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(bce_with_logits_values)
 def bce_with_logits_grad(g, logits, label, weight, pos_weight):
-    """Gradient for the logits, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    """Gradient for the logits.  g: (...), the others: broadcast to (...) -> (...)."""
     return g * weight * (1 - label - (1 + (pos_weight - 1) * label) * _sigmoid_of_minus(logits))
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(bce_with_logits_values, "label")
 def bce_with_logits_label_grad(g, logits, weight, pos_weight):
-    """Gradient for the labels, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    """Gradient for the labels.  g: (...), the others: broadcast to (...) -> (...)."""
     return g * weight * ((pos_weight - 1) * _softplus_of_minus(logits) - logits)
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(bce_with_logits_values, "weight")
 def bce_with_logits_weight_grad(g, logits, label, pos_weight):
-    """Gradient for the weight, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    """Gradient for the weight.  g: (...), the others: broadcast to (...) -> (...)."""
     return g * ((1 - label) * logits + (1 + (pos_weight - 1) * label) * _softplus_of_minus(logits))
 
 
-@op(infer_fn=lambda shapes: shapes[0], dtype=first_dtype)
+@gradient(bce_with_logits_values, "pos_weight")
 def bce_with_logits_pos_weight_grad(g, logits, label, weight):
-    """Gradient for pos_weight, before broadcasting is undone.  g: (...), the others: broadcast to (...) -> (...)."""
+    """Gradient for pos_weight.  g: (...), the others: broadcast to (...) -> (...)."""
     return g * weight * label * _softplus_of_minus(logits)
-
-
-@bce_with_logits_values.vjp
-def _(g, out, logits, label, weight, pos_weight, *, needs):
-    return (
-        unbroadcast(bce_with_logits_grad(g, logits, label, weight, pos_weight), logits),
-        unbroadcast(bce_with_logits_label_grad(g, logits, weight, pos_weight), label) if needs[1] else None,
-        unbroadcast(bce_with_logits_weight_grad(g, logits, label, pos_weight), weight) if needs[2] else None,
-        unbroadcast(bce_with_logits_pos_weight_grad(g, logits, label, weight), pos_weight) if needs[3] else None,
-    )
-
-
-def _check_smooth(where, operands, *, beta):
-    _check_floats(where, operands)
-    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 < beta < math.inf:
-        raise ShapeError(f"beta={shorten(beta)}", where=where, allowed="A number above 0")
 
 
 @op(
     "...,...->...",
     name="SmoothL1Loss",
-    check=_check_smooth,
-    dtype=_first_like,
+    attrs={"beta": number(0, above=True)},
+    check=_check,
+    dtype=float_result,
     example=case((16, 8), (16, 8), beta=0.7),
 )
 def smooth_l1_values(prediction, target, *, beta=1.0):
@@ -175,7 +146,7 @@ def smooth_l1_values(prediction, target, *, beta=1.0):
     return np.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta).astype(size.dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0], dtype=first_dtype)
+@op(result_shape=0, dtype=0)
 def smooth_l1_grad(g, prediction, target, *, beta):
     """Gradient for the prediction.  g: (...), prediction, target: broadcast to (...) -> (...)."""
     return g * np.clip((prediction - target) / beta, -1, 1)
@@ -192,9 +163,7 @@ def _(g, out, prediction, target, *, beta):
 
 def check_reduction(where, reduction):
     """The reduction; ArgumentError unless it is one of the three."""
-    if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(f"reduction={shorten(reduction)}", where=where, allowed="'mean', 'sum' or 'none'")
-    return reduction
+    return choice("mean", "sum", "none")(where, "reduction", reduction, Errors(ArgumentError, ArgumentError))
 
 
 # ---- formulas ----
@@ -278,19 +247,15 @@ def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
 
 @function(mint="functional.binary_cross_entropy")
 def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
-    """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.  logits: (...) probabilities x, labels: (...) y -> (),
-    or (...) for "none".
+    """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.
+
+    logits: (...) probabilities x, labels: (...) y -> (), or (...) for "none".
 
     weight  broadcast to (...); a mean divides by the number of elements
     """
     weight = 1.0 if weight is None else float_operand(weight)
-    return binary_of(
-        FormulaParts(
-            "binary_cross_entropy", reduction, weight=weight, binary_cross_entropy=binary_cross_entropy_values
-        ),
-        logits,
-        labels,
-    )
+    settings = {"weight": weight, "binary_cross_entropy": binary_cross_entropy_values}
+    return binary_of(FormulaParts("binary_cross_entropy", reduction, **settings), logits, labels)
 
 
 @function(mint="functional.binary_cross_entropy_with_logits")

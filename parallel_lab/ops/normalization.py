@@ -22,17 +22,18 @@ import math
 
 import numpy as np
 
+from ..base.checks import integer, number
 from ..base.errors import ShapeError, shorten
-from .machine.opdef import check_dim
-from .machine.registry import case, op
-from .machine.signature import letters
+from .machine.operand_checks import floats, one_dim
+from .machine.registry import case, gradient, op
+from .machine.signature import along_axis, letters
 from .spellings import function
-from .unary import floats
+from .unary import floats as in_floats
 
 # ---- helpers shared with other families ----
 
 
-@op(infer_fn=lambda shapes, *, start, shape: shape)
+@op(result_shape=lambda shapes, *, start, shape: shape)
 def piece(x, *, start, shape):
     """Consecutive elements as an array of their own.  x: any shape -> `shape`, the elements from number `start` on (a
     view).
@@ -48,27 +49,21 @@ def pieces(packed, *shapes):
     )
 
 
-def check_epsilon(where, epsilon):
-    """ShapeError unless epsilon is a number that keeps the root above zero."""
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < math.inf:
-        raise ShapeError(f"epsilon={shorten(epsilon)}", where=where, allowed="A number above 0")
+EPSILON = number(0, above=True)
 
 
-def check_floats(where, operand):
-    """ShapeError unless the operand has a float dtype."""
-    if operand.dtype.kind != "f":
-        raise ShapeError(f"x is {operand.dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')")
-
-
-def check_like(where, name, operand, shape, what):
-    """ShapeError unless the operand has this shape."""
-    if operand.shape != tuple(shape):
-        raise ShapeError(f"{name} has shape {operand.shape}", where=where, allowed=f"{tuple(shape)}, {what}")
+def parameters_fault(operands, names, shape, what):
+    """The fault of the operands, in the order of `names`, if x is no float or a parameter has another shape."""
+    x, *parameters = operands
+    for name, operand in zip(names, parameters, strict=True):
+        if operand.shape != shape:
+            return f"{name} has shape {operand.shape}", f"{shape}, {what}"
+    return floats(x)
 
 
 def wide(x):
     """x in a dtype to compute in."""
-    return x.astype(np.float32) if x.dtype == np.float16 else floats(x)
+    return x.astype(np.float32) if x.dtype == np.float16 else in_floats(x)
 
 
 def _mean(rows):
@@ -99,8 +94,7 @@ def _columns(g, x=None):
     return np.ones(len(g), g.dtype) @ g if x is None else np.einsum("rd,rd->d", g, x)
 
 
-def _packed(*arrays_and_dtype):
-    *arrays, dtype = arrays_and_dtype
+def _packed(dtype, *arrays):
     return np.concatenate([np.asarray(a, dtype).reshape(-1) for a in arrays])
 
 
@@ -115,28 +109,23 @@ def _layer_labels(shapes, *, begin_norm_axis, begin_params_axis, epsilon, index=
     return f"{names},{params},{params}->{out}"
 
 
-def _check_layer(where, operands, *, begin_norm_axis, begin_params_axis, epsilon):
-    x, gamma, beta = operands
-    check_floats(where, x)
-    check_dim(where, "begin_norm_axis", begin_norm_axis, len(x.shape), x.shape)
-    if 0 in x.shape[begin_norm_axis:]:
-        raise ShapeError(f"x has shape {x.shape}", where=where, allowed="Normalised dims with elements")
-    start = check_dim(where, "begin_params_axis", begin_params_axis, len(x.shape), x.shape)
-    check_epsilon(where, epsilon)
-    for name, operand in (("gamma", gamma), ("beta", beta)):
-        check_like(
-            where, name, operand, x.shape[start:], f"the dims of x from begin_params_axis={begin_params_axis} on"
-        )
+def _check_layer(operands, *, begin_norm_axis, begin_params_axis, epsilon):
+    shape = operands[0].shape
+    if 0 in shape[begin_norm_axis:]:
+        return f"x has shape {shape}", "Normalised dims with elements"
+    what = f"the dims of x from begin_params_axis={begin_params_axis} on"
+    return parameters_fault(operands, ("gamma", "beta"), shape[begin_params_axis:], what)
 
 
 @op(
     _layer_labels,
     name="LayerNorm",
     instead="ReduceMean and Var",
+    attrs={"begin_norm_axis": one_dim, "begin_params_axis": one_dim, "epsilon": EPSILON},
     check=_check_layer,
     outputs=lambda shapes, **_: 3,
     whole=lambda signature, *, begin_norm_axis, **_: signature.ins[0][begin_norm_axis % len(signature.ins[0]) :],
-    flops=lambda s: 8 * math.prod(vars(s).values()),
+    flops=8,
     example=(
         case((8, 16), (16,), (16,)),
         case((4, 8, 6), (8, 6), (8, 6), begin_norm_axis=-1),
@@ -151,7 +140,7 @@ def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=
     """
     axis = begin_norm_axis % x.ndim
     rows = wide(x).reshape(math.prod(x.shape[:axis]), -1)
-    dtype, kept = np.result_type(floats(x), gamma, beta), (*x.shape[:axis], *(1,) * (x.ndim - axis))
+    dtype, kept = np.result_type(in_floats(x), gamma, beta), (*x.shape[:axis], *(1,) * (x.ndim - axis))
     if index == 1:
         return _mean(rows).reshape(kept).astype(dtype, copy=False)
     if index == 2:
@@ -168,7 +157,7 @@ def _packed_like(shapes, **_):
     return (math.prod(shapes[1]) + 2 * math.prod(shapes[2]),)
 
 
-@op(infer_fn=_packed_like)
+@op(result_shape=_packed_like)
 def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon):
     """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and
     twice those of gamma,).
@@ -188,14 +177,14 @@ def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon)
     return packed.astype(dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[1])
+@op(result_shape=1)
 def layer_norm_mean_grad(g, x, *, begin_norm_axis):
     """Gradient of the mean.  g: (..., 1), x: (...) -> (...)."""
     axis = begin_norm_axis % x.ndim
     return np.array(np.broadcast_to(g / math.prod(x.shape[axis:]), x.shape))
 
 
-@op(infer_fn=lambda shapes, **_: shapes[1])
+@op(result_shape=1)
 def layer_norm_variance_grad(g, x, *, begin_norm_axis):
     """Gradient of the variance.  g: (..., 1), x: (...) -> (...)."""
     axis = begin_norm_axis % x.ndim
@@ -209,10 +198,8 @@ def _(g, out, x, gamma, beta, *, begin_norm_axis, begin_params_axis, epsilon, in
         return layer_norm_mean_grad(g, x, begin_norm_axis=begin_norm_axis), None, None
     if index == 2:
         return layer_norm_variance_grad(g, x, begin_norm_axis=begin_norm_axis), None, None
-    packed = layer_norm_grad(
-        g, x, gamma, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon
-    )
-    return pieces(packed, x.shape, gamma.shape, beta.shape)
+    axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
+    return pieces(layer_norm_grad(g, x, gamma, **axes, epsilon=epsilon), x.shape, gamma.shape, beta.shape)
 
 
 @function()
@@ -222,11 +209,8 @@ def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
-        raise ShapeError(
-            f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}",
-            where="layer_norm",
-            allowed="Its last dims",
-        )
+        given = f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}"
+        raise ShapeError(given, where="layer_norm", allowed="Its last dims")
     axis = -len(shape)
     return layer_normalization.result(0, x, gamma, beta, begin_norm_axis=axis, begin_params_axis=axis, epsilon=eps)
 
@@ -241,12 +225,9 @@ def _rms_labels(shapes, *, epsilon, index=0):
     return f"{names},{names[kept:]}->{names if index == 0 else names[:kept] + '1' * count}"
 
 
-def _check_rms(where, operands, *, epsilon):
-    x, gamma = operands
-    check_floats(where, x)
-    check_epsilon(where, epsilon)
-    dims = len(gamma.shape)
-    check_like(where, "gamma", gamma, x.shape[-dims:] if dims else x.shape[-1:], "the last dims of x")
+def _check_rms(operands, *, epsilon):
+    dims = len(operands[1].shape) or 1
+    return parameters_fault(operands, ("gamma",), operands[0].shape[-dims:], "the last dims of x")
 
 
 def _inverse_rms(rows, epsilon):
@@ -256,10 +237,11 @@ def _inverse_rms(rows, epsilon):
 @op(
     _rms_labels,
     name="RmsNorm RMSNorm",
+    attrs={"epsilon": EPSILON},
     check=_check_rms,
     outputs=lambda shapes, **_: 2,
     whole=lambda signature, **_: signature.ins[1],
-    flops=lambda s: 5 * math.prod(vars(s).values()),
+    flops=5,
     example=(case((8, 16), (16,)), case((4, 2, 3, 4), (3, 4))),
 )
 def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
@@ -269,14 +251,14 @@ def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
     dims). gamma's dims stay whole.
     """
     rows = wide(x).reshape(-1, gamma.size)
-    dtype = np.result_type(floats(x), gamma)
+    dtype = np.result_type(in_floats(x), gamma)
     inverse = _inverse_rms(rows, epsilon)
     if index == 1:
         return inverse.reshape(*x.shape[: x.ndim - gamma.ndim], *(1,) * gamma.ndim).astype(dtype, copy=False)
     return ((rows * inverse) * gamma.reshape(-1)).reshape(x.shape).astype(dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, **_: (math.prod(shapes[1]) + math.prod(shapes[2]),))
+@op(result_shape=lambda shapes, **_: (math.prod(shapes[1]) + math.prod(shapes[2]),))
 def rms_norm_grad(g, x, gamma, *, epsilon):
     """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and of
     gamma,).
@@ -291,10 +273,10 @@ def rms_norm_grad(g, x, gamma, *, epsilon):
     normal *= np.vecdot(scaled, normal)[:, None] / rows.shape[1]
     scaled -= normal
     scaled *= inverse
-    return _packed(scaled, of_gamma, dtype)
+    return _packed(dtype, scaled, of_gamma)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[2])
+@op(result_shape=2)
 def rms_norm_root_grad(g, out, x, *, dims):
     """Gradient of the inverse root.  g, out: (..., 1), x: (...) -> (...)."""
     count = math.prod(x.shape[x.ndim - dims :])
@@ -317,12 +299,6 @@ def rms_norm(x, gamma, epsilon=1e-6):
 # ---- Euclidean norm ----
 
 
-def _check_l2(where, operands, *, axis, epsilon):
-    check_floats(where, operands[0])
-    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
-    check_epsilon(where, epsilon)
-
-
 def _l2_scale(x, axis, epsilon):
     """1 / max(norm, sqrt(epsilon)), and where the norm is the larger."""
     squared = np.square(x).sum(axis=axis, keepdims=True)
@@ -332,9 +308,10 @@ def _l2_scale(x, axis, epsilon):
 @op(
     "...->...",
     name="L2Normalize",
-    check=_check_l2,
-    whole=lambda signature, *, axis, epsilon: signature.out[axis],
-    flops=lambda s: 4 * math.prod(vars(s).values()),
+    attrs={"axis": one_dim, "epsilon": EPSILON},
+    check=lambda operands, **_: floats(operands[0]),
+    whole=along_axis,
+    flops=4,
     example=(case((8, 16)), case((4, 8, 3), axis=1)),
 )
 def l2_normalize(x, *, axis=-1, epsilon=1e-4):
@@ -344,18 +321,13 @@ def l2_normalize(x, *, axis=-1, epsilon=1e-4):
     return (wide(x) * _l2_scale(wide(x), axis, epsilon)[0]).astype(x.dtype, copy=False)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[1])
+@gradient(l2_normalize)
 def l2_normalize_grad(g, x, *, axis, epsilon):
     """Gradient of l2_normalize; below epsilon the norm is a constant.  g, x: (...) -> (...)."""
     scale, depends = _l2_scale(wide(x), axis, epsilon)
     unit = wide(x) * scale
     along = (wide(g) * unit).sum(axis=axis, keepdims=True) * depends
     return ((wide(g) - unit * along) * scale).astype(x.dtype, copy=False)
-
-
-@l2_normalize.vjp
-def _(g, out, x, **attrs):
-    return (l2_normalize_grad(g, x, **attrs),)
 
 
 # ---- group norm ----
@@ -366,20 +338,13 @@ def _group_labels(shapes, *, num_groups, epsilon):
     return f"{names},{names[1:2]},{names[1:2]}->{names}"
 
 
-def _check_group(where, operands, *, num_groups, epsilon):
-    x, gamma, beta = operands
-    check_floats(where, x)
-    check_epsilon(where, epsilon)
-    if len(x.shape) < 2:
-        raise ShapeError(f"x has shape {x.shape}", where=where, allowed="At least 2 dims: (n, c, ...)")
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 1 or x.shape[1] % num_groups:
-        raise ShapeError(
-            f"num_groups={shorten(num_groups)} for {x.shape[1]} channels",
-            where=where,
-            allowed="A count that divides the channels",
-        )
-    for name, operand in (("gamma", gamma), ("beta", beta)):
-        check_like(where, name, operand, x.shape[1:2], "one per channel of x")
+def _check_group(operands, *, num_groups, epsilon):
+    shape = operands[0].shape
+    if len(shape) < 2:
+        return f"x has shape {shape}", "At least 2 dims: (n, c, ...)"
+    if shape[1] % num_groups:
+        return f"num_groups={num_groups} for {shape[1]} channels", "A count that divides the channels"
+    return parameters_fault(operands, ("gamma", "beta"), shape[1:2], "one per channel of x")
 
 
 def _group_restriction(signature, cuts, sizes, *, num_groups, epsilon):
@@ -393,11 +358,12 @@ def _group_restriction(signature, cuts, sizes, *, num_groups, epsilon):
 @op(
     _group_labels,
     name="GroupNorm",
+    attrs={"num_groups": integer(1), "epsilon": EPSILON},
     check=_check_group,
     whole=lambda signature, **_: signature.ins[0][2:],
     restrict=_group_restriction,
     localize=lambda attrs, parts: {**attrs, "num_groups": attrs["num_groups"] // parts["b"]},
-    flops=lambda s: 8 * math.prod(vars(s).values()),
+    flops=8,
     example=(case((4, 8, 3, 2), (8,), (8,), num_groups=4), case((8, 6), (6,), (6,), num_groups=2)),
 )
 def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
@@ -406,7 +372,7 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     x: (n, c, ...), gamma, beta: (c,) -> (n, c, ...). The mean goes over c / num_groups channels and all dims after
     them, which stay whole; c may be cut at the borders of groups.
     """
-    dtype = np.result_type(floats(x), gamma, beta)
+    dtype = np.result_type(in_floats(x), gamma, beta)
     rows = wide(x).reshape(len(x) * num_groups, -1)
     y = _normalized(rows, epsilon)[0].reshape(len(x), x.shape[1], -1)
     y = y * gamma[:, None]
@@ -414,7 +380,7 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     return y.reshape(x.shape).astype(dtype, copy=False)
 
 
-@op(infer_fn=_packed_like)
+@op(result_shape=_packed_like)
 def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
     """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (elements of x and twice
     those of gamma,).
@@ -426,11 +392,9 @@ def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
     of_gamma = np.vecdot(g, normal.reshape(planes)).sum(axis=0)
     of_beta = g.sum(axis=(0, 2))
     scaled = (g * gamma[:, None]).reshape(normal.shape)
-    return _packed(_normalized_grad(scaled, normal, inverse), of_gamma, of_beta, dtype)
+    return _packed(dtype, _normalized_grad(scaled, normal, inverse), of_gamma, of_beta)
 
 
 @group_norm.vjp
-def _(g, out, x, gamma, beta, *, num_groups, epsilon):
-    return pieces(
-        group_norm_grad(g, x, gamma, num_groups=num_groups, epsilon=epsilon), x.shape, gamma.shape, beta.shape
-    )
+def _(g, out, x, gamma, beta, **attrs):
+    return pieces(group_norm_grad(g, x, gamma, **attrs), x.shape, gamma.shape, beta.shape)

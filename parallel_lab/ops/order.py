@@ -10,35 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..base.checks import choice, is_int
 from ..base.errors import ShapeError, shorten
-from .elementwise import UNARY, first_dtype
+from .elementwise import UNARY
 from .gather import gather_elements
 from .indexing import strided_slice
-from .machine.opdef import check_dim
+from .machine.operand_checks import check_dim, filled_dim, one_dim
 from .machine.registry import case, op
-from .machine.signature import letters, more_letters
-from .reduce import reduce_max, reduce_min, spelling
+from .machine.signature import along_axis, letters, more_letters
+from .reduce import reduce_max, reduce_min, spelling, sum_dtype
 from .shape import as_array, reshape, squeeze
 from .spellings import function
 
-
-def _check_axis(where, operands, *, axis, **_):
-    shape = operands[0].shape
-    if not shape[check_dim(where, "axis", axis, len(shape), shape)]:
-        raise ShapeError(f"axis={axis} for a tensor of shape {shape}", where=where, allowed="A dim with elements")
-
-
-def _along(signature, *, axis, **_):
-    return signature.ins[0][axis]
-
-
 # ---- the place of an extreme ----
-
-
-def _check_arg(where, operands, *, axis, output_type, keep_dims):
-    _check_axis(where, operands, axis=axis)
-    if output_type not in ("int32", "int64"):
-        raise ShapeError(f"output_type={shorten(output_type)}", where=where, allowed="'int32' or 'int64'")
 
 
 def _arg_labels(shapes, *, axis, output_type, keep_dims):
@@ -46,32 +30,31 @@ def _arg_labels(shapes, *, axis, output_type, keep_dims):
     return f"{names}->{names[:place]}{'1' if keep_dims else ''}{names[place + 1 :]}"
 
 
-_ARG = {
-    "check": _check_arg,
-    "dtype": lambda dtypes, *, axis, output_type, keep_dims: output_type,
-    "whole": _along,
-    "example": (case((16, 8)), case((4, 8, 2), axis=0), case((16, 8), axis=1, keep_dims=True, output_type="int64")),
-}
+def _place_of(name, function, extreme, class_name):
+    """Declare the number of the extreme that numpy's `function` finds."""
 
+    def fn(x, *, axis=-1, output_type="int32", keep_dims=False):
+        return function(x, axis=axis, keepdims=keep_dims).astype(output_type)
 
-@op(_arg_labels, name="Argmax", numpy="argmax", mint="argmax", **_ARG)
-def argmax(x, *, axis=-1, output_type="int32", keep_dims=False):
-    """The number of the largest element along `axis`, the first of equal ones.  x: (..., n, ...) -> (...) int, with
-    size 1 there if keep_dims.
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"""The number of the {extreme} element along `axis`, the first of equal ones. No gradient.
 
-    No gradient.
+    x: (..., n, ...) -> (...) int, with size 1 there if keep_dims.
     """
-    return np.argmax(x, axis=axis, keepdims=keep_dims).astype(output_type)
+    return op(
+        _arg_labels,
+        name=class_name,
+        numpy=name,
+        mint=name,
+        attrs={"axis": filled_dim, "output_type": choice("int32", "int64")},
+        dtype=lambda dtypes, *, axis, output_type, keep_dims: output_type,
+        whole=along_axis,
+        example=(case((16, 8)), case((4, 8, 2), axis=0), case((16, 8), axis=1, keep_dims=True, output_type="int64")),
+    )(fn)
 
 
-@op(_arg_labels, name="Argmin", numpy="argmin", mint="argmin", **_ARG)
-def argmin(x, *, axis=-1, output_type="int32", keep_dims=False):
-    """The number of the smallest element along `axis`, the first of equal ones.  x: (..., n, ...) -> (...) int, with
-    size 1 there if keep_dims.
-
-    No gradient.
-    """
-    return np.argmin(x, axis=axis, keepdims=keep_dims).astype(output_type)
+argmax = _place_of("argmax", np.argmax, "largest", "Argmax")
+argmin = _place_of("argmin", np.argmin, "smallest", "Argmin")
 
 
 # ---- order ----
@@ -89,7 +72,7 @@ def _value_and_number(dtypes, *, index, **_):
     return dtypes[0] if index == 0 else "int32"
 
 
-@op(infer_fn=lambda shapes, *, shape, axis: shape, dtype=first_dtype)
+@op(result_shape=lambda shapes, *, shape, axis: shape, dtype=0)
 def put_along(g, numbers, *, shape, axis):
     """Zeros, with g at the given numbers along `axis`, each at most once.  g, numbers: (..., k, ...) -> `shape`."""
     grad = np.zeros(shape, g.dtype)
@@ -100,10 +83,10 @@ def put_along(g, numbers, *, shape, axis):
 @op(
     UNARY,
     name="Sort",
-    check=_check_axis,
+    attrs={"axis": filled_dim},
     outputs=lambda shapes, **_: 2,
     dtype=_value_and_number,
-    whole=_along,
+    whole=along_axis,
     example=(case((16, 8)), case((8, 4, 2), axis=0, descending=True)),
 )
 def sort(x, *, axis=-1, descending=False, index):
@@ -114,7 +97,7 @@ def sort(x, *, axis=-1, descending=False, index):
     return np.take_along_axis(x, order, axis) if index == 0 else order.astype(np.int32)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[0], dtype="int32")
+@op(result_shape=0, dtype="int32")
 def order_numbers(x, *, axis, descending):
     """Numbers of the elements along `axis` in order.  x: (..., n, ...) -> (..., n, ...) int32."""
     return _order(x, axis, descending).astype(np.int32)
@@ -135,11 +118,11 @@ def argsort(x, axis=-1, descending=False):
     return sort(x, axis=axis, descending=descending)[1]
 
 
-def _check_top_k(where, operands, *, k, sorted):
+def _check_top_k(operands, *, k, sorted):
     shape = operands[0].shape
-    if not shape or isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= shape[-1]:
+    if not shape or not is_int(k, 0, shape[-1]):
         allowed = f"An int from 0 to {shape[-1]}, the size of the last dim" if shape else "A tensor with dims"
-        raise ShapeError(f"k={shorten(k)} for a tensor of shape {shape}", where=where, allowed=allowed)
+        return f"k={shorten(k)} for a tensor of shape {shape}", allowed
 
 
 def _top_k_labels(shapes, *, k, sorted, index):
@@ -168,7 +151,7 @@ def top_k(x, k, *, sorted=True, index):
     return np.take_along_axis(x, numbers, -1) if index == 0 else numbers.astype(np.int32)
 
 
-@op(infer_fn=lambda shapes, *, k: (*shapes[0][:-1], k), dtype="int32")
+@op(result_shape=lambda shapes, *, k: (*shapes[0][:-1], k), dtype="int32")
 def top_numbers(x, *, k):
     """Numbers of the k largest elements of every row.  x: (..., n) -> (..., k) int32."""
     return _order(x, -1, True)[..., :k].astype(np.int32)
@@ -184,23 +167,15 @@ def _(g, out, x, *, k, sorted, index):
 # ---- running sums ----
 
 
-def _check_cumsum(where, operands, *, axis, exclusive, reverse):
-    check_dim(where, "axis", axis, len(operands[0].shape), operands[0].shape)
-
-
-def _summed(dtypes, **_):
-    return "int64" if dtypes[0] == "bool" else dtypes[0]
-
-
 @op(
     UNARY,
     name="CumSum",
     numpy="cumsum",
     mint="cumsum",
     static=("axis",),
-    check=_check_cumsum,
-    dtype=_summed,
-    whole=_along,
+    attrs={"axis": one_dim},
+    dtype=sum_dtype,
+    whole=along_axis,
     example=(
         case((16, 8), axis=1),
         case((4, 8, 2), axis=0, exclusive=True),
@@ -213,7 +188,7 @@ def cumsum(x, axis, *, exclusive=False, reverse=False):
     exclusive  without the element itself; reverse: from the end
     """
     turned = np.flip(x, axis) if reverse else x
-    total = np.cumsum(turned, axis=axis, dtype=_summed((str(x.dtype),)))
+    total = np.cumsum(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
     if exclusive:
         total = np.roll(total, 1, axis)
         total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = 0
@@ -273,7 +248,7 @@ def topk(input, k, dim=None, largest=True, sorted=True):
     axis = check_dim("topk", "dim", -1 if dim is None else dim, len(shape), shape)
     if largest and axis == len(shape) - 1:
         return top_k(input, k)
-    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= shape[axis]:
+    if not is_int(k, 0, shape[axis]):
         what = f"k={shorten(k)} for dim {axis} of a tensor of shape {shape}"
         raise ShapeError(what, where="topk", allowed=f"An int from 0 to {shape[axis]}, the size of the dim")
     end = (*shape[:axis], k)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..base.checks import choice, instance, integer, sequence_of
 from ..base.errors import ShapeError, shorten
 from .indexing import strided_slice
-from .machine.opdef import check_dim
+from .machine.operand_checks import some_dims
 from .machine.registry import case, op
-from .machine.signature import letters, more_letters
-from .shape import changed_labels, check_int_tuple
+from .machine.signature import along_axis, letters, more_letters, same_labels
+from .shape import changed_labels, int_tuple
 from .spellings import function
 
 _PAD_MODES = {
@@ -23,23 +24,15 @@ _PAD_MODES = {
 }
 
 
-def _check_pad(where, operands, *, paddings, mode, value):
+def _check_pad(operands, *, paddings, mode, value):
     shape = operands[0].shape
-    if not isinstance(mode, str) or mode not in _PAD_MODES:
-        raise ShapeError(f"mode={shorten(mode)}", where=where, allowed=f"One of {tuple(_PAD_MODES)}")
-    if not isinstance(value, (bool, int, float)):
-        raise ShapeError(f"value={shorten(value)}", where=where, allowed="A number")
     given = f"paddings {shorten(paddings)} for a tensor of shape {shape}"
-    if not isinstance(paddings, tuple) or len(paddings) != len(shape):
-        raise ShapeError(given, where=where, allowed="One pair (before, after) per dim")
+    if len(paddings) != len(shape) or any(len(pair) != 2 for pair in paddings):
+        return given, "One pair (before, after) per dim"
     for dim, (pair, n) in enumerate(zip(paddings, shape, strict=True)):
-        check_int_tuple(where, f"paddings of dim {dim}:", pair, 0)
-        if len(pair) != 2:
-            raise ShapeError(given, where=where, allowed="One pair (before, after) per dim")
         most = {"constant": None, "replicate": None, "reflect": n - 1}.get(mode, n)
         if most is not None and max(pair) > most or max(pair) and not n and mode != "constant":
-            allowed = f"mode {mode!r} copies elements of the tensor: at most {most} on each side of dim {dim}"
-            raise ShapeError(given, where=where, allowed=allowed)
+            return given, f"mode {mode!r} copies elements of the tensor: at most {most} on each side of dim {dim}"
 
 
 def _pad_labels(shapes, *, paddings, mode, value):
@@ -52,12 +45,17 @@ def _pad_labels(shapes, *, paddings, mode, value):
 @op(
     _pad_labels,
     name="Pad PadV3",
+    attrs={
+        "paddings": sequence_of(int_tuple(0), "Pairs (before, after) of ints, none below 0", empty=True),
+        "mode": choice(*_PAD_MODES),
+        "value": instance((bool, int, float), "A number"),
+    },
     check=_check_pad,
     sizes=lambda shapes, *, paddings, **_: {
         c: n + sum(p) for c, n, p in zip(more_letters(len(paddings)), shapes[0], paddings, strict=True)
     },
     whole=changed_labels,
-    flops=lambda s: 0,
+    flops=0,
     example=(
         case((16, 4), paddings=((0, 0), (1, 3))),
         case((4, 8, 4), paddings=((2, 0), (0, 0), (1, 1)), value=0.5),
@@ -79,7 +77,7 @@ def pad_dims(x, *, paddings, mode="constant", value=0.0):
     return np.pad(x, paddings, _PAD_MODES[mode], **fill_with)
 
 
-@op(infer_fn=lambda shapes, *, shape, **_: shape)
+@op(result_shape=lambda shapes, *, shape, **_: shape)
 def pad_grad(g, *, shape, paddings, mode):
     """Gradient of pad_dims where elements were copied: every copy's gradient is added to its original.  g: (...) ->
     `shape`.
@@ -124,26 +122,13 @@ def _dims(axis):
     return axis if isinstance(axis, tuple) else (axis,)
 
 
-def _check_dims(where, operands, *, axis, **_):
-    shape = operands[0].shape
-    dims = [check_dim(where, "axis", a, len(shape), shape) for a in _dims(axis)]
-    if len(set(dims)) < len(dims):
-        raise ShapeError(
-            f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"
-        )
-
-
-def _along(signature, *, axis, **_):
-    return "".join(signature.ins[0][a] for a in _dims(axis))
-
-
 @op(
-    lambda shapes, *, axis: f"{letters(len(shapes[0]))}->{letters(len(shapes[0]))}",
+    same_labels,
     name="ReverseV2 Flip",
     mint="flip",
-    check=_check_dims,
-    whole=_along,
-    flops=lambda s: 0,
+    attrs={"axis": some_dims},
+    whole=along_axis,
+    flops=0,
     example=(case((16, 8), axis=1), case((4, 8, 2), axis=(0, -1))),
 )
 def flip(x, *, axis):
@@ -156,25 +141,19 @@ def _(g, out, x, *, axis):
     return (flip(g, axis=axis),)
 
 
-def _check_roll(where, operands, *, shift, axis):
-    _check_dims(where, operands, axis=axis)
-    if len(_dims(shift)) != len(_dims(axis)) or any(
-        isinstance(n, bool) or not isinstance(n, int) for n in _dims(shift)
-    ):
-        raise ShapeError(
-            f"shift {shorten(shift)} along axis {axis}",
-            where=where,
-            allowed="An int, or as many ints as axis names dims",
-        )
+def _check_roll(operands, *, shift, axis):
+    if len(_dims(shift)) != len(_dims(axis)):
+        return f"shift {shift} along axis {axis}", "An int, or as many ints as axis names dims"
 
 
 @op(
-    lambda shapes, *, shift, axis: f"{letters(len(shapes[0]))}->{letters(len(shapes[0]))}",
+    same_labels,
     name="Roll",
     mint="roll",
+    attrs={"axis": some_dims, "shift": sequence_of(integer(), "An int, or a tuple of ints", one=True, empty=True)},
     check=_check_roll,
-    whole=_along,
-    flops=lambda s: 0,
+    whole=along_axis,
+    flops=0,
     example=(case((16, 8), shift=3, axis=1), case((4, 8, 2), shift=(1, -1), axis=(0, 2))),
 )
 def roll(x, *, shift, axis):

@@ -12,83 +12,65 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..base.errors import ShapeError, shorten
+from ..base.checks import Check, is_int
 from .kernels import pool as kernels
-from .kernels.windows import Pads, Pair, check_layout, check_size, output_size, pads_of, pair
-from .machine.registry import case, op
+from .kernels.windows import PADDING, PAIR, Pair, Windows, padding_fault, windows
+from .machine.operand_checks import floats
+from .machine.registry import case, gradient, op
+from .machine.signature import Fault
 from .spellings import function
 
 
-def _picture(where: str, operands: Any) -> Pair:
-    """Height and width. Raises ShapeError for anything but pictures of floats."""
-    shape, dtype = operands[0].shape, operands[0].dtype
+def _picture_fault(operands: Any) -> Fault | None:
+    """What is no picture of floats."""
+    shape = operands[0].shape
     if len(shape) != 4 or 0 in shape[2:]:
-        raise ShapeError(f"a tensor of shape {shape}", where=where, allowed="A picture (n, c, h, w)")
-    if dtype.kind != "f":
-        raise ShapeError(f"a tensor of {dtype}", where=where, allowed="Floats", hint="Convert it: x.astype('float32')")
-    return shape[2:]
+        return f"a tensor of shape {shape}", "A picture (n, c, h, w)"
+    return floats(operands[0])
 
 
-def _settings(
-    where: str, size: Pair, kernel_size: Any, strides: Any, pad_mode: str, pad: Any
-) -> tuple[Pair, Pair, Pads, Pair]:
-    """(kernel, stride, pads, size of the result). Raises ShapeError."""
-    kernel, stride = pair(where, "kernel_size", kernel_size), pair(where, "strides", strides)
-    pads = pads_of(where, pad_mode, pad, size, kernel, stride)
-    sizes = tuple(output_size(size[d], kernel[d], stride[d], 1, pads[2 * d], pads[2 * d + 1]) for d in (0, 1))
-    return kernel, stride, pads, sizes
+def _windows_of(shapes: Any, *, kernel_size: Any, strides: Any, **attrs: Any) -> Windows:
+    return windows(shapes[0][2:], kernel_size, strides, **attrs)
 
 
-def _settings_of(
-    shapes: Any, *, kernel_size: Any, strides: Any, pad_mode: str, pad: Any, **_: Any
-) -> tuple[Pair, Pair, Pads, Pair]:
-    return _settings("pooling", tuple(shapes[0][2:]), kernel_size, strides, pad_mode, pad)
-
-
-def _check(where, operands, *, kernel_size, strides, pad_mode, pad, data_format, **_):
-    size = _picture(where, operands)
-    check_layout(where, pad_mode, data_format)
-    kernel, _, pads, out_size = _settings(where, size, kernel_size, strides, pad_mode, pad)
-    if any(pads[2 * d + side] >= kernel[d] for d in (0, 1) for side in (0, 1)):
-        given = f"pad={shorten(pad)} with kernel_size={shorten(kernel_size)}"
-        raise ShapeError(
-            given, where=where, allowed="Less padding than the kernel is large: every window holds a real element"
-        )
-    check_size(where, size, out_size, kernel, pads)
+def _check(operands, *, pad_mode, pad, **attrs):
+    if fault := _picture_fault(operands) or padding_fault(pad_mode, pad):
+        return fault
+    made = _windows_of((operands[0].shape,), pad_mode=pad_mode, pad=pad, **attrs)
+    if any(padded >= made.kernel[side // 2] for side, padded in enumerate(made.pads)):
+        given = f"pad={pad} with kernel_size={attrs['kernel_size']}"
+        return given, "Less padding than the kernel is large: every window holds a real element"
+    return made.fault()
 
 
 def _restrict(signature, cuts, sizes, **attrs):
-    kernel, stride, pads, _ = _settings_of(((1, 1, sizes["h"], sizes["w"]),), **attrs)
+    made = _windows_of(((1, 1, sizes["h"], sizes["w"]),), **attrs)
     for d, label in enumerate("hw"):
         if cuts[label] == 1:
             continue
-        cut, part = f"splits '{label}' ({sizes[label]} elements) {cuts[label]} ways", sizes[label] // cuts[label]
-        if kernel[d] > stride[d]:
-            return (
-                f"{cut} with kernel {kernel[d]} and stride {stride[d]}: windows cross the slice borders",
-                "Only a kernel at most as large as the stride",
-            )
-        if part % stride[d]:
-            return (
-                f"{cut}: slices of {part} elements with stride {stride[d]}",
-                "A slice must be a multiple of the stride",
-            )
-        if pads[2 * d] + pads[2 * d + 1]:
-            return f"{cut} with padding {pads[2 * d]}, {pads[2 * d + 1]}", "A padded dim stays whole"
+        size, kernel, stride, _, before, after = made.along(d)
+        cut, part = f"splits '{label}' ({size} elements) {cuts[label]} ways", size // cuts[label]
+        if kernel > stride:
+            what = f"{cut} with kernel {kernel} and stride {stride}: windows cross the slice borders"
+            return what, "Only a kernel at most as large as the stride"
+        if part % stride:
+            return f"{cut}: slices of {part} elements with stride {stride}", "A slice must be a multiple of the stride"
+        if before + after:
+            return f"{cut} with padding {before}, {after}", "A padded dim stays whole"
     return None
 
 
-def _extents(shapes, **attrs):
-    kernel = pair("pooling", "kernel_size", attrs["kernel_size"])
-    return {"k": kernel[0], "l": kernel[1]}  # no dims of the result: what one window costs
+def _extents(shapes, *, kernel_size, **_):
+    return dict(zip("kl", PAIR.read(kernel_size), strict=True))  # no dims of the result: what one window costs
 
 
 _FACTS = {
+    "attrs": {"kernel_size": PAIR, "strides": PAIR, **PADDING},
     "check": _check,
     "sizes": _extents,
-    "out_sizes": lambda shapes, **attrs: dict(zip("hw", _settings_of(shapes, **attrs)[3], strict=True)),
+    "out_sizes": lambda shapes, **attrs: dict(zip("hw", _windows_of(shapes, **attrs).out_size, strict=True)),
     "restrict": _restrict,
-    "flops": lambda s: s.n * s.c * s.h * s.w * s.k * s.l,
+    "flops": 1,
     "example": (
         case((2, 4, 8, 4), kernel_size=2, strides=2),
         case((4, 2, 6, 7), kernel_size=3, strides=2, pad_mode="same"),
@@ -100,27 +82,26 @@ _FACTS = {
 
 @op("nchw->nchw", name="MaxPool", **_FACTS)
 def max_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW", pad=0):
-    """The largest element of every window.  x: (n, c, h, w) -> (n, c, oh, ow). Of equal ones the first in row-major
-                                             order takes the gradient.
+    """The largest element of every window.  x: (n, c, h, w) -> (n, c, oh, ow).
+
+    Of equal ones the first in row-major order takes the gradient.
 
     kernel_size, strides  an int, or (height, width)
     pad_mode              "valid"; "same": ceil(size / stride) results; "pad": `pad` elements, or (top, bottom, left,
                           right)
     What is padded is never the largest.
     """
-    kernel, stride, pads, out_size = _settings_of(
-        (x.shape,), kernel_size=kernel_size, strides=strides, pad_mode=pad_mode, pad=pad
-    )
-    return kernels.max_pool_forward(x, kernel, stride, pads, out_size)
+    made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)
+    return kernels.max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
 
 
 @max_pool.vjp
 def _(g, out, x, **attrs):
-    kernel, stride, pads, _ = _settings_of((x.shape,), **attrs)
-    return (max_pool_grad(g, out, x, kernel=kernel, stride=stride, pads=pads),)
+    made = _windows_of((x.shape,), **attrs)
+    return (max_pool_grad(g, out, x, kernel=made.kernel, stride=made.stride, pads=made.pads),)
 
 
-@op(infer_fn=lambda shapes, **_: shapes[2])
+@op(result_shape=2)
 def max_pool_grad(g, out, x, *, kernel, stride, pads):
     """Gradient of max_pool.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w)."""
     return kernels.max_pool_grad(g, out, x, kernel, stride, pads)
@@ -134,20 +115,19 @@ def avg_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW
     count_include_pad  with pad_mode="pad", whether padded zeros count in the mean; with "same" they never do
                        (MindSpore)
     """
-    kernel, stride, pads, out_size = _settings_of(
-        (x.shape,), kernel_size=kernel_size, strides=strides, pad_mode=pad_mode, pad=pad
-    )
-    return kernels.avg_pool_forward(x, kernel, stride, pads, out_size, count_include_pad and pad_mode == "pad")
+    made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)
+    count_pads = count_include_pad and pad_mode == "pad"
+    return kernels.avg_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size, count_pads)
 
 
 @avg_pool.vjp
 def _(g, out, x, *, pad_mode, count_include_pad, **attrs):
-    kernel, stride, pads, _ = _settings_of((x.shape,), pad_mode=pad_mode, **attrs)
-    count_pads = count_include_pad and pad_mode == "pad"
-    return (avg_pool_grad(g, size=tuple(x.shape[2:]), kernel=kernel, stride=stride, pads=pads, count_pads=count_pads),)
+    made, count_pads = _windows_of((x.shape,), pad_mode=pad_mode, **attrs), count_include_pad and pad_mode == "pad"
+    facts = {"kernel": made.kernel, "stride": made.stride, "pads": made.pads, "count_pads": count_pads}
+    return (avg_pool_grad(g, size=made.size, **facts),)
 
 
-@op(infer_fn=lambda shapes, *, size, **_: (*shapes[0][:2], *size))
+@op(result_shape=lambda shapes, *, size, **_: (*shapes[0][:2], *size))
 def avg_pool_grad(g, *, size, kernel, stride, pads, count_pads):
     """Gradient of avg_pool.  g: (n, c, oh, ow) -> (n, c, *size)."""
     return kernels.avg_pool_grad(g, size, kernel, stride, pads, count_pads)
@@ -156,29 +136,27 @@ def avg_pool_grad(g, *, size, kernel, stride, pads, count_pads):
 # ---- windows that fit the result's size ----
 
 
+def _read_size(value: Any) -> tuple[int | None, int | None]:
+    both = value if isinstance(value, tuple) else (value, value)
+    if len(both) != 2 or not all(v is None or is_int(v, 1) for v in both):
+        raise TypeError
+    return both
+
+
 def _adaptive_size(size: Pair, output_size: Any) -> Pair:
-    both = output_size if isinstance(output_size, tuple) else (output_size, output_size)
-    return tuple(n if wanted is None else wanted for n, wanted in zip(size, both, strict=True))
+    return tuple(n if wanted is None else wanted for n, wanted in zip(size, _read_size(output_size), strict=True))
 
 
-def _check_adaptive(where, operands, *, output_size):
-    _picture(where, operands)
-    both = output_size if isinstance(output_size, tuple) else (output_size, output_size)
-    if len(both) != 2 or any(v is not None and (isinstance(v, bool) or not isinstance(v, int) or v < 1) for v in both):
-        raise ShapeError(
-            f"output_size={shorten(output_size)}",
-            where=where,
-            allowed="An int, or (height, width), where None keeps that extent",
-        )
+def _adaptive_extents(shapes, *, output_size):
+    return dict(zip("hw", _adaptive_size(tuple(shapes[0][2:]), output_size), strict=True))
 
 
 _ADAPTIVE = {
-    "check": _check_adaptive,
+    "attrs": {"output_size": Check("An int, or (height, width), where None keeps that extent", _read_size)},
+    "check": lambda operands, **_: _picture_fault(operands),
     "whole": "hw",
     "sizes": lambda shapes, **_: {"y": shapes[0][2], "x": shapes[0][3]},  # what is read
-    "out_sizes": lambda shapes, *, output_size: dict(
-        zip("hw", _adaptive_size(tuple(shapes[0][2:]), output_size), strict=True)
-    ),
+    "out_sizes": _adaptive_extents,
     "flops": lambda s: s.n * s.c * s.y * s.x,
     "example": (
         case((4, 2, 4, 6), output_size=1),
@@ -197,15 +175,10 @@ def adaptive_avg_pool(x, *, output_size):
     return kernels.adaptive_avg(x, _adaptive_size(x.shape[2:], output_size))
 
 
-@adaptive_avg_pool.vjp
-def _(g, out, x, *, output_size):
-    return (adaptive_avg_pool_grad(g, size=tuple(x.shape[2:])),)
-
-
-@op(infer_fn=lambda shapes, *, size: (*shapes[0][:2], *size))
-def adaptive_avg_pool_grad(g, *, size):
-    """Gradient of adaptive_avg_pool.  g: (n, c, oh, ow) -> (n, c, *size)."""
-    return kernels.adaptive_avg_grad(g, size)
+@gradient(adaptive_avg_pool)
+def adaptive_avg_pool_grad(g, *, shape):
+    """Gradient of adaptive_avg_pool.  g: (n, c, oh, ow) -> `shape`, (n, c, h, w)."""
+    return kernels.adaptive_avg_grad(g, shape[2:])
 
 
 @op("nchw->nchw", name="AdaptiveMaxPool2D", **_ADAPTIVE)
@@ -216,12 +189,7 @@ def adaptive_max_pool(x, *, output_size):
     return kernels.adaptive_max(x, _adaptive_size(x.shape[2:], output_size))
 
 
-@adaptive_max_pool.vjp
-def _(g, out, x, *, output_size):
-    return (adaptive_max_pool_grad(g, x),)
-
-
-@op(infer_fn=lambda shapes: shapes[1])
+@gradient(adaptive_max_pool)
 def adaptive_max_pool_grad(g, x):
     """Gradient of adaptive_max_pool.  g: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w)."""
     return kernels.adaptive_max_grad(g, x)

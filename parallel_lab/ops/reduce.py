@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from ..base.errors import ShapeError
-from .elementwise import cast, first_dtype, mul
+from .elementwise import cast, float_result, mul
 from .logic import equal, select
-from .machine.opdef import check_dim
+from .machine.operand_checks import any_dims
 from .machine.registry import case, op
 from .machine.signature import letters
 from .spellings import function
@@ -23,28 +23,11 @@ def reduced_dims(axis, ndim: int) -> tuple[int, ...]:
     return tuple(sorted({a % ndim for a in axes}))
 
 
-def check_axes(where, operands, *, axis, keep_dims):
-    """axis: None, or one or several ints, each naming another dim."""
-    if axis is None:
-        return
-    shape = operands[0].shape
-    dims = [check_dim(where, "axis", a, len(shape), shape) for a in (axis if isinstance(axis, tuple) else (axis,))]
-    if len(set(dims)) < len(dims):
-        raise ShapeError(
-            f"axis={axis} for a tensor of shape {shape} names a dim twice", where=where, allowed="Each dim once"
-        )
-
-
-def check_some(where, operands, *, axis, keep_dims):
-    """As `check_axes`, for reductions that have no result for no elements."""
-    check_axes(where, operands, axis=axis, keep_dims=keep_dims)
+def _has_elements(operands, *, axis, keep_dims):
+    """For reductions that have no result for no elements."""
     shape = operands[0].shape
     if not math.prod(shape[i] for i in reduced_dims(axis, len(shape))):
-        raise ShapeError(
-            f"axis={axis} for a tensor of shape {shape}: no elements to reduce",
-            where=where,
-            allowed="At least one element",
-        )
+        return f"axis={axis} for a tensor of shape {shape}: no elements to reduce", "At least one element"
 
 
 def reduce_labels(shapes, *, axis, keep_dims):
@@ -55,14 +38,12 @@ def reduce_labels(shapes, *, axis, keep_dims):
     return f"{names}->{kept}"
 
 
-def _float(dtypes, **_):
-    return dtypes[0] if np.dtype(dtypes[0]).kind == "f" else "float32"
-
-
-def _summed(dtypes, **_):
+def sum_dtype(dtypes, **_):
+    """Result dtype of sums: bools are counted."""
     return "int64" if dtypes[0] == "bool" else dtypes[0]
 
 
+DIMS = {"axis": any_dims}
 _CASES = (
     case((16, 8)),
     case((16, 8), axis=-1),
@@ -72,40 +53,74 @@ _CASES = (
 )
 
 
-@op(infer_fn=lambda shapes, *, shape, axis: shape)
+@op(result_shape=lambda shapes, *, shape, axis: shape)
 def spread(x, *, shape, axis):
     """Undo a reduction's shape: repeat x along the dims that were reduced.  x: (...) -> `shape`. axis: the reduced
     dims.
     """
     kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
-    return np.array(
-        np.broadcast_to(x.reshape(kept), shape), order="C"
-    )  # ascontiguousarray would give a 0-d array a dim
+    # ascontiguousarray would give a 0-d array a dim
+    return np.array(np.broadcast_to(x.reshape(kept), shape), order="C")
 
 
 def _spread(value, x, axis):
     return spread(value, shape=tuple(x.shape), axis=reduced_dims(axis, len(x.shape)))
 
 
-@op(reduce_labels, check=check_axes, name="ReduceSum", numpy="sum", dtype=_summed, example=_CASES)
-def reduce_sum(x, axis=None, *, keep_dims=False):
-    """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if
-    keep_dims.
+def _reduction(name, function, text, /, *, dtype=None, **facts):
+    """Declare the reduction by numpy's `function`.  text: of the docstring; facts: other keywords of `op`."""
+
+    def fn(x, axis=None, *, keep_dims=False):
+        summed = {"dtype": dtype((str(x.dtype),))} if callable(dtype) else {}
+        return function(x, axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, **summed)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"""{text} over `axis` (None or () = all dims).
+
+    x: (...) -> (...){" bool" if dtype == "bool" else ""} without those dims, or with size 1 there if keep_dims.
     """
-    return x.sum(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
+    return op(reduce_labels, attrs=DIMS, dtype=dtype, **{"example": _CASES, **facts})(fn)
+
+
+reduce_sum = _reduction("reduce_sum", np.sum, "Sum", name="ReduceSum", numpy="sum", dtype=sum_dtype)
+reduce_mean = _reduction(
+    "reduce_mean",
+    np.mean,
+    "Mean",
+    name="ReduceMean",
+    numpy="mean",
+    check=_has_elements,
+    dtype=float_result,
+    reduce="mean",
+)
+reduce_max = _reduction(
+    "reduce_max", np.max, "Largest element", name="ReduceMax", numpy="max amax", check=_has_elements, reduce="max"
+)
+reduce_min = _reduction(
+    "reduce_min", np.min, "Smallest element", name="ReduceMin", numpy="min amin", check=_has_elements, reduce="min"
+)
+reduce_prod = _reduction(
+    "reduce_prod",
+    np.prod,
+    "Product",
+    name="ReduceProd",
+    numpy="prod",
+    dtype=sum_dtype,
+    reduce="prod",
+    example=tuple(case(*c.shapes, low=0.5, high=1.5, **dict(c.attrs)) for c in _CASES),
+)
+_BOOLS = {"dtype": "bool", "example": tuple(case(*c.shapes, bools={0}, **dict(c.attrs)) for c in _CASES)}
+reduce_any = _reduction(
+    "reduce_any", np.any, "Whether any element is true (not 0)", name="ReduceAny", numpy="any", reduce="max", **_BOOLS
+)
+reduce_all = _reduction(
+    "reduce_all", np.all, "Whether all elements are true (not 0)", name="ReduceAll", numpy="all", reduce="min", **_BOOLS
+)
 
 
 @reduce_sum.vjp
 def _(g, out, x, *, axis, keep_dims):
     return (_spread(g, x, axis),)
-
-
-@op(reduce_labels, check=check_some, name="ReduceMean", numpy="mean", dtype=_float, reduce="mean", example=_CASES)
-def reduce_mean(x, axis=None, *, keep_dims=False):
-    """Mean over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if
-    keep_dims.
-    """
-    return x.mean(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_float((str(x.dtype),)))
 
 
 @reduce_mean.vjp
@@ -114,7 +129,9 @@ def _(g, out, x, *, axis, keep_dims):
     return (_spread(g / count, x, axis),)
 
 
-def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
+@reduce_max.vjp
+@reduce_min.vjp
+def _(g, out, x, *, axis, keep_dims, across):
     # Equal extremes share the gradient equally (MindSpore), also when they lie on different ranks: their number is
     # summed across ranks.
     mask = cast(equal(x, _spread(out, x, axis)), dtype=str(g.dtype))
@@ -122,49 +139,7 @@ def _extreme_vjp(g, out, x, *, axis, keep_dims, across):
     return (mul(mask, _spread(g / ties, x, axis)),)
 
 
-@op(reduce_labels, check=check_some, name="ReduceMax", numpy="max amax", reduce="max", example=_CASES)
-def reduce_max(x, axis=None, *, keep_dims=False):
-    """Largest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there
-    if keep_dims.
-    """
-    return x.max(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
-
-
-@reduce_max.vjp
-def _(g, out, x, *, axis, keep_dims, across):
-    return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
-
-
-@op(reduce_labels, check=check_some, name="ReduceMin", numpy="min amin", reduce="min", example=_CASES)
-def reduce_min(x, axis=None, *, keep_dims=False):
-    """Smallest element over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there
-    if keep_dims.
-    """
-    return x.min(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
-
-
-@reduce_min.vjp
-def _(g, out, x, *, axis, keep_dims, across):
-    return _extreme_vjp(g, out, x, axis=axis, keep_dims=keep_dims, across=across)
-
-
-@op(
-    reduce_labels,
-    check=check_axes,
-    name="ReduceProd",
-    numpy="prod",
-    dtype=_summed,
-    reduce="prod",
-    example=tuple(case(*c.shapes, low=0.5, high=1.5, **dict(c.attrs)) for c in _CASES),
-)
-def reduce_prod(x, axis=None, *, keep_dims=False):
-    """Product over `axis` (None or () = all dims).  x: (...) -> (...) without those dims, or with size 1 there if
-    keep_dims.
-    """
-    return x.prod(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims, dtype=_summed((str(x.dtype),)))
-
-
-@op(infer_fn=lambda shapes, *, axis: shapes[1], dtype=first_dtype)
+@op(result_shape=1, dtype=0)
 def reduce_prod_grad(g, x, product, zeros, *, axis):
     """Gradient of a product: g times the product of all other factors.
 
@@ -186,42 +161,6 @@ def _(g, out, x, *, axis, keep_dims, across):
     product = across(reduce_prod(select(zero, 1.0, x), axis, keep_dims=keep_dims), reduce="prod")
     zeros = across(reduce_sum(cast(zero, dtype=str(g.dtype)), axis, keep_dims=keep_dims))
     return (reduce_prod_grad(g, x, product, zeros, axis=reduced_dims(axis, len(x.shape))),)
-
-
-def _bool_case(c):
-    return case(*c.shapes, bools={0}, **dict(c.attrs))
-
-
-@op(
-    reduce_labels,
-    check=check_axes,
-    name="ReduceAny",
-    numpy="any",
-    dtype="bool",
-    reduce="max",
-    example=tuple(_bool_case(c) for c in _CASES),
-)
-def reduce_any(x, axis=None, *, keep_dims=False):
-    """Whether any element is true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those
-    dims or with size 1 there.
-    """
-    return x.any(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
-
-
-@op(
-    reduce_labels,
-    check=check_axes,
-    name="ReduceAll",
-    numpy="all",
-    dtype="bool",
-    reduce="min",
-    example=tuple(_bool_case(c) for c in _CASES),
-)
-def reduce_all(x, axis=None, *, keep_dims=False):
-    """Whether all elements are true (not 0) over `axis` (None or () = all dims).  x: (...) -> (...) bool, without those
-    dims or with size 1 there.
-    """
-    return x.all(axis=reduced_dims(axis, x.ndim), keepdims=keep_dims)
 
 
 # ---- every spelling ----

@@ -10,35 +10,28 @@ import math
 
 import numpy as np
 
+from ..base.checks import integer, is_int, sequence_of
 from ..base.errors import ShapeError, shorten
-from .elementwise import unbroadcast
-from .machine.opdef import check_dim
-from .machine.registry import case, op
+from .machine.operand_checks import check_dim, new_dim, some_dims
+from .machine.registry import case, op, unbroadcast
 from .machine.signature import letters, more_letters
 from .reduce import reduce_sum
 from .spellings import function
 
 
-def _target(shapes, *, shape):
-    """The target shape with its -1 worked out."""
-    total, shape = math.prod(shapes[0]), (shape,) if isinstance(shape, int) else tuple(shape)
-    known = math.prod(n for n in shape if n != -1)
-    if shape.count(-1) == 1 and known and total % known == 0:
-        shape = tuple(total // known if n == -1 else n for n in shape)
-    if -1 in shape or math.prod(shape) != total:
-        raise ShapeError(
-            f"shape {shape} for a tensor of shape {shapes[0]}",
-            where="Reshape",
-            allowed=f"A shape with {total} elements",
-        )
-    return {"shape": shape}
+def _target(shape, target):
+    """The target shape with its -1 worked out; None if `shape` has not its number of elements."""
+    total, target = math.prod(shape), target if isinstance(target, tuple) else (target,)
+    known = math.prod(n for n in target if n != -1)
+    if target.count(-1) == 1 and known and total % known == 0:
+        target = tuple(total // known if n == -1 else n for n in target)
+    return None if -1 in target or math.prod(target) != total else target
 
 
-def _check_reshape(where, operands, *, shape):
-    entries = shape if isinstance(shape, tuple) else (shape,)
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < -1 for n in entries):
-        raise ShapeError(f"shape {shorten(shape)}", where=where, allowed="A tuple of ints; one of them may be -1")
-    _target((operands[0].shape,), shape=shape)
+def _check_reshape(operands, *, shape):
+    if _target(operands[0].shape, shape) is None:
+        given = f"shape {shape} for a tensor of shape {operands[0].shape}"
+        return given, f"A shape with {math.prod(operands[0].shape)} elements"
 
 
 @op(
@@ -47,10 +40,11 @@ def _check_reshape(where, operands, *, shape):
     numpy="reshape ravel",
     mint="reshape",
     static=("shape",),
+    attrs={"shape": sequence_of(integer(-1), "A tuple of ints; one of them may be -1", one=True, empty=True)},
     check=_check_reshape,
-    sizes=_target,
+    sizes=lambda shapes, *, shape: {"shape": _target(shapes[0], shape)},
     view=True,
-    flops=lambda s: 0,
+    flops=0,
 )
 def reshape(x, shape):
     """The same elements in row-major order under another shape; one entry may be -1.  x: (...) -> `shape`.
@@ -66,9 +60,8 @@ def _(g, out, x, *, shape):
     return (reshape(g, tuple(x.shape)),)
 
 
-def _check_flatten(where, operands):
-    if not operands[0].shape:
-        raise ShapeError("a tensor of shape ()", where=where, allowed="At least one dim")
+def _check_flatten(operands):
+    return None if operands[0].shape else ("a tensor of shape ()", "At least one dim")
 
 
 @op(
@@ -77,7 +70,7 @@ def _check_flatten(where, operands):
     check=_check_flatten,
     whole=lambda signature: signature.ins[0][1:] + "z",
     sizes=lambda shapes: {"z": math.prod(shapes[0][1:])},
-    flops=lambda s: 0,
+    flops=0,
     example=(case((16, 2, 4)), case((8, 1, 2, 2))),
 )
 def flatten(x):
@@ -95,16 +88,10 @@ def _permuted(shapes, *, perm):
     return f"{names}->{''.join(names[p] for p in perm)}"
 
 
-def _check_transpose(where, operands, *, perm):
-    shape = operands[0].shape
-    given, allowed = (
-        f"perm {shorten(perm)} for a tensor of shape {shape}",
-        f"A permutation of {tuple(range(len(shape)))}",
-    )
-    if not isinstance(perm, tuple) or len(perm) != len(shape):
-        raise ShapeError(given, where=where, allowed=allowed)
-    if len({check_dim(where, "an entry of perm", p, len(shape), shape) for p in perm}) < len(shape):
-        raise ShapeError(given, where=where, allowed=allowed)
+def _permutation(name, value, shape):
+    if isinstance(value, tuple) and len(value) == len(shape):
+        return some_dims(name, value, shape)
+    return f"{name} {shorten(value)} for a tensor of shape {shape}", f"A permutation of {tuple(range(len(shape)))}"
 
 
 @op(
@@ -112,8 +99,8 @@ def _check_transpose(where, operands, *, perm):
     name="Transpose",
     numpy="transpose",
     static=("perm",),
-    check=_check_transpose,
-    flops=lambda s: 0,
+    attrs={"perm": _permutation},
+    flops=0,
     example=(case((16, 8), perm=(1, 0)), case((4, 8, 2), perm=(2, 0, 1))),
 )
 def transpose(x, perm):
@@ -144,10 +131,6 @@ def swapaxes(x, axis0, axis1):
 # ---- dims of size 1 ----
 
 
-def _check_expand(where, operands, *, axis):
-    check_dim(where, "axis", axis, len(operands[0].shape) + 1)
-
-
 def _expanded(shapes, *, axis):
     names = letters(len(shapes[0]))
     place = axis % (len(names) + 1)
@@ -160,8 +143,8 @@ def _expanded(shapes, *, axis):
     method="expand_dims",
     numpy="expand_dims",
     static=("axis",),
-    check=_check_expand,
-    flops=lambda s: 0,
+    attrs={"axis": new_dim},
+    flops=0,
     example=(case((16, 8), axis=1), case((16, 8), axis=-1), case((16,), axis=0)),
 )
 def expand_dims(x, axis):
@@ -186,18 +169,15 @@ def _squeezed(shape, axis):
     return tuple(a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,)))
 
 
-def _check_squeeze(where, operands, *, axis):
-    shape = operands[0].shape
-    given = f"axis={axis} for a tensor of shape {shape}"
-    dims = [
-        check_dim(where, "axis", a, len(shape), shape)
-        for a in (() if axis is None else axis if isinstance(axis, tuple) else (axis,))
-    ]
-    for d in dims:
+def _single_dims(name, value, shape):
+    if value is None:
+        return None
+    if fault := some_dims(name, value, shape):
+        return fault
+    for d in value if isinstance(value, tuple) else (value,):
         if shape[d] != 1:
-            raise ShapeError(given, where=where, allowed=f"Dims of size 1; dim {d} has {shape[d]}")
-    if len(set(dims)) < len(dims):
-        raise ShapeError(f"{given} names a dim twice", where=where, allowed="Each dim once")
+            allowed = f"Dims of size 1; dim {d % len(shape)} has {shape[d]}"
+            return f"{name}={value} for a tensor of shape {shape}", allowed
 
 
 def _squeeze_labels(shapes, *, axis):
@@ -225,9 +205,9 @@ def _squeeze_local(attrs, parts):
     name="Squeeze",
     numpy="squeeze",
     mint="squeeze",
-    check=_check_squeeze,
+    attrs={"axis": _single_dims},
     localize=_squeeze_local,
-    flops=lambda s: 0,
+    flops=0,
     example=(case((16, 1, 8)), case((1, 16, 1, 8), axis=(0,)), case((16, 8, 1), axis=-1)),
 )
 def squeeze(x, *, axis=()):
@@ -244,19 +224,15 @@ def _(g, out, x, *, axis):
 # ---- repeating ----
 
 
-def check_int_tuple(where, name, given, least):
-    """ShapeError unless `given` is a tuple of ints, none of them below `least`."""
-    if not isinstance(given, tuple) or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in given):
-        raise ShapeError(f"{name} {shorten(given)}", where=where, allowed=f"A tuple of ints, none below {least}")
+def int_tuple(least):
+    """A tuple of ints, none below `least`."""
+    return sequence_of(integer(least), f"A tuple of ints, none below {least}", empty=True)
 
 
-def _check_tile(where, operands, *, multiples):
-    check_int_tuple(where, "multiples", multiples, 1)
+def _check_tile(operands, *, multiples):
     shape = operands[0].shape
     if len(multiples) < len(shape):
-        raise ShapeError(
-            f"multiples {multiples} for a tensor of shape {shape}", where=where, allowed="At least one count per dim"
-        )
+        return f"multiples {multiples} for a tensor of shape {shape}", "At least one count per dim"
 
 
 def _tile_labels(shapes, *, multiples):
@@ -273,7 +249,7 @@ def _tile_sizes(shapes, *, multiples):
 
 
 def changed_labels(signature, **_):
-    """whole= of operators whose changed dims have another label in the result: a dim that is changed stays whole."""
+    """Labels of dims that have another one in the result: a dim that is changed stays whole."""
     return "".join(signature.reduced)
 
 
@@ -283,10 +259,11 @@ def changed_labels(signature, **_):
     numpy="tile",
     mint="tile",
     static=("multiples",),
+    attrs={"multiples": int_tuple(1)},
     check=_check_tile,
     sizes=_tile_sizes,
     whole=changed_labels,
-    flops=lambda s: 0,
+    flops=0,
     example=(case((16, 8), multiples=(1, 3)), case((8, 4), multiples=(2, 1, 1)), case((4, 2, 8), multiples=(2, 3, 1))),
 )
 def tile(x, multiples):
@@ -317,12 +294,10 @@ def _broadcast_shape(shape, target):
     return tuple(n if t == -1 else t for n, t in zip(full, target, strict=True))
 
 
-def _check_broadcast(where, operands, *, shape):
-    check_int_tuple(where, "shape", shape, -1)
-    given = operands[0].shape
-    if _broadcast_shape(given, shape) is None:
+def _check_broadcast(operands, *, shape):
+    if _broadcast_shape(operands[0].shape, shape) is None:
         allowed = "Dims of size 1 are stretched, dims in front are added, -1 keeps a dim; other sizes stay"
-        raise ShapeError(f"shape {shape} for a tensor of shape {given}", where=where, allowed=allowed)
+        return f"shape {shape} for a tensor of shape {operands[0].shape}", allowed
 
 
 def _broadcast_labels(shapes, *, shape):
@@ -345,10 +320,11 @@ def _broadcast_local(attrs, parts):
     name="BroadcastTo",
     numpy="broadcast_to",
     mint="broadcast_to",
+    attrs={"shape": int_tuple(-1)},
     check=_check_broadcast,
     sizes=lambda shapes, *, shape: dict(zip(letters(len(shape)), _broadcast_shape(shapes[0], shape), strict=True)),
     localize=_broadcast_local,
-    flops=lambda s: 0,
+    flops=0,
     example=(case((16, 1), shape=(16, 8)), case((8,), shape=(4, 8)), case((4, 1, 8), shape=(2, -1, 3, -1))),
 )
 def broadcast_to(x, *, shape):
@@ -366,13 +342,13 @@ def _(g, out, x, *, shape):
 # ---- constants, and helpers of the compiler ----
 
 
-@op(infer_fn=lambda shapes, *, shape, value, dtype: shape, dtype=lambda dtypes, *, shape, value, dtype: dtype)
+@op(result_shape=lambda shapes, *, shape, value, dtype: shape, dtype=lambda dtypes, *, shape, value, dtype: dtype)
 def fill(*, shape, value, dtype):
     """A constant.  -> `shape` of `dtype`, every element `value`."""
     return np.full(shape, value, dtype)
 
 
-@op(infer_fn=lambda shapes, *, shape, dim: shape, part_size=lambda shapes, attrs: shapes[0][attrs["dim"]])
+@op(result_shape=lambda shapes, *, shape, dim: shape, part_size=lambda shapes, attrs: shapes[0][attrs["dim"]])
 def strided_slice_grad(g, *, shape, dim, offset=0):
     """Gradient of keeping one part of a tensor along `dim`: zeros, with g at `offset`.  g: (...) -> `shape`."""
     grad = np.zeros(shape, g.dtype)
@@ -412,13 +388,10 @@ def repeat_interleave(input, repeats, axis=None):
         input, axis = reshape(input, (-1,)), 0
     shape = tuple(input.shape)
     axis = check_dim("repeat_interleave", "axis", axis, len(shape), shape)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        hint = (
-            "For other counts along each dim use ops.tile(x, multiples)" if isinstance(repeats, (tuple, list)) else ""
-        )
-        raise ShapeError(
-            f"repeats={shorten(repeats)}", where="repeat_interleave", allowed="An int, at least 1", hint=hint
-        )
+    if not is_int(repeats, 1):
+        hint = "For other counts along each dim use ops.tile(x, multiples)"
+        given, tuples = f"repeats={shorten(repeats)}", isinstance(repeats, (tuple, list))
+        raise ShapeError(given, where="repeat_interleave", allowed="An int, at least 1", hint=hint if tuples else "")
     multiples = (*(1,) * (axis + 1), repeats, *(1,) * (len(shape) - axis - 1))
     return reshape(
         tile(expand_dims(input, axis + 1), multiples), (*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])

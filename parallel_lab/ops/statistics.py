@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 
-from ..base.errors import ShapeError, shorten
+from ..base.checks import Check, number
 from .elementwise import add, cast, float_result, mul, power, sub
 from .logic import equal, isfinite, not_equal, select
 from .machine.composed import composed
 from .machine.registry import case
-from .reduce import check_axes, reduce_labels, reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
+from .reduce import DIMS, reduce_labels, reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
 from .shape import squeeze
 from .spellings import function
 from .unary import abs_, exp, log, sqrt, square, stop_gradient
@@ -64,16 +64,21 @@ class _Steps:
         return result if keep_dims or not self.gone else self.part(squeeze, result, labels=self.small, axis=self.gone)
 
 
-def _check_norm(where, operands, *, axis, p, keep_dims):
-    check_axes(where, operands, axis=axis, keep_dims=keep_dims)
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or (p < 0 and p != -math.inf) or p != p:
-        raise ShapeError(f"p={shorten(p)}", where=where, allowed="A number above 0, 0, or infinity with either sign")
+def _read_exponent(p):
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError
+    if not (p >= 0 or p == -math.inf):
+        raise ValueError
+    return p
+
+
+_exponent = Check("A number above 0, 0, or infinity with either sign", _read_exponent)
 
 
 @composed(
     _labels,
     name="LpNorm",
-    check=_check_norm,
+    attrs={**DIMS, "p": _exponent},
     dtype=float_result,
     example=(
         *CASES,
@@ -117,7 +122,7 @@ def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspo
     return lp_norm(x, axis=dim, p=2 if ord in (None, "fro") else ord, keep_dims=keepdim)
 
 
-@composed(_labels, name="LogSumExp", mint="logsumexp", check=check_axes, dtype=float_result, example=CASES)
+@composed(_labels, name="LogSumExp", mint="logsumexp", attrs=DIMS, dtype=float_result, example=CASES)
 def logsumexp(part, x, axis=None, *, keep_dims=False):
     """log of the sum of exp(x) over `axis` (None = all dims), without overflow.  x: (...) -> (...) without those dims,
     or with size 1 there.
@@ -132,14 +137,11 @@ def logsumexp(part, x, axis=None, *, keep_dims=False):
     return do.done(do.each(add, do.each(log, total), top), keep_dims)
 
 
-def _check_var(where, operands, *, axis, ddof, keep_dims):
-    check_axes(where, operands, axis=axis, keep_dims=keep_dims)
+def _check_var(operands, *, axis, ddof, keep_dims):
     shape = operands[0].shape
     count = math.prod(shape[i] for i in reduced_dims(axis, len(shape)))
-    if isinstance(ddof, bool) or not isinstance(ddof, (int, float)) or ddof >= count:
-        raise ShapeError(
-            f"ddof={shorten(ddof)}", where=where, allowed=f"A number below {count}, how many elements are reduced"
-        )
+    if ddof >= count:
+        return f"ddof={ddof}", f"A number below {count}, how many elements are reduced"
 
 
 def _squares(do, x, ddof):
@@ -150,10 +152,15 @@ def _squares(do, x, ddof):
     return do.each(mul, total, 1.0 / (count - ddof))
 
 
-_VARIANCES = (*CASES, case((16, 8), axis=0, ddof=1))
+_VARIANCE = {
+    "attrs": {**DIMS, "ddof": number()},
+    "check": _check_var,
+    "dtype": float_result,
+    "example": (*CASES, case((16, 8), axis=0, ddof=1)),
+}
 
 
-@composed(_labels, name="Var", check=_check_var, dtype=float_result, example=_VARIANCES)
+@composed(_labels, name="Var", **_VARIANCE)
 def var(part, x, axis=None, *, ddof=0, keep_dims=False):
     """Variance over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
 
@@ -163,7 +170,7 @@ def var(part, x, axis=None, *, ddof=0, keep_dims=False):
     return do.done(_squares(do, do.floats(x), ddof), keep_dims)
 
 
-@composed(_labels, name="Std", check=_check_var, dtype=float_result, example=_VARIANCES)
+@composed(_labels, name="Std", **_VARIANCE)
 def std(part, x, axis=None, *, ddof=0, keep_dims=False):
     """Standard deviation over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
     See `var`; gradient 0 at 0.

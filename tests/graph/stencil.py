@@ -54,7 +54,7 @@ def register() -> None:
         wide, terms = _terms(a, k, stride, pads)
         return sum(k[at] * wide[view] for at, view in terms)
 
-    @op(infer_fn=lambda shapes, *, stride, pads: shapes[1])
+    @op(result_shape=lambda shapes, *, stride, pads: shapes[1])
     def stencil_grad_a(g, a, k, *, stride, pads):
         wide, terms = _terms(a, k, stride, pads)
         grad = np.zeros_like(wide)
@@ -63,7 +63,7 @@ def register() -> None:
         (top, _), (left, _) = pads
         return grad[:, top : top + a.shape[1], left : left + a.shape[2]]
 
-    @op(infer_fn=lambda shapes, *, stride, pads: shapes[2])
+    @op(result_shape=lambda shapes, *, stride, pads: shapes[2])
     def stencil_grad_k(g, a, k, *, stride, pads):
         wide, terms = _terms(a, k, stride, pads)
         grad = np.zeros_like(k)

@@ -118,7 +118,7 @@ def test_class_numbers_out_of_range_are_refused(label):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: nn.MSELoss("average"), ValueError, "'average'. 'mean', 'sum' or 'none'"),
+        (lambda: nn.MSELoss("average"), ValueError, "'average'. One of 'mean', 'sum', 'none'"),
         (lambda: nn.CrossEntropyLoss(reduction=None), ValueError, "reduction=None"),
         (lambda: nn.SoftmaxCrossEntropyWithLogits(sparse=1), TypeError, "sparse=1"),
         (lambda: nn.SoftmaxCrossEntropyExpand("yes"), TypeError, "sparse='yes'"),

@@ -16,7 +16,7 @@ from parallel_lab.ops import OPS
 from parallel_lab.ops.conv import conv_window
 from parallel_lab.ops.kernels import conv as conv_kernels, threads
 from parallel_lab.ops.kernels.conv import conv_forward, conv_input_grad, conv_weight_grad
-from parallel_lab.ops.kernels.windows import output_size, pads_of
+from parallel_lab.ops.kernels.windows import output_size, windows
 from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
 
 CONV = OPS["convolution"]
@@ -174,7 +174,8 @@ def test_ranges_cover_the_batch_once_in_whole_tiles(samples, tile, count):
     ("size", "kernel", "stride", "dilation"), list(itertools.product((5, 8), (1, 2, 3, 5), (1, 2, 3), (1, 2)))
 )
 def test_same_gives_ceil_of_size_over_stride_with_the_odd_zero_after(size, kernel, stride, dilation):
-    top, bottom, left, right = pads_of("x", "same", 0, (size, 3), (kernel, 1), (stride, 1), (dilation, 1))
+    made = windows((size, 3), (kernel, 1), (stride, 1), (dilation, 1), pad_mode="same")
+    top, bottom, left, right = made.pads
     assert bottom - top in (0, 1)
     assert (left, right) == (0, 0)
     assert output_size(size, kernel, stride, dilation, top, bottom) == -(-size // stride)
@@ -359,6 +360,6 @@ def test_a_slice_runs_without_padding_along_a_cut_dim_only():
     cuts = {"n": 1, "i": 1, "h": 2, "w": 1, "o": 2}
     local = CONV.localize(attrs_of(pad_mode="pad", pad=(1, 2, 3, 4), out_channel=6), cuts)
     assert (local["pad_mode"], local["pad"], local["out_channel"]) == (("valid", "pad"), (1, 2, 3, 4), 3)
-    assert pads_of("x", local["pad_mode"], local["pad"], (5, 5), (3, 3), (1, 1)) == (0, 0, 3, 4)
+    assert windows((5, 5), 3, 1, pad_mode=local["pad_mode"], pad=local["pad"]).pads == (0, 0, 3, 4)
     local = CONV.localize(attrs_of(pad_mode="same"), {**cuts, "w": 2})
     assert (local["pad_mode"], local["pad"]) == ("valid", 0)

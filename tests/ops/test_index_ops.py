@@ -166,7 +166,7 @@ WRONG = {
     "gather axis": (lambda: ops.gather(GIVEN, [0], 2), "Gather: axis=2"),
     "slice length": (lambda: ops.strided_slice(GIVEN, (0, 0, 0), (1, 1, 1)), "At most one int per dim"),
     "slice step": (lambda: ops.strided_slice(GIVEN, (0,), (1,), (0,)), "Steps other than 0"),
-    "slice text": (lambda: ops.strided_slice(GIVEN, (0,), "a"), "end 'a'"),
+    "slice text": (lambda: ops.strided_slice(GIVEN, (0,), "a"), "end='a'"),
     "elements dims": (lambda: ops.gather_elements(GIVEN, 0, [0]), r"index has shape \(1,\)"),
     "segments count": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0, 0], 0), "num_segments=0"),
     "segments shape": (lambda: ops.unsorted_segment_sum(GIVEN, [0, 0, 0], 2), "The first dims of x"),

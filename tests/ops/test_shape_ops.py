@@ -181,7 +181,7 @@ WRONG = {
     "flip twice": (lambda: ops.flip(X, (0, -3)), "names a dim twice"),
     "roll count": (lambda: ops.roll(X, (1, 2), 0), "as many ints as axis names"),
     "tril dims": (lambda: ops.tril(X[0, 0]), "At least 2 dims"),
-    "zeros size": (lambda: ops.zeros((2, -1)), r"zeros: size \(2, -1\)"),
+    "zeros size": (lambda: ops.zeros((2, -1)), r"zeros: size=\(2, -1\)"),
     "zeros dtype": (lambda: ops.zeros(2, "words"), "zeros: dtype='words'"),
     "arange step": (lambda: ops.arange(0, 3, 0), "the step not 0"),
 }

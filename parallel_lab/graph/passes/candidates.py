@@ -202,7 +202,7 @@ def choose_from_inputs(
     sharding rule.
     """
     shapes = tuple(tuple(s) for s in shapes)
-    if op.infer_fn is not None or op.view:
+    if op.result_shape is not None or op.view:
         hint = "Compose it from operators that have a rule"
         raise StrategyError(f"{op.class_name} takes no strategy", where=op.class_name, hint=hint)
     out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs)[0]

@@ -46,7 +46,7 @@ def choose_strategies(draft: Draft) -> Draft:
 
     def wanted(n: Node) -> bool:
         """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
-        given = n.strategy is not None or n.opdef.infer_fn is not None or n.nd_tp
+        given = n.strategy is not None or n.opdef.result_shape is not None or n.nd_tp
         return n.phase == "forward" and (given or not searched)
 
     stand_alone = config.parallel_mode == "stand_alone"
@@ -71,7 +71,7 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
         return node
     if stand_alone:
         node = _without(node)
-    if op.infer_fn is not None:
+    if op.result_shape is not None:
         hint = "Compose it from operators that have one"
         raise StrategyError(f"{node.op_class} has no sharding rule", where=node.where, hint=hint)
     if node.nd_tp and not stand_alone and not isinstance(node.strategy, LayoutStrategy):

@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import ops
 from ...base.errors import ShapeError
-from ...ops.machine.opdef import check_dim
+from ...ops.machine.operand_checks import check_dim
 from ...ops.reduce import spelling
 from ...ops.spellings import Spelled
 

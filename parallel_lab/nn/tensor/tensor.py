@@ -202,7 +202,8 @@ class Tensor(Arithmetic):
         tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
         arrays = [t.data for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
         shapes = tuple(t.shape for t in tensors)
-        if op.infer_fn is None and not (len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."):
+        alike = len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."
+        if op.result_shape is None and not alike:
             op.signature_for(shapes, attrs)
         out = Tensor(op.attempt(arrays, attrs))
         if op.vjp_fn is not None and any(t.requires_grad for t in tensors):

@@ -78,7 +78,7 @@ def _definition(fn: Any, name: str, **options: Any) -> OpDef:
         tensors=("x",),
         options=options,
         defaults={},
-        infer_fn=lambda shapes, **_: shapes[0],
+        result_shape=lambda shapes, **_: shapes[0],
         internal=True,
         __doc__=fn.__doc__,
     )

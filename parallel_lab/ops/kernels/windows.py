@@ -8,14 +8,15 @@ more after than before if the number is odd (TensorFlow's rule); "pad" takes the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...base.errors import ShapeError, shorten
+from ...base.checks import Check, choice, is_int
+from ..machine.signature import Fault
 
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]  # top, bottom, left, right
-
-PAD_MODES = ("valid", "same", "pad")
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:
@@ -37,84 +38,100 @@ def inside(offset: int, step: int, size: int, count: int) -> Pair:
     return first, max(first, min(count, (size - 1 - offset) // step + 1))
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The windows of one convolution or pooling over pictures of one size, (height, width) each.
+
+    pads  (top, bottom, left, right)
+    """
+
+    size: Pair
+    kernel: Pair
+    stride: Pair
+    dilation: Pair
+    pads: Pads
+
+    def along(self, d: int) -> tuple[int, int, int, int, int, int]:
+        """Along height (0) or width (1): size, kernel, stride, dilation, padding before and after."""
+        before, after = self.pads[2 * d : 2 * d + 2]
+        return self.size[d], self.kernel[d], self.stride[d], self.dilation[d], before, after
+
+    @property
+    def out_size(self) -> Pair:
+        """How many windows there are: height and width of the result."""
+        return tuple(output_size(*self.along(d)) for d in (0, 1))
+
+    def fault(self) -> Fault | None:
+        """Why no window fits."""
+        if min(self.out_size) >= 1:
+            return None
+        rows, columns = (d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+        picture = f"a picture of {self.size[0]} x {self.size[1]}, padded by {self.pads}"
+        what = f"a kernel that covers {rows} x {columns} elements for {picture}"
+        return what, "A kernel at most as large as the padded picture", "Try pad_mode='same'"
+
+
+def windows(
+    size: Sequence[int],
+    kernel: int | Pair,
+    stride: int | Pair,
+    dilation: int | Pair = 1,
+    *,
+    pad_mode: str | tuple[str, str],
+    pad: int | tuple[int, ...] = 0,
+    **_: Any,
+) -> Windows:
+    """The windows that attributes of these names describe, which `PADDING` and `PAIR` have checked.
+
+    pad_mode  one for both dims, or one each for height and width (a slice along one of them pads only the other)
+
+    >>> windows((8, 7), 3, 2, pad_mode="same").pads
+    (0, 1, 1, 1)
+    """
+    size, (kernel, stride, dilation) = tuple(size), map(_read_pair, (kernel, stride, dilation))
+    given, pads = _read_pads(pad), []
+    for d, mode in enumerate((pad_mode, pad_mode) if isinstance(pad_mode, str) else pad_mode):
+        total = max(0, (-(-size[d] // stride[d]) - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1 - size[d])
+        pads += {"valid": (0, 0), "same": (total // 2, total - total // 2), "pad": given[2 * d : 2 * d + 2]}[mode]
+    return Windows(size, kernel, stride, dilation, tuple(pads))
+
+
 # ---- attributes ----
 
 
-def _is_int(value: Any, least: int) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int) and value >= least
-
-
-def pair(where: str, name: str, value: Any, least: int = 1) -> Pair:
-    """An int, or one int each for height and width, as (height, width). Raises ShapeError."""
-    both = (value, value) if _is_int(value, least) else value
+def _read_pair(value: Any) -> Pair:
+    both = (value, value) if is_int(value, 1) else value
     if isinstance(both, tuple) and len(both) == 4 and both[:2] == (1, 1):  # MindSpore's (1, 1, height, width)
         both = both[2:]
-    if not (isinstance(both, tuple) and len(both) == 2 and all(_is_int(v, least) for v in both)):
-        allowed = f"An int, or a tuple (height, width) of ints, at least {least}"
-        raise ShapeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
+    if not (isinstance(both, tuple) and len(both) == 2 and all(is_int(v, 1) for v in both)):
+        raise TypeError
     return both
 
 
-def four_pads(where: str, name: str, value: Any) -> Pads:
-    """An int, (height, width) or (top, bottom, left, right) as four numbers. Raises ShapeError."""
-    if _is_int(value, 0):
+def _read_pads(value: Any) -> Pads:
+    if is_int(value, 0):
         return (value, value, value, value)
-    if isinstance(value, tuple) and all(_is_int(v, 0) for v in value) and len(value) in (2, 4):
-        return value if len(value) == 4 else (value[0], value[0], value[1], value[1])
-    allowed = "An int, (height, width) or (top, bottom, left, right), not negative"
-    raise ShapeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
+    if not (isinstance(value, tuple) and len(value) in (2, 4) and all(is_int(v, 0) for v in value)):
+        raise TypeError
+    return value if len(value) == 4 else (value[0], value[0], value[1], value[1])
 
 
-def pads_of(
-    where: str,
-    pad_mode: str | tuple[str, str],
-    pad: Any,
-    size: Pair,
-    kernel: Pair,
-    stride: Pair,
-    dilation: Pair = (1, 1),
-    name: str = "pad",
-) -> Pads:
-    """How many elements are padded: (top, bottom, left, right). Raises ShapeError.
-
-    pad_mode  one for both dims, or one each for height and width (a slice along one of them pads only the other);
-              `check_layout` has looked at it
-
-    >>> pads_of("Conv2D", "same", 0, (8, 7), (3, 3), (2, 2))
-    (0, 1, 1, 1)
-    """
-    given = four_pads(where, name, pad)
-    modes = (pad_mode, pad_mode) if isinstance(pad_mode, str) else pad_mode
-    if any(given) and "pad" not in modes:
-        what = f"{name}={shorten(pad)} with pad_mode={pad_mode!r}"
-        raise ShapeError(
-            what, where=where, allowed=f"Only pad_mode='pad' takes {name}", hint=f"Give pad_mode='pad', or {name}=0"
-        )
-    pads: list[int] = []
-    for d, mode in enumerate(modes):
-        total = max(0, (-(-size[d] // stride[d]) - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1 - size[d])
-        pads += {"valid": (0, 0), "same": (total // 2, total - total // 2), "pad": given[2 * d : 2 * d + 2]}[mode]
-    return tuple(pads)
+def _read_format(value: Any) -> str:
+    if value != "NCHW":
+        raise ValueError("Move the channels first: ops.transpose(x, (0, 3, 1, 2))" if value == "NHWC" else "")
+    return value
 
 
-def check_layout(where: str, pad_mode: Any, data_format: Any) -> None:
-    """ShapeError for a pad_mode that is not one of the three, or channels that are not dim 1."""
-    if pad_mode not in PAD_MODES:
-        raise ShapeError(
-            f"pad_mode={shorten(pad_mode)}", where=where, allowed=f"One of {', '.join(map(repr, PAD_MODES))}"
-        )
-    if data_format != "NCHW":
-        hint = "Move the channels first: ops.transpose(x, (0, 3, 1, 2))" if data_format == "NHWC" else ""
-        raise ShapeError(f"data_format={shorten(data_format)}", where=where, allowed="'NCHW'", hint=hint)
+PAIR = Check("An int, or a tuple (height, width) of ints, at least 1", _read_pair)
+PADDING = {
+    "pad_mode": choice("valid", "same", "pad"),
+    "pad": Check("An int, (height, width) or (top, bottom, left, right), not negative", _read_pads),
+    "data_format": Check("'NCHW'", _read_format),
+}
 
 
-def check_size(where: str, size: Pair, out_size: Pair, kernel: Pair, pads: Pads) -> None:
-    """ShapeError if no window fits."""
-    if min(out_size) < 1:
-        what = (
-            f"a kernel that covers {kernel[0]} x {kernel[1]} elements for a picture of {size[0]} x {size[1]}, "
-            f"padded by {pads}"
-        )
-        raise ShapeError(
-            what, where=where, allowed="A kernel at most as large as the padded picture", hint="Try pad_mode='same'"
-        )
+def padding_fault(pad_mode: str, pad: Any) -> Fault | None:
+    """Padding that its mode does not take."""
+    if pad_mode == "pad" or not any(_read_pads(pad)):
+        return None
+    return f"pad={pad} with pad_mode={pad_mode!r}", "Only pad_mode='pad' takes pad", "Give pad_mode='pad', or pad=0"

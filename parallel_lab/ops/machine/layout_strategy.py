@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...layout.named_layout import Layout, LayoutStrategy
-from .signature import Signature
+from .signature import Fault, Signature
 
 Axes = tuple[int, ...]
-Fault = tuple[str, str]  # what is wrong, what is allowed
 
 
 @dataclass(frozen=True)

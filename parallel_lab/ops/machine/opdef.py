@@ -3,7 +3,7 @@
 The walk of one call, `ops.matmul(a, b)` or `ops.MatMul()(a, b)`:
 
     __call__   the function; element-wise operators on arrays or Tensors alone go straight to `fn` ("plain")
-    call       also the class's way in; splits arguments into operands and attributes (`bind`), checks them (`check`),
+    call       also the class's way in; splits arguments into operands and attributes (`bind`), checks them (`examine`),
                and makes one call per result
     _one       while a network is traced: `tracer.record`. Beside a Tensor: its `__parallel_lab_op__`, which keeps what
                a gradient needs and then calls `attempt`. Otherwise `attempt` itself
@@ -25,9 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import Check, Errors
 from ...base.errors import ParallelLabError, ShapeError, shorten
 from ...base.hooks import current_tracer
+from .operand_checks import Facts, refuse
 from .signature import Shape, Signature, resolve
+
+SHAPE_ERRORS = Errors(ShapeError, ShapeError)
 
 
 @dataclass(eq=False)
@@ -46,7 +50,7 @@ class OpDef:
     whole: str | Callable = ""
     reduce: str = "sum"
     mean: bool = False
-    dtype: Callable | str | None = None
+    dtype: Callable | str | int | None = None
     sizes: Callable | None = None
     strategy_labels: Callable | None = None
     instead: str = ""
@@ -58,12 +62,14 @@ class OpDef:
     window: Callable | None = None
     localize: Callable | None = None
     view: bool = False
+    attrs: dict[str, Callable] = field(default_factory=dict)
     check: Callable | None = None
-    infer_fn: Callable | None = None
-    flops: Callable | None = None
+    result_shape: Callable | int | None = None
+    flops: Callable | int | None = None
     cases: tuple[Any, ...] = ()
     variadic: bool = False
     expand: Callable | None = None
+    gradients: dict[str, OpDef] = field(default_factory=dict, repr=False)
     vjp_fn: Callable | None = None
     vjp_across: bool = False
     vjp_needs: bool = False
@@ -109,8 +115,8 @@ class OpDef:
             operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
             if tracer is None:
                 operands = self._as_arrays(operands)
-            if self.check is not None:
-                self.check(self.class_name, [Facts(x) for x in operands], **attrs)
+            if self.attrs or self.check is not None:
+                self.examine(operands, attrs)
             shapes = tuple([tuple(getattr(x, "shape", ())) for x in operands])
             if self.expand is not None:
                 self.signature_for(shapes, attrs)  # its parts may take more than it does: a matrix product broadcasts
@@ -128,6 +134,17 @@ class OpDef:
             # what the operator says of itself, with the place in the learner's network
             raise type(error)(tracer.where(self.class_name, primitive) + str(error)[len(self.class_name) :]) from None
 
+    def examine(self, operands: list[Any], attrs: dict[str, Any]) -> None:
+        """Raise ShapeError for attributes and operands that the operator does not take."""
+        facts = [Facts(x) for x in operands]
+        for name, check in self.attrs.items():
+            if isinstance(check, Check):
+                check(self.class_name, name, attrs[name], SHAPE_ERRORS)
+            else:
+                refuse(self.class_name, check(name, attrs[name], facts[0].shape))
+        if self.check is not None:
+            refuse(self.class_name, self.check(facts, **attrs))
+
     def result(self, index: int, *args: Any, **kwargs: Any) -> Any:
         """One of several results; the others are not computed."""
         return self.call(args, kwargs, only=index)
@@ -141,7 +158,7 @@ class OpDef:
             handler = getattr(operand, "__parallel_lab_op__", None)
             if handler is not None:
                 return handler(self, operands, attrs)
-        if self.infer_fn is None and not self.plain:
+        if self.result_shape is None and not self.plain:
             self.signature_for(shapes, attrs)
         return self.attempt(operands, attrs)
 
@@ -276,8 +293,10 @@ class OpDef:
     def _infer(
         self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
     ) -> tuple[Shape, str]:
-        if self.infer_fn is not None:
-            return tuple(self.infer_fn(shapes, **attrs)), self.result_dtype(dtypes, attrs)
+        if isinstance(self.result_shape, int):
+            return shapes[self.result_shape], self.result_dtype(dtypes, attrs)
+        if self.result_shape is not None:
+            return tuple(self.result_shape(shapes, **attrs)), self.result_dtype(dtypes, attrs)
         signature = self.signature_for(shapes, attrs, where)
         known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
         shape = tuple(1 if c == "1" else known[c] for c in signature.out)
@@ -287,6 +306,8 @@ class OpDef:
 
     def result_dtype(self, dtypes: tuple[str, ...], attrs: dict[str, Any]) -> str:
         """Name of the result's dtype for operands of these dtypes."""
+        if isinstance(self.dtype, int):
+            return dtypes[self.dtype]
         if callable(self.dtype):
             return dtype_name(np.dtype(self.dtype(dtypes, **attrs)))
         if self.dtype is not None:
@@ -322,10 +343,12 @@ class OpDef:
 
     def work_flops(self, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> int:
         """Floating-point operations for operands of these shapes."""
-        if self.infer_fn is not None:
+        if self.result_shape is not None:
             return max((math.prod(s) for s in shapes), default=0)
         signature = self.signature_for(shapes, attrs)
         known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+        if isinstance(self.flops, int):
+            return self.flops * math.prod(known.values())
         if self.flops is not None:
             return int(self.flops(SimpleNamespace(**known)))
         return math.prod(known[c] for c in signature.labels)
@@ -350,36 +373,6 @@ def dtype_name(dtype: np.dtype) -> str:
 def common_dtype(dtypes: tuple[str, ...]) -> str:
     """The dtype that holds values of all of them, by numpy's rules."""
     return str(np.result_type(*(np.dtype(d) for d in dtypes)))
-
-
-class Facts:
-    """Shape and dtype of an operand, whatever it is: what `check=` functions look at."""
-
-    __slots__ = ("dtype", "shape")
-
-    def __init__(self, operand: Any) -> None:
-        if not hasattr(operand, "dtype"):
-            operand = np.asarray(operand)
-        dtype = operand.dtype
-        self.shape, self.dtype = tuple(operand.shape), dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
-
-
-def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> int:
-    """`dim` counted from the front; ShapeError unless it is an int that names one of `ndim` dims."""
-    if isinstance(dim, bool) or not isinstance(dim, int) or not -ndim <= dim < ndim:
-        given = f"{name}={shorten(dim)}" + ("" if shape is None else f" for a tensor of shape {shape}")
-        allowed = f"An int from {-ndim} to {ndim - 1}" if ndim else "A tensor with dims"
-        raise ShapeError(given, where=where, allowed=allowed)
-    return dim % ndim
-
-
-def check_ints(where: str, operand: Facts, what: str) -> None:
-    """ShapeError unless the operand has an integer dtype: class numbers."""
-    if operand.dtype.kind not in "iu":
-        hint = "Convert them: labels.astype('int32')" if operand.dtype.kind == "f" else ""
-        raise ShapeError(
-            f"the {what} are {operand.dtype}", where=where, allowed=f"The {what} must be ints: class numbers", hint=hint
-        )
 
 
 def frozen_attr(value: Any) -> Any:

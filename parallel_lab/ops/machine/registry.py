@@ -9,6 +9,8 @@
     def _(g, out, a, b):
         return matmul(g, b, transpose_b=True), matmul(a, g, transpose_a=True)
 
+A gradient that is a computation of its own is declared by `@gradient(matmul)`, below.
+
 From the declaration follow: the function `matmul(a, b)`, which runs at once on arrays and Tensors and is recorded while
 a Cell is traced (`opdef.py` has the walk of a call); its second names, methods and Python operators
 (`../spellings.py`); the class `ops.MatMul`, whose instances carry a strategy (`.shard(...)`, `primitive.py`); shape
@@ -109,19 +111,21 @@ def op(
     What it computes:
     signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them
     static     parameters without a default that are attributes, not tensors
-    check      function of (class name, operands with shape and dtype, **attributes) that raises ShapeError for what the
-               operator cannot take; called before it runs or is recorded
-    dtype      result dtype: a name, or a function of (operand dtypes, **attributes); default: numpy's promotion
+    attrs      what attributes may be, by name: checks (`operand_checks.py`)
+    check      function of (operands with shape and dtype, **attributes), called after those and before the operator
+               runs or is recorded: None, or (what is wrong, what is allowed) and perhaps a hint
+    dtype      result dtype: a name, the number of the operand that has it, or a function of (operand dtypes,
+               **attributes); default: numpy's promotion
     sizes      function of (shapes, **attributes): extents of labels that only the result has
     out_sizes  function of (shapes, **attributes): extents in the result of labels that have another one there (a
                convolution's height and width)
     outputs    function of (shapes, **attributes): how many results there are. The function then has a keyword-only
                parameter `index`, the number of the one it computes, a call gives a tuple, and every result is an
                operator of its own in the graph
-    infer_fn   function of (shapes, **attributes) -> result shape, for operators without labels; they take no strategy
-               and appear only in vjp rules
+    result_shape  for operators without labels, which take no strategy and appear only in vjp rules: the number of the
+               operand that has it, or a function of (shapes, **attributes)
     view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
-    flops      function of a namespace of label extents
+    flops      work: operations per combination of labels, or a function of a namespace of label extents (default: 1)
     expand     what a call does for an operator made of others (see `composed.py`)
     example    one or several `case(...)`: the battery's data
 
@@ -194,3 +198,45 @@ def op(
         return made
 
     return declare
+
+
+def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable], OpDef]:
+    """Declare the operator that computes the gradient of `of` for one operand (the first), which `of`'s rule calls.
+
+        @gradient(gelu)
+        def gelu_grad(g, x, *, approximate): ...
+
+    Its tensors are known by their names: `g`, the gradient of the result, comes first; `out`, the result; operands of
+    `of`. Keyword-only are attributes of `of`, and `shape`, that of the operand, which is also the result's. Where `of`
+    broadcasts it is g's, and broadcasting is undone afterwards. The result has g's dtype.
+
+    facts  other keywords of `op`
+    """
+    operand = operand or of.tensors[0]
+    broadcasts = isinstance(of.signature, str) and of.signature.count("...") > 2
+
+    def declare(fn: Callable) -> OpDef:
+        names = list(inspect.signature(fn).parameters)
+        like = 0 if broadcasts or operand not in names else names.index(operand)
+        shape = (lambda shapes, *, shape, **_: shape) if "shape" in names else like
+        made = of.gradients[operand] = op(**{"result_shape": shape, "dtype": 0, **facts})(fn)
+        of.vjp(rule)
+        return made
+
+    def rule(g: Any, out: Any, *operands: Any, needs: tuple[bool, ...] | None = None, **attrs: Any) -> tuple[Any, ...]:
+        given = {"g": g, "out": out, **dict(zip(of.tensors, operands, strict=True))}
+        found: dict[str, Any] = dict.fromkeys(of.tensors)
+        for name, needed in zip(of.tensors, needs or (True,) * len(operands), strict=True):
+            if needed and name in of.gradients:
+                made, values = of.gradients[name], {**attrs, "shape": tuple(given[name].shape)}
+                grad = made(*(given[n] for n in made.tensors), **{n: values[n] for n in made.options})
+                found[name] = unbroadcast(grad, given[name]) if broadcasts else grad
+        return tuple(found.values())
+
+    return declare
+
+
+def unbroadcast(g: Any, operand: Any) -> Any:
+    """The gradient of a broadcast operand; recorded only if something was broadcast."""
+    shape = tuple(operand.shape)
+    return g if tuple(g.shape) == shape else OPS["sum_to"](g, shape=shape)

@@ -26,11 +26,11 @@ from ...base.errors import NotBuiltYet, StrategyError
 from ...layout.halo import Halo
 from ...layout.named_layout import INTERLEAVED, Layout, LayoutStrategy
 from ...layout.tensor_layout import TensorLayout
-from .layout_strategy import Axes, Fault, NamedCuts, dim_text, nd_cuts, shared_cuts
+from .layout_strategy import Axes, NamedCuts, dim_text, nd_cuts, shared_cuts
 from .opdef import OpDef
 from .primitive import Strategy
 from .registry import OPS
-from .signature import Shape, Signature
+from .signature import Fault, Shape, Signature
 
 AnyStrategy = Strategy | LayoutStrategy
 EQUAL_SLICES = "Every slice must have the same size"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ...base.errors import ShapeError
 
@@ -22,6 +23,7 @@ BROADCAST = "1"
 _SPARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Shape = tuple[int, ...]
+Fault = tuple[str, ...]  # what is wrong, what is allowed, and perhaps a hint
 
 
 def letters(n: int) -> str:
@@ -36,6 +38,12 @@ def more_letters(n: int) -> str:
     then Cyrillic.
     """
     return "".join(itertools.islice((chr(c) for c in itertools.count(ord("α")) if chr(c).islower()), n))
+
+
+def same_labels(shapes: tuple[Shape, ...], **_: Any) -> str:
+    """Signature of an operator of one tensor whose result has the same dims."""
+    names = letters(len(shapes[0]))
+    return f"{names}->{names}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,11 @@ class Signature:
 
     def __str__(self) -> str:
         return ",".join(self.ins) + "->" + self.out
+
+
+def along_axis(signature: Signature, *, axis: int | tuple[int, ...], **_: Any) -> str:
+    """Labels of the dims that the attribute `axis` names: what stays whole where an operator works along them."""
+    return "".join(signature.ins[0][a] for a in (axis if isinstance(axis, tuple) else (axis,)))
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,105 @@
+"""What operators refuse: checks of attributes and operands, which a declaration names in `attrs=` and `check=`.
+
+    @op(..., attrs={"axis": one_dim, "depth": integer(1)}, check=check)
+
+    def check(operands, *, axis, depth):
+        if operands[1].shape:
+            return f"on_value has shape {operands[1].shape}", "A number: shape ()"
+
+A check of an attribute is one of `base/checks.py`, or a function of (name, value, shape of operand 0). Both kinds of
+function give None or a fault: what is wrong, what is allowed, and perhaps a hint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import is_int
+from ...base.errors import ShapeError, shorten
+from .signature import Fault, Shape
+
+
+class Facts:
+    """Shape and dtype of an operand, whatever it is: what `check=` functions look at."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, operand: Any) -> None:
+        if not hasattr(operand, "dtype"):
+            operand = np.asarray(operand)
+        dtype = operand.dtype
+        self.shape, self.dtype = tuple(operand.shape), dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype))
+
+
+def refuse(where: str, fault: Fault | None) -> None:
+    """Raise ShapeError for a fault; nothing for None."""
+    if fault is not None:
+        what, allowed, *hint = fault
+        raise ShapeError(what, where=where, allowed=allowed, hint="".join(hint))
+
+
+# ---- attributes that name dims ----
+
+
+def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> int:
+    """`dim` counted from the front; ShapeError unless it is an int that names one of `ndim` dims."""
+    refuse(where, _dim_fault(name, dim, ndim, shape))
+    return dim % ndim
+
+
+def _dim_fault(name: str, dim: Any, ndim: int, shape: Any = None) -> Fault | None:
+    if is_int(dim, -ndim, ndim - 1):
+        return None
+    given = f"{name}={shorten(dim)}" + ("" if shape is None else f" for a tensor of shape {shape}")
+    return given, f"An int from {-ndim} to {ndim - 1}" if ndim else "A tensor with dims"
+
+
+def one_dim(name: str, value: Any, shape: Shape) -> Fault | None:
+    """An int that names a dim."""
+    return _dim_fault(name, value, len(shape), shape)
+
+
+def filled_dim(name: str, value: Any, shape: Shape) -> Fault | None:
+    """An int that names a dim with elements."""
+    empty = (f"{name}={value} for a tensor of shape {shape}", "A dim with elements")
+    return one_dim(name, value, shape) or (None if shape[value] else empty)
+
+
+def new_dim(name: str, value: Any, shape: Shape) -> Fault | None:
+    """An int that names a dim of the result, which has one more."""
+    return _dim_fault(name, value, len(shape) + 1)
+
+
+def some_dims(name: str, value: Any, shape: Shape) -> Fault | None:
+    """An int, or a tuple of ints, each naming another dim."""
+    values = value if isinstance(value, tuple) else (value,)
+    for each in values:
+        if fault := one_dim(name, each, shape):
+            return fault
+    twice = len({each % len(shape) for each in values}) < len(values)
+    return (f"{name}={value} for a tensor of shape {shape} names a dim twice", "Each dim once") if twice else None
+
+
+def any_dims(name: str, value: Any, shape: Shape) -> Fault | None:
+    """As `some_dims`, or None."""
+    return None if value is None else some_dims(name, value, shape)
+
+
+# ---- operands ----
+
+
+def ints(operand: Facts, what: str) -> Fault | None:
+    """An integer dtype: class numbers, indices."""
+    if operand.dtype.kind in "iu":
+        return None
+    hint = "Convert them: labels.astype('int32')" if operand.dtype.kind == "f" else ""
+    return f"the {what} are {operand.dtype}", f"The {what} must be ints", hint
+
+
+def floats(operand: Facts, name: str = "x") -> Fault | None:
+    """A float dtype."""
+    if operand.dtype.kind == "f":
+        return None
+    return f"{name} is {operand.dtype}", "Floats", "Convert it: x.astype('float32')"
