@@ -8,17 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ...base.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    TracedCommunication,
-    WorldArgumentError,
-    WorldError,
-    WorldTypeError,
-    shorten,
-)
+from ...base.checks import choice, integer
+from ...base.errors import TracedCommunication, WorldArgumentError, WorldError, WorldTypeError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.origin import caller
 from ...layout.slices import REDUCERS
@@ -30,13 +21,9 @@ def _world(where: str) -> Any:
     """The world this process is a rank of. Raises WorldError."""
     world = current_world()
     if world is None:
+        what, allowed = "this process is not a rank of a world", "Communication needs ranks to talk to"
         hint = "Call init() first, in a script started with `parallel-lab run -n 8 script.py` or mpirun"
-        raise WorldError(
-            "this process is not a rank of a world",
-            where=where,
-            allowed="Communication needs ranks to talk to",
-            hint=hint,
-        )
+        raise WorldError(what, where=where, allowed=allowed, hint=hint)
     return world
 
 
@@ -88,20 +75,17 @@ class Communication(Uncut):
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
         """Attach a named attribute; `fusion` is an int, at least 0. Returns self."""
         if name == "fusion":
-            whole(self.name, "fusion", value)
+            integer(0)(self.name, "fusion", value)
         return super().add_prim_attr(name, value)
 
     def begin(self) -> None:
         """Refuse to run while a network is traced."""
         if current_tracer.get() is not None:
             allowed = "A compiled network has its messages from its strategies"
-            hint = (
-                "Run it in stand_alone or data_parallel mode, where a network that communicates by hand runs "
-                "operator by operator"
-            )
-            raise TracedCommunication(
-                f"{self.name} is called while a network is compiled", where=caller().place, allowed=allowed, hint=hint
-            )
+            modes = "stand_alone or data_parallel mode"
+            hint = f"Run it in {modes}, where a network that communicates by hand runs operator by operator"
+            what = f"{self.name} is called while a network is compiled"
+            raise TracedCommunication(what, where=caller().place, allowed=allowed, hint=hint)
 
     def __repr__(self) -> str:
         shown = {**self.attrs, **self.prim_attrs}
@@ -110,30 +94,12 @@ class Communication(Uncut):
 
 # ---- checks of arguments ----
 
+REDUCTION = choice(*REDUCERS)
 
-def group_name(where: str, group: Any) -> str | None:
+
+def a_group(where: str, name: str, group: Any, errors: Any = None) -> str | None:
     """The name of a group, or None for all ranks. Raises WorldTypeError."""
     if group is not None and not isinstance(group, str):
         allowed = "The name of a group, as given to create_group; None for all ranks"
-        raise WorldTypeError(f"group={shorten(group)}", where=where, allowed=allowed)
+        raise WorldTypeError(f"{name}={shorten(group)}", where=where, allowed=allowed)
     return group
-
-
-def reduction(where: str, reduce: Any) -> str:
-    """The argument `op`, a member of ReduceOp. Raises ArgumentTypeError, ArgumentError."""
-    allowed = f"One of {', '.join(map(repr, REDUCERS))}, such as ReduceOp.SUM"
-    if not isinstance(reduce, str):
-        raise ArgumentTypeError(f"op={shorten(reduce)}", where=where, allowed=allowed)
-    if reduce not in REDUCERS:
-        raise ArgumentError(f"op={reduce!r}", where=where, allowed=allowed)
-    return reduce
-
-
-def whole(where: str, name: str, value: Any, least: int | None = 0) -> int:
-    """An int, at least `least`. Raises ArgumentTypeError, ArgumentError."""
-    allowed = "An int" + ("" if least is None else f", at least {least}")
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ArgumentTypeError(f"{name}={shorten(value)}", where=where, allowed=allowed)
-    if least is not None and value < least:
-        raise ArgumentError(f"{name}={value}", where=where, allowed=allowed)
-    return int(value)

@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
-from .base import Communication, checked_root, group_name, members_of, whole
+from ...base.checks import checked, integer, sequence_of
+from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError
+from .base import Communication, a_group, checked_root, members_of
 
 __all__ = ["NeighborExchange", "Receive", "Send"]
+
+_INTS = sequence_of(integer(0), "A list or tuple of ints, none below 0", empty=True)
 
 
 class Send(Communication):
@@ -28,10 +31,10 @@ class Send(Communication):
     group_back the group that gradients would travel in: accepted, and not used
     """
 
+    @checked(sr_tag=integer(0), dest_rank=integer(0), group=a_group, group_back=a_group)
     def __init__(self, sr_tag: int, dest_rank: int, group: str | None = None, group_back: str | None = None) -> None:
-        self.sr_tag, self.dest_rank = whole("Send", "sr_tag", sr_tag), whole("Send", "dest_rank", dest_rank)
-        group_name("Send", group_back)
-        super().__init__({"group": group_name("Send", group)})
+        self.sr_tag, self.dest_rank = sr_tag, dest_rank
+        super().__init__({"group": group})
 
     def __call__(self, x: Any) -> Any:
         self.begin()
@@ -47,6 +50,7 @@ class Receive(Communication):
     src_rank  the place of the sender in the group, from 0
     """
 
+    @checked(sr_tag=integer(0), src_rank=integer(0), shape=_INTS, group=a_group, group_back=a_group)
     def __init__(
         self,
         sr_tag: int,
@@ -56,12 +60,8 @@ class Receive(Communication):
         group: str | None = None,
         group_back: str | None = None,
     ) -> None:
-        self.sr_tag, self.src_rank = whole("Receive", "sr_tag", sr_tag), whole("Receive", "src_rank", src_rank)
-        if not isinstance(shape, (list, tuple)):
-            raise ArgumentTypeError(f"shape={shorten(shape)}", where="Receive", allowed="A list or tuple of ints")
-        self.shape, self.dtype = tuple(whole("Receive", "shape", n) for n in shape), str(np.dtype(dtype))
-        group_name("Receive", group_back)
-        super().__init__({"group": group_name("Receive", group)})
+        self.sr_tag, self.src_rank, self.shape, self.dtype = sr_tag, src_rank, shape, str(np.dtype(dtype))
+        super().__init__({"group": group})
 
     def __call__(self, x: Any = None) -> np.ndarray:
         """x: anything, which a script passes to say what comes before; not read."""
@@ -80,6 +80,7 @@ class NeighborExchange(Communication):
     x: a tuple of Tensors, one per send_rank_id -> a tuple of arrays, one per recv_rank_id
     """
 
+    @checked(send_rank_ids=_INTS, recv_rank_ids=_INTS, group=a_group)
     def __init__(
         self,
         send_rank_ids: Any,
@@ -89,25 +90,15 @@ class NeighborExchange(Communication):
         recv_type: Any,
         group: str | None = None,
     ) -> None:
-        where = "NeighborExchange"
-        self.send_rank_ids, self.recv_rank_ids = (
-            tuple(whole(where, "rank ids", r) for r in ids) for ids in (send_rank_ids, recv_rank_ids)
-        )
-        self.recv_shapes, self.send_shapes = (
-            tuple(tuple(shape) for shape in shapes) for shapes in (recv_shapes, send_shapes)
-        )
-        for ids, shapes, label in (
-            (self.send_rank_ids, self.send_shapes, "send"),
-            (self.recv_rank_ids, self.recv_shapes, "recv"),
-        ):
+        self.send_rank_ids, self.recv_rank_ids = send_rank_ids, recv_rank_ids
+        self.recv_shapes, self.send_shapes = (tuple(map(tuple, shapes)) for shapes in (recv_shapes, send_shapes))
+        sides = (("send", send_rank_ids, self.send_shapes), ("recv", recv_rank_ids, self.recv_shapes))
+        for label, ids, shapes in sides:
             if len(ids) != len(shapes):
-                raise ArgumentError(
-                    f"{len(ids)} {label}_rank_ids and {len(shapes)} {label}_shapes",
-                    where=where,
-                    allowed="As many of each",
-                )
+                what = f"{len(ids)} {label}_rank_ids and {len(shapes)} {label}_shapes"
+                raise ArgumentError(what, where="NeighborExchange", allowed="As many of each")
         self.recv_type = str(np.dtype(recv_type))
-        super().__init__({"group": group_name(where, group)})
+        super().__init__({"group": group})
 
     def __call__(self, x: Any) -> tuple[np.ndarray, ...]:
         self.begin()
@@ -128,17 +119,14 @@ def _values(where: str, x: Any) -> np.ndarray:
     """The numbers of x. Raises ArgumentTypeError where a gradient would be lost in silence."""
     if getattr(x, "requires_grad", False):
         hint = "ops.stop_gradient(x) says that none is wanted; AllReduce, AllGather and AlltoAll have gradients"
-        raise ArgumentTypeError(
-            "a tensor made from parameters", where=where, allowed="Values without a gradient", hint=hint
-        )
+        what = "a tensor made from parameters"
+        raise ArgumentTypeError(what, where=where, allowed="Values without a gradient", hint=hint)
     return np.ascontiguousarray(x.asnumpy() if hasattr(x, "asnumpy") else x)
 
 
 def _other(where: str, label: str, place: int, world: Any, members: tuple[int, ...]) -> int:
     """The rank at a place of the group, which must not be this one."""
     if place >= len(members) or members[place] == world.rank:
-        what = f"{label}={place} on rank {world.rank}"
-        raise WorldArgumentError(
-            what, where=where, allowed=f"The place of another rank in the group {members}, counted from 0"
-        )
+        allowed = f"The place of another rank in the group {members}, counted from 0"
+        raise WorldArgumentError(f"{label}={place} on rank {world.rank}", where=where, allowed=allowed)
     return members[place]

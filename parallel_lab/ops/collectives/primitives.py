@@ -6,17 +6,8 @@ once.
     total = all_reduce(x)                      # every rank must call it, with the same shape
 
 They go through the world that `communication.init` has connected (`context.current_world()`). Each has a gradient,
-again a communication: what a rank holds in backward is its addend of the gradient, and the true gradient is the sum
-over the ranks (MindSpore, AllReduce and its bprop).
-
-    forward                     backward
-    AllReduce(sum)              AllReduce(sum)
-    AllGather                   ReduceScatter(sum)
-    ReduceScatter(sum)          AllGather
-    AlltoAll                    AlltoAll, dims swapped
-    Broadcast from root         Reduce(sum) to root
-    Reduce(sum) to dest         Broadcast from dest
-    CollectiveScatter           CollectiveGather, and the other way round
+again a communication, the `adjoint` of its declaration (`definitions.py`): what a rank holds in backward is its addend
+of the gradient, and the true gradient is the sum over the ranks (MindSpore, AllReduce and its bprop).
 
 AllReduce, AllGather and ReduceScatter with the attribute `fusion` may share a message inside a Cell, see `deferred.py`;
 backward, each is one.
@@ -31,10 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import checked, integer
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError
 from ..machine.opdef import OpDef
-from .base import Communication, checked_root, group_name, group_of, members_of, origin_of, reduction, whole
+from .base import REDUCTION, Communication, a_group, checked_root, group_of, members_of, origin_of
 from .deferred import hold, holdable
+from .definitions import MESSAGES
 
 __all__ = [
     "AllGather",
@@ -65,12 +58,53 @@ NOTHING = (1,)  # shape of what a rank gets that is not the destination: one num
 # ---- what is computed, and its gradient ----
 #
 # Not declared with @op: these are no operators of a graph, cannot be cut, and give nothing without a world. They are
-# OpDefs all the same, so that the # tape remembers them like any other. Shapes: x is this rank's value.
+# OpDefs all the same, so that the tape remembers them like any other. Shapes: x is this rank's value.
 
 
-def _definition(fn: Any, name: str, **options: Any) -> OpDef:
-    return OpDef(
-        name=fn.__name__.lstrip("_"),
+def _definition(kind: str, root: str = "", /, **options: Any) -> OpDef:
+    """The OpDef of one kind of message, made from its declaration in `MESSAGES`; its gradient is the adjoint's reply.
+
+    root     the argument that names the root, in errors; of Reduce it is a place in the group, of the others a rank
+    options  what the operator's attributes are by default
+    """
+    message = MESSAGES[kind]
+    name = message.class_name
+
+    def asked(attrs: dict[str, Any], members: tuple[int, ...]) -> dict[str, Any]:
+        """Attributes of the request."""
+        found = {"dim": 0, **attrs}
+        if kind == "reduce":
+            if found["root"] >= len(members):
+                allowed = f"A place in the group {members}, counted from 0"
+                raise WorldArgumentError(f"{root}={found['root']}", where=name, allowed=allowed)
+            found["root"] = members[found["root"]]
+        elif root:
+            checked_root(name, root, found["root"], members)
+        return {a: found[a] for a in message.attributes}
+
+    def fn(x: np.ndarray, *, group: str | None, **attrs: Any) -> np.ndarray:
+        _, members = members_of(name, group)
+        if kind == "reduce_scatter" and (not x.ndim or x.shape[0] % len(members)):
+            allowed = f"A first dim that divides by {len(members)}, the number of ranks in the group"
+            raise ShapeError(f"a value of shape {x.shape}", where=name, allowed=allowed)
+        reply = _exchange(kind, x, group, **asked(attrs, members))
+        return np.zeros(NOTHING, x.dtype) if reply is None else reply
+
+    def vjp(g: np.ndarray, out: Any, x: np.ndarray, *, group: str | None, **attrs: Any) -> tuple[np.ndarray]:
+        reduce = attrs.get("reduce", "sum")
+        if reduce != "sum":
+            hint = "ops.stop_gradient(x) before it"
+            raise ArgumentError(f"{name} with op {reduce!r} has no gradient", where=name, allowed="op 'sum'", hint=hint)
+        world, members = members_of(name, group)
+        request = asked(attrs, members)
+        if message.receiver == "root" and world.rank != request["root"]:
+            # away from the destination the result is no function of x: what came back for it does not count
+            g = np.zeros_like(x)
+        back = _exchange(message.adjoint, g, group, **message.adjoint_attrs(request))
+        return (np.zeros_like(x) if back is None else back,)
+
+    made = OpDef(
+        name=kind,
         class_name=name,
         fn=fn,
         signature=None,
@@ -78,92 +112,28 @@ def _definition(fn: Any, name: str, **options: Any) -> OpDef:
         tensors=("x",),
         options=options,
         defaults={},
-        result_shape=lambda shapes, **_: shapes[0],
+        result_shape=0,
         internal=True,
-        __doc__=fn.__doc__,
+        __doc__=message.reply,
     )
+    made.vjp(vjp)
+    return made
 
 
-def _all_reduce(x, *, reduce, group):
-    """x combined over the group.  x: (...) -> (...)."""
-    world, members = members_of("AllReduce", group)
-    return world.comm.all_reduce(x, reduce, members, tag=origin_of("AllReduce"))
+def _exchange(kind: str, x: np.ndarray, group: str | None, **attrs: Any) -> np.ndarray | None:
+    """What a message of this rank's x brings it; None where it is not a receiver."""
+    message = MESSAGES[kind]
+    world, members = members_of(message.class_name, group)
+    tag = {"tag": origin_of(message.class_name)} if message.symmetric else {}
+    return getattr(world.comm, kind)(x, group=members, **attrs, **tag)
 
 
-def _all_gather(x, *, group):
-    """The ranks' values one below the other.  x: (a, ...) -> (n a, ...)."""
-    world, members = members_of("AllGather", group)
-    return world.comm.all_gather(x, 0, members, tag=origin_of("AllGather"))
-
-
-def _reduce_scatter(x, *, reduce, group):
-    """This rank's rows of the combination.  x: (n a, ...) -> (a, ...)."""
-    world, members = members_of("ReduceScatter", group)
-    if not x.ndim or x.shape[0] % len(members):
-        allowed = f"A first dim that divides by {len(members)}, the number of ranks in the group"
-        raise ShapeError(f"a value of shape {x.shape}", where="ReduceScatter", allowed=allowed)
-    return world.comm.reduce_scatter(x, reduce, 0, members, tag=origin_of("ReduceScatter"))
-
-
-def _all_to_all(x, *, split_dim, concat_dim, group):
-    """Piece i of every rank's x, joined.  x: (..., n a, ..., b, ...) -> (..., a, ..., n b, ...)."""
-    world, members = members_of("AlltoAll", group)
-    return world.comm.all_to_all(x, split_dim, concat_dim, members, tag=origin_of("AlltoAll"))
-
-
-def _broadcast(x, *, root, group):
-    """The root's value.  x: (...), on other ranks of the same shape -> (...)."""
-    world, members = members_of("Broadcast", group)
-    return world.comm.broadcast(x, checked_root("Broadcast", "root_rank", root, members), members)
-
-
-def _reduce(x, *, dest, reduce, group):
-    """The combination on member `dest`.  x: (...) -> (...), elsewhere (1,)."""
-    world, members = members_of("Reduce", group)
-    if dest >= len(members):
-        raise WorldArgumentError(
-            f"dest_rank={dest}", where="Reduce", allowed=f"A place in the group {members}, counted from 0"
-        )
-    total = world.comm.reduce(x, reduce, members[dest], members)
-    return np.zeros(NOTHING, x.dtype) if total is None else total
-
-
-def _gather(x, *, dest, group):
-    """The ranks' values one below the other on rank `dest`.  x: (a, ...) -> (n a, ...), elsewhere (1,)."""
-    world, members = members_of("CollectiveGather", group)
-    joined = world.comm.gather(x, 0, checked_root("CollectiveGather", "dest_rank", dest, members), members)
-    return np.zeros(NOTHING, x.dtype) if joined is None else joined
-
-
-def _scatter(x, *, source, group):
-    """This rank's rows of rank `source`'s value.  x: (n a, ...) -> (a, ...)."""
-    world, members = members_of("CollectiveScatter", group)
-    root = checked_root("CollectiveScatter", "src_rank", source, members)
-    return world.comm.scatter(x if world.rank == root else None, 0, root, members)
-
-
-_ALL_REDUCE = _definition(_all_reduce, "AllReduce", reduce="sum", group=None)
-_ALL_GATHER = _definition(_all_gather, "AllGather", group=None)
-_REDUCE_SCATTER = _definition(_reduce_scatter, "ReduceScatter", reduce="sum", group=None)
-_ALL_TO_ALL = _definition(_all_to_all, "AlltoAll", split_dim=0, concat_dim=0, group=None)
-_BROADCAST = _definition(_broadcast, "Broadcast", root=0, group=None)
-_REDUCE = _definition(_reduce, "Reduce", dest=0, reduce="sum", group=None)
-_GATHER = _definition(_gather, "CollectiveGather", dest=0, group=None)
-_SCATTER = _definition(_scatter, "CollectiveScatter", source=0, group=None)
-
-
-def _no_gradient(name: str, reduce: str) -> ArgumentError:
-    return ArgumentError(
-        f"{name} with op {reduce!r} has no gradient",
-        where=name,
-        allowed="op 'sum'",
-        hint="ops.stop_gradient(x) before it",
-    )
+_ALL_REDUCE = _definition("all_reduce", reduce="sum", group=None)
 
 
 @_ALL_REDUCE.vjp
 def _(g, out, x, *, reduce, group):
-    total = _all_reduce(g, reduce="sum", group=group)
+    total = _exchange("all_reduce", g, group, reduce="sum")
     if reduce == "sum":
         return (total,)
     if reduce == "prod":
@@ -172,52 +142,7 @@ def _(g, out, x, *, reduce, group):
         return (total * np.prod(np.delete(factors, members.index(world.rank), axis=0), axis=0, dtype=x.dtype),)
     # equal extremes share the gradient equally, as in reduce_max, also when they lie on different ranks
     mask = (x == out).astype(g.dtype)
-    return (mask * (total / _all_reduce(mask, reduce="sum", group=group)),)
-
-
-@_ALL_GATHER.vjp
-def _(g, out, x, *, group):
-    return (_reduce_scatter(g, reduce="sum", group=group),)
-
-
-@_REDUCE_SCATTER.vjp
-def _(g, out, x, *, reduce, group):
-    if reduce != "sum":
-        raise _no_gradient("ReduceScatter", reduce)
-    return (_all_gather(g, group=group),)
-
-
-@_ALL_TO_ALL.vjp
-def _(g, out, x, *, split_dim, concat_dim, group):
-    return (_all_to_all(g, split_dim=concat_dim, concat_dim=split_dim, group=group),)
-
-
-@_BROADCAST.vjp
-def _(g, out, x, *, root, group):
-    world, members = members_of("Broadcast", group)
-    total = world.comm.reduce(g, "sum", root, members)
-    return (np.zeros_like(g) if total is None else total,)
-
-
-@_REDUCE.vjp
-def _(g, out, x, *, dest, reduce, group):
-    if reduce != "sum":
-        raise _no_gradient("Reduce", reduce)
-    world, members = members_of("Reduce", group)
-    # away from the destination the result is no function of x: what came back for it does not count
-    return (world.comm.broadcast(g if world.rank == members[dest] else np.zeros_like(x), members[dest], members),)
-
-
-@_GATHER.vjp
-def _(g, out, x, *, dest, group):
-    return (_scatter(g, source=dest, group=group),)
-
-
-@_SCATTER.vjp
-def _(g, out, x, *, source, group):
-    world, _ = members_of("CollectiveScatter", group)
-    joined = _gather(g, dest=source, group=group)
-    return (joined if world.rank == source else np.zeros_like(x),)
+    return (mask * (total / _exchange("all_reduce", mask, group, reduce="sum")),)
 
 
 # ---- the operators ----
@@ -232,31 +157,26 @@ class _Collective(Communication):
     op: OpDef
     fused_as = ""
 
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(attrs)
+
     def __call__(self, x: Any) -> Any:
         self.begin()
         if not hasattr(x, "dtype") or not hasattr(x, "shape"):
             if isinstance(x, (list, tuple)) and any(hasattr(v, "dtype") for v in x):
                 raise ArgumentTypeError(f"{len(x)} tensors", where=self.name, allowed="One Tensor")
             x = np.asarray(x)
+        if self.fused_as and MESSAGES[self.fused_as].reducing and str(x.dtype) == "bool":
+            hint = "Convert it: x.astype('int32')"
+            raise ArgumentTypeError("a value of dtype bool", where=self.name, allowed="Numbers", hint=hint)
         if self.fused_as and self.prim_attrs["fusion"] and hasattr(x, "__parallel_lab_later__"):
             world, members = group_of(self.name, self.attrs["group"])
             if holdable(self.fused_as, x.shape, len(members)):
-                about = {
-                    "world": world,
-                    "members": members,
-                    "fusion": self.prim_attrs["fusion"],
-                    "reduce": self.attrs.get("reduce", ""),
-                }
+                about = {"world": world, "members": members, "fusion": self.prim_attrs["fusion"]}
                 (x,), attrs = self.op.bind((x,), self.attrs)
-                return x.__parallel_lab_later__(self.op, attrs, hold(self.fused_as, self.name, x.data, **about))
+                held = hold(self.fused_as, self.name, x.data, reduce=self.attrs.get("reduce", ""), **about)
+                return x.__parallel_lab_later__(self.op, attrs, held)
         return self.op.call((x,), self.attrs)
-
-
-def _not_bool(name: str, x: Any) -> None:
-    if str(getattr(x, "dtype", "")) == "bool":
-        raise ArgumentTypeError(
-            "a value of dtype bool", where=name, allowed="Numbers", hint="Convert it: x.astype('int32')"
-        )
 
 
 class AllReduce(_Collective):
@@ -269,55 +189,47 @@ class AllReduce(_Collective):
     op = _ALL_REDUCE
     fused_as = "all_reduce"
 
+    @checked(op=REDUCTION, group=a_group)
     def __init__(self, op: str = ReduceOp.SUM, group: str | None = None) -> None:
-        super().__init__({"reduce": reduction("AllReduce", op), "group": group_name("AllReduce", group)})
-
-    def __call__(self, x: Any) -> Any:
-        _not_bool(self.name, x)
-        return super().__call__(x)
+        super().__init__(reduce=op, group=group)
 
 
 class AllGather(_Collective):
     """All ranks' values, one below the other, on every rank.  x: (a, ...) -> (n a, ...) for n ranks."""
 
-    op = _ALL_GATHER
+    op = _definition("all_gather", group=None)
     fused_as = "all_gather"
 
+    @checked(group=a_group)
     def __init__(self, group: str | None = None) -> None:
-        super().__init__({"group": group_name("AllGather", group)})
+        super().__init__(group=group)
 
 
 class ReduceScatter(_Collective):
     """Each rank its own rows of the combination.  x: (n a, ...) -> (a, ...) for n ranks. op, group: as in AllReduce."""
 
-    op = _REDUCE_SCATTER
+    op = _definition("reduce_scatter", reduce="sum", group=None)
     fused_as = "reduce_scatter"
 
+    @checked(op=REDUCTION, group=a_group)
     def __init__(self, op: str = ReduceOp.SUM, group: str | None = None) -> None:
-        super().__init__({"reduce": reduction("ReduceScatter", op), "group": group_name("ReduceScatter", group)})
-
-    def __call__(self, x: Any) -> Any:
-        _not_bool(self.name, x)
-        return super().__call__(x)
+        super().__init__(reduce=op, group=group)
 
 
 class AlltoAll(_Collective):
-    """x cut along split_dim, piece i for rank i of the group; what arrives is joined along concat_dim.
+    """x split along split_dim, piece i for rank i of the group; what arrives is joined along concat_dim.
 
     split_count  number of pieces: that of the ranks in the group
 
     x: (..., n a, ..., b, ...) -> (..., a, ..., n b, ...)
     """
 
-    op = _ALL_TO_ALL
+    op = _definition("all_to_all", split_dim=0, concat_dim=0, group=None)
 
+    @checked(split_count=integer(1), split_dim=integer(), concat_dim=integer(), group=a_group)
     def __init__(self, split_count: int, split_dim: int, concat_dim: int, group: str | None = None) -> None:
-        self.split_count = whole("AlltoAll", "split_count", split_count, 1)
-        dims = {
-            "split_dim": whole("AlltoAll", "split_dim", split_dim, None),
-            "concat_dim": whole("AlltoAll", "concat_dim", concat_dim, None),
-        }
-        super().__init__({**dims, "group": group_name("AlltoAll", group)})
+        self.split_count = split_count
+        super().__init__(split_dim=split_dim, concat_dim=concat_dim, group=group)
 
     def __call__(self, x: Any) -> Any:
         self.begin()
@@ -334,10 +246,11 @@ class Broadcast(_Collective):
     root_rank  a rank of the world
     """
 
-    op = _BROADCAST
+    op = _definition("broadcast", "root_rank", root=0, group=None)
 
+    @checked(root_rank=integer(0), group=a_group)
     def __init__(self, root_rank: int, group: str | None = None) -> None:
-        super().__init__({"root": whole("Broadcast", "root_rank", root_rank), "group": group_name("Broadcast", group)})
+        super().__init__(root=root_rank, group=group)
 
     def __call__(self, x: Any) -> Any:
         if isinstance(x, (tuple, list)):
@@ -351,11 +264,11 @@ class Reduce(_Collective):
     dest_rank  the place of that rank in the group, from 0
     """
 
-    op = _REDUCE
+    op = _definition("reduce", "dest_rank", root=0, reduce="sum", group=None)
 
+    @checked(dest_rank=integer(0), op=REDUCTION, group=a_group)
     def __init__(self, dest_rank: int, op: str = ReduceOp.SUM, group: str | None = None) -> None:
-        dest = whole("Reduce", "dest_rank", dest_rank)
-        super().__init__({"dest": dest, "reduce": reduction("Reduce", op), "group": group_name("Reduce", group)})
+        super().__init__(root=dest_rank, reduce=op, group=group)
 
 
 class CollectiveGather(_Collective):
@@ -363,11 +276,11 @@ class CollectiveGather(_Collective):
     without meaning elsewhere.
     """
 
-    op = _GATHER
+    op = _definition("gather", "dest_rank", root=0, group=None)
 
+    @checked(dest_rank=integer(0), group=a_group)
     def __init__(self, dest_rank: int, group: str | None = None) -> None:
-        dest = whole("CollectiveGather", "dest_rank", dest_rank)
-        super().__init__({"dest": dest, "group": group_name("CollectiveGather", group)})
+        super().__init__(root=dest_rank, group=group)
 
 
 class CollectiveScatter(_Collective):
@@ -375,18 +288,19 @@ class CollectiveScatter(_Collective):
     ...).
     """
 
-    op = _SCATTER
+    op = _definition("scatter", "src_rank", root=0, group=None)
 
+    @checked(src_rank=integer(0), group=a_group)
     def __init__(self, src_rank: int = 0, group: str | None = None) -> None:
-        source = whole("CollectiveScatter", "src_rank", src_rank)
-        super().__init__({"source": source, "group": group_name("CollectiveScatter", group)})
+        super().__init__(root=src_rank, group=group)
 
 
 class Barrier(Communication):
     """Return when all ranks of the group have called it."""
 
+    @checked(group=a_group)
     def __init__(self, group: str | None = None) -> None:
-        super().__init__({"group": group_name("Barrier", group)})
+        super().__init__({"group": group})
 
     def __call__(self) -> None:
         self.begin()

@@ -347,6 +347,8 @@ class OpDef:
             return max((math.prod(s) for s in shapes), default=0)
         signature = self.signature_for(shapes, attrs)
         known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+        if self.flops == 0:
+            return 0
         if isinstance(self.flops, int):
             return self.flops * math.prod(known.values())
         if self.flops is not None:
