@@ -29,8 +29,6 @@ from typing import Any
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from .tensor_layout import TensorLayout
 
-__all__ = ["INTERLEAVED", "WHOLE", "Layout", "LayoutStrategy", "as_strategy", "strategy_counts"]
-
 WHOLE = "None"  # the name that cuts nothing
 INTERLEAVED = "interleaved_parallel"  # no ranks: parts of one rank's slice that are computed one after the other
 
@@ -76,14 +74,12 @@ class Layout:
                 if name == WHOLE:
                     continue
                 if name not in self.alias_name:
-                    raise LayoutError(
-                        f"there is no axis {shorten(name)}", where=given, allowed=f"One of {(*self.alias_name, WHOLE)}"
-                    )
+                    allowed = f"One of {(*self.alias_name, WHOLE)}"
+                    raise LayoutError(f"no axis {shorten(name)}", where=given, allowed=allowed)
                 if name in used:
                     twice = f"dims {used[name]} and {position}" if used[name] != position else f"dim {position} twice"
-                    raise LayoutError(
-                        f"the axis {name!r} splits {twice}", where=given, allowed="An axis splits one dim, once"
-                    )
+                    what = f"the axis {name!r} splits {twice}"
+                    raise LayoutError(what, where=given, allowed="An axis splits one dim, once")
                 used[name] = position
 
     def __call__(self, *dims: Dim) -> Layout:
@@ -108,12 +104,10 @@ class Layout:
 
     def _called(self) -> tuple[Dim, ...]:
         if self.dims is None:
-            hint = (
-                f"Call it with one entry per dim, e.g. layout({self.alias_name[0]!r}, 'None'), and use what it returns"
-            )
-            raise LayoutError(
-                "it places no tensor yet", where=repr(self), allowed="A layout that was called", hint=hint
-            )
+            example = f"layout({self.alias_name[0]!r}, 'None')"
+            hint = f"Call it with one entry per dim, e.g. {example}, and use what it returns"
+            allowed = "A layout that was called"
+            raise LayoutError("it places no tensor yet", where=repr(self), allowed=allowed, hint=hint)
         return self.dims
 
     def _axis(self, name: str) -> int:
@@ -171,39 +165,33 @@ class Layout:
         return f"layout({', '.join(entries)})"
 
 
+def _check_tuple(given: str, name: str, values: Any, kind: type, allowed: str, hint: str = "") -> None:
+    """LayoutTypeError unless `values` is a tuple of `kind`."""
+    if not isinstance(values, tuple):
+        raise LayoutTypeError(f"{name} is a {type(values).__name__}", where=given, allowed=allowed, hint=hint)
+    for value in values:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            what = f"{name} holds {shorten(value)} of type {type(value).__name__}"
+            raise LayoutTypeError(what, where=given, allowed=allowed)
+
+
 def _check_matrix(device_matrix: Any, given: str) -> None:
-    if not isinstance(device_matrix, tuple):
-        what = f"device_matrix is a {type(device_matrix).__name__}"
-        raise LayoutTypeError(what, where=given, allowed="A tuple of ints, such as (2, 4)")
-    for size in device_matrix:
-        if isinstance(size, bool) or not isinstance(size, int):
-            what = f"device_matrix holds {shorten(size)} of type {type(size).__name__}"
-            raise LayoutTypeError(what, where=given, allowed="A tuple of ints, such as (2, 4)")
+    _check_tuple(given, "device_matrix", device_matrix, int, "A tuple of ints, such as (2, 4)")
     if not device_matrix or min(device_matrix) < 1:
         what = f"device_matrix holds {min(device_matrix)}" if device_matrix else "device_matrix is empty"
         raise LayoutError(what, where=given, allowed="At least one axis, and every axis has at least one rank")
 
 
 def _check_names(names: Any, given: str) -> None:
-    if not isinstance(names, tuple):
-        what = f"alias_name is a {type(names).__name__}"
-        raise LayoutTypeError(
-            what, where=given, allowed="A tuple of names, such as ('dp', 'mp')", hint="Mind the comma in ('tp',)"
-        )
+    allowed = "A tuple of names, such as ('dp', 'mp')"
+    _check_tuple(given, "alias_name", names, str, allowed, hint="Mind the comma in ('tp',)")
     for name in names:
-        if not isinstance(name, str):
-            what = f"alias_name holds {shorten(name)} of type {type(name).__name__}"
-            raise LayoutTypeError(what, where=given, allowed="A tuple of names, such as ('dp', 'mp')")
         if name in ("", WHOLE):
-            why = "an empty name" if not name else f"the name {WHOLE!r}, which stands for a dim that stays whole"
+            why = f"the name {name!r}, which stands for a dim that stays whole" if name else "an empty name"
             raise LayoutError(f"alias_name holds {why}", where=given, allowed="Any other text")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise LayoutError(
-            f"alias_name holds {twice!r} {names.count(twice)} times",
-            where=given,
-            allowed="Every axis has a name of its own",
-        )
+        if names.count(name) > 1:
+            what = f"alias_name holds {name!r} {names.count(name)} times"
+            raise LayoutError(what, where=given, allowed="Every axis has a name of its own")
     if INTERLEAVED in names[:-1]:
         where = f"{INTERLEAVED!r} is the name of axis {names.index(INTERLEAVED)}"
         raise LayoutError(where, where=given, allowed="It stands last: it splits what one rank holds")

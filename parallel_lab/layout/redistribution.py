@@ -26,10 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
-
-import numpy as np
 
 from ..base.errors import LayoutError
 from .redistribution_steps import (
@@ -101,15 +98,11 @@ def _plan(
 
 def _check(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]) -> None:
     if src.device_num != dst.device_num:
-        raise LayoutError(
-            f"source layout has {src.device_num} ranks, target layout has {dst.device_num}", where="redistribution"
-        )
+        what = f"source layout has {src.device_num} ranks, target layout has {dst.device_num}"
+        raise LayoutError(what, where="redistribution")
     if math.prod(shape) != math.prod(dst_shape):
-        raise LayoutError(
-            f"shape {shape} cannot become {dst_shape}",
-            where="redistribution",
-            allowed="Both must have equally many elements",
-        )
+        allowed = "Both must have equally many elements"
+        raise LayoutError(f"shape {shape} cannot become {dst_shape}", where="redistribution", allowed=allowed)
     src.check_shape(shape, where="redistribution, source layout")
     dst.check_shape(dst_shape, where="redistribution, target layout")
 
@@ -125,13 +118,10 @@ def _pending(src: TensorLayout, dst: TensorLayout) -> tuple[int, ...]:
             TensorLayout(dst.device_matrix, (), dst.partial)
         )
     if not kept or src.reduce != dst.reduce:
-        raise LayoutError(
-            f"target layout ({dst}) has a {dst.reduce} pending that the source layout ({src}) has not",
-            where="redistribution",
-            allowed="A reduction can stay pending, over the same ranks and of the same kind, or be finished; it "
-            "cannot be undone",
-            hint="Give the target layout without partial axes: TensorLayout.whole()",
-        )
+        what = f"target layout ({dst}) has a {dst.reduce} pending that the source layout ({src}) has not"
+        allowed = "A reduction can stay pending, over the same ranks and of the same kind, or end; it cannot be undone"
+        hint = "Give the target layout without partial axes: TensorLayout.whole()"
+        raise LayoutError(what, where="redistribution", allowed=allowed, hint=hint)
     return tuple(a for a in src.partial if a not in dst.partial) if src.device_matrix == dst.device_matrix else ()
 
 
@@ -364,11 +354,7 @@ def _one_slice(
         while size > 1:
             axis = start[position]
             parts.append(
-                (
-                    common.shape[position],
-                    (axis,) if axis != -1 else (),
-                    dst.device_matrix[-1 - axis] if axis != -1 else 1,
-                )
+                (common.shape[position], (axis,) if axis != -1 else (), dst.axis_size(axis) if axis != -1 else 1)
             )
             size //= common.shape[position]
             position += 1
@@ -381,63 +367,3 @@ def _one_slice(
             return None
         entries.append(axes)
     return TensorLayout(dst.device_matrix, tuple(entries)), found
-
-
-# ---- the bound ----
-
-
-@lru_cache(maxsize=4096)
-def _lower_bound(
-    src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...]
-) -> int | float:
-    _check(src, dst, shape, dst_shape)
-    one, two = src.canonical(), dst.canonical()
-    device_matrix = common_factors(one.device_matrix, two.device_matrix)
-    if device_matrix is not None:
-        one, two = on_device_matrix(one, device_matrix), on_device_matrix(two, device_matrix)
-    pending = _pending(one, two)
-    if pending:
-        addends = math.prod(one.axis_size(a) for a in pending)
-        tensors = math.prod(two.axis_size(a) for a in two.partial)
-        total = tensors * math.prod(shape) * (addends - 1 + two.replica_count - 1)
-        bound = max(Fraction(total, two.device_num), Fraction(math.prod(two.slice_shape(dst_shape))))
-        return int(bound) if bound.denominator == 1 else float(bound)
-    block = math.prod(dst.slice_shape(dst_shape))
-    common = None if shape == dst_shape else common_refinement(src, dst, shape, dst_shape)
-    if common is not None:
-        src, dst = (
-            TensorLayout(common.device_matrix, common.src_map),
-            TensorLayout(common.device_matrix, common.dst_map),
-        )
-        shape = dst_shape = common.shape
-    return block - min(_held(src, dst, shape, dst_shape, rank) for rank in range(src.device_num))
-
-
-def _held(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], dst_shape: tuple[int, ...], rank: int) -> int:
-    """Elements of its target block that `rank` holds already."""
-    before, after = src.slice_index(shape, rank), dst.slice_index(dst_shape, rank)
-    if shape == dst_shape:
-        return math.prod(
-            max(0, min(a.stop, b.stop) - max(a.start, b.start)) for a, b in zip(before, after, strict=True)
-        )
-    flat = np.arange(math.prod(shape))
-    return len(np.intersect1d(flat.reshape(shape)[before], flat.reshape(dst_shape)[after], assume_unique=True))
-
-
-def lower_bound_elements(
-    src: TensorLayout, dst: TensorLayout, shape: Iterable[int], *, dst_shape: Iterable[int] | None = None
-) -> int | float:
-    """Elements that some rank must receive whatever the steps are: the largest difference of target block and block
-    held, over all ranks.
-
-    With p addends pending and t ranks that want each element, each element costs p - 1 messages until it is complete
-    somewhere and then t - 1 more; the bound is the average over the ranks, but at least the target block, no element of
-    which is complete anywhere. Raises LayoutError as `plan_redistribution` does.
-
-    >>> from parallel_lab.layout.redistribution_steps import received_elements
-    >>> columns, grid = TensorLayout((8,), (-1, 0)), TensorLayout((2, 4), (1, 0))
-    >>> lower_bound_elements(columns, grid, (16, 16)), received_elements(plan_redistribution(columns, grid, (16, 16)))
-    (32, 224)
-    """
-    shape = tuple(shape)
-    return _lower_bound(src, dst, shape, shape if dst_shape is None else tuple(dst_shape))

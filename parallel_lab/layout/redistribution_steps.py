@@ -1,7 +1,8 @@
 """The steps of a redistribution: what each does to a layout, to arrays, and as MindSpore's operators.
 
-`redistribution.py` plans; this file says what the planned steps mean. `apply(step, layout)` is the specification of a
-step, `move(step, arrays)` does it with the slices of all ranks, `operators(steps)` lists it as MindSpore would run it.
+`redistribution.py` plans; this file says what the planned steps mean: a class per kind. `apply(step, layout)` is the
+specification of a step, `move(step, arrays)` does it with the slices of all ranks, `operators(steps)` lists it as
+MindSpore would run it.
 Two ranks gather columns, which MindSpore's AllGather (always along dim 0) can only do with two more operators:
 
     >>> gather = AllGather((2,), (4, 8), (4, 16), axes=(0,), dim=1)
@@ -14,6 +15,7 @@ Two ranks gather columns, which MindSpore's AllGather (always along dim 0) can o
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,9 +26,45 @@ import numpy as np
 
 from ..base.errors import LayoutError
 from .refinement import flat_placement, on_device_matrix
+from .slices import REDUCERS
 from .tensor_layout import TensorLayout, ranks_along
 
+Shape = tuple[int, ...]
+
 WORLD_GROUP = "WORLD_GROUP"  # MindSpore's name of the group of all ranks
+
+
+# ---- what steps do to layouts ----
+
+
+def _refuse(step: Step | str, layout: TensorLayout, why: str) -> LayoutError:
+    return LayoutError(f"{step} does not fit {layout}: {why}", where="redistribution")
+
+
+def _with_entry(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
+    return replace(layout, tensor_map=(*layout.tensor_map[:dim], axes, *layout.tensor_map[dim + 1 :]))
+
+
+def gathered(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
+    """Layout in which `dim` is no longer split by `axes`, its innermost ones."""
+    held = layout.tensor_map[dim]
+    if held[len(held) - len(axes) :] != axes:
+        why = f"they are not the innermost axes of the dim, {held}"
+        raise _refuse(f"gathering dim {dim} over axes {axes}", layout, why)
+    return _with_entry(layout, dim, held[: len(held) - len(axes)])
+
+
+def sliced(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
+    """Layout in which `dim` is split further, by `axes`."""
+    return _with_entry(layout, dim, layout.tensor_map[dim] + axes)  # TensorLayout refuses an axis in use
+
+
+def reduced(layout: TensorLayout, axes: tuple[int, ...]) -> TensorLayout:
+    """Layout in which nothing is pending over `axes`."""
+    if not set(axes) <= set(layout.partial):
+        raise _refuse(f"reducing over axes {axes}", layout, f"pending are only {layout.partial}")
+    rest = tuple(a for a in layout.partial if a not in axes)
+    return replace(layout, partial=rest, reduce=layout.reduce if rest else "sum")
 
 
 # ---- steps ----
@@ -42,6 +80,8 @@ class Step:
     out_shape      and after it
     axes           axes of the group, counted from the right, outer (slower) one first; () if no ranks take part
                    together
+
+    Each kind says what it does to a layout (`after`), to arrays (`on_rank`), and as MindSpore's operators (`lowered`).
     """
 
     kind: ClassVar[str] = ""
@@ -63,6 +103,23 @@ class Step:
         """Ranks that do this step together with `rank`, ascending; pieces are joined in this order."""
         return ranks_along(self.device_matrix, self.axes, rank)
 
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        """Layout after the step. Raises LayoutError if it does not fit `layout`."""
+        raise NotImplementedError
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The slice of `rank` after the step, given those of all ranks before it."""
+        raise NotImplementedError
+
+    def lowered(self, rank: int) -> list[Operator]:
+        """The step as operators of MindSpore on `rank`."""
+        raise NotImplementedError
+
+    def _message(self, name: str, rank: int, in_shape: Shape, out_shape: Shape, *args: tuple[str, object]) -> Operator:
+        group = self.group(rank)
+        everybody = len(group) == math.prod(self.device_matrix)
+        return Operator(name, in_shape, out_shape, group, WORLD_GROUP if everybody else "-".join(map(str, group)), args)
+
     def _detail(self) -> str:
         return ""
 
@@ -74,11 +131,25 @@ class Step:
 @dataclass(frozen=True)
 class Reshape(Step):
     """Every rank gives its own slice another shape; `layout` is the layout afterwards, on the new global shape. In and
-    out shape can be equal: then only the way to describe the same data changes.
+    out shape can be equal: then only the way to describe the same data changes, which is no operator.
     """
 
     kind: ClassVar[str] = "reshape"
     layout: TensorLayout = field(kw_only=True)
+
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        before = tuple(n * cut for n, cut in zip(self.in_shape, layout.splits, strict=True))
+        after = tuple(n * cut for n, cut in zip(self.out_shape, self.layout.splits, strict=True))
+        if 0 not in before and flat_placement(layout, before) != flat_placement(self.layout, after):
+            raise _refuse(self, layout, f"{self.layout} on {after} places other elements")
+        return self.layout
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.reshape(arrays[rank], self.out_shape)
+
+    def lowered(self, rank: int) -> list[Operator]:
+        made = Operator("Reshape", self.in_shape, self.out_shape, args=(("shape", self.out_shape),))
+        return [made] if self.in_shape != self.out_shape else []
 
 
 @dataclass(frozen=True)
@@ -89,6 +160,17 @@ class AllGather(Step):
 
     kind: ClassVar[str] = "all_gather"
     dim: int = field(kw_only=True)
+
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        return gathered(layout, self.dim, self.axes)
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate([arrays[member] for member in self.group(rank)], axis=self.dim)
+
+    def lowered(self, rank: int) -> list[Operator]:
+        n = self.group_size
+        joined = (n * self.in_shape[0], *self.in_shape[1:])
+        return [self._message("AllGather", rank, self.in_shape, joined), *_from_to(joined, 0, self.dim, n)]
 
     def _detail(self) -> str:
         return f" dim {self.dim}"
@@ -111,13 +193,25 @@ class Slice(Step):
         start = number * self.out_shape[self.dim]
         return tuple(slice(start, start + n) if d == self.dim else slice(0, n) for d, n in enumerate(self.out_shape))
 
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        return sliced(layout, self.dim, self.axes)
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return arrays[rank][self.index(rank)]
+
+    def lowered(self, rank: int) -> list[Operator]:
+        kept = self.index(rank)
+        begin, end = tuple(s.start for s in kept), tuple(s.stop for s in kept)
+        args = (("begin", begin), ("end", end), ("strides", (1,) * len(kept)))
+        return [Operator("StridedSlice", self.in_shape, self.out_shape, args=args)]
+
     def _detail(self) -> str:
         return f" dim {self.dim}"
 
 
 @dataclass(frozen=True)
 class AllToAll(Step):
-    """Every rank cuts its slice along `split_dim`, sends piece i to member i of the group, and joins what it receives
+    """Every rank splits its slice along `split_dim`, sends piece i to member i of the group, and joins what it receives
     along `concat_dim`. `axes` descend.
     """
 
@@ -125,65 +219,66 @@ class AllToAll(Step):
     split_dim: int = field(kw_only=True)
     concat_dim: int = field(kw_only=True)
 
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        return sliced(gathered(layout, self.concat_dim, self.axes), self.split_dim, self.axes)
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        group = self.group(rank)
+        pieces = [np.split(arrays[m], len(group), axis=self.split_dim)[group.index(rank)] for m in group]
+        return np.concatenate(pieces, axis=self.concat_dim)
+
+    def lowered(self, rank: int) -> list[Operator]:
+        dims = (("split_dim", self.split_dim), ("concat_dim", self.concat_dim))
+        return [self._message("AlltoAll", rank, self.in_shape, self.out_shape, ("split_count", self.group_size), *dims)]
+
     def _detail(self) -> str:
         return f" split_dim {self.split_dim} concat_dim {self.concat_dim}"
 
 
 @dataclass(frozen=True)
 class AllReduce(Step):
-    """Addends (or candidates of max/min) are combined; every member of the group gets the result."""
+    """Addends (or candidates of max/min) are combined, in rank order; every member of the group gets the result."""
 
     kind: ClassVar[str] = "all_reduce"
     reduce: str = field(default="sum", kw_only=True)
+
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        if self.reduce != layout.reduce:
+            raise _refuse(self, layout, f"a {layout.reduce} is pending")
+        return reduced(layout, self.axes)
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return functools.reduce(REDUCERS[self.reduce], [arrays[member] for member in self.group(rank)])
+
+    def lowered(self, rank: int) -> list[Operator]:
+        return [self._message("AllReduce", rank, self.in_shape, self.out_shape, ("op", self.reduce))]
 
     def _detail(self) -> str:
         return f" {self.reduce}"
 
 
 @dataclass(frozen=True)
-class ReduceScatter(Step):
-    """Addends are combined and the result is cut along `dim`: member i of the group gets part i. `axes` descend."""
+class ReduceScatter(AllReduce):
+    """Addends are combined and the result is split along `dim`: member i of the group gets part i. `axes` descend."""
 
     kind: ClassVar[str] = "reduce_scatter"
     dim: int = field(kw_only=True)
-    reduce: str = field(default="sum", kw_only=True)
+
+    def after(self, layout: TensorLayout) -> TensorLayout:
+        return sliced(super().after(layout), self.dim, self.axes)
+
+    def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        group = self.group(rank)
+        return np.split(super().on_rank(rank, arrays), len(group), axis=self.dim)[group.index(rank)]
+
+    def lowered(self, rank: int) -> list[Operator]:
+        n = self.group_size
+        stacked = (n * self.out_shape[0], *self.out_shape[1:])
+        scatter = self._message("ReduceScatter", rank, stacked, self.out_shape, ("op", self.reduce))
+        return [*_from_to(self.in_shape, self.dim, 0, n), scatter]
 
     def _detail(self) -> str:
         return f" {self.reduce} dim {self.dim}"
-
-
-# ---- what a step does to a layout ----
-
-
-def _refuse(step: Step | str, layout: TensorLayout, why: str) -> LayoutError:
-    return LayoutError(f"{step} does not fit {layout}: {why}", where="redistribution")
-
-
-def _with_entry(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
-    return replace(layout, tensor_map=(*layout.tensor_map[:dim], axes, *layout.tensor_map[dim + 1 :]))
-
-
-def gathered(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
-    """Layout in which `dim` is no longer split by `axes`, its innermost ones."""
-    held = layout.tensor_map[dim]
-    if held[len(held) - len(axes) :] != axes:
-        raise _refuse(
-            f"gathering dim {dim} over axes {axes}", layout, f"they are not the innermost axes of the dim, {held}"
-        )
-    return _with_entry(layout, dim, held[: len(held) - len(axes)])
-
-
-def sliced(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
-    """Layout in which `dim` is split further, by `axes`."""
-    return _with_entry(layout, dim, layout.tensor_map[dim] + axes)  # TensorLayout refuses an axis in use
-
-
-def reduced(layout: TensorLayout, axes: tuple[int, ...]) -> TensorLayout:
-    """Layout in which nothing is pending over `axes`."""
-    if not set(axes) <= set(layout.partial):
-        raise _refuse(f"reducing over axes {axes}", layout, f"pending are only {layout.partial}")
-    rest = tuple(a for a in layout.partial if a not in axes)
-    return replace(layout, partial=rest, reduce=layout.reduce if rest else "sum")
 
 
 def apply(step: Step, layout: TensorLayout) -> TensorLayout:
@@ -196,34 +291,11 @@ def apply(step: Step, layout: TensorLayout) -> TensorLayout:
     layout = on_device_matrix(layout, step.device_matrix)
     if len(step.in_shape) != layout.ndim:
         raise _refuse(step, layout, f"a slice of {len(step.in_shape)} dims is expected")
-    if isinstance(step, (AllReduce, ReduceScatter)) and step.reduce != layout.reduce:
-        raise _refuse(step, layout, f"a {layout.reduce} is pending")
-    if isinstance(step, Reshape):
-        before = tuple(n * cut for n, cut in zip(step.in_shape, layout.splits, strict=True))
-        after = tuple(n * cut for n, cut in zip(step.out_shape, step.layout.splits, strict=True))
-        if 0 not in before and flat_placement(layout, before) != flat_placement(step.layout, after):
-            raise _refuse(step, layout, f"{step.layout} on {after} places other elements")
-        return step.layout
-    if isinstance(step, AllGather):
-        return gathered(layout, step.dim, step.axes)
-    if isinstance(step, Slice):
-        return sliced(layout, step.dim, step.axes)
-    if isinstance(step, AllToAll):
-        return sliced(gathered(layout, step.concat_dim, step.axes), step.split_dim, step.axes)
-    if isinstance(step, AllReduce):
-        return reduced(layout, step.axes)
-    if isinstance(step, ReduceScatter):
-        return sliced(reduced(layout, step.axes), step.dim, step.axes)
-    raise TypeError(f"apply: {type(step).__name__} is not a redistribution step")
-
-
-# ---- what a step does to arrays ----
-
-_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+    return step.after(layout)
 
 
 def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The slices of all ranks after `step`, given those before it (in rank order). Reductions go in rank order.
+    """The slices of all ranks after `step`, given those before it (in rank order).
 
     Raises LayoutError if the number or the shape of the arrays is not what the step was planned for.
     """
@@ -232,32 +304,9 @@ def move(step: Step, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         raise LayoutError(f"{len(arrays)} arrays for {ranks} ranks", where=str(step))
     for rank, array in enumerate(arrays):
         if np.shape(array) != step.in_shape:
-            raise LayoutError(
-                f"rank {rank} holds {np.shape(array)}", where=str(step), allowed=f"A slice of shape {step.in_shape}"
-            )
-    return [_on_rank(step, rank, arrays) for rank in range(ranks)]
-
-
-def _on_rank(step: Step, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    if isinstance(step, Reshape):
-        return np.reshape(arrays[rank], step.out_shape)
-    if isinstance(step, Slice):
-        return arrays[rank][step.index(rank)]
-    group = step.group(rank)
-    held = [arrays[member] for member in group]
-    mine = group.index(rank)
-    if isinstance(step, AllGather):
-        return np.concatenate(held, axis=step.dim)
-    if isinstance(step, AllToAll):
-        return np.concatenate(
-            [np.split(array, len(group), axis=step.split_dim)[mine] for array in held], axis=step.concat_dim
-        )
-    if isinstance(step, (AllReduce, ReduceScatter)):
-        total = held[0]
-        for array in held[1:]:
-            total = _COMBINE[step.reduce](total, array)
-        return total if isinstance(step, AllReduce) else np.split(total, len(group), axis=step.dim)[mine]
-    raise TypeError(f"move: {type(step).__name__} is not a redistribution step")
+            allowed = f"A slice of shape {step.in_shape}"
+            raise LayoutError(f"rank {rank} holds {np.shape(array)}", where=str(step), allowed=allowed)
+    return [step.on_rank(rank, arrays) for rank in range(ranks)]
 
 
 # ---- what a step costs ----
@@ -305,56 +354,23 @@ class Operator:
     args: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
-        arguments = [f"{name}={value}" for name, value in self.args] + (
-            [f"group {self.group_name}"] if self.group else []
-        )
-        count = dict(self.args).get("output_num", dict(self.args).get("input_num"))
-        before = f"{count} x {self.in_shape}" if self.name == "Concat" else f"{self.in_shape}"
-        after = f"{count} x {self.out_shape}" if self.name == "Split" else f"{self.out_shape}"
-        shown = ", ".join(a for a in arguments if not a.startswith("input_num"))
-        return f"{self.name}({shown}): {before} -> {after}"
+        args = dict(self.args)
+        before = f"{args.pop('input_num')} x {self.in_shape}" if self.name == "Concat" else f"{self.in_shape}"
+        after = f"{args['output_num']} x {self.out_shape}" if self.name == "Split" else f"{self.out_shape}"
+        shown = [
+            *(f"{name}={value}" for name, value in args.items()),
+            *([f"group {self.group_name}"] * bool(self.group)),
+        ]
+        return f"{self.name}({', '.join(shown)}): {before} -> {after}"
 
 
 def operators(steps: Iterable[Step], rank: int = 0) -> list[Operator]:
     """`steps` as the operators MindSpore runs on `rank`.
 
     AllGather and ReduceScatter work along dim 0 only: for another dim, Split and Concat bring the pieces to their
-    place. A Reshape that keeps the slice's shape is no operator.
+    place.
     """
-    return [operator for step in steps for operator in _lowered(step, rank)]
-
-
-def _lowered(step: Step, rank: int) -> list[Operator]:
-    if isinstance(step, Reshape):
-        return (
-            [Operator("Reshape", step.in_shape, step.out_shape, args=(("shape", step.out_shape),))]
-            if step.in_shape != step.out_shape
-            else []
-        )
-    if isinstance(step, Slice):
-        kept = step.index(rank)
-        ends = (
-            ("begin", tuple(s.start for s in kept)),
-            ("end", tuple(s.stop for s in kept)),
-            ("strides", (1,) * len(kept)),
-        )
-        return [Operator("StridedSlice", step.in_shape, step.out_shape, args=ends)]
-    group = step.group(rank)
-    n = len(group)
-    name = WORLD_GROUP if n == math.prod(step.device_matrix) else "-".join(map(str, group))
-    if isinstance(step, AllToAll):
-        args = (("split_count", n), ("split_dim", step.split_dim), ("concat_dim", step.concat_dim))
-        return [Operator("AlltoAll", step.in_shape, step.out_shape, group, name, args)]
-    if isinstance(step, AllReduce):
-        return [Operator("AllReduce", step.in_shape, step.out_shape, group, name, (("op", step.reduce),))]
-    if isinstance(step, AllGather):
-        joined = (n * step.in_shape[0], *step.in_shape[1:])
-        return [Operator("AllGather", step.in_shape, joined, group, name), *_from_to(joined, 0, step.dim, n)]
-    if isinstance(step, ReduceScatter):
-        stacked = (n * step.out_shape[0], *step.out_shape[1:])
-        scatter = Operator("ReduceScatter", stacked, step.out_shape, group, name, (("op", step.reduce),))
-        return [*_from_to(step.in_shape, step.dim, 0, n), scatter]
-    raise TypeError(f"operators: {type(step).__name__} is not a redistribution step")
+    return [operator for step in steps for operator in step.lowered(rank)]
 
 
 def _from_to(shape: tuple[int, ...], split_dim: int, concat_dim: int, n: int) -> list[Operator]:

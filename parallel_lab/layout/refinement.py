@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..base.errors import LayoutError, message
+from ..base.errors import LayoutError
 from .tensor_layout import TensorLayout
 
 Span = tuple[int, int]
@@ -102,22 +102,6 @@ def _axes_in(span: Span, spans: tuple[Span, ...]) -> tuple[int, ...]:
     return tuple(a for a in range(len(spans) - 1, -1, -1) if span[0] <= spans[a][0] and spans[a][1] <= span[1])
 
 
-def without_ones(layout: TensorLayout) -> TensorLayout:
-    """The same layout without device-matrix axes of size 1.
-
-    >>> without_ones(TensorLayout((16, 1, 1), (2, 0)))
-    TensorLayout(device_matrix=(16,), tensor_map=((0,), ()), partial=(), reduce='sum')
-    """
-    keep = [a for a in range(len(layout.device_matrix)) if layout.axis_size(a) > 1]
-    number = {a: i for i, a in enumerate(keep)}
-    return TensorLayout(
-        tuple(n for n in layout.device_matrix if n > 1),
-        tuple(tuple(number[a] for a in axes if a in number) for axes in layout.tensor_map),
-        tuple(number[a] for a in layout.partial if a in number),
-        layout.reduce,
-    )
-
-
 def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> TensorLayout:
     """The same placement written over another device matrix. Raises LayoutError if that one cuts the ranks too coarsely
     or elsewhere.
@@ -136,7 +120,7 @@ def on_device_matrix(layout: TensorLayout, device_matrix: Iterable[int]) -> Tens
             what = f"{layout} cannot be written over device_matrix {device_matrix}"
             raise LayoutError(what, allowed=f"A refinement of {form.device_matrix}")
     if form.device_num != math.prod(device_matrix):
-        raise LayoutError(message(f"device_matrix {device_matrix} has not the {form.device_num} ranks of {layout}"))
+        raise LayoutError(f"device_matrix {device_matrix} has not the {form.device_num} ranks of {layout}")
     return TensorLayout(
         device_matrix,
         tuple(tuple(x for a in axes for x in axes_of[a]) for axes in form.tensor_map),
@@ -199,53 +183,6 @@ def _cut(pieces: list[Piece], shape: tuple[int, ...]) -> tuple[list[Piece] | Non
 def _map(pieces: list[Piece], device_matrix: tuple[int, ...]) -> tuple[int, ...]:
     number = {span: a for a, span in enumerate(_spans(device_matrix))}
     return tuple(-1 if span is None else number[span] for _, span in pieces)
-
-
-def refine_device_matrix(
-    layout: TensorLayout, shape: Iterable[int], device_matrix: Iterable[int]
-) -> tuple[TensorLayout, tuple[int, ...]]:
-    """Layout and shape over a finer device matrix, every dim split by one axis at most; dims of size 1 are left out.
-
-    >>> refine_device_matrix(TensorLayout((8, 4), (0, 1)), (512, 1024), (4, 2, 4))[1]
-    (512, 4, 256)
-    """
-    device_matrix = tuple(device_matrix)
-    if common_factors(layout.device_matrix, device_matrix) != tuple(n for n in device_matrix if n > 1):
-        raise LayoutError(message(f"device_matrix {device_matrix} is not a refinement of {layout.device_matrix}"))
-    layout.check_shape(tuple(shape))
-    pieces = _pieces(layout, tuple(shape), device_matrix)
-    partial = tuple(x for a in layout.partial for x in _axes_in(_spans(layout.device_matrix)[a], _spans(device_matrix)))
-    return TensorLayout(device_matrix, _map(pieces, device_matrix), partial, layout.reduce), tuple(
-        size for size, _ in pieces
-    )
-
-
-def refine_shape(layout: TensorLayout, shape: Iterable[int], new_shape: Iterable[int]) -> TensorLayout | None:
-    """Layout of the same slices on `new_shape`, a refinement of `shape`; the device matrix is refined as needed. None
-    if a piece has no equal cut.
-
-    >>> refine_shape(TensorLayout((8, 4), (1, 0)), (512, 1024), (4, 128, 1024))
-    TensorLayout(device_matrix=(4, 2, 4), tensor_map=((2,), (1,), (0,)), partial=(), reduce='sum')
-    """
-    shape, new_shape = tuple(shape), tuple(new_shape)
-    layout.check_shape(shape)
-    if common_factors(shape, new_shape) != tuple(n for n in new_shape if n > 1):
-        raise LayoutError(message(f"shape {new_shape} is not a refinement of {shape}"))
-    layout, device_matrix = without_ones(layout), without_ones(layout).device_matrix
-    while True:
-        pieces, cut = _cut(_pieces(layout, shape, device_matrix), tuple(n for n in new_shape if n > 1))
-        if pieces is not None:
-            entries = iter(_map(pieces, device_matrix))
-            partial = tuple(
-                x for a in layout.partial for x in _axes_in(_spans(layout.device_matrix)[a], _spans(device_matrix))
-            )
-            return TensorLayout(
-                device_matrix, tuple(-1 if n == 1 else next(entries) for n in new_shape), partial, layout.reduce
-            )
-        finer = _with_cut(device_matrix, cut)
-        if finer is None:
-            return None
-        device_matrix = finer
 
 
 def _with_cut(device_matrix: tuple[int, ...], product: int) -> tuple[int, ...] | None:

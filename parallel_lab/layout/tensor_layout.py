@@ -123,19 +123,13 @@ class TensorLayout:
         used = [axis for axes in self.tensor_map for axis in axes] + list(self.partial)
         for axis in used:
             if not isinstance(axis, int) or not 0 <= axis < len(self.device_matrix):
-                raise LayoutError(
-                    f"axis {axis!r} does not exist",
-                    where=self._given,
-                    allowed=f"Axes are counted from the right and run from 0 to {len(self.device_matrix) - 1}",
-                    hint="Use -1 or () for a dim that stays whole",
-                )
+                allowed = f"Axes are counted from the right and run from 0 to {len(self.device_matrix) - 1}"
+                hint = "Use -1 or () for a dim that stays whole"
+                raise LayoutError(f"axis {axis!r} does not exist", where=self._given, allowed=allowed, hint=hint)
         if len(set(used)) < len(used):
             twice = min(axis for axis in used if used.count(axis) > 1)
-            raise LayoutError(
-                f"axis {twice} is used {used.count(twice)} times",
-                where=self._given,
-                allowed="An axis may split one tensor dim, or be partial, not both and not twice",
-            )
+            allowed = "An axis may split one tensor dim, or be partial, not both and not twice"
+            raise LayoutError(f"axis {twice} is used {used.count(twice)} times", where=self._given, allowed=allowed)
         if self.reduce not in REDUCTIONS:
             raise LayoutError(f"reduce={self.reduce!r}", where=self._given, allowed=f"One of {REDUCTIONS}")
 
@@ -162,10 +156,8 @@ class TensorLayout:
         strategy = tuple(strategy)
         used = math.prod(strategy)
         if used < 1 or device_num % used:
-            raise LayoutError(
-                f"strategy {strategy} makes {used} slices on {device_num} devices",
-                allowed="The product must divide the number of devices",
-            )
+            what = f"strategy {strategy} makes {used} slices on {device_num} devices"
+            raise LayoutError(what, allowed="The product must divide the number of devices")
         repeat = (device_num // used,) if used < device_num else ()
         last = len(strategy) - 1 + len(repeat)
         return cls(strategy + repeat, tuple((last - dim,) if cut > 1 else () for dim, cut in enumerate(strategy)))
@@ -207,16 +199,12 @@ class TensorLayout:
     def check_shape(self, shape: tuple[int, ...], where: str = "") -> None:
         """Raise LayoutError unless this layout cuts `shape` into equal slices."""
         if len(shape) != self.ndim:
-            raise LayoutError(
-                f"tensor_map {self.tensor_map} has {self.ndim} entries, but the tensor of shape {tuple(shape)} "
-                f"has {len(shape)} dims",
-                where=where,
-            )
+            tensor = f"the tensor of shape {tuple(shape)} has {len(shape)} dims"
+            raise LayoutError(f"tensor_map {self.tensor_map} has {self.ndim} entries, but {tensor}", where=where)
         for dim, (size, cut) in enumerate(zip(shape, self.splits, strict=True)):
             if size % cut:
-                raise LayoutError(
-                    f"dim {dim} of shape {tuple(shape)} has {size} elements and cannot be split {cut} ways", where=where
-                )
+                what = f"dim {dim} of shape {tuple(shape)} has {size} elements and cannot be split {cut} ways"
+                raise LayoutError(what, where=where)
 
     # ---- slices ----
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from fractions import Fraction
 from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from parallel_lab.layout.redistribution import plan_redistribution
-from parallel_lab.layout.redistribution_steps import (
-    apply,
-    move,
-)
+from parallel_lab.layout.redistribution import _check, _pending, plan_redistribution
+from parallel_lab.layout.redistribution_steps import apply, move
+from parallel_lab.layout.refinement import common_factors, common_refinement, on_device_matrix
+from parallel_lab.layout.slices import REDUCERS
 from parallel_lab.layout.tensor_layout import TensorLayout
 
 RECORDED = json.loads((Path(__file__).parent.parent / "recorded" / "redistribution.json").read_text())
-REDUCE = {
-    "sum": np.add,
-    "max": np.maximum,
-    "min": np.minimum,
-    "prod": np.multiply,
-}  # whole numbers wrap: products too are exact
 BOTH = pytest.mark.parametrize("alltoall", [False, True], ids=["gather", "alltoall"])
 
 
@@ -69,10 +64,50 @@ def check(
     assert layout.same_placement(dst)
     for rank, array in enumerate(arrays):
         mine = part_key(src, rank)
-        still = [
-            i for i, a in enumerate(src.partial) if a in dst.partial
-        ]  # pairs with a pending target share the device matrix here
+        # pairs with a pending target share the device matrix here
+        still = [i for i, a in enumerate(src.partial) if a in dst.partial]
         finished = [key for key in keys if all(key[i] == mine[i] for i in still)]
-        expected = reduce(REDUCE[src.reduce], [addends[key] for key in finished]).reshape(to)[dst.slice_index(to, rank)]
+        # whole numbers wrap: products too are exact
+        full = reduce(REDUCERS[src.reduce], [addends[key] for key in finished]).reshape(to)
+        expected = full[dst.slice_index(to, rank)]
         np.testing.assert_array_equal(array, expected, err_msg=f"rank {rank}")
     return steps
+
+
+# ---- the bound ----
+
+
+def lower_bound_elements(src, dst, shape, dst_shape=None):
+    """Elements that some rank must receive whatever the steps are: the largest difference of target block and block
+    held, over all ranks.
+
+    With p addends pending and t ranks that want each element, each element costs p - 1 messages until it is complete
+    somewhere and then t - 1 more; the bound is the average over the ranks, but at least the target block, no element of
+    which is complete anywhere. Raises LayoutError as `plan_redistribution` does.
+    """
+    shape, to = tuple(shape), tuple(shape if dst_shape is None else dst_shape)
+    _check(src, dst, shape, to)
+    one, two = src.canonical(), dst.canonical()
+    device_matrix = common_factors(one.device_matrix, two.device_matrix)
+    if device_matrix is not None:
+        one, two = on_device_matrix(one, device_matrix), on_device_matrix(two, device_matrix)
+    if pending := _pending(one, two):
+        addends = math.prod(one.axis_size(a) for a in pending)
+        tensors = math.prod(two.axis_size(a) for a in two.partial)
+        total = tensors * math.prod(shape) * (addends - 1 + two.replica_count - 1)
+        return max(Fraction(total, two.device_num), Fraction(math.prod(two.slice_shape(to))))
+    block = math.prod(dst.slice_shape(to))
+    if shape != to and (common := common_refinement(src, dst, shape, to)) is not None:
+        src, dst = (TensorLayout(common.device_matrix, entries) for entries in (common.src_map, common.dst_map))
+        shape = to = common.shape
+    return block - min(_held(src, dst, shape, to, rank) for rank in range(src.device_num))
+
+
+def _held(src, dst, shape, dst_shape, rank):
+    """Elements of its target block that `rank` holds already."""
+    before, after = src.slice_index(shape, rank), dst.slice_index(dst_shape, rank)
+    if shape == dst_shape:
+        pairs = zip(before, after, strict=True)
+        return math.prod(max(0, min(a.stop, b.stop) - max(a.start, b.start)) for a, b in pairs)
+    flat = np.arange(math.prod(shape))
+    return len(np.intersect1d(flat.reshape(shape)[before], flat.reshape(dst_shape)[after], assume_unique=True))

@@ -17,9 +17,6 @@ from parallel_lab.layout.refinement import (
     flat_placement,
     join_axes,
     on_device_matrix,
-    refine_device_matrix,
-    refine_shape,
-    without_ones,
 )
 from parallel_lab.layout.tensor_layout import TensorLayout, ranks_along, slice_text
 
@@ -137,8 +134,6 @@ def test_partial_group_is_not_a_replica_group():
         (lambda: on_device_matrix(TensorLayout((2, 4), (1, 0)), (4, 2)), "cannot be written over device_matrix (4, 2)"),
         (lambda: on_device_matrix(TensorLayout((8,), (0,)), (4,)), "cannot be written over"),
         (lambda: common_factors((2, 4), (3, 3)), "has 8 elements"),
-        (lambda: refine_shape(TensorLayout((8,), (0,)), (16,), (3, 5)), "has 16 elements"),
-        (lambda: refine_device_matrix(TensorLayout((8, 4), (1,)), (16,), (16, 2)), "not a refinement"),
     ],
 )
 def test_what_is_no_layout_is_refused_with_the_reason(make, text):
@@ -153,52 +148,6 @@ def test_slice_text_shows_whole_dims_as_colons():
 
 
 # ---- normal forms (MindSpore, tensor_layout_test and shape_util_test) ----
-
-
-@pytest.mark.parametrize(
-    ("device_matrix", "tensor_map", "expected"),
-    [
-        ((2, 2, 1), (2, 1), ((2, 2), (1, 0))),
-        ((16, 1, 1), (2, 0), ((16,), (0, -1))),
-        ((1, 16, 1), (2, 1), ((16,), (-1, 0))),
-        ((1, 1, 1), (2, 1), ((), (-1, -1))),
-    ],
-)
-def test_axes_of_one_rank_are_dropped(device_matrix, tensor_map, expected):
-    assert without_ones(TensorLayout(device_matrix, tensor_map)) == TensorLayout(*expected)
-
-
-@pytest.mark.parametrize(
-    ("tensor_map", "device_matrix", "new_map", "new_shape"),
-    [
-        ((1, 0), (4, 2, 2, 2), (3, 2, 1, 0), (4, 128, 2, 512)),
-        ((0, 1), (4, 2, 2, 2), (1, 0, 3, 2), (2, 256, 4, 256)),
-        ((1, -1), (4, 2, 2, 2), (3, 2, -1), (4, 128, 1024)),
-        ((0, 1), (4, 2, 4), (0, 2, 1), (512, 4, 256)),
-    ],
-)
-def test_refining_the_device_matrix_cuts_the_tensor_too(tensor_map, device_matrix, new_map, new_shape):
-    layout, shape = refine_device_matrix(TensorLayout((8, 4), tensor_map), (512, 1024), device_matrix)
-    assert (layout, shape) == (TensorLayout(device_matrix, new_map), new_shape)
-
-
-@pytest.mark.parametrize(
-    ("shape", "new_shape", "expected"),
-    [
-        ((512, 1024), (4, 128, 1024), TensorLayout((4, 2, 4), (2, 1, 0))),
-        ((128, 4096), (128, 4, 1024), TensorLayout((8, 4), (1, 0, -1))),
-    ],
-)
-def test_refining_the_shape_fills_sub_dims_from_the_left(shape, new_shape, expected):
-    assert refine_shape(TensorLayout((8, 4), (1, 0)), shape, new_shape) == expected
-
-
-def test_a_cut_that_does_not_divide_a_sub_dim_has_no_refined_layout():
-    assert refine_shape(TensorLayout((4,), (0,)), (12,), (6, 2)) is None
-
-
-def test_refining_the_shape_keeps_dims_of_length_one():
-    assert refine_shape(TensorLayout((4,), (0,)), (8,), (1, 4, 1, 2)) == TensorLayout((4,), (-1, 0, -1, -1))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import LayoutError
-from parallel_lab.layout.redistribution import lower_bound_elements, plan_redistribution
+from parallel_lab.layout.redistribution import plan_redistribution
 from parallel_lab.layout.redistribution_steps import (
     AllGather,
     AllToAll,
@@ -23,7 +23,7 @@ from parallel_lab.layout.redistribution_steps import (
 )
 from parallel_lab.layout.refinement import common_refinement
 from parallel_lab.layout.tensor_layout import TensorLayout
-from tests.layout.folding import BOTH, check, strategy
+from tests.layout.folding import BOTH, check, lower_bound_elements, strategy
 
 # ---- random pairs ----
 

@@ -9,9 +9,7 @@ import pytest
 
 from parallel_lab.layout import redistribution
 from parallel_lab.layout.redistribution import plan_redistribution
-from parallel_lab.layout.redistribution_steps import (
-    operators,
-)
+from parallel_lab.layout.redistribution_steps import operators
 from parallel_lab.layout.refinement import common_refinement
 from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.layout.folding import BOTH, RECORDED, check, strategy
