@@ -84,6 +84,94 @@ def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
     return tuple(op.strategy_labels(signature)) if op.strategy_labels is not None else signature.ins
 
 
+class _Facts:
+    """What is known of an operator whose operands have these shapes, whatever the strategy.
+
+    operands  labels of each entry of a strategy
+    names     labels in the order of the device matrix
+    sizes     extent of every label; out: in the result
+    whole     labels that must not be split
+    """
+
+    def __init__(self, op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> None:
+        self.op, self.attrs = op, attrs
+        self.signature = op.signature_for(shapes, attrs)
+        self.operands = strategy_operands(op, self.signature)
+        self.names = _axis_labels(op, self.signature)
+        self.sizes = op.label_sizes(self.signature, shapes, attrs)
+        self.out = op.result_sizes(self.sizes, shapes, attrs)
+        self.whole = op.whole_labels(self.signature, shapes, attrs)
+
+    def dims_fault(self, position: int, counts: tuple[int, ...], word: str, words: str) -> Fault | None:
+        """Why an input cannot be split into these counts of slices, whatever the other inputs are.
+
+        word, words  what the strategy has per dim: one, several
+        """
+        op, labels = self.op, self.operands[position]
+        if len(labels) != len(counts):
+            shape = tuple(1 if c == "1" else self.sizes[c] for c in labels)
+            what = f"has {len(counts)} {words} for input {position}, which has {len(labels)} dims (shape {shape})"
+            return what, f"One {word} per dim"
+        for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
+            what = f"splits {dim_text(position, dim, label, op.names_labels and label != '1')} {count} ways, but"
+            if count > 1 and label == "1":
+                return f"{what} that dim has 1 element and is broadcast", "A dim of size 1 is not split"
+            if count > 1 and label in self.whole:
+                that = f"'{label}'" if op.names_labels else "That dim"
+                instead = f"; {op.instead} may split it" if op.instead else ""
+                return f"{what} {op.class_name} works along that dim", f"{that} stays whole{instead}"
+            if label != "1" and self.sizes[label] % count:
+                return f"{what} it has {self.sizes[label]} elements", EQUAL_SLICES
+        return None
+
+    def label_fault(self, cuts: dict[str, int]) -> Fault | None:
+        """Why labels cannot be split like this: the result would have unequal slices, or the operator refuses."""
+        for label in self.names:
+            if self.out[label] % cuts[label]:
+                what = f"splits '{label}' {cuts[label]} ways, but the result has {self.out[label]} elements there"
+                return what, EQUAL_SLICES
+        return self.refused(cuts)
+
+    def refused(self, cuts: dict[str, int]) -> Fault | None:
+        """What the operator itself has against these cuts of its labels."""
+        restrict = self.op.restrict
+        refused = None if restrict is None else restrict(self.signature, cuts, self.sizes, **self.attrs)
+        if refused is not None:
+            return refused
+        for label, window in self.windows(cuts).items():
+            if fault := Halo(*window, members=cuts[label]).fault():
+                allowed = f"'{label}' may be split so far that every rank finds what it needs with its neighbours"
+                return f"splits '{label}' {cuts[label]} ways: {fault}", allowed
+        return None
+
+    def windows(self, cuts: dict[str, int]) -> dict[str, tuple[int, int, int, int]]:
+        """{split label of operand 0: (step, origin, length, part)} where a rank needs more, or other elements than its
+        slice.
+        """
+        wanted = {} if self.op.window is None else self.op.window(self.sizes, cuts, **self.attrs)
+        return {c: (*window, self.sizes[c] // cuts[c]) for c, window in wanted.items() if cuts[c] > 1}
+
+    def rule(self, strategy: AnyStrategy, matrix: tuple[int, ...], axes: dict[str, Axes]) -> ShardingRule:
+        """The rule of labels that these axes split."""
+        signature, reduce = self.signature, self.op.reduce
+        cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in self.names}
+
+        def layout(labels: str, partial: Axes = ()) -> TensorLayout:
+            return TensorLayout(matrix, tuple(axes.get(c, ()) for c in labels), partial, reduce if partial else "sum")
+
+        partial = () if reduce == "same" else tuple(a for c in signature.reduced for a in axes.get(c, ()))
+        by_axis = {a: c for c in self.names for a in axes[c]}
+        return ShardingRule(
+            strategy,
+            tuple(layout(labels) for labels in signature.ins),
+            layout(signature.out, partial),
+            tuple(by_axis.get(len(matrix) - 1 - i, "") for i in range(len(matrix))),
+            tuple(cuts.items()),
+            tuple((c, axes[c]) for c in self.names),
+            tuple((signature.ins[0].index(c), axes[c], window) for c, window in self.windows(cuts).items()),
+        )
+
+
 def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
     """Labels in the order of the device matrix: broadcast dims by their place in the result, whichever operand has
     them, then the others.
@@ -97,14 +185,6 @@ def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
     return broadcast + others
 
 
-def _facts(
-    op: OpDef, shapes: tuple[Shape, ...], attrs: tuple[tuple[str, Any], ...]
-) -> tuple[Signature, dict[str, int], str]:
-    given = dict(attrs)
-    signature = op.signature_for(shapes, given)
-    return signature, op.label_sizes(signature, shapes, given), op.whole_labels(signature, shapes, given)
-
-
 def sharding_rule(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy, device_num: int, where: str = ""
 ) -> ShardingRule:
@@ -114,22 +194,18 @@ def sharding_rule(
     NotBuiltYet for a layout with "interleaved_parallel".
     """
     if isinstance(strategy, LayoutStrategy) and any(layout.interleaved for layout in strategy):
-        what = (
-            f"strategy {strategy} has the axis {INTERLEAVED!r}, which computes a slice in parts, and this version "
-            "cannot do that yet"
-        )
-        raise NotBuiltYet(
-            what, where=where or op.class_name, hint="Omit the axis from the Layout: results are the same"
-        )
+        given = f"strategy {strategy} has the axis {INTERLEAVED!r}"
+        what = f"{given}, which computes a slice in parts, and this version cannot do that yet"
+        hint = "Omit the axis from the Layout: results are the same"
+        raise NotBuiltYet(what, where=where or op.class_name, hint=hint)
     key = tuple(sorted(attrs.items()))
     made = _rule(op.name, shapes, key, strategy, device_num)
     if isinstance(made, ShardingRule):
         return made
     what, allowed = made
     near = nearest_legal(op, shapes, attrs, strategy, device_num)
-    raise StrategyError(
-        f"strategy {strategy} {what}", where=where or op.class_name, allowed=allowed, hint=f"Try {near}" if near else ""
-    )
+    hint = f"Try {near}" if near else ""
+    raise StrategyError(f"strategy {strategy} {what}", where=where or op.class_name, allowed=allowed, hint=hint)
 
 
 def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: AnyStrategy) -> AnyStrategy:
@@ -140,37 +216,22 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     of the strategy given). Among layouts, `layout()` is filled in.
     """
     operands = strategy_operands(op, op.signature_for(shapes, attrs))
-    if isinstance(strategy, LayoutStrategy):
-        return _completed_layouts(operands, strategy)
-    if len(strategy) != len(operands) or all(
-        cuts or not labels for labels, cuts in zip(operands, strategy, strict=True)
-    ):
+    named = isinstance(strategy, LayoutStrategy)
+    entries = [layout.axes if layout.dims else () for layout in strategy] if named else strategy
+    empty = [bool(labels) and not entry for labels, entry in zip(operands, entries, strict=False)]
+    if len(strategy) != len(operands) or not any(empty):
         return strategy
-    known: dict[str, int] = {}
-    for labels, cuts in zip(operands, strategy, strict=True):
-        for label, count in zip(labels, cuts, strict=False):
-            known.setdefault(label, count)
-    return tuple(
-        cuts or tuple(1 if c == "1" else known.get(c, 1) for c in labels)
-        for labels, cuts in zip(operands, strategy, strict=True)
-    )
-
-
-def _completed_layouts(operands: tuple[str, ...], strategy: LayoutStrategy) -> LayoutStrategy:
-    if len(strategy) != len(operands) or all(
-        layout.dims or not labels for labels, layout in zip(operands, strategy, strict=True)
-    ):
-        return strategy
-    known: dict[str, Axes] = {}
-    for labels, layout in zip(operands, strategy, strict=True):
-        for label, axes in zip(labels, layout.axes, strict=False):
-            known.setdefault(label, axes)
-    known["1"] = ()
-    pairs = zip(operands, strategy, strict=True)
-    return LayoutStrategy(
-        tuple(layout if layout.dims else layout.named(known.get(c, ()) for c in labels) for labels, layout in pairs),
-        strategy.nd_tp,
-    )
+    known: dict[str, Any] = {}
+    for labels, entry in zip(operands, entries, strict=True):
+        for label, cut in zip(labels, entry, strict=False):
+            known.setdefault(label, cut)
+    whole = () if named else 1
+    known["1"] = whole
+    filled = [tuple(known.get(c, whole) for c in labels) for labels in operands]
+    if not named:
+        return tuple(entry or full for entry, full in zip(strategy, filled, strict=True))
+    layouts = (layout if layout.dims else layout.named(full) for layout, full in zip(strategy, filled, strict=True))
+    return LayoutStrategy(tuple(layouts), strategy.nd_tp)
 
 
 def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
@@ -199,22 +260,18 @@ def result_layout(
         return allowed[0]
     named = isinstance(rule.strategy, LayoutStrategy)
     for layout in allowed:
-        if (
-            named
-            and len(out_strategy) == 1
-            and _is_layout(out_strategy[0], layout)
-            or not named
-            and out_strategy == (layout.splits,)
-        ):
+        same = (
+            len(out_strategy) == 1 and _is_layout(out_strategy[0], layout)
+            if named
+            else (layout.splits,) == out_strategy
+        )
+        if same:
             return layout
     shown = [LayoutStrategy((rule.strategy[0].named(a.tensor_map),)) if named else (a.splits,) for a in allowed]
     hint = shown[-1].code if named else str(shown[-1])
-    raise StrategyError(
-        f"out_strategy {out_strategy} with strategy {rule.strategy}",
-        where=where or op.class_name,
-        allowed=f"Its result may be split {' or '.join(map(str, shown))}",
-        hint=f"Try {hint}",
-    )
+    what, text = f"out_strategy {out_strategy} with strategy {rule.strategy}", " or ".join(map(str, shown))
+    where = where or op.class_name
+    raise StrategyError(what, where=where, allowed=f"Its result may be split {text}", hint=f"Try {hint}")
 
 
 def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape) -> list[TensorLayout]:
@@ -222,9 +279,8 @@ def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape) -> list[TensorL
     whole = rule.out.whole()
 
     def scattered(dim: int, axes: Axes) -> TensorLayout:
-        return TensorLayout(
-            whole.device_matrix, tuple(a + axes if d == dim else a for d, a in enumerate(whole.tensor_map))
-        )
+        entries = tuple(a + axes if d == dim else a for d, a in enumerate(whole.tensor_map))
+        return TensorLayout(whole.device_matrix, entries)
 
     if rule.scatter is not None:
         return [scattered(*rule.scatter)]
@@ -245,217 +301,89 @@ def _rule(
 ) -> ShardingRule | Fault:
     """The rule, or (what is wrong, what is allowed)."""
     op = OPS[op_name]
-    signature, sizes, whole = _facts(op, shapes, attrs)
-    operands = strategy_operands(op, signature)
+    facts = _Facts(op, shapes, dict(attrs))
+    operands, names = facts.operands, facts.names
     named = isinstance(strategy, LayoutStrategy)
     if len(strategy) != len(operands):
         one = "layout" if named else "tuple"
         return f"has {len(strategy)} {one}s, but {op.class_name} has {len(operands)} inputs", f"One {one} per input"
     if named:
-        return _named_rule(op, shapes, dict(attrs), strategy, device_num)
+        return _named_rule(facts, strategy, device_num)
     cuts: dict[str, int] = {}
     seen: dict[str, tuple[int, int]] = {}
     for position, (labels, counts) in enumerate(zip(operands, strategy, strict=True)):
-        fault = _dims_fault(op, position, labels, counts, ("count", "counts"), sizes, whole)
-        if fault is not None:
+        if fault := facts.dims_fault(position, counts, "count", "counts"):
             return fault
         for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
             if label != "1" and cuts.setdefault(label, count) != count:
                 i, j = seen[label]
-                rule = (
-                    "Both inputs must split the contracted dim equally"
-                    if label in signature.reduced
-                    else "All inputs must split it equally"
-                )
+                contracted = label in facts.signature.reduced
                 same = f"'{label}' (its dim {j})" if op.names_labels else f"its dim {j}, which goes with it,"
                 spot = dim_text(position, dim, label, op.names_labels)
-                return f"splits {spot} {count} ways, but input {i} splits {same} {cuts[label]} ways", rule
+                what = f"splits {spot} {count} ways, but input {i} splits {same} {cuts[label]} ways"
+                if contracted:
+                    return what, "Both inputs must split the contracted dim equally"
+                return what, "All inputs must split it equally"
             seen.setdefault(label, (position, dim))
-    names = _axis_labels(op, signature)
-    for label in names:
-        cuts.setdefault(label, 1)
-    fault = _label_fault(op, signature, names, cuts, shapes, sizes, dict(attrs))
-    if fault is not None:
+    cuts = dict.fromkeys(names, 1) | cuts
+    if fault := facts.label_fault(cuts):
         return fault
     used = math.prod(cuts[c] for c in names)
     if used > device_num or device_num % used:
-        return (
-            f"makes {used} slices, but there are {device_num} devices",
-            "The product of all counts must divide the number of devices",
-        )
+        what = f"makes {used} slices, but there are {device_num} devices"
+        return what, "The product of all counts must divide the number of devices"
     repeat = (device_num // used,) if used < device_num else ()
     matrix = tuple(cuts[c] for c in names) + repeat
     axes = {c: (len(matrix) - 1 - i,) if cuts[c] > 1 else () for i, c in enumerate(names)}
-    rule = _made(op, signature, strategy, matrix, names, axes, sizes, dict(attrs))
-    return replace(rule, labels=names + (("",) if repeat else ()))
+    return replace(facts.rule(strategy, matrix, axes), labels=names + (("",) if repeat else ()))
 
 
-def _dims_fault(
-    op: OpDef,
-    position: int,
-    labels: str,
-    counts: tuple[int, ...],
-    word: tuple[str, str],
-    sizes: dict[str, int],
-    whole: str,
-) -> Fault | None:
-    """Why an input cannot be cut into these counts of slices, whatever the other inputs are.
-
-    word  what the strategy has per dim: one, several
-    """
-    if len(labels) != len(counts):
-        shape = tuple(1 if c == "1" else sizes[c] for c in labels)
-        what = f"has {len(counts)} {word[1]} for input {position}, which has {len(labels)} dims (shape {shape})"
-        return what, f"One {word[0]} per dim"
-    for dim, (label, count) in enumerate(zip(labels, counts, strict=True)):
-        spot = dim_text(position, dim, label, op.names_labels and label != "1")
-        if count > 1 and label == "1":
-            what = f"splits {spot} {count} ways, but that dim has 1 element and is broadcast"
-            return what, "A dim of size 1 is not split"
-        if count > 1 and label in whole:
-            that = f"'{label}'" if op.names_labels else "That dim"
-            instead = f"; {op.instead} may split it" if op.instead else ""
-            return (
-                f"splits {spot} {count} ways, but {op.class_name} works along that dim",
-                f"{that} stays whole{instead}",
-            )
-        if label != "1" and sizes[label] % count:
-            return f"splits {spot} {count} ways, but it has {sizes[label]} elements", EQUAL_SLICES
-    return None
-
-
-def _label_fault(
-    op: OpDef,
-    signature: Signature,
-    names: tuple[str, ...],
-    cuts: dict[str, int],
-    shapes: tuple[Shape, ...],
-    sizes: dict[str, int],
-    attrs: dict[str, Any],
-) -> Fault | None:
-    """Why labels cannot be cut like this: the result would have unequal slices, or the operator refuses."""
-    out = op.result_sizes(sizes, shapes, attrs)
-    for label in names:
-        if out[label] % cuts[label]:
-            what = f"splits '{label}' {cuts[label]} ways, but the result has {out[label]} elements there"
-            return what, EQUAL_SLICES
-    return _refused(op, signature, cuts, sizes, attrs)
-
-
-def _made(
-    op: OpDef,
-    signature: Signature,
-    strategy: AnyStrategy,
-    matrix: tuple[int, ...],
-    names: tuple[str, ...],
-    axes: dict[str, Axes],
-    sizes: dict[str, int],
-    attrs: dict[str, Any],
-) -> ShardingRule:
-    """The rule of labels that these axes cut; `names` are the labels in the order of the device matrix."""
-    cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in names}
-
-    def layout(labels: str, partial: Axes = ()) -> TensorLayout:
-        return TensorLayout(matrix, tuple(axes.get(c, ()) for c in labels), partial, op.reduce if partial else "sum")
-
-    partial = () if op.reduce == "same" else tuple(a for c in signature.reduced for a in axes.get(c, ()))
-    by_axis = {a: c for c in names for a in axes[c]}
-    return ShardingRule(
-        strategy,
-        tuple(layout(labels) for labels in signature.ins),
-        layout(signature.out, partial),
-        tuple(by_axis.get(len(matrix) - 1 - i, "") for i in range(len(matrix))),
-        tuple(cuts.items()),
-        tuple((c, axes[c]) for c in names),
-        tuple((signature.ins[0].index(c), axes[c], window) for c, window in _windows(op, cuts, sizes, attrs).items()),
-    )
-
-
-def _named_rule(
-    op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: LayoutStrategy, device_num: int
-) -> ShardingRule | Fault:
+def _named_rule(facts: _Facts, strategy: LayoutStrategy, device_num: int) -> ShardingRule | Fault:
     """The rule for layouts, one per input."""
-    signature, sizes, whole = _facts(op, shapes, tuple(attrs.items()))
-    operands, matrix = strategy_operands(op, signature), strategy[0].device_matrix if len(strategy) else (device_num,)
+    op, signature, operands = facts.op, facts.signature, facts.operands
+    matrix = strategy[0].device_matrix if len(strategy) else (device_num,)
     product = op.name == "matmul"
     if strategy.nd_tp and not product:
-        return (
-            f"has the attribute enable_nd_tp, but {op.class_name} is not a matrix product",
-            "MatMul and BatchMatMul gather and scatter by themselves",
-        )
-    for position, (labels, layout) in enumerate(zip(operands, strategy, strict=True)):
+        what = f"has the attribute enable_nd_tp, but {op.class_name} is not a matrix product"
+        return what, "MatMul and BatchMatMul gather and scatter by themselves"
+    for position, layout in enumerate(strategy):
         if layout.device_matrix != matrix:
             what = f"has the device_matrix {layout.device_matrix} at input {position} and {matrix} at input 0"
             return what, "All layouts of one operator have the same device_matrix"
-        fault = _dims_fault(op, position, labels, layout.splits, ("entry", "entries"), sizes, whole)
-        if fault is not None:
+        if fault := facts.dims_fault(position, layout.splits, "entry", "entries"):
             return fault
     if math.prod(matrix) != device_num:
-        return (
-            f"is for {math.prod(matrix)} devices, but there are {device_num}",
-            "The product of a layout's device_matrix is the number of devices",
-        )
-    made = (
-        nd_cuts(strategy, operands, signature)
-        if strategy.nd_tp
-        else shared_cuts(strategy, operands, signature, op.names_labels, product)
-    )
+        what = f"is for {math.prod(matrix)} devices, but there are {device_num}"
+        return what, "The product of a layout's device_matrix is the number of devices"
+    if strategy.nd_tp:
+        made = nd_cuts(strategy, operands, signature)
+    else:
+        made = shared_cuts(strategy, operands, signature, op.names_labels, product)
     if not isinstance(made, NamedCuts):
         return made
-    names = _axis_labels(op, signature)
-    axes = dict.fromkeys(names, ()) | dict(made.axes)
-    cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in names}
-    fault = _label_fault(op, signature, names, cuts, shapes, sizes, attrs)
-    if fault is not None:
+    axes = dict.fromkeys(facts.names, ()) | dict(made.axes)
+    cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in facts.names}
+    if fault := facts.label_fault(cuts):
         return fault
-    rule = _made(op, signature, strategy, matrix, names, axes, sizes, attrs)
+    rule = facts.rule(strategy, matrix, axes)
     for dim, cutting, _ in rule.windows:
         if list(cutting) != sorted(cutting, reverse=True):
             listed = tuple(strategy[0].alias_name[-1 - a] for a in cutting)
             what = (
                 f"splits dim {dim} of input 0 by {listed}, and every rank needs elements of the slices beside its own"
             )
-            return (
-                what,
-                "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them",
-            )
+            allowed = "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them"
+            return what, allowed
     if made.stored is not None:
         rule = replace(rule, stored=tuple(TensorLayout(matrix, entries) for entries in made.stored))
     if made.scatter is not None:
         label, cutting = made.scatter
-        parts = cuts[label] * math.prod(matrix[-1 - a] for a in cutting)
-        if sizes[label] % parts:
-            what = f"scatters its sums along '{label}', {parts} ways in all, but it has {sizes[label]} elements"
+        parts, size = cuts[label] * math.prod(matrix[-1 - a] for a in cutting), facts.sizes[label]
+        if size % parts:
+            what = f"scatters its sums along '{label}', {parts} ways in all, but it has {size} elements"
             return what, EQUAL_SLICES
         rule = replace(rule, scatter=(signature.out.index(label), cutting))
     return rule
-
-
-def _windows(
-    op: OpDef, cuts: dict[str, int], sizes: dict[str, int], attrs: dict[str, Any]
-) -> dict[str, tuple[int, int, int, int]]:
-    """{cut label of operand 0: (step, origin, length, part)} where a rank needs more, or other elements than its
-    slice.
-    """
-    wanted = {} if op.window is None else op.window(sizes, cuts, **attrs)
-    return {c: (*window, sizes[c] // cuts[c]) for c, window in wanted.items() if cuts[c] > 1}
-
-
-def _refused(
-    op: OpDef, signature: Signature, cuts: dict[str, int], sizes: dict[str, int], attrs: dict[str, Any]
-) -> tuple[str, str] | None:
-    """What the operator itself has against these cuts of its labels: (what is wrong, what is allowed), or None."""
-    refused = op.restrict(signature, cuts, sizes, **attrs) if op.restrict is not None else None
-    if refused is not None:
-        return refused
-    for label, window in _windows(op, cuts, sizes, attrs).items():
-        fault = Halo(*window, members=cuts[label]).fault()
-        if fault:
-            return (
-                f"splits '{label}' {cuts[label]} ways: {fault}",
-                f"'{label}' may be split so far that every rank finds what it needs with its neighbours",
-            )
-    return None
 
 
 def legal_strategies(
@@ -475,19 +403,17 @@ def _legal(
     op = OPS[op_name]
     if op.view:
         return ()
-    signature, sizes, whole = _facts(op, shapes, attrs)
-    operands = strategy_operands(op, signature)
-    free = [c for c in _axis_labels(op, signature) if c not in whole and any(c in labels for labels in operands)]
-    given, found = dict(attrs), []
-    out, whole_too = op.result_sizes(sizes, shapes, given), dict.fromkeys(_axis_labels(op, signature), 1)
-    for cuts in itertools.product(*(_powers(math.gcd(sizes[c], out[c]), device_num) for c in free)):
+    facts, found = _Facts(op, shapes, dict(attrs)), []
+    operands = facts.operands
+    free = [c for c in facts.names if c not in facts.whole and any(c in labels for labels in operands)]
+    ones = dict.fromkeys(facts.names, 1)
+    for cuts in itertools.product(*(_powers(math.gcd(facts.sizes[c], facts.out[c]), device_num) for c in free)):
         product = math.prod(cuts)
         if device_num % product or (fully_use_devices and product != device_num):
             continue
         by_label = dict(zip(free, cuts, strict=True))
-        if _refused(op, signature, whole_too | by_label, sizes, given) is not None:
-            continue
-        found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
+        if facts.refused(ones | by_label) is None:
+            found.append(tuple(tuple(by_label.get(c, 1) for c in labels) for labels in operands))
     return tuple(found)
 
 
@@ -529,16 +455,14 @@ def _nearest_layouts(
     first = strategy[0] if len(strategy) else None
     if first is None or first.device_num != device_num:
         return ""
-    key = tuple(sorted(attrs.items()))
-    signature, sizes, whole = _facts(op, shapes, key)
-    operands = strategy_operands(op, signature)
-    out = op.result_sizes(sizes, shapes, attrs)
+    facts, key = _Facts(op, shapes, attrs), tuple(sorted(attrs.items()))
+    sizes, out = facts.sizes, facts.out
     chosen: dict[str, Axes] = {"1": ()}
-    for labels, layout in zip(operands, strategy, strict=False):
+    for labels, layout in zip(facts.operands, strategy, strict=False):
         if layout.device_matrix != first.device_matrix:
             continue
         for label, axes in zip(labels, layout.axes, strict=False):
-            if label in chosen or label in whole:
+            if label in chosen or label in facts.whole:
                 continue
             chosen[label], parts = (), 1
             for axis in axes:
@@ -547,7 +471,7 @@ def _nearest_layouts(
                     break
                 chosen[label] += (axis,)
     for cuts in (chosen, {}):
-        near = LayoutStrategy(tuple(first.named(cuts.get(c, ()) for c in labels) for labels in operands))
+        near = LayoutStrategy(tuple(first.named(cuts.get(c, ()) for c in labels) for labels in facts.operands))
         if isinstance(_rule(op.name, shapes, key, near, device_num), ShardingRule):
             return near.code
     return ""
@@ -560,11 +484,8 @@ def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]
     The batch label is the first axis of the device matrix: rows of the first input for most operators (MindSpore,
     semi_auto_parallel).
     """
-    signature, sizes, whole = _facts(op, shapes, tuple(sorted(attrs.items())))
-    operands = strategy_operands(op, signature)
-    names = _axis_labels(op, signature)
-    batch = names[0] if names else ""
-    cut = device_num if batch and batch not in whole and sizes[batch] % device_num == 0 else 1
-    chosen, ones = (tuple(tuple(n if c == batch else 1 for c in labels) for labels in operands) for n in (cut, 1))
-    fits = isinstance(_rule(op.name, shapes, tuple(sorted(attrs.items())), chosen, device_num), ShardingRule)
-    return chosen if fits else ones
+    facts, key = _Facts(op, shapes, attrs), tuple(sorted(attrs.items()))
+    batch = facts.names[0] if facts.names else ""
+    cut = device_num if batch and batch not in facts.whole and facts.sizes[batch] % device_num == 0 else 1
+    chosen, ones = (tuple(tuple(n if c == batch else 1 for c in labels) for labels in facts.operands) for n in (cut, 1))
+    return chosen if isinstance(_rule(op.name, shapes, key, chosen, device_num), ShardingRule) else ones
