@@ -115,9 +115,7 @@ class Layout:
 
     @property
     def tensor_map(self) -> tuple[int | tuple[int, ...], ...]:
-        """Per dim the axis, counted from the right, or -1; a tuple where a tuple was given (MindSpore's form). Raises
-        LayoutError before the call.
-        """
+        """Per dim the axis, counted from the right, or -1, or a tuple as given. LayoutError before the call."""
         return tuple(
             tuple(map(self._axis, entry)) if isinstance(entry, tuple) else self._axis(entry) for entry in self._called()
         )

@@ -139,9 +139,7 @@ class _Steps:
         self.layout = layout
 
     def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> None:
-        """Describe the same slices on another global shape. Neighbouring Reshapes merge, one that changes nothing
-        disappears.
-        """
+        """Describe the same slices on another global shape. Neighbouring Reshapes merge; idle ones disappear."""
         if self.done and self.done[-1].kind == "reshape":
             self.done.pop()
             self.layout, self.shape = self._before_reshape
@@ -260,9 +258,7 @@ Move = tuple[str, int, int, int]  # kind, dim, axis, and for a permute the dim t
 
 
 def _moves_gather(start: Iterable[int], target: Iterable[int]) -> list[Move]:
-    """First gather all that is not in place, highest dim first, then split, lowest first (MindSpore 2.10 without
-    alltoall).
-    """
+    """First gather all that is not in place, highest dim first, then split, lowest first (MindSpore 2.10)."""
     changed = [(dim, here, there) for dim, (here, there) in enumerate(zip(start, target, strict=True)) if here != there]
     gathers: list[Move] = [("concat", dim, here, -1) for dim, here, _ in reversed(changed) if here != -1]
     return gathers + [("split", dim, there, -1) for dim, _, there in changed if there != -1]

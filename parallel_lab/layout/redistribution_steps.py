@@ -154,9 +154,7 @@ class Reshape(Step):
 
 @dataclass(frozen=True)
 class AllGather(Step):
-    """Slices along `dim` are joined in the order of the group. `axes` descend, so that this order is the order of the
-    slices.
-    """
+    """Slices along `dim` are joined in the order of the group, which is that of the slices: `axes` descend."""
 
     kind: ClassVar[str] = "all_gather"
     dim: int = field(kw_only=True)

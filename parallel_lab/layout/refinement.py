@@ -186,9 +186,7 @@ def _map(pieces: list[Piece], device_matrix: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _with_cut(device_matrix: tuple[int, ...], product: int) -> tuple[int, ...] | None:
-    """`device_matrix` cut also at the running product `product`; None if that does not nest (or there is no such cut:
-    0).
-    """
+    """`device_matrix` split at the running product `product` too; None if that does not nest, or for 0."""
     if not product:
         return None
     total = math.prod(device_matrix)

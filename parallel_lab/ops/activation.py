@@ -117,9 +117,7 @@ def _check_prelu(operands):
 
 @op(_prelu_labels, name="PReLU", check=_check_prelu, flops=2, example=(case((8, 4, 2), (4,)), case(SHAPE, (1,))))
 def prelu(x, weight):
-    """x where x > 0, weight * x elsewhere.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...). The weight is cut as
-    the channels are.
-    """
+    """x where x > 0, weight * x elsewhere; split alike.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
     return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
 
 
@@ -131,9 +129,7 @@ def prelu_grad(g, x, weight):
 
 @gradient(prelu, "weight")
 def prelu_weight_grad(g, x, weight):
-    """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) or (1,) -> weight's
-    shape.
-    """
+    """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) -> like weight."""
     over = tuple(i for i in range(x.ndim) if i != 1 or weight.shape == (1,))
     return (g * np.minimum(x, 0)).sum(axis=over).reshape(weight.shape)
 

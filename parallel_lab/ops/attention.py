@@ -97,9 +97,7 @@ class _Problem:
         return [slice(i, i + self.samples) for i in range(0, len(self.q), self.samples)]
 
     def each(self, work):
-        """Call work(chunk) for every chunk of samples, in threads if the matrix library may use several and it is worth
-        it.
-        """
+        """Call work(chunk) for every chunk of samples, in threads where several are in use and it is worth it."""
         chunks = self.chunks()
         threads = min(len(chunks), thread_count()) if self.flops >= THREAD_FLOPS else 1
 
@@ -210,9 +208,7 @@ def scaled_dot_product_attention(q, k, v, *, is_causal=False, scale=None, input_
 
 @op(result_shape=lambda shapes, **_: (sum(math.prod(s) for s in shapes[2:]),), part_size=_rows_of_q)
 def attention_grad(g, out, q, k, v, *, is_causal, scale, input_layout, offset=0):
-    """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v: as in attention -> (elements of q,
-    k and v,).
-    """
+    """Gradients for q, k and v, one after the other.  g, out: (b, h, s, e), q, k, v -> (their elements,)."""
     return _gradients(g, out, q, k, v, None, is_causal=is_causal, scale=scale, input_layout=input_layout, offset=offset)
 
 
@@ -252,9 +248,7 @@ def _masked_size(shapes, *, of_mask, **_):
 
 @op(result_shape=_masked_size, part_size=_rows_of_q, dtype=lambda dtypes, **_: np.result_type(*dtypes[2:5]))
 def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layout, of_mask, offset=0):
-    """Gradients for q, k, v and, if `of_mask`, mask, one after the other.  g, out: (b, h, s, e), others: as in
-    attention -> (their elements,).
-    """
+    """The same with, if `of_mask`, the gradient for the mask.  g, out: (b, h, s, e), others -> (their elements,)."""
     attrs = {"is_causal": is_causal, "scale": scale, "input_layout": input_layout, "offset": offset}
     return _gradients(g, out, q, k, v, mask, of_mask=of_mask, **attrs)
 

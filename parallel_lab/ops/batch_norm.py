@@ -131,9 +131,7 @@ def batch_norm_apply(x, sums, scale, bias, *, count, epsilon):
 
 @op(result_shape=lambda shapes, **_: (2, shapes[1][1]), dtype="float64")
 def batch_norm_grad_sums(g, x, mean, inverse):
-    """Sum of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse (1 / deviation): (c,) float64 -> (2,
-    c) float64.
-    """
+    """Sums of g and of g times the normalised x.  g, x: (n, c, ...), mean, inverse: (c,) -> (2, c), all float64."""
     g, planes = _planes(wide(g)), _planes(wide(x))
     shift = mean.astype(planes.dtype)
     of_g, of_product = np.zeros(len(mean)), np.zeros(len(mean))
@@ -198,9 +196,7 @@ def _channel_labels(shapes, **_):
 
 @op(_channel_labels, whole="s", reduce="same", dtype=2, flops=lambda s: 4 * s.b)
 def batch_norm_statistic(x, sums, like, *, count, variance):
-    """Mean, or population variance, of every channel.  x: (n, c, ...), sums: (2, c), like: (c,), whose dtype the result
-    takes -> (c,).
-    """
+    """Mean, or population variance, of every channel.  x: (n, c, ...), sums: (2, c), like: (c,) -> (c,)."""
     return _moments(sums, count, 1.0)[int(variance)].astype(like.dtype)
 
 
@@ -214,9 +210,7 @@ def batch_norm_statistic_grad(g, sums, *, count, variance):
 
 @op(_channel_labels, whole="s", reduce="same", dtype=2, flops=lambda s: 6 * s.b)
 def moving_statistic(x, sums, old, *, count, variance, share, factor):
-    """(1 - share) * old + share * factor * the batch's mean or population variance.  x: (n, c, ...), sums: (2, c), old:
-    (c,) -> (c,).
-    """
+    """(1 - share) * old + share * factor * the batch's statistic.  x: (n, c, ...), sums: (2, c), old: (c,) -> (c,)."""
     return ((1 - share) * old + share * factor * _moments(sums, count, 1.0)[int(variance)]).astype(old.dtype)
 
 

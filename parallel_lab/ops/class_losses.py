@@ -35,9 +35,7 @@ from .spellings import function
 
 
 def check_labels(where, labels, classes, ignore_index=None):
-    """The labels, with 0 in place of those to ignore, and which are not ignored. ShapeError for numbers that are not
-    classes.
-    """
+    """Labels, with 0 in place of ignored ones, and which ones count. ShapeError for what is no class number."""
     counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
     known = np.where(counted, labels, 0)
     if known.size and not (known.min() >= 0 and known.max() < classes):
@@ -226,9 +224,7 @@ def label_weight_grad(g, labels, *, ignore_index, shape):
     example=case((16, 8), (16, 8), low=0.1, high=1.0),
 )
 def softmax_cross_entropy(logits, labels):
-    """Cross-entropy of every sample against given class weights.  logits, labels: (a, c) -> (a,). The class dim stays
-    whole.
-    """
+    """Cross-entropy of every sample against given class weights.  logits, labels: (a, c) -> (a,). c stays whole."""
     dtype = float_result((logits.dtype, labels.dtype))
     return -(labels * log_softmax_of(logits)).sum(axis=-1).astype(dtype, copy=False)
 
@@ -256,9 +252,7 @@ def softmax_cross_entropy_label_grad(g, logits):
     example=case((16, 8), (16,), ints={1: 8}),
 )
 def sparse_softmax_cross_entropy(logits, labels):
-    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,). The class dim
-    stays whole.
-    """
+    """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,)."""
     labels, _ = check_labels("SparseSoftmaxCrossEntropyWithLogits", labels, logits.shape[-1])
     return -np.take_along_axis(log_softmax_of(logits), labels[:, None], axis=-1)[:, 0]
 
@@ -297,9 +291,7 @@ def nll_of(loss, logits, labels):
 
 
 def cross_entropy_of(loss, logits, labels, where):
-    """Cross-entropy of a softmax.  logits: (n, c, ...), labels: (n, ...) int, or (n, c, ...) float -> () or (n,
-    ...).
-    """
+    """Cross-entropy of a softmax.  logits: (n, c, ...), labels: (n, ...) int or (n, c, ...) float -> () or (n, ...)."""
     is_integer, shape, given = np.dtype(str(labels.dtype)).kind in "iu", tuple(logits.shape), tuple(labels.shape)
     fits = (*shape[:1], *shape[2:]) if is_integer else shape
     if len(shape) < 2 or given != fits:

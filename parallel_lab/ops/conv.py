@@ -125,9 +125,7 @@ def _windows(sizes, cuts, **attrs):
 
 
 def _localize(attrs, parts):
-    """Attributes for one slice: no padding along a cut dim, whose windows come with the zeros in them; its share of the
-    output channels.
-    """
+    """Attributes for one slice: no padding along a split dim, whose windows contain it; its output channels."""
     modes = tuple("valid" if parts[label] > 1 else attrs["pad_mode"] for label in "hw")
     channels = attrs["out_channel"]
     return {
@@ -228,9 +226,7 @@ def _(g, out, x, weight, *, group, needs, **attrs):
     flops=lambda s: 2 * s.n * s.o * s.y * s.x * vars(s).get("j", s.i) * s.k * s.l,
 )
 def conv2d_input_grad(g, weight, *, size, stride, dilation, pads, group):
-    """Gradient of a convolution for its picture.  g: (n, o, oh, ow), weight: (o, i / group, kh, kw) -> (n, i,
-    *size).
-    """
+    """Gradient of a convolution for its picture.  g: (n, o, oh, ow), weight: (o, i / group, kh, kw) -> (n, i, h, w)."""
     return kernels.conv_input_grad(g, weight, size, stride, dilation, pads, group)
 
 

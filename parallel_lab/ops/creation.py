@@ -95,9 +95,7 @@ def ones(size, dtype="float32"):
 
 @function()
 def full(size, fill_value, dtype=None):
-    """One number everywhere.  -> array of shape `size`; default dtype float32 for a float, otherwise that of the
-    number.
-    """
+    """One number everywhere.  -> array of shape `size`; default dtype: float32 for a float, else the number's."""
     dtype = dtype or ("float32" if isinstance(fill_value, float) else np.asarray(fill_value).dtype)
     return np.full(_shape(size, "full"), fill_value, _dtype(dtype, "full"))
 
@@ -129,9 +127,7 @@ def eye(n, m=None, dtype="float32"):
 
 @function()
 def arange(start, end=None, step=1, dtype=None):
-    """start, start + step, ... before end; `arange(n)` is 0, 1, ..., n - 1.  -> array (count,); ints give int64, floats
-    float32.
-    """
+    """start, start + step, ... before end; `arange(n)`: 0, ..., n - 1.  -> array (count,) int64, or float32."""
     start, end = (0, start) if end is None else (start, end)
     if any(isinstance(n, bool) or not isinstance(n, (int, float, np.number)) for n in (start, end, step)) or not step:
         given = f"start {shorten(start)}, end {shorten(end)}, step {shorten(step)}"

@@ -316,9 +316,7 @@ a_dtype = Check("A dtype of numbers or bools, such as 'float32' or 'int32'", _nu
     example=case(SHAPE, dtype="float64"),
 )
 def cast(x, dtype="float32"):
-    """The same values in another dtype.  x: (...) -> (...) of `dtype`. The gradient is cast back; integers and bools
-    get none.
-    """
+    """The same values in another dtype.  x: (...) -> (...). The gradient is cast back; ints and bools have none."""
     return x.astype(dtype)
 
 
@@ -449,9 +447,7 @@ def count_nonfinite(x):
 
 @op(result_shape=1, dtype=1)
 def choose(flag, new, old):
-    """`new` if the flag is true, else `old`, untouched.  flag: (), new, old: (...) -> (...). Nothing is computed with
-    the other one.
-    """
+    """`new` if the flag is true, else `old`, and nothing else is computed.  flag: (), new, old: (...) -> (...)."""
     return new if flag else old
 
 

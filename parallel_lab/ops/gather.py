@@ -57,9 +57,7 @@ def add_rows(rows, indices, count):
 
 
 def _inside(indices, count, offset, where):
-    """Row numbers within this slice, and which of them lie in it (None: all do). Without an offset the slice is
-    everything, and all must.
-    """
+    """Row numbers within this slice, and which lie in it (None: all must, of a table that is not split)."""
     if offset is None:
         if indices.size and not (indices.min() >= 0 and indices.max() < count):
             worst = indices.min() if indices.min() < 0 else indices.max()
@@ -158,17 +156,13 @@ def gather(params, indices, axis=0, *, offset=None):
 
 @gradient(gather, part_size=lambda shapes, attrs: attrs["shape"][attrs["axis"]])
 def gather_grad(g, indices, *, shape, axis, offset=None):
-    """Gradient of gather for its table: the rows of g added up by index.  g: as the result of gather, indices: (...)
-    int -> `shape`.
-    """
+    """Gradient of gather for its table: rows of g added by index.  g: like the result, indices: (...) -> `shape`."""
     return _add_back(g, indices, shape, axis % len(shape), offset, "Gather")
 
 
 @function(mint="functional.embedding")
 def embedding(input, weight):  # the argument names of PyTorch and mindspore.ops
-    """Rows of a table by number: `gather` along axis 0.  input: (...) int, weight: (rows, columns) -> (...,
-    columns).
-    """
+    """Rows of a table by number: `gather` along axis 0.  input: (...) int, weight: (rows, d) -> (..., d)."""
     return gather(weight, input, 0)
 
 
@@ -293,9 +287,7 @@ def unsorted_segment_sum(x, segment_ids, num_segments):
 
 @gradient(unsorted_segment_sum)
 def segment_grad(g, segment_ids, *, shape):
-    """Gradient of unsorted_segment_sum: every part gets its segment's, those ignored get zeros.  g: (segments, rest),
-    segment_ids: (...) -> `shape`.
-    """
+    """Gradient: every part gets its segment's, ignored ones zeros.  g: (segments, rest), segment_ids -> `shape`."""
     return _look_up(g, segment_ids, 0, 0, "UnsortedSegmentSum").reshape(shape)
 
 

@@ -107,9 +107,7 @@ def slice_grad(g, *, shape, begin, end, strides):
 
 
 class TensorIndexError(ShapeError, IndexError):
-    """An index outside a tensor, or of a kind it does not take. An IndexError too, so that loops written for sequences
-    end.
-    """
+    """An index outside a tensor, or of a kind it does not take; an IndexError too, which ends Python's loops."""
 
 
 @function()
@@ -126,16 +124,12 @@ def getitem(x: Any, key: Any) -> Any:
 
 @function()
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
-    """Elements along `axis` by number, from 0 on, as numpy's take; axis None: of x as one row.  x: (...), indices:
-    (...) int -> (...).
-    """
+    """Elements along `axis` by number; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
     return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
 
 
 class _Array:
-    """Indices of one dim. `known` are their numbers; None if a trace computes them, or a Parameter holds them: then
-    `value` stands for them.
-    """
+    """Indices of one dim. known: the numbers; None if a trace computes `value`, or it is a Parameter."""
 
     def __init__(self, value: Any, known: np.ndarray | None) -> None:
         self.value, self.known = value, known
@@ -303,9 +297,7 @@ class _Index:
         return strided_slice(self.x, *zip(*bounds, strict=True))
 
     def join_block(self, arrays: list[int]) -> None:
-        """Several arrays side by side: their dims become one, their numbers those of its elements. Ints between them
-        count as arrays.
-        """
+        """Several arrays side by side: their dims become one. Ints between them count as arrays."""
         first, last = arrays[0], arrays[-1]
         block = self.items[first : last + 1]
         if any(item is None or isinstance(item, slice) for item in block) or (
@@ -334,9 +326,7 @@ class _Index:
         self.items[first : last + 1] = [joined]
 
     def check_place(self, array: int) -> None:
-        """numpy puts the dims of arrays first if an int stands apart from them: refused where that is not where they
-        stand anyway.
-        """
+        """numpy puts the dims of arrays first if an int stands apart: refused unless they stand there anyway."""
         special = [i for i, item in enumerate(self.items) if isinstance(item, (int, _Array))]
         together = all(b - a == 1 for a, b in itertools.pairwise(special)) and not (
             self.apart is not None and special[0] < self.apart <= special[-1]

@@ -121,9 +121,7 @@ def _stack_labels(shapes, *, axis):
     example=(case((8, 4), (8, 4), (8, 4), axis=1), case((16,), (16,)), case((4, 8), (4, 8), axis=-1)),
 )
 def stack(*inputs, axis=0):
-    """Tensors of one shape along a new dim at `axis` of the result.  inputs: each (...) -> (..., number of tensors,
-    ...).
-    """
+    """Tensors of one shape along a new dim at `axis` of the result.  inputs: each (...) -> (..., count, ...)."""
     return np.stack(inputs, axis=axis)
 
 
@@ -173,9 +171,7 @@ def _part_sizes(shapes, *, axis, **parts):
     ),
 )
 def split_parts(x, *, axis=0, output_num=1, sizes=(), index):
-    """A tensor cut along `axis` into `output_num` equal parts, or into parts of the given sizes.  x: (..., n, ...) ->
-    several (..., n_i, ...).
-    """
+    """A tensor split into `output_num` equal parts, or into `sizes`.  x: (..., n, ...) -> several (..., n_i, ...)."""
     return np.array(x[_part(axis % x.ndim, *_bounds(x.shape[axis], output_num, sizes, index))], order="C")
 
 
@@ -207,9 +203,7 @@ def split(x, split_size_or_sections, axis=0):
 
 @function(method="chunk", mint="chunk")
 def chunk(x, chunks, axis=0):
-    """At most `chunks` equal parts along `axis`; if it does not come out even the last is smaller.  x: (..., n, ...) ->
-    several (..., n_i, ...).
-    """
+    """At most `chunks` equal parts along `axis`, a last one smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
     shape = tuple(x.shape)
     n = shape[check_dim("chunk", "axis", axis, len(shape), shape)]
     return split(x, max(1, -(-n // integer(1)("chunk", "chunks", chunks, SHAPE_ERRORS))), axis)

@@ -89,9 +89,7 @@ def _(g, out, mat, vec):
 
 @function(mint="bmm")
 def bmm(input, mat2):
-    """A product for every matrix of a batch: `matmul` of tensors with 3 dims.  input: (b, m, k), mat2: (b, k, n) -> (b,
-    m, n).
-    """
+    """A product for every matrix of a batch.  input: (b, m, k), mat2: (b, k, n) -> (b, m, n)."""
     input, mat2 = as_array(input), as_array(mat2)
     a, b = tuple(input.shape), tuple(mat2.shape)
     if len(a) != 3 or len(b) != 3 or a[0] != b[0]:

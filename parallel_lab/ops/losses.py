@@ -60,9 +60,7 @@ def binary_cross_entropy_values(logits, labels, weight):
 
 @gradient(binary_cross_entropy_values)
 def binary_cross_entropy_grad(g, logits, labels, weight):
-    """Gradient for the probabilities.  g, logits, labels: (...), weight: broadcast to
-    (...) -> (...).
-    """
+    """Gradient for the probabilities.  g, logits, labels: (...), weight: broadcast to (...) -> (...)."""
     least = max(LEAST_SPREAD, np.finfo(logits.dtype).tiny)
     return g * weight * (logits - labels) / np.maximum(logits * (1 - logits), least)
 
@@ -139,9 +137,7 @@ def bce_with_logits_pos_weight_grad(g, logits, label, weight):
     example=case((16, 8), (16, 8), beta=0.7),
 )
 def smooth_l1_values(prediction, target, *, beta=1.0):
-    """0.5 d^2 / beta where |d| < beta, |d| - 0.5 beta elsewhere, with d = prediction - target.  prediction, target:
-    (...) -> (...).
-    """
+    """0.5 d^2 / beta where |d| = |prediction - target| < beta, else |d| - 0.5 beta.  Both: (...) -> (...)."""
     size = np.abs(prediction - target)
     return np.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta).astype(size.dtype, copy=False)
 

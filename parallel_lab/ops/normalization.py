@@ -35,9 +35,7 @@ from .unary import floats as in_floats
 
 @op(result_shape=lambda shapes, *, start, shape: shape)
 def piece(x, *, start, shape):
-    """Consecutive elements as an array of their own.  x: any shape -> `shape`, the elements from number `start` on (a
-    view).
-    """
+    """Consecutive elements as an array, a view.  x: any shape -> `shape`, the elements from number `start` on."""
     return x.reshape(-1)[start : start + math.prod(shape)].reshape(shape)
 
 
@@ -159,9 +157,7 @@ def _packed_like(shapes, **_):
 
 @op(result_shape=_packed_like)
 def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon):
-    """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and
-    twice those of gamma,).
-    """
+    """Gradients for x, gamma and beta, one after the other.  g, x: (...), gamma: its last dims -> (their elements,)."""
     axis, start = begin_norm_axis % x.ndim, begin_params_axis % x.ndim
     dtype = np.result_type(g, x, gamma)
     g, x = wide(g), wide(x)
@@ -204,9 +200,7 @@ def _(g, out, x, gamma, beta, *, begin_norm_axis, begin_params_axis, epsilon, in
 
 @function()
 def layer_norm(x, normalized_shape, gamma, beta, eps=1e-5):
-    """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: `normalized_shape` -> (...). Form:
-    mindspore.ops.layer_norm.
-    """
+    """x normalised over its last dims.  x: (..., *normalized_shape), gamma, beta: normalized_shape -> (...)."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         given = f"normalized_shape={shorten(normalized_shape)} for x of shape {tuple(x.shape)}"
@@ -260,9 +254,7 @@ def rms_normalization(x, gamma, *, epsilon=1e-6, index=0):
 
 @op(result_shape=lambda shapes, **_: (math.prod(shapes[1]) + math.prod(shapes[2]),))
 def rms_norm_grad(g, x, gamma, *, epsilon):
-    """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (elements of x and of
-    gamma,).
-    """
+    """Gradients for x and gamma, one after the other.  g, x: (...), gamma: its last dims -> (their elements,)."""
     dtype = np.result_type(g, x, gamma)
     rows = wide(x).reshape(-1, gamma.size)
     g_rows = wide(g).reshape(rows.shape)
@@ -315,9 +307,7 @@ def _l2_scale(x, axis, epsilon):
     example=(case((8, 16)), case((4, 8, 3), axis=1)),
 )
 def l2_normalize(x, *, axis=-1, epsilon=1e-4):
-    """x / sqrt(max(sum of x squared along `axis`, epsilon)).  x: (...) -> (...). That dim stays whole. Defaults:
-    MindSpore's ops.L2Normalize.
-    """
+    """x / sqrt(max(sum of x^2 along `axis`, epsilon)), by MindSpore's defaults.  x: (...) -> (...)."""
     return (wide(x) * _l2_scale(wide(x), axis, epsilon)[0]).astype(x.dtype, copy=False)
 
 
@@ -382,9 +372,7 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
 
 @op(result_shape=_packed_like)
 def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
-    """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (elements of x and twice
-    those of gamma,).
-    """
+    """Gradients for x, gamma and beta, one after the other.  g, x: (n, c, ...), gamma: (c,) -> (their elements,)."""
     dtype = np.result_type(g, x, gamma)
     planes = (len(x), x.shape[1], math.prod(x.shape[2:]))
     normal, inverse = _normalized(wide(x).reshape(len(x) * num_groups, -1), epsilon)

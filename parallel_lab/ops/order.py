@@ -90,9 +90,7 @@ def put_along(g, numbers, *, shape, axis):
     example=(case((16, 8)), case((8, 4, 2), axis=0, descending=True)),
 )
 def sort(x, *, axis=-1, descending=False, index):
-    """Elements along `axis` in order, and the numbers they had.  x: (..., n, ...) -> values (..., n, ...), numbers
-    (..., n, ...) int32.
-    """
+    """Elements along `axis` in order, and their numbers.  x: (..., n, ...) -> values, numbers int32, (..., n, ...)."""
     order = _order(x, axis, descending)
     return np.take_along_axis(x, order, axis) if index == 0 else order.astype(np.int32)
 
@@ -112,9 +110,7 @@ def _(g, out, x, *, axis, descending, index):
 
 @function(method="argsort")
 def argsort(x, axis=-1, descending=False):
-    """The numbers that elements along `axis` have, in their order.  x: (..., n, ...) -> (..., n, ...) int32. No
-    gradient.
-    """
+    """The numbers that elements along `axis` have, in order, no gradient.  x: (..., n, ...) -> (..., n, ...) int32."""
     return sort(x, axis=axis, descending=descending)[1]
 
 

@@ -79,9 +79,7 @@ def pad_dims(x, *, paddings, mode="constant", value=0.0):
 
 @op(result_shape=lambda shapes, *, shape, **_: shape)
 def pad_grad(g, *, shape, paddings, mode):
-    """Gradient of pad_dims where elements were copied: every copy's gradient is added to its original.  g: (...) ->
-    `shape`.
-    """
+    """Gradient of pad_dims: every copy's gradient is added to its original's.  g: (...) -> `shape`."""
     for dim, (n, pair) in enumerate(zip(shape, paddings, strict=True)):
         if any(pair):
             originals = np.pad(np.arange(n), pair, _PAD_MODES[mode])
@@ -157,9 +155,7 @@ def _check_roll(operands, *, shift, axis):
     example=(case((16, 8), shift=3, axis=1), case((4, 8, 2), shift=(1, -1), axis=(0, 2))),
 )
 def roll(x, *, shift, axis):
-    """Elements moved `shift` places along the dims `axis`, those beyond the end to the front.  x: (...) -> (...). These
-    dims stay whole.
-    """
+    """Elements moved `shift` places along `axis`, those beyond the end to the front.  x: (...) -> (...)."""
     return np.roll(x, shift, axis)
 
 

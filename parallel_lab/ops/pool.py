@@ -183,9 +183,7 @@ def adaptive_avg_pool_grad(g, *, shape):
 
 @op("nchw->nchw", name="AdaptiveMaxPool2D", **_ADAPTIVE)
 def adaptive_max_pool(x, *, output_size):
-    """The largest elements of the windows of adaptive_avg_pool; ties as in max_pool.  x: (n, c, h, w) -> (n, c,
-    *output_size).
-    """
+    """The largest elements of adaptive_avg_pool's windows.  x: (n, c, h, w) -> (n, c, *output_size)."""
     return kernels.adaptive_max(x, _adaptive_size(x.shape[2:], output_size))
 
 

@@ -55,9 +55,7 @@ _CASES = (
 
 @op(result_shape=lambda shapes, *, shape, axis: shape)
 def spread(x, *, shape, axis):
-    """Undo a reduction's shape: repeat x along the dims that were reduced.  x: (...) -> `shape`. axis: the reduced
-    dims.
-    """
+    """Undo a reduction's shape: repeat x along the reduced dims `axis`.  x: (...) -> `shape`."""
     kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
     # ascontiguousarray would give a 0-d array a dim
     return np.array(np.broadcast_to(x.reshape(kept), shape), order="C")
@@ -167,9 +165,7 @@ def _(g, out, x, *, axis, keep_dims, across):
 
 
 def spelling(where, axis, keep_dims, spelled):
-    """(axis, keep_dims) from all spellings: `dim` is axis, `keepdims` and `keepdim` are keep_dims. ShapeError for other
-    names.
-    """
+    """(axis, keep_dims) from all spellings: dim, keepdims, keepdim. ShapeError for other names."""
     for name, value in spelled.items():
         if name == "dim" and axis is None:
             axis = value

@@ -267,9 +267,7 @@ def changed_labels(signature, **_):
     example=(case((16, 8), multiples=(1, 3)), case((8, 4), multiples=(2, 1, 1)), case((4, 2, 8), multiples=(2, 3, 1))),
 )
 def tile(x, multiples):
-    """x repeated `multiples[i]` times along dim i; more counts than dims add dims in front.  x: (...) -> (...). A
-    repeated dim stays whole.
-    """
+    """x repeated `multiples[i]` times along dim i, which stays whole; more counts add dims.  x: (...) -> (...)."""
     return np.tile(x, multiples)
 
 
@@ -328,9 +326,7 @@ def _broadcast_local(attrs, parts):
     example=(case((16, 1), shape=(16, 8)), case((8,), shape=(4, 8)), case((4, 1, 8), shape=(2, -1, 3, -1))),
 )
 def broadcast_to(x, *, shape):
-    """x stretched to `shape` by numpy's rules; -1 keeps a dim.  x: (...) -> `shape`. Stretched and added dims are not
-    cut.
-    """
+    """x stretched to `shape` by numpy's rules; -1 keeps a dim.  x: (...) -> `shape`. New dims are not split."""
     return np.array(np.broadcast_to(x, _broadcast_shape(x.shape, shape)), order="C")
 
 

@@ -43,15 +43,11 @@ class Spelled:
     dtype: Any
 
     def _without_operator(self, symbol: str, function: np.ufunc, *operands: Any) -> Any:
-        """What Python writes with `symbol` and no operator does: numpy's `function` on values, refused where that
-        cannot be.
-        """
+        """What Python writes with `symbol` and no operator does: numpy's `function` on values, where that can be."""
         raise NotImplementedError
 
     def _bits(self, symbol: str, function: np.ufunc, operator: Callable, *operands: Any) -> Any:
-        """`&`, `|`, `^` and `~`: the logical operator on truth values; on integers numpy's `function`, where there are
-        numbers.
-        """
+        """`&`, `|`, `^`, `~`: the logical operator on truth values; on integers numpy's `function`."""
         if not all(comparable(x) for x in operands):
             return NotImplemented
         if all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands):

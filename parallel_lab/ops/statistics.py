@@ -28,9 +28,7 @@ def _labels(shapes, *, axis, keep_dims, **_):
 
 
 class _Steps:
-    """Parts of one such operator on x and on what its reductions leave, which keep the reduced dims with size 1 until
-    the end.
-    """
+    """Parts of one such operator; what is reduced keeps its dims, with size 1, until the end."""
 
     def __init__(self, part, x, axis):
         self.part, self.shape = part, tuple(x.shape)
@@ -124,9 +122,7 @@ def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspo
 
 @composed(_labels, name="LogSumExp", mint="logsumexp", attrs=DIMS, dtype=float_result, example=CASES)
 def logsumexp(part, x, axis=None, *, keep_dims=False):
-    """log of the sum of exp(x) over `axis` (None = all dims), without overflow.  x: (...) -> (...) without those dims,
-    or with size 1 there.
-    """
+    """log of the sum of exp(x) over `axis`, without overflow.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)
     x = do.floats(x)
     # shifted by the largest element, through which no gradient need flow; a row of infinities is not shifted: inf - inf
@@ -172,8 +168,6 @@ def var(part, x, axis=None, *, ddof=0, keep_dims=False):
 
 @composed(_labels, name="Std", **_VARIANCE)
 def std(part, x, axis=None, *, ddof=0, keep_dims=False):
-    """Standard deviation over `axis` (None = all dims).  x: (...) -> (...) without those dims, or with size 1 there.
-    See `var`; gradient 0 at 0.
-    """
+    """Standard deviation over `axis`, see `var`; gradient 0 at 0.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)
     return do.done(do.root(_squares(do, do.floats(x), ddof), 0.5), keep_dims)

@@ -41,9 +41,7 @@ SHOWN = 3  # source lines that a message names in errors and records
 
 @contextmanager
 def holding_messages() -> Iterator[None]:
-    """What an outermost Cell runs in: messages may be held back inside, and have been sent at the end. Where it ends
-    with an error they are not.
-    """
+    """What an outermost Cell runs in: messages may be held back inside, and are sent at its end unless it fails."""
     held: dict[tuple[Any, ...], _Message] = {}
     before = held_messages.set(held)
     try:
@@ -56,9 +54,7 @@ def holding_messages() -> Iterator[None]:
 
 
 def holdable(kind: str, shape: tuple[int, ...], members: int) -> bool:
-    """Whether a call with a value of this shape may wait for others now. What cannot share a message travels by itself,
-    or is refused, at once.
-    """
+    """Whether a call with a value of this shape may wait for others now; if not it travels by itself, at once."""
     if held_messages.get() is None or get_context("mode") != GRAPH_MODE or members < 2 or not math.prod(shape):
         return False
     return kind == "all_reduce" or (bool(shape) and (kind == "all_gather" or shape[0] % members == 0))
@@ -101,9 +97,7 @@ class Promised:
         self.array: np.ndarray | None = None
 
     def read(self) -> np.ndarray:
-        """The values; sends the message if it was not sent yet. Raises WorldError if it never will be,
-        CollectiveMismatch and the like.
-        """
+        """The values; sends the message if need be. Raises WorldError if it never will be sent, CollectiveMismatch."""
         if self.array is None:
             self.sent_with.send()
         return self.array

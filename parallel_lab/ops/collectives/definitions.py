@@ -289,9 +289,7 @@ def _of_root(values: Arrays) -> np.ndarray:
 
 
 def _halo(values: Arrays, attrs: Attrs, kind: str) -> list[np.ndarray]:
-    """Both halos, by way of the whole tensor with its surroundings: from the first element of any window or slice to
-    the last.
-    """
+    """Both halos, by way of the whole tensor with its surroundings, as far as any window or slice reaches."""
     halo, dim = Halo(*attrs["window"], members=len(values)), attrs["dim"] % values[0].ndim
     windows, total = [halo.window(i) for i in range(halo.members)], halo.part * halo.members
     low, high = min(0, *(start for start, _ in windows)), max(total, *(stop for _, stop in windows))

@@ -284,9 +284,7 @@ class CollectiveGather(_Collective):
 
 
 class CollectiveScatter(_Collective):
-    """Each rank its own rows of the value of rank `src_rank` of the world.  x: (n a, ...), read there only -> (a,
-    ...).
-    """
+    """Each rank its own rows of the value of rank `src_rank` of the world.  x: (n a, ...), read there -> (a, ...)."""
 
     op = _definition("scatter", "src_rank", root=0, group=None)
 

@@ -117,9 +117,7 @@ def _forward_taps(kernel: int, dilation: int, before: int) -> tuple[int, ...]:
 def _backward_taps(
     kernel: int, stride: int, dilation: int, before: int, first: int
 ) -> tuple[list[int], tuple[int, ...]]:
-    """For the input elements first, first + stride, ...: the kernel elements that reached them, and from which output
-    (number + offset).
-    """
+    """Kernel elements that reached the inputs first, first + stride, ..., and from which output (number + offset)."""
     reached = [
         (k, (first + before - k * dilation) // stride)
         for k in range(kernel)
@@ -155,9 +153,7 @@ class _Geometry:
 
     @cached_property
     def phases(self) -> dict[int, Pair]:
-        """{remainder of the input row: (first, count)}: the rows (first + r) * step + remainder that some kernel row
-        reads.
-        """
+        """{remainder: (first, count)}: the rows (first + r) * step + remainder that some kernel row reads."""
         found: dict[int, Pair] = {}
         for remainder in sorted({a % self.step[0] for a in self.rows}):
             starts = [a // self.step[0] for a in self.rows if a % self.step[0] == remainder]
@@ -165,9 +161,7 @@ class _Geometry:
         return found
 
     def tile(self, samples: int, threads: int, side_by_side: bool) -> tuple[int, bool]:
-        """Equal tiles, some for every thread: (samples per tile, whether their pictures lie side by side in one
-        matrix).
-        """
+        """Equal tiles for all threads: (samples per tile, whether pictures lie side by side in one matrix)."""
         positions = self.out_size[0] * self.out_size[1]
         one = (
             self.depth
@@ -245,9 +239,7 @@ class _Columns:
         return matrix[..., row * width : (row + height) * width]
 
     def like_result(self, g: np.ndarray) -> np.ndarray:
-        """A tile of a result's gradient in the order of the products: (group, channels, positions), or with samples in
-        front.
-        """
+        """A tile of a gradient in the order of the products: ([samples,] group, channels, positions)."""
         if self.side_by_side:
             return np.array(g.transpose(1, 2, 0, 3), self.geometry.dtype, order="C").reshape(
                 self.geometry.group, -1, g[:, 0].size

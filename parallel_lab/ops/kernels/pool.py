@@ -21,9 +21,7 @@ THREAD_ELEMENTS = 1 << 20  # about 3 ms of work; starting a thread costs 0.1 ms
 
 
 def _taps(axis: int, kernel: int, stride: int, before: int, size: int, count: int) -> Iterator[tuple[tuple, tuple]]:
-    """Per kernel element of one axis (-1: width, -2: height): (windows that have it inside the picture, the elements it
-    is in them).
-    """
+    """Per kernel element of one axis (-1: width, -2: height): (windows that have it inside, their elements)."""
     rest = (slice(None),) * (-1 - axis)
     for k in range(kernel):
         first, last = inside(k - before, stride, size, count)
@@ -40,9 +38,7 @@ def _with_extent(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ..
 
 
 def _largest(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
-    """The largest element of every window along one axis. Every window has an element inside (pads are smaller than the
-    kernel).
-    """
+    """The largest element of every window along one axis; pads are smaller than the kernel."""
     taps = list(_taps(axis, kernel, stride, before, x.shape[axis], count))
     full = [elements for windows, elements in taps if windows[1] == slice(0, count)]
     if len(full) > 1:
@@ -194,9 +190,7 @@ def avg_pool_grad(g: np.ndarray, size: Pair, kernel: Pair, stride: Pair, pads: P
 
 
 def _windows(size: int, count: int) -> list[slice]:
-    """Window i of `count` over `size` elements: from floor(i * size / count) to ceil((i + 1) * size / count). They may
-    overlap by one.
-    """
+    """Window i of `count` over `size` elements: floor(i size / count) to ceil((i + 1) size / count)."""
     return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
@@ -224,9 +218,7 @@ def adaptive_max(x: np.ndarray, out_size: Pair) -> np.ndarray:
 
 
 def adaptive_max_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Gradient of adaptive_max: to the first largest element of each window.  g: (n, c, oh, ow), x: (n, c, h, w) -> (n,
-    c, h, w).
-    """
+    """Gradient of adaptive_max: to the first largest of each window.  g: (n, c, oh, ow), x: (n, c, h, w) -> like x."""
     windows = _windows(x.shape[3], g.shape[3])
     cols = np.stack([x[..., w].max(axis=3) for w in windows], axis=3)
     between, grad = np.zeros(cols.shape, g.dtype), np.zeros(x.shape, g.dtype)

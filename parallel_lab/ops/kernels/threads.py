@@ -90,9 +90,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 @lru_cache(maxsize=1)
 def keep_freed_memory() -> bool:
-    """Let this process keep up to 64 MiB of freed memory for arrays to come. Whether that was possible: glibc only.
-    Called again, does nothing.
-    """
+    """Keep up to 64 MiB of freed memory for arrays to come; whether that was possible (glibc only)."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

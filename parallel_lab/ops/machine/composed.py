@@ -56,9 +56,7 @@ class _Part:
 
 
 def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], OpDef]:
-    """Declare an operator by the parts it is made of: `fn(part, *operands, **attributes)`; the other keywords are those
-    of `op`.
-    """
+    """Declare an operator by its parts: `fn(part, *operands, **attributes)`; facts: other keywords of `op`."""
 
     def declare(fn: Callable) -> OpDef:
         def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:

@@ -47,9 +47,7 @@ def _names(layout: Layout, axes: Axes) -> str:
 
 
 def dim_text(position: int, dim: int, label: str, named: bool) -> str:
-    """A dim of an operand in words.  named: the label is the operator's own word, not a letter by position, which means
-    nothing to a reader.
-    """
+    """A dim of an operand in words.  named: the label is the operator's own word, not a letter by position."""
     return f"dim {dim} of input {position}" + (f" ('{label}')" if named else "")
 
 

@@ -163,9 +163,7 @@ class OpDef:
         return self.attempt(operands, attrs)
 
     def _as_arrays(self, operands: list[Any]) -> list[Any]:
-        """Lists become arrays; numbers too, unless an operand beside them has a dtype that they take. Raises ShapeError
-        for anything else.
-        """
+        """Lists become arrays; numbers too, unless an operand has a dtype for them. ShapeError for anything else."""
         beside = any(hasattr(x, "dtype") for x in operands)
         return [
             x if hasattr(x, "dtype") or (beside and isinstance(x, (bool, int, float))) else self._as_array(i, x)

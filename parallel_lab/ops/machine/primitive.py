@@ -94,9 +94,7 @@ def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]
 
 
 def check_target(where: str, target: Any) -> str:
-    """`target`, which must be one of DEVICE_TARGETS. Raises ArgumentTypeError, DeviceError (a ValueError and
-    RuntimeError).
-    """
+    """`target`, one of DEVICE_TARGETS. Raises ArgumentTypeError, DeviceError."""
     return choice(*DEVICE_TARGETS)(where, "device_target", target, Errors(ArgumentTypeError, DeviceError))
 
 
@@ -161,9 +159,7 @@ class Primitive:
 
     @property
     def takes_strategy(self) -> bool:
-        """Whether `shard` can say how the operands are cut; an operator such as Reshape passes on the layout of its
-        producer.
-        """
+        """Whether `shard` can say how operands are split; a Reshape passes on its producer's layout."""
         return not self.op.view
 
     def shard(
@@ -229,9 +225,7 @@ class Primitive:
         return self
 
     def recompute(self, mode: bool = True) -> Any:
-        """Ask the compiler to compute this operator's result again in the backward pass instead of keeping it. Returns
-        self.
-        """
+        """Ask for this operator's result to be computed again in backward instead of being kept. Returns self."""
         self.prim_attrs["recompute"] = flag(f"{self.name} recompute", "mode", mode)
         return self
 

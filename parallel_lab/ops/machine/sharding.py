@@ -78,9 +78,7 @@ class ShardingRule:
 
 
 def strategy_operands(op: OpDef, signature: Signature) -> tuple[str, ...]:
-    """Labels of each tuple of a strategy: the operands' labels unless the operator says otherwise (one-hot's first is
-    the result's).
-    """
+    """Labels of each tuple of a strategy: the operands', unless the operator says otherwise (one-hot)."""
     return tuple(op.strategy_labels(signature)) if op.strategy_labels is not None else signature.ins
 
 
@@ -145,9 +143,7 @@ class _Facts:
         return None
 
     def windows(self, cuts: dict[str, int]) -> dict[str, tuple[int, int, int, int]]:
-        """{split label of operand 0: (step, origin, length, part)} where a rank needs more, or other elements than its
-        slice.
-        """
+        """{split label of operand 0: (step, origin, length, part)} where a slice is not what a rank needs."""
         wanted = {} if self.op.window is None else self.op.window(self.sizes, cuts, **self.attrs)
         return {c: (*window, self.sizes[c] // cuts[c]) for c, window in wanted.items() if cuts[c] > 1}
 
@@ -173,9 +169,7 @@ class _Facts:
 
 
 def _axis_labels(op: OpDef, signature: Signature) -> tuple[str, ...]:
-    """Labels in the order of the device matrix: broadcast dims by their place in the result, whichever operand has
-    them, then the others.
-    """
+    """Labels in the order of the device matrix: broadcast dims by their place in the result, then the others."""
     # `resolve` names broadcast dims A, B, ... from the left
     broadcast = tuple(sorted(c for c in signature.labels if c.isupper()))
     others = tuple(c for c in signature.labels if not c.isupper())
@@ -235,9 +229,7 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
 
 
 def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
-    """The strategy, as `shard` takes it, of an operator whose operands have these labels of `rule`'s: counts, or
-    layouts where `rule` has them.
-    """
+    """The strategy of an operator whose operands have these labels of `rule`'s, as `shard` takes it."""
     cuts = dict(rule.cuts)
     if isinstance(rule.strategy, LayoutStrategy):
         return tuple(rule.strategy[0].named(rule.axes_of(c) for c in labels) for labels in operands)
@@ -449,9 +441,7 @@ def nearest_legal(
 def _nearest_layouts(
     op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strategy: LayoutStrategy, device_num: int
 ) -> str:
-    """Every label cut as the first input that has it says, as long as its axes are free and divide it; if that is
-    refused too, nothing cut.
-    """
+    """Every label split as the first input says, where its axes are free and divide it; otherwise nothing."""
     first = strategy[0] if len(strategy) else None
     if first is None or first.device_num != device_num:
         return ""

@@ -27,16 +27,12 @@ Fault = tuple[str, ...]  # what is wrong, what is allowed, and perhaps a hint
 
 
 def letters(n: int) -> str:
-    """The first `n` labels for dims that have no name of their own: 'abc...'. Signatures of rank-dependent operators
-    use them.
-    """
+    """The first `n` labels for dims that have no name of their own: 'abc...'."""
     return "abcdefghijklmnopqrstuvwxyz"[:n]
 
 
 def more_letters(n: int) -> str:
-    """`n` further labels beside those of `letters`, for dims that only the result has or whose size changes: Greek,
-    then Cyrillic.
-    """
+    """`n` labels beside those of `letters`, for dims that only the result has or whose size changes."""
     return "".join(itertools.islice((chr(c) for c in itertools.count(ord("α")) if chr(c).islower()), n))
 
 

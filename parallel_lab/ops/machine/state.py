@@ -34,9 +34,7 @@ def assign(parameter: Any, value: Any) -> Any:
 
 
 def training_step() -> Any:
-    """How many steps were taken before this one: () int64, in a trace as a value of the compiled network. None where
-    none is counted.
-    """
+    """Steps taken before this one: () int64, in a trace a value of the network; None where none is counted."""
     tracer, running = current_tracer.get(), current_step.get()
     if tracer is not None:
         return tracer.step()
