@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import LayoutError, ParallelLabError
-from parallel_lab.layout.refinement import (
-    common_factors,
-    expand_factors,
-    flat_placement,
-    join_axes,
-    on_device_matrix,
-)
+from parallel_lab.layout.refinement import common_factors, expand_factors, flat_placement, join_axes, on_device_matrix
 from parallel_lab.layout.tensor_layout import TensorLayout, ranks_along, slice_text
 
 # ---- slices ----
@@ -58,10 +52,8 @@ def test_first_axis_of_a_tuple_is_the_outer_cut(axes, number, rank):
 @pytest.mark.parametrize(
     "layout",
     [
-        TensorLayout((2, 4), (1, 0)),
-        TensorLayout((2, 4), ((0, 1), -1)),
-        TensorLayout((2, 2, 2), (0, -1)),
-        TensorLayout((3, 4), (0, 1)),
+        *(TensorLayout((2, 4), (1, 0)), TensorLayout((2, 4), ((0, 1), -1))),
+        *(TensorLayout((2, 2, 2), (0, -1)), TensorLayout((3, 4), (0, 1))),
     ],
 )
 def test_every_element_is_held_by_as_many_ranks_as_there_are_replicas(layout):
@@ -115,6 +107,8 @@ def test_partial_group_is_not_a_replica_group():
 
 # ---- refusals ----
 
+GRID = TensorLayout((2, 4), (1, 0))
+
 
 @pytest.mark.parametrize(
     ("make", "text"),
@@ -124,14 +118,11 @@ def test_partial_group_is_not_a_replica_group():
         (lambda: TensorLayout((2, 4), (1, -1), partial=(1,)), "axis 1 is used 2 times"),
         (lambda: TensorLayout((2, 0), (1, -1)), "device-matrix entry 0"),
         (lambda: TensorLayout((2, 4), (1,), partial=(0,), reduce="mean"), "reduce='mean'"),
-        (
-            lambda: TensorLayout((2, 4), (1, 0)).slice_shape((16, 30)),
-            "dim 1 of shape (16, 30) has 30 elements and cannot be split 4 ways",
-        ),
-        (lambda: TensorLayout((2, 4), (1, 0)).slice_shape((16,)), "has 2 entries"),
+        (lambda: GRID.slice_shape((16, 30)), "dim 1 of shape (16, 30) has 30 elements and cannot be split 4 ways"),
+        (lambda: GRID.slice_shape((16,)), "has 2 entries"),
         (lambda: TensorLayout((2, 2, 2), (1, 0)).slice_index((8, 8), 8), "rank 8 does not exist"),
         (lambda: TensorLayout.from_strategy((3, 1), 8), "makes 3 slices on 8 devices"),
-        (lambda: on_device_matrix(TensorLayout((2, 4), (1, 0)), (4, 2)), "cannot be written over device_matrix (4, 2)"),
+        (lambda: on_device_matrix(GRID, (4, 2)), "cannot be written over device_matrix (4, 2)"),
         (lambda: on_device_matrix(TensorLayout((8,), (0,)), (4,)), "cannot be written over"),
         (lambda: common_factors((2, 4), (3, 3)), "has 8 elements"),
     ],

@@ -5,6 +5,7 @@ where that is known.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,58 +145,43 @@ def test_no_message_where_every_rank_holds_its_target_already(ranks, seed, allto
     assert {step.kind for step in check(coarse, fine, shape, alltoall=alltoall)} <= {"slice", "reshape"}
 
 
+PENDING, ROWS, COLUMNS, WHOLE = (
+    *(TensorLayout((4,), (-1, -1), partial=(0,)), TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, 0))),
+    TensorLayout((4,), (-1, -1)),
+)
+GRID_ROWS = TensorLayout((2, 2), (1, -1))
+
+
 @pytest.mark.parametrize(
     ("src", "dst", "gather", "alltoall"),
     [
-        (TensorLayout((4,), (-1, -1), partial=(0,)), TensorLayout((4,), (-1, -1)), ["all_reduce"], ["all_reduce"]),
+        (PENDING, WHOLE, "all_reduce", "all_reduce"),
+        (PENDING, ROWS, "all_reduce slice", "reduce_scatter"),
+        (PENDING, COLUMNS, "all_reduce slice", "reduce_scatter"),
         (
-            TensorLayout((4,), (-1, -1), partial=(0,)),
-            TensorLayout((4,), (0, -1)),
-            ["all_reduce", "slice"],
-            ["reduce_scatter"],
-        ),
-        (
-            TensorLayout((4,), (-1, -1), partial=(0,)),
-            TensorLayout((4,), (-1, 0)),
-            ["all_reduce", "slice"],
-            ["reduce_scatter"],
-        ),
-        (
-            TensorLayout((2, 2), (-1, -1), partial=(0, 1)),
-            TensorLayout((2, 2), (1, -1)),
-            ["all_reduce", "slice"],
-            ["reduce_scatter", "all_reduce"],
+            *(TensorLayout((2, 2), (-1, -1), partial=(0, 1)), GRID_ROWS),
+            *("all_reduce slice", "reduce_scatter all_reduce"),
         ),
         # dim 0 is split by another axis now: it must be gathered, so the reduction is finished first
         (
-            TensorLayout((2, 2), (1, -1), partial=(0,)),
-            TensorLayout((2, 2), (0, -1)),
-            ["all_reduce", "all_gather", "slice"],
-            ["all_reduce", "all_gather", "slice"],
+            *(TensorLayout((2, 2), (1, -1), partial=(0,)), TensorLayout((2, 2), (0, -1))),
+            *["all_reduce all_gather slice"] * 2,
         ),
     ],
 )
 def test_reduce_scatter_replaces_all_reduce_and_slice_with_alltoall(src, dst, gather, alltoall):
-    assert [step.kind for step in check(src, dst, (8, 12), alltoall=False)] == gather
-    assert [step.kind for step in check(src, dst, (8, 12), alltoall=True)] == alltoall
+    assert [step.kind for step in check(src, dst, (8, 12), alltoall=False)] == gather.split()
+    assert [step.kind for step in check(src, dst, (8, 12), alltoall=True)] == alltoall.split()
 
 
 @pytest.mark.parametrize(
     ("src", "dst", "received"),
     [
-        (TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, -1)), 3 * 96 // 4),  # split -> whole: (p - 1) / p N
-        (TensorLayout((4,), (-1, -1)), TensorLayout((4,), (0, -1)), 0),
-        (TensorLayout((4,), (0, -1)), TensorLayout((4,), (-1, 0)), 3 * 96 // 16),  # split i -> split j: (p - 1) / p^2 N
-        (
-            TensorLayout((4,), (-1, -1), partial=(0,)),
-            TensorLayout((4,), (-1, -1)),
-            2 * 3 * 96 // 4,
-        ),  # pending -> whole: 2 (p - 1) / p N
-        (
-            TensorLayout((4,), (-1, -1), partial=(0,)),
-            TensorLayout((4,), (0, -1)),
-            3 * 96 // 4,
-        ),  # pending -> split: (p - 1) / p N
+        (ROWS, WHOLE, 3 * 96 // 4),  # split -> whole: (p - 1) / p N
+        (WHOLE, ROWS, 0),
+        (ROWS, COLUMNS, 3 * 96 // 16),  # split i -> split j: (p - 1) / p^2 N
+        (PENDING, WHOLE, 2 * 3 * 96 // 4),  # pending -> whole: 2 (p - 1) / p N
+        (PENDING, ROWS, 3 * 96 // 4),  # pending -> split: (p - 1) / p N
     ],
 )
 def test_one_axis_costs_what_the_formula_says_and_that_is_the_bound(src, dst, received):
@@ -228,25 +214,16 @@ def test_the_bound_is_what_counting_elements_says(seed):
     shape[1] *= total // math.prod(shape)
     dst_shape[2] *= total // math.prod(dst_shape)
     flat = np.arange(total)
-    missing = [
-        len(
-            set(flat.reshape(dst_shape)[dst.slice_index(dst_shape, r)].ravel())
-            - set(flat.reshape(shape)[src.slice_index(shape, r)].ravel())
-        )
-        for r in range(8)
-    ]
+    held = [set(flat.reshape(shape)[src.slice_index(shape, r)].ravel()) for r in range(8)]
+    wanted = [set(flat.reshape(dst_shape)[dst.slice_index(dst_shape, r)].ravel()) for r in range(8)]
+    missing = [len(target - here) for target, here in zip(wanted, held, strict=True)]
     assert lower_bound_elements(src, dst, shape, dst_shape=dst_shape) == max(missing)
 
 
 def test_without_common_ground_everything_is_gathered_then_cut():
     src, dst = TensorLayout((2, 3), (1, 0)), TensorLayout((3, 2), (1, 0))
     assert common_refinement(src, dst, (6, 6), (6, 6)) is None
-    assert [step.kind for step in check(src, dst, (6, 6), alltoall=True)] == [
-        "all_gather",
-        "all_gather",
-        "slice",
-        "slice",
-    ]
+    assert [step.kind for step in check(src, dst, (6, 6), alltoall=True)] == ["all_gather"] * 2 + ["slice"] * 2
 
 
 @pytest.mark.parametrize(("cuts", "gathers"), [((2, 1, 0), [(1, 0)]), ((2, 0, 1), [(1,), (0,)])])
@@ -284,39 +261,18 @@ def test_tensors_without_elements_are_redistributed_too(alltoall):
         (strategy(8, 1), strategy(4, 1, ranks=4), (16, 16), None, "source layout has 8 ranks, target layout has 4"),
         (strategy(8, 1), strategy(1, 8), (16, 16), (16, 8), "(16, 16) cannot become (16, 8)"),
         (
-            strategy(8, 1),
-            strategy(1, 8),
-            (16, 12),
-            None,
+            *(strategy(8, 1), strategy(1, 8), (16, 12), None),
             "target layout: dim 1 of shape (16, 12) has 12 elements and cannot be split 8 ways",
         ),
+        (WHOLE, PENDING, (16, 16), None, "it cannot be undone"),
         (
-            TensorLayout((8,), (-1, -1)),
-            TensorLayout((8,), (-1, -1), partial=(0,)),
-            (16, 16),
-            None,
-            "it cannot be undone",
+            *(TensorLayout((2, 4), (-1, -1), partial=(1,)), TensorLayout((2, 4), (-1, -1), partial=(0,))),
+            *((16, 16), None, "it cannot be undone"),
         ),
+        (PENDING, replace(PENDING, reduce="max"), (16, 16), None, "it cannot be undone"),
         (
-            TensorLayout((2, 4), (-1, -1), partial=(1,)),
-            TensorLayout((2, 4), (-1, -1), partial=(0,)),
-            (16, 16),
-            None,
-            "it cannot be undone",
-        ),
-        (
-            TensorLayout((8,), (-1, -1), partial=(0,)),
-            TensorLayout((8,), (-1, -1), partial=(0,), reduce="max"),
-            (16, 16),
-            None,
-            "it cannot be undone",
-        ),
-        (
-            TensorLayout((2, 3), (-1, -1), partial=(1,)),
-            TensorLayout((3, 2), (-1, -1), partial=(1,)),
-            (6, 6),
-            None,
-            "it cannot be undone",
+            *(TensorLayout((2, 3), (-1, -1), partial=(1,)), TensorLayout((3, 2), (-1, -1), partial=(1,))),
+            *((6, 6), None, "it cannot be undone"),
         ),
     ],
 )
@@ -328,26 +284,26 @@ def test_what_cannot_be_redistributed_is_refused_with_the_reason(src, dst, shape
         lower_bound_elements(src, dst, shape, dst_shape=dst_shape)
 
 
-COLUMNS = TensorLayout((2, 4), (-1, 0))
+GRID_COLUMNS = TensorLayout((2, 4), (-1, 0))
 
 
 @pytest.mark.parametrize(
     ("step", "layout"),
     [
-        (AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0), COLUMNS),  # columns are split, not rows
-        (AllGather((2, 4), (16, 4), (16, 16), axes=(1,), dim=1), COLUMNS),  # by axis 0, not 1
-        (Slice((2, 4), (16, 4), (4, 4), axes=(0,), dim=0), COLUMNS),  # axis 0 is in use
-        (AllToAll((2, 4), (16, 4), (64, 1), axes=(0,), split_dim=1, concat_dim=0), COLUMNS),
-        (ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0), COLUMNS),  # nothing is pending
+        (AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0), GRID_COLUMNS),  # columns are split, not rows
+        (AllGather((2, 4), (16, 4), (16, 16), axes=(1,), dim=1), GRID_COLUMNS),  # by axis 0, not 1
+        (Slice((2, 4), (16, 4), (4, 4), axes=(0,), dim=0), GRID_COLUMNS),  # axis 0 is in use
+        (AllToAll((2, 4), (16, 4), (64, 1), axes=(0,), split_dim=1, concat_dim=0), GRID_COLUMNS),
+        (ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0), GRID_COLUMNS),  # nothing is pending
         (
             ReduceScatter((2, 4), (16, 4), (8, 4), axes=(1,), dim=0, reduce="max"),
             TensorLayout((2, 4), (-1, 0), partial=(1,)),
         ),
         (
             Reshape((2, 4), (16, 4), (64,), layout=TensorLayout((2, 4), (0,))),
-            COLUMNS,
+            GRID_COLUMNS,
         ),  # columns of 4 are no block of 64
-        (AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), COLUMNS),  # other device matrix
+        (AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), GRID_COLUMNS),  # other device matrix
     ],
     ids=str,
 )

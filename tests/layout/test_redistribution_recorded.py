@@ -16,6 +16,10 @@ from tests.layout.folding import BOTH, RECORDED, check, strategy
 
 # ---- MindSpore: recorded operator lists ----
 
+EACH_RECORDED = pytest.mark.parametrize(
+    "case", RECORDED, ids=lambda c: f"{c['shape']}:{c['from']}->{c['to']}on{c['devices']}".replace(" ", "")
+)
+
 
 def recorded_rows(case: dict, manner: str) -> list[tuple]:
     return [
@@ -40,46 +44,26 @@ def planned_rows(src: TensorLayout, dst: TensorLayout, shape: tuple[int, ...], a
         args = dict(op.args)
         inputs = [] if op.name == "Concat" else [list(op.in_shape)]  # not recorded for Concat
         kept = {"Split": ("axis", "output_num"), "Concat": ("axis",), "StridedSlice": ("begin", "end")}.get(op.name, ())
-        rows.append(
-            (
-                op.name,
-                inputs,
-                [list(op.out_shape)] * args.get("output_num", 1),
-                op.group_name,
-                tuple(args[k] for k in kept),
-            )
-        )
+        made = (op.name, inputs, [list(op.out_shape)] * args.get("output_num", 1), op.group_name)
+        rows.append((*made, tuple(args[k] for k in kept)))
     return rows
 
 
 @pytest.mark.parametrize("manner", ["allgather", "alltoall"])
-@pytest.mark.parametrize(
-    "case", RECORDED, ids=lambda c: f"{c['shape']}:{c['from']}->{c['to']}on{c['devices']}".replace(" ", "")
-)
+@EACH_RECORDED
 def test_operators_are_those_mindspore_emits(case, manner):
     src, dst = (TensorLayout.from_strategy(case[k], case["devices"]) for k in ("from", "to"))
     assert planned_rows(src, dst, tuple(case["shape"]), manner == "alltoall") == recorded_rows(case, manner)
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "case", RECORDED, ids=lambda c: f"{c['shape']}:{c['from']}->{c['to']}on{c['devices']}".replace(" ", "")
-)
+@EACH_RECORDED
 def test_recorded_pairs_move_real_arrays_to_their_place(case, alltoall):
-    check(
-        *(TensorLayout.from_strategy(case[k], case["devices"]) for k in ("from", "to")),
-        tuple(case["shape"]),
-        alltoall=alltoall,
-    )
+    src, dst = (TensorLayout.from_strategy(case[k], case["devices"]) for k in ("from", "to"))
+    check(src, dst, tuple(case["shape"]), alltoall=alltoall)
 
 
-def names(
-    src: TensorLayout,
-    dst: TensorLayout,
-    shape: tuple[int, ...],
-    alltoall: bool,
-    dst_shape: tuple[int, ...] | None = None,
-) -> str:
+def names(src, dst, shape, alltoall, dst_shape=None) -> str:
     steps = plan_redistribution(src, dst, shape, dst_shape=dst_shape, alltoall=alltoall)
     return " ".join(op.name + (f"{{{'-'.join(map(str, op.group))}}}" if op.group else "") for op in operators(steps))
 
@@ -91,9 +75,7 @@ def names(
         ((2, 1), (8, 1), "StridedSlice", None),
         ((2, 4), (1, 1), "AllGather{0-1-2-3} Split Concat AllGather{0-4}", None),
         (
-            (2, 4),
-            (8, 1),
-            "Reshape AllGather{0-1-2-3} Split Concat Reshape StridedSlice",
+            *((2, 4), (8, 1), "Reshape AllGather{0-1-2-3} Split Concat Reshape StridedSlice"),
             "Reshape AlltoAll{0-1-2-3} Reshape",
         ),
         ((1, 8), (8, 1), "AllGather{0-1-2-3-4-5-6-7} Split Concat StridedSlice", "AlltoAll{0-1-2-3-4-5-6-7}"),
@@ -117,22 +99,9 @@ def test_eight_devices_table_of_mindspore_2_10(src, dst, gather, alltoall):
     [
         (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), None, False, "AllGather StridedSlice"),
         (((8,), (0, -1, -1, -1)), ((8,), (0, -1)), (128, 64, 1, 1), (128, 64), False, "Reshape"),
-        (
-            ((4, 1, 1), (2, 1)),
-            ((1, 1, 4), (2, 1)),
-            (16, 16),
-            None,
-            False,
-            "AllGather",
-        ),  # MatMul ((4,1),(1,1)) -> MatMul ((1,1),(1,4))
-        (
-            ((2, 4, 1), (2, 0)),
-            ((2, 4), (1, 0)),
-            (16, 16),
-            None,
-            False,
-            "StridedSlice",
-        ),  # seed 003: MatMul ((2,4),(4,1)) -> ReLU ((2,4))
+        # MatMul ((4,1),(1,1)) -> MatMul ((1,1),(1,4)); seed 003: MatMul ((2,4),(4,1)) -> ReLU ((2,4))
+        (((4, 1, 1), (2, 1)), ((1, 1, 4), (2, 1)), (16, 16), None, False, "AllGather"),
+        (((2, 4, 1), (2, 0)), ((2, 4), (1, 0)), (16, 16), None, False, "StridedSlice"),
         (((8,), (-1, 0)), ((8,), (0, -1)), (16, 16), None, False, "AllGather Split Concat StridedSlice"),
         (((8,), (-1, 0)), ((8,), (0, -1)), (16, 16), None, True, "AlltoAll"),
         (((8, 2), (1, 0)), ((4, 4), (1, 0)), (512, 1024), None, True, "Reshape AlltoAll AlltoAll Reshape"),
@@ -167,13 +136,8 @@ def test_unit_test_pair_sends_one_message(alltoall):
         (((8, 4), (1, 0)), ((2, 16), (1, 0)), (512, 1024), (2, 4, 4), (2, 1, 0, -1), (2, -1, 1, 0), (2, 256, 4, 256)),
         (((8, 4), (1, 0)), ((2, 16), (0, 1)), (512, 1024), (2, 2, 2, 4), (3, 2, 1, 0), (2, 1, 0, 3), (2, 2, 128, 1024)),
         (
-            ((8,), (0, -1)),
-            ((2, 2, 2), (2, 1)),
-            (512, 1024),
-            (2, 2, 2),
-            (2, 1, 0, -1),
-            (2, -1, -1, 1),
-            (2, 2, 128, 1024),
+            *(((8,), (0, -1)), ((2, 2, 2), (2, 1)), (512, 1024), (2, 2, 2)),
+            *((2, 1, 0, -1), (2, -1, -1, 1), (2, 2, 128, 1024)),
         ),
         (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), (16,), (0, -1), (-1, 0), (512, 1024)),
         (((8, 4), (1, 0)), ((8, 4), (1, 0)), (128, 4096), (8, 4), (1, -1, 0), (1, 0, -1), (128, 4, 1024)),
@@ -195,11 +159,8 @@ def test_a_rank_slices_its_own_part(rank):
 
 
 def test_reduce_scatter_of_columns_is_cut_and_stacked_first():
-    found = operators(
-        plan_redistribution(
-            TensorLayout((4,), (-1, -1), partial=(0,)), TensorLayout((4,), (-1, 0)), (6, 12), alltoall=True
-        )
-    )
+    src, dst = TensorLayout((4,), (-1, -1), partial=(0,)), TensorLayout((4,), (-1, 0))
+    found = operators(plan_redistribution(src, dst, (6, 12), alltoall=True))
     assert [(op.name, op.in_shape, op.out_shape) for op in found] == [
         ("Split", (6, 12), (6, 3)),
         ("Concat", (6, 3), (24, 3)),

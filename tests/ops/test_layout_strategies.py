@@ -78,13 +78,8 @@ def check_layouts(op, case, layouts, device_num):
     weights = [np.random.default_rng(1).uniform(0.5, 1.5, e.shape) for e in expected]
     differentiable = (op.vjp_fn is not None or op.expand is not None) and any(e.dtype.kind == "f" for e in expected)
     cell = OneOperator(op, case, arrays, layouts, weighted=differentiable)
-    plan = compile(
-        cell,
-        *weights,
-        device_num=device_num,
-        dataset_strategy="full_batch",
-        **({"passes": PASSES} if differentiable else {}),
-    )
+    passes = {"passes": PASSES} if differentiable else {}
+    plan = compile(cell, *weights, device_num=device_num, dataset_strategy="full_batch", **passes)
     sim = Simulator(plan, {p.name: p.data for p in cell.operands})
     value = sim.run_step(*weights)
     if not differentiable:
@@ -96,9 +91,8 @@ def check_layouts(op, case, layouts, device_num):
     assert math.isclose(float(value), loss.item(), rel_tol=1e-10, abs_tol=1e-10)
     for parameter, want in zip(cell.operands, gradients(loss, eager.operands), strict=True):
         if parameter.requires_grad and parameter.name in dict(plan.gradients):
-            np.testing.assert_allclose(
-                sim.full(dict(plan.gradients)[parameter.name]), want, rtol=1e-10, atol=1e-10, err_msg=parameter.name
-            )
+            got = sim.full(dict(plan.gradients)[parameter.name])
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10, err_msg=parameter.name)
 
 
 def check_drawn(name, number, matrix, draws):
@@ -126,28 +120,13 @@ def test_many_layouts_equal_one_device(name, number, matrix):
     check_drawn(name, number, matrix, 6)
 
 
-OFTEN = {
-    name: PRIMITIVES[name].op.name
-    for name in (
-        *(
-            "MatMul",
-            "Add",
-            "Mul",
-            "ReduceSum",
-            "ReduceMean",
-            "ReduceMax",
-            "LayerNorm",
-            "Gather",
-            "BiasAdd",
-            "Transpose",
-            "Conv2D",
-        ),
-        *("SoftmaxExpand", "OneHot", "Dropout", "BatchNorm"),
-    )
-}
+OFTEN_USED = (
+    "MatMul Add Mul ReduceSum ReduceMean ReduceMax LayerNorm Gather BiasAdd Transpose Conv2D "
+    "SoftmaxExpand OneHot Dropout BatchNorm"
+)
+OFTEN = {name: PRIMITIVES[name].op.name for name in OFTEN_USED.split()}
 
 
-@pytest.mark.quick(9)
 @pytest.mark.parametrize("matrix", MATRICES, ids=str)
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
 def test_operators_of_every_network_under_every_matrix(name, matrix):
@@ -249,11 +228,8 @@ def test_empty_layouts_follow_the_labels():
     op = PRIMITIVES["LayerNorm"].op
     shapes, attrs = ((16, 32, 8), (32, 8), (32, 8)), {**op.default_attrs, "begin_norm_axis": -1}
     given = LayoutStrategy((CUBE("dp", ("mp", "sp"), "None"), CUBE(), CUBE()))
-    assert completed(op, shapes, attrs, given).layouts == (
-        given[0],
-        CUBE(("mp", "sp"), "None"),
-        CUBE(("mp", "sp"), "None"),
-    )
+    rest = CUBE(("mp", "sp"), "None")
+    assert completed(op, shapes, attrs, given).layouts == (given[0], rest, rest)
     matmul = OPS["matmul"]
     given = LayoutStrategy((CUBE("dp", ("sp", "mp")), CUBE()))
     full = completed(matmul, ((8, 16), (16, 4)), matmul.default_attrs, given)
@@ -282,24 +258,15 @@ def test_layouts_are_ignored_where_strategies_are(rng):
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
     plan = compile(Product(PAIR, nd_tp=True), *batch, loss=nn.MSELoss(), parallel_mode="stand_alone")
     assert not [i for _, i in plan.instructions() if i.is_communication]
-    plan = compile(
-        Product(PAIR),
-        *batch,
-        loss=nn.MSELoss(),
-        device_num=8,
-        parallel_mode="data_parallel",
-        dataset_strategy="data_parallel",
-    )
+    settings = {"device_num": 8, "parallel_mode": "data_parallel", "dataset_strategy": "data_parallel"}
+    plan = compile(Product(PAIR), *batch, loss=nn.MSELoss(), **settings)
     assert all(node.strategy is None for node in plan.graph.nodes)
 
 
 @pytest.mark.parametrize(
     ("axes", "runs"),
     [
-        ((), []),
-        ((2, 1, 0), [(2, 1, 0)]),
-        ((0, 1, 2), [(0,), (1,), (2,)]),
-        ((1, 2, 0), [(1,), (2, 0)]),
+        *[((), []), ((2, 1, 0), [(2, 1, 0)]), ((0, 1, 2), [(0,), (1,), (2,)]), ((1, 2, 0), [(1,), (2, 0)])],
         ((1, 0, 2), [(1, 0), (2,)]),
     ],
 )

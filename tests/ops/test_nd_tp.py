@@ -15,73 +15,55 @@ from tests.ops.layout_products import Product, kinds, train
 GRID = Layout((2, 4), ("x", "y"))
 BOX = Layout((2, 2, 2), ("z", "x", "y"))
 
-HIGH = [
-    # MindSpore's tutorial (2D, 3D), its unit tests (2D with rows; a size of 1), transposed weights
-    (
-        "2D columns",
-        (GRID("None", ("x", "y")), GRID("x", "y")),
+LINE = Layout((1, 8), ("x", "y"))
+
+
+def gather(axis, dim):
+    return "all_gather", (axis,), dim
+
+
+def scatter(axis, dim):
+    return "reduce_scatter", (axis,), dim
+
+
+# MindSpore's tutorial (2D, 3D), its unit tests (2D with rows; a size of 1), transposed weights
+HIGH = {
+    "2D columns": (
+        GRID("None", ("x", "y")),
+        GRID("x", "y"),
         False,
-        [("all_gather", (0,), 1), ("reduce_scatter", (1,), 1)],
+        [gather(0, 1), scatter(1, 1)],
         GRID("None", ("y", "x")),
     ),
-    (
-        "2D back",
-        (GRID("None", ("y", "x")), GRID("y", "x")),
+    "2D back": (
+        GRID("None", ("y", "x")),
+        GRID("y", "x"),
         False,
-        [("all_gather", (1,), 1), ("reduce_scatter", (0,), 1)],
+        [gather(1, 1), scatter(0, 1)],
         GRID("None", ("x", "y")),
     ),
-    (
-        "2D rows",
-        (GRID("x", "y"), GRID("y", "x")),
-        False,
-        [("all_gather", (1,), 0), ("reduce_scatter", (0,), 0)],
-        GRID("y", "x"),
+    "2D rows": (GRID("x", "y"), GRID("y", "x"), False, [gather(1, 0), scatter(0, 0)], GRID("y", "x")),
+    "2D rows, transposed": (GRID("x", "y"), GRID("x", "y"), True, [gather(1, 0), scatter(0, 0)], GRID("y", "x")),
+    "3D": (
+        *(BOX(("z", "y"), "x"), BOX(("x", "z"), "y"), False),
+        *([gather(0, 0), gather(2, 0), scatter(1, 0)], BOX(("z", "x"), "y")),
     ),
-    (
-        "2D rows, transposed",
-        (GRID("x", "y"), GRID("x", "y")),
-        True,
-        [("all_gather", (1,), 0), ("reduce_scatter", (0,), 0)],
-        GRID("y", "x"),
+    "3D, transposed": (
+        *(BOX(("z", "y"), "x"), BOX("y", ("x", "z")), True),
+        *([gather(0, 0), gather(2, 1), scatter(1, 0)], BOX(("z", "x"), "y")),
     ),
-    (
-        "3D",
-        (BOX(("z", "y"), "x"), BOX(("x", "z"), "y")),
-        False,
-        [("all_gather", (0,), 0), ("all_gather", (2,), 0), ("reduce_scatter", (1,), 0)],
-        BOX(("z", "x"), "y"),
-    ),
-    (
-        "3D, transposed",
-        (BOX(("z", "y"), "x"), BOX("y", ("x", "z"))),
-        True,
-        [("all_gather", (0,), 0), ("all_gather", (2,), 1), ("reduce_scatter", (1,), 0)],
-        BOX(("z", "x"), "y"),
-    ),
-    (
-        "one rank along x",
-        (Layout((1, 8), ("x", "y"))("x", "y"), Layout((1, 8), ("x", "y"))("y", "x")),
-        False,
-        [("reduce_scatter", (0,), 0)],
-        None,
-    ),
-    (
-        "nothing to gather",
-        (GRID("x", "y"), GRID("y", "None")),
-        False,
-        [("reduce_scatter", (0,), 0)],
-        GRID(("x", "y"), "None"),
-    ),
-]
+    "one rank along x": (LINE("x", "y"), LINE("y", "x"), False, [scatter(0, 0)], None),
+    "nothing to gather": (GRID("x", "y"), GRID("y", "None"), False, [scatter(0, 0)], GRID(("x", "y"), "None")),
+}
 
 
-@pytest.mark.parametrize(("name", "layouts", "transposed", "messages", "result"), HIGH, ids=[h[0] for h in HIGH])
-def test_a_product_gathers_its_inputs_and_scatters_its_sums(name, layouts, transposed, messages, result, rng):
+@pytest.mark.parametrize("name", HIGH)
+def test_a_product_gathers_its_inputs_and_scatters_its_sums(name, rng):
+    *layouts, transposed, messages, result = HIGH[name]
     batch = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
     shape = (8, 16) if transposed else (16, 8)
     losses, w, _ = train(Product(None, shape=shape, transpose_b=transposed), batch, 1)
-    got, found, plan = train(Product(layouts, nd_tp=True, shape=shape, transpose_b=transposed), batch, 8)
+    got, found, plan = train(Product(tuple(layouts), nd_tp=True, shape=shape, transpose_b=transposed), batch, 8)
     assert kinds(plan) == messages
     assert plan.value("w").layout.same_placement(layouts[1].tensor_layout())
     assert result is None or plan.value("matmul").layout.same_placement(result.tensor_layout())
@@ -107,16 +89,14 @@ def test_a_batch_of_products_gathers_and_scatters(rng):
     np.testing.assert_allclose(found, w, rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("name", "layouts", "transposed", "messages", "result"), HIGH[:6], ids=[h[0] for h in HIGH[:6]]
-)
-def test_without_the_attribute_they_are_refused_with_a_reason(name, layouts, transposed, messages, result):
-    net = Product(layouts, shape=(8, 16) if transposed else (16, 8), transpose_b=transposed)
-    with pytest.raises(
-        StrategyError,
-        match=r"MatMul 'matmul'.*(by the same axes in the same order|splits one "
-        r"dim).*add_prim_attr\('enable_nd_tp', True\)",
-    ):
+@pytest.mark.parametrize("name", list(HIGH)[:6])
+def test_without_the_attribute_they_are_refused_with_a_reason(name):
+    *layouts, transposed, _, _ = HIGH[name]
+    net = Product(tuple(layouts), shape=(8, 16) if transposed else (16, 8), transpose_b=transposed)
+    words = (
+        r"MatMul 'matmul'.*(by the same axes in the same order|splits one dim).*add_prim_attr\('enable_nd_tp', True\)"
+    )
+    with pytest.raises(StrategyError, match=words):
         compile(net, np.zeros((16, 16)), device_num=8, dataset_strategy="full_batch")
 
 
@@ -165,11 +145,8 @@ class TwoProducts(nn.Cell):
         rng = np.random.default_rng(0)
         self.w1 = Parameter(Tensor(rng.normal(size=(h, e))), name="w1")
         self.w2 = Parameter(Tensor(rng.normal(size=(e, h))), name="w2")
-        self.matmul1, self.relu, self.matmul2 = (
-            ops.MatMul().shard(first),
-            ops.ReLU().shard(middle),
-            ops.MatMul().shard(second),
-        )
+        self.matmul1, self.matmul2 = ops.MatMul().shard(first), ops.MatMul().shard(second)
+        self.relu = ops.ReLU().shard(middle)
         if nd_tp:
             self.matmul1.add_prim_attr("enable_nd_tp", True)
             self.matmul2.add_prim_attr("enable_nd_tp", True)
@@ -185,11 +162,8 @@ def received_elements(plan):
     total = 0
     for _, instr in plan.instructions("forward"):
         p, source, out = instr.group_size, *(math.prod(plan.value(n).slice_shape) for n in (instr.ins[0], instr.out))
-        total += {
-            "all_gather": out * (p - 1) // p,
-            "reduce_scatter": source * (p - 1) // p,
-            "all_reduce": 2 * source * (p - 1) // p,
-        }.get(instr.kind, 0)
+        weights = {"all_gather": out, "reduce_scatter": source, "all_reduce": 2 * source}
+        total += weights.get(instr.kind, 0) * (p - 1) // p
     return total
 
 
@@ -200,14 +174,8 @@ B, H, E = 32, 16, 64
 def test_volume_of_2d_tensor_parallelism(x, y, rng):
     """MindSpore's table: 2 b s [e (x - 1) + h (y - 1)] / (x y) elements per rank."""
     grid = Layout((x, y), ("x", "y"))
-    net = TwoProducts(
-        H,
-        E,
-        (grid("None", ("x", "y")), grid("x", "y")),
-        (grid("None", ("y", "x")),),
-        (grid("None", ("y", "x")), grid("y", "x")),
-        True,
-    )
+    back = grid("None", ("y", "x"))
+    net = TwoProducts(H, E, (grid("None", ("x", "y")), grid("x", "y")), (back,), (back, grid("y", "x")), True)
     plan = compile(net, np.zeros((B, H)), device_num=8, dataset_strategy="full_batch")
     assert received_elements(plan) == 2 * B * (E * (x - 1) + H * (y - 1)) // (x * y)
     check_against_one_device(net, rng)
@@ -217,14 +185,9 @@ def test_volume_of_2d_tensor_parallelism(x, y, rng):
 def test_volume_of_3d_tensor_parallelism(z, x, y, rng):
     """MindSpore's table: 2 [b s e (x - 1) + b s h (y - 1) + h e (z - 1)] / (x y z) elements per rank."""
     box = Layout((z, x, y), ("z", "x", "y"))
-    net = TwoProducts(
-        H,
-        E,
-        (box(("z", "y"), "x"), box(("x", "z"), "y")),
-        (box(("z", "x"), "y"),),
-        (box(("z", "x"), "y"), box(("y", "z"), "x")),
-        True,
-    )
+    middle = box(("z", "x"), "y")
+    first, second = (box(("z", "y"), "x"), box(("x", "z"), "y")), (middle, box(("y", "z"), "x"))
+    net = TwoProducts(H, E, first, (middle,), second, True)
     plan = compile(net, np.zeros((B, H)), device_num=8, dataset_strategy="full_batch")
     assert received_elements(plan) == 2 * (B * E * (x - 1) + B * H * (y - 1) + H * E * (z - 1)) // (x * y * z)
     check_against_one_device(net, rng)
@@ -233,14 +196,8 @@ def test_volume_of_3d_tensor_parallelism(z, x, y, rng):
 def test_volume_of_1d_tensor_parallelism(rng):
     """MindSpore's table: 2 (P - 1) b s h / P elements per rank."""
     line = Layout((8,), ("p",))
-    net = TwoProducts(
-        H,
-        E,
-        (line("None", "None"), line("None", "p")),
-        (line("None", "p"),),
-        (line("None", "p"), line("p", "None")),
-        False,
-    )
+    middle = line("None", "p")
+    net = TwoProducts(H, E, (line("None", "None"), middle), (middle,), (middle, line("p", "None")), False)
     plan = compile(net, np.zeros((B, H)), device_num=8, dataset_strategy="full_batch")
     assert received_elements(plan) == 2 * 7 * B * H // 8
     check_against_one_device(net, rng)
