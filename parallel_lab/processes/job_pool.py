@@ -112,7 +112,7 @@ class JobPool:
         raise NotImplementedError
 
     def _seen(self) -> dict[str, Any]:
-        """Facts about the run under way that only this transport sees: `fault`, `loading`, `stall`."""
+        """What only this transport sees of the run under way: `fault`, `loading`, `stall`."""
         raise NotImplementedError
 
     def _stop_run(self, action: StopRun) -> None:
@@ -204,8 +204,7 @@ class JobPool:
             self._enqueue(job)
             return job.result()
         except KeyboardInterrupt:
-            ended = self.interrupt(job)
-        raise KeyboardInterrupt(f"the run was interrupted{ended}") from None
+            raise KeyboardInterrupt(f"the run was interrupted{self.interrupt(job)}") from None
 
     def interrupt(self, job: Job) -> str:
         """End a job within a second: at an agree point, then in any collective, then by force. A second Ctrl-C in the

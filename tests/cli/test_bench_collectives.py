@@ -97,16 +97,11 @@ def test_the_report_is_complete_as_text_page_and_json(alone):
     text, page = collectives_text(alone), collectives_page(alone, machine_facts())
     assert all(text.count(f"\n{op} ") >= 2 for op in OPS) and "NaN" not in text
     assert "<script" not in page and page.count("<svg") == len(OPS)
-    assert set(re.findall(r"[a-z]+://[^\"' )]+", page)) == {
-        "http://www.w3.org/2000/svg"
-    }  # the name of SVG; nothing is fetched
+    # the name of SVG; nothing is fetched
+    assert set(re.findall(r"[a-z]+://[^\"' )]+", page)) == {"http://www.w3.org/2000/svg"}
     found = json.loads(results_json("collectives", machine_facts(), collectives_dict(alone)))
-    assert (
-        found["schema"] == SCHEMA
-        and found["machine"]["cores"] >= 1
-        and found["machine"]["python"]
-        and found["machine"]["versions"]["numpy"]
-    )
+    machine = found["machine"]
+    assert found["schema"] == SCHEMA and machine["cores"] >= 1 and machine["python"] and machine["versions"]["numpy"]
     assert len(found["timings"]) == 2 * len(OPS) and len(found["goals"]) == len(collective_goals(alone))
     assert all(math.isfinite(m) for t in found["timings"] for m in t["median_s"].values())
 
@@ -128,16 +123,8 @@ def test_other_libraries_give_right_results_or_a_line_that_says_why_not():
 
 
 def timing(op, size, **seconds):
-    names = {
-        "ours": OURS,
-        "out": OUT,
-        "arena": ARENA,
-        "gloo": GLOO,
-        "mpi": "Open MPI",
-        "ob1": "Open MPI ob1",
-        "copy": COPY,
-        "futex": FUTEX,
-    }
+    names = {"ours": OURS, "out": OUT, "arena": ARENA, "gloo": GLOO, "copy": COPY, "futex": FUTEX}
+    names |= {"mpi": "Open MPI", "ob1": "Open MPI ob1"}
     return Timing(op, size, tuple((names[k], (v,)) for k, v in seconds.items()))
 
 
@@ -191,9 +178,8 @@ def test_the_text_tells_what_was_left_out_and_what_is_missing():
     text = collectives_text(MADE_UP)
     assert "all_reduce of 64 MiB was left out: needs 9 GiB" in text and "torch gloo is missing: not there" in text
     assert "load 0.5 before, 1.5 after" in text
-    failed = dataclasses.replace(
-        MADE_UP, barrier_quiet=dataclasses.replace(MADE_UP.barrier_quiet, failed=(("torch gloo", "it broke"),))
-    )
+    quiet = dataclasses.replace(MADE_UP.barrier_quiet, failed=(("torch gloo", "it broke"),))
+    failed = dataclasses.replace(MADE_UP, barrier_quiet=quiet)
     assert "torch gloo failed in barrier" in collectives_text(failed)
 
 
@@ -206,28 +192,18 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert cli.main(["bench", "collectives", *options, "--json", str(json_file), "--html", str(page)]) == 0
     shown = capsys.readouterr().out
     found = json.loads(json_file.read_text())
-    assert [(t["op"], t["size_bytes"]) for t in found["timings"]] == [("all_gather", 4096)] and found[
-        "barrier_busy"
-    ] is None
+    assert [(t["op"], t["size_bytes"]) for t in found["timings"]] == [("all_gather", 4096)]
+    assert found["barrier_busy"] is None
     assert "all_gather" in shown and "not measured" in shown and "all_gather, 2 ranks" in page.read_text()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["--ranks", "1"],
-        ["--ranks", "x"],
-        ["--sizes", "4G"],
-        ["--sizes", "K"],
-        ["--ops", "gather"],
-        ["--busy", "-1"],
-        ["--json", "/"],
-        ["--html", "/"],
-    ],
-)
+WRONG = "--ranks 1", "--ranks x", "--sizes 4G", "--sizes K", "--ops gather", "--busy -1", "--json /", "--html /"
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_arguments_are_refused_before_anything_starts(wrong, capsys):
     try:
-        code = cli.main(["bench", "collectives", "--alone", *wrong])
+        code = cli.main(["bench", "collectives", "--alone", *wrong.split()])
     except SystemExit as end:
         code = end.code
     assert code == 2 and capsys.readouterr().err
@@ -238,25 +214,10 @@ def test_wrong_arguments_are_refused_before_anything_starts(wrong, capsys):
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_leaves_nothing(tmp_path, number, code):
     """The processes are looked for by the check that every test gets, the files here."""
-    command = [
-        sys.executable,
-        "-m",
-        "parallel_lab",
-        "bench",
-        "collectives",
-        "--alone",
-        "--ranks",
-        "2",
-        "--rounds",
-        "100000",
-        "--sizes",
-        "64K",
-    ]
-    environment = {
-        **os.environ,
-        "TMPDIR": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-    }
+    words = ["bench", "collectives", "--alone", "--ranks", "2", "--rounds", "100000", "--sizes", "64K"]
+    command = [sys.executable, "-m", "parallel_lab", *words]
+    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": path}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
         end = time.monotonic() + 60
         while not list(tmp_path.glob("parallel-lab-bench-*")) and time.monotonic() < end:

@@ -103,11 +103,8 @@ group = RankGroup("echo", 2, {echo!r})
 print(json.dumps([[a["pid"] for a in group.ask({{"op": "a"}})], str(group.folder)]), flush=True)
 time.sleep(60)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as starter:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as starter:
         pids, folder = json.loads(starter.stdout.readline())
         starter.send_signal(signal.SIGKILL)
         starter.wait()
@@ -133,29 +130,20 @@ class Recorded:
         return self.seconds
 
 
-def test_competitors_take_turns_and_batches_last_alike():
+@pytest.mark.parametrize(
+    ("a_s", "b_s", "least", "counts"),
+    [
+        (1e-3, 4e-3, 1, (20, 5)),  # batches last alike
+        (9.0, 1e-9, 1, (1, LONGEST_BATCH)),  # one call at least, and a limit at most
+        (9.0, 1e-3, 4, (4, 20)),  # as many as are asked for
+    ],
+)
+def test_competitors_take_turns_and_batches_fill_their_time(a_s, b_s, least, counts):
     asked = []
-    found, failed = interleaved_batches(
-        [Recorded("a", asked, 1e-3), Recorded("b", asked, 4e-3)], {"op": "x"}, rounds=3, batch_s=0.02
-    )
-    assert found == {"a": [1e-3] * 3, "b": [4e-3] * 3} and failed == {}
-    assert asked[4:] == [("a", 20), ("b", 5)] * 3
-
-
-def test_a_batch_has_one_call_at_least_and_a_limit_at_most():
-    asked = []
-    interleaved_batches(
-        [Recorded("slow", asked, 9.0), Recorded("quick", asked, 1e-9)], {"op": "x"}, rounds=1, batch_s=0.02
-    )
-    assert asked[4:] == [("slow", 1), ("quick", LONGEST_BATCH)]
-
-
-def test_a_batch_has_as_many_calls_as_are_asked_for():
-    asked = []
-    interleaved_batches(
-        [Recorded("slow", asked, 9.0), Recorded("quick", asked, 1e-3)], {"op": "x"}, rounds=1, batch_s=0.02, least=4
-    )
-    assert asked[4:] == [("slow", 4), ("quick", 20)]
+    competitors = [Recorded("a", asked, a_s), Recorded("b", asked, b_s)]
+    found, failed = interleaved_batches(competitors, {"op": "x"}, rounds=3, batch_s=0.02, least=least)
+    assert found == {"a": [a_s] * 3, "b": [b_s] * 3} and failed == {}
+    assert asked[4:] == [("a", counts[0]), ("b", counts[1])] * 3
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 4])

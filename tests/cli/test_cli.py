@@ -128,19 +128,11 @@ def test_a_missing_jupyterlab_is_named_with_what_mends_it(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--port", "0"],
-        ["--port", "65536"],
-        ["--port", "eighty"],
-        ["--unknown"],
-        ["nonsense"],
-        ["doctor", "--", "--debug"],
-    ],
+    "arguments", ["--port 0", "--port 65536", "--port eighty", "--unknown", "nonsense", "doctor -- --debug"]
 )
 def test_wrong_arguments_end_with_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        cli.main(arguments.split())
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
 
@@ -162,9 +154,7 @@ def test_version_is_that_of_the_project_file(capsys):
 
 
 def test_python_m_parallel_lab_is_the_command():
-    found = subprocess.run(
-        [sys.executable, "-m", "parallel_lab", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    found = run_python(os.environ, "-m", "parallel_lab", "--version")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("parallel-lab ")
 
@@ -188,9 +178,8 @@ def test_help_has_no_line_that_says_nothing(capsys):
     listed = lines[title + 1 : lines.index("", title)]
     assert all(line.strip() for line in listed)
     assert [line.split()[0] for line in listed if re.match(r"    \w", line)] == SUBCOMMANDS
-    assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith(
-        "[SUBCOMMAND ...]"
-    )  # in brackets: it may be left out
+    # in brackets: it may be left out
+    assert lines[0].startswith("usage: parallel-lab ") and lines[0].endswith("[SUBCOMMAND ...]")
 
 
 @pytest.mark.parametrize("subcommand", ["doctor", "quickstart", "bench"])
@@ -207,9 +196,8 @@ def test_the_usage_of_a_subcommand_names_it(capsys, subcommand):
 def test_the_doctor_counts_in_good_grammar(monkeypatch, capsys, statuses, said):
     from parallel_lab.cli import doctor
 
-    monkeypatch.setattr(
-        doctor, "examine", lambda: (doctor.Finding("x", status, "found", "mend") for status in statuses)
-    )
+    findings = [doctor.Finding("x", status, "found", "mend") for status in statuses]
+    monkeypatch.setattr(doctor, "examine", lambda: findings)
     cli.main(["doctor"])
     assert said in capsys.readouterr().out
 
@@ -220,7 +208,8 @@ INTERRUPTED = "parallel-lab: interrupted\n"
 
 
 def run_python(environment, *words):
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=60)
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60}
+    return subprocess.run([sys.executable, *words], env=environment, **options)
 
 
 @pytest.fixture
@@ -254,30 +243,21 @@ def interrupt_at_import(folder, module, before=""):
 @pytest.mark.parametrize("start", ["module", "script"])
 def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
     """Work that has begun must be told to end, not be cut off: what `finally` closes is closed."""
-    environment = interrupt_at_import(
-        tmp_path,
-        "parallel_lab.cli.doctor",
-        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)",
-    )
+    before = "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+    environment = interrupt_at_import(tmp_path, "parallel_lab.cli.doctor", before)
     found = run_python(environment, *(["-m", "parallel_lab"] if start == "module" else [entry_point]), "doctor")
     assert (found.returncode, found.stdout, found.stderr) == (130, "True\n", INTERRUPTED)
 
 
 def test_a_reader_that_goes_away_ends_the_doctor_quietly():
     """`parallel-lab doctor | head -1`: an unguarded BrokenPipeError would print a traceback."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "parallel_lab", "doctor"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    process.stdout.readline()
-    process.stdout.close()
-    errors = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(timeout=120) == 141
-    assert errors == ""
+    command = [sys.executable, "-m", "parallel_lab", "doctor"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **streams) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=120) == 141
 
 
 def ask(address):
@@ -310,10 +290,8 @@ def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
         f"cli.checkout_folder = lambda: None; cli.shipped_folder = lambda name: Path({str(notebooks)!r}); "
         "sys.exit(cli.main(sys.argv[1:]))"
     )
-    home = {
-        name: str(tmp_path / name)
-        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    }
+    folders = "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"
+    home = {name: str(tmp_path / name) for name in folders}
     arguments = ["--no-browser", "--folder", str(tmp_path / "work"), "--", "--IdentityProvider.token=lesson"]
     keyboard, terminal = pty.openpty()  # on a terminal the server asks back after Ctrl-C
     process = subprocess.Popen(

@@ -69,9 +69,8 @@ def test_simulator_and_processes_print_the_same_losses(capsys):
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("devices", ["1", "2", "8"])
 def test_digits_are_trained_equally_on_any_number_of_ranks(capsys, net, devices):
-    code, out, _ = run_cli(
-        capsys, "--data", "digits", "--net", net, "--devices", devices, "--epochs", "1", "--executor", "simulator"
-    )
+    words = f"--data digits --net {net} --devices {devices} --epochs 1 --executor simulator"
+    code, out, _ = run_cli(capsys, *words.split())
     assert code == 0
     log = [float(loss) for _, _, loss in LOG.findall(out)]
     assert log[-1] < log[0] / 2
@@ -79,17 +78,15 @@ def test_digits_are_trained_equally_on_any_number_of_ranks(capsys, net, devices)
 
 
 def test_full_text_prints_every_step_and_the_program(capsys):
-    _, out, _ = run_cli(
-        capsys, "--data", "digits", "--devices", "2", "--epochs", "1", "--executor", "simulator", "--full-text"
-    )
+    words = "--data digits --devices 2 --epochs 1 --executor simulator --full-text"
+    _, out, _ = run_cli(capsys, *words.split())
     assert len(LOG.findall(out)) == 45
     assert "# forward (0F0)" in out
 
 
 def test_a_strategy_changes_the_plan(capsys):
-    code, out, _ = run_cli(
-        capsys, "--executor", "simulator", "--strategy", "matmul=((8,1),(1,1))", "--strategy", "relu=((8,1),)"
-    )
+    words = "--executor simulator --strategy matmul=((8,1),(1,1)) --strategy relu=((8,1),)"
+    code, out, _ = run_cli(capsys, *words.split())
     assert code == 0
     assert re.search(r"matmul +MatMul +\(\(8, 1\), \(1, 1\)\) +given", out)
     # rows are cut only, so nothing of matmul is summed: its all_reduce is gone
@@ -311,10 +308,8 @@ def test_a_loss_that_is_no_number_is_not_equal_to_another(result):
 def test_the_typical_step_is_the_one_of_middle_length(result):
     steps = {e.step for e in result.events}
     assert steps == set(range(20 - quickstart.RECORDED_STEPS, 20))
-    lengths = {
-        s: max(e.end_s for e in result.events if e.step == s) - min(e.start_s for e in result.events if e.step == s)
-        for s in steps
-    }
+    of = {s: [e for e in result.events if e.step == s] for s in steps}
+    lengths = {s: max(e.end_s for e in events) - min(e.start_s for e in events) for s, events in of.items()}
     (shown,) = {e.step for e in result.typical_step}
     assert sorted(lengths, key=lengths.get).index(shown) == len(steps) // 2
 

@@ -31,9 +31,7 @@ ALL = ("01_ranks.ipynb", "02_layouts.ipynb", "pictures/ring.svg")
 
 def test_the_first_time_everything_is_copied(source, work):
     assert update_notebooks(source, work) == Update(new=ALL, updated=(), same=(), kept=())
-    assert sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file()) == sorted(
-        [*ALL, RECORD_NAME]
-    )
+    assert {path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file()} == {*ALL, RECORD_NAME}
     assert (work / "pictures" / "ring.svg").read_text() == "<svg/>"
 
 
@@ -105,10 +103,8 @@ def test_a_damaged_record_costs_no_work_and_is_said(source, work, record):
     (work / RECORD_NAME).write_text(record)
     (source / "02_layouts.ipynb").write_text("second edition")
     done = update_notebooks(source, work)
-    assert done.kept == (
-        "01_ranks.ipynb",
-        "02_layouts.ipynb",
-    )  # without a record an old edition cannot be told from an edit
+    # without a record an old edition cannot be told from an edit
+    assert done.kept == ("01_ranks.ipynb", "02_layouts.ipynb")
     assert "could not be read" in done.text()
     assert (work / "01_ranks.ipynb").read_text() == "my answers"
     assert "files" in json.loads((work / RECORD_NAME).read_text())

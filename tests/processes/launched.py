@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = (sys.executable, "-m", "parallel_lab")
@@ -81,16 +82,9 @@ def started(*command: str, cwd: Path, **extra: str) -> Iterator[Started]:
     """Start a command; at the end nothing of it is left, whatever happened."""
     tag = f"PARALLEL_LAB_TEST_TAG={uuid.uuid4().hex}"
     name, value = tag.split("=")
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=environment(**extra, **{name: value}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    options = {"cwd": cwd, "env": environment(**extra, **{name: value}), "text": True, "start_new_session": True}
+    process = subprocess.Popen([str(word) for word in command], **streams, **options)
     run = Started(process, tag)
     try:
         yield run
@@ -119,6 +113,13 @@ def run_ranks(
         code, output = run.wait()
         assert run.gone_after(2.0) is not None, f"left: {run.family()}\n{output}"
     return code, output
+
+
+def output_of(folder: Path, count: int, body: str, *options: str, code: int = 0, **given: Any) -> str:
+    """The output of `run_ranks`, which must end with this exit code."""
+    found, output = run_ranks(folder, count, body, *options, **given)
+    assert found == code, output
+    return output
 
 
 def lines_of(output: str, rank: int) -> list[str]:

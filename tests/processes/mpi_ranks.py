@@ -59,53 +59,20 @@ def sum_bound(values: list[np.ndarray]) -> np.ndarray:
     return 2 * (len(values) - 1) * eps * np.sum([np.abs(v).astype("f8") for v in values], axis=0)
 
 
-def compare(comm, reproducible: bool, count: int) -> None:
-    """Random requests against `communicator.answer`: bit for bit, or, where the library adds floats, to rounding."""
-    compared = 0
-    for index, case in enumerate(same_requests(comm.world_size, count)):
-        if comm.rank not in case:
-            continue
-        mine = case[comm.rank]
-        group = mine.group
-        got = comm.answer(mine)
-        want = answer([normal_dims(case[rank]) for rank in group])[group.index(comm.rank)]
-        label = (
-            f"rank {comm.rank}, case {index}: {mine.kind} {mine.reduce} group {group} "
-            f"{None if mine.value is None else mine.value.dtype}"
-        )
-        assert (got is None) == (want is None), label
-        if got is None:
-            continue
-        assert (got.dtype, got.shape) == (want.dtype, want.shape), label
-        assert got.flags.c_contiguous and got.flags.writeable and got.flags.owndata, label
-        compared += 1
-        if reproducible or mine.kind not in REDUCING or mine.reduce != "sum" or got.dtype.kind != "f":
-            assert got.tobytes() == want.tobytes(), label
-            continue
-        exact = [case[rank].value for rank in group]
-        if mine.kind == "reduce_scatter":
-            exact = [np.split(v, len(group), axis=mine.dim)[group.index(comm.rank)] for v in exact]
-        assert np.all(np.abs(got.astype("f8") - want.astype("f8")) <= sum_bound(exact)), label
-    total = comm.all_gather(np.array([compared]))
-    assert total.min() > count // 8, total
-    if comm.rank == 0:
-        say(f"compared {int(total.sum())} replies")
+def compare(comm, count: int, *, mixed: bool) -> None:
+    """Random requests over many groups; every reply against `communicator.answer` on what all gave: bit for bit,
+    or, where the library adds floats, to rounding.
 
+    mixed  most of them are started, some with `out` or in place; each rank waits, asks and makes progress where its own
+           dice say
 
-def mixed(comm, reproducible: bool, count: int) -> None:
-    """Random collectives, blocking ones and started ones, over many groups; each rank waits, asks and makes progress
-    where its own dice say.
-
-    Every reply against `communicator.answer` on what all members gave. No rank can wait for ever in a right
-    implementation: the members of a group start and call in one order, that of the list, and what a rank waits for
-    stands before the place where it waits.
+    No rank can wait for ever in a right implementation: the members of a group start and call in one order, that of the
+    list, and what a rank waits for stands before the place where it waits.
     """
-    shared, own = (
-        np.random.default_rng([SEED, comm.world_size, 1]),
-        np.random.default_rng([SEED, comm.world_size, 2, comm.rank]),
-    )
+    shared = np.random.default_rng([SEED, comm.world_size, 1])
+    own = np.random.default_rng([SEED, comm.world_size, 2, comm.rank])
     np.seterr(all="ignore")  # what products overflow to is part of the comparison
-    waiting, counts = [], {"started": 0, "blocking": 0, "in place": 0, "out": 0}
+    waiting, counts = [], {"replies": 0, "started": 0, "blocking": 0, "in place": 0, "out": 0}
 
     def check(got, request, out, case, label):
         group = request.group
@@ -113,23 +80,21 @@ def mixed(comm, reproducible: bool, count: int) -> None:
         assert (got is None) == (want is None), label
         if got is None:
             return
+        counts["replies"] += 1
         assert (got.dtype, got.shape) == (want.dtype, want.shape), label
+        assert got.flags.c_contiguous and got.flags.writeable, label
         assert got is out or (out is None and got.flags.owndata), label
-        if reproducible or request.kind not in REDUCING or got.tobytes() == want.tobytes():
+        if comm.reproducible or request.kind not in REDUCING or got.tobytes() == want.tobytes():
             assert got.tobytes() == want.tobytes(), label
             return
         assert request.reduce in ("sum", "mean", "prod") and got.dtype.kind in "fc", label
         values = [case[rank].value for rank in group]
         if request.kind == "reduce_scatter":
             values = [np.split(v, len(group), axis=request.dim)[group.index(comm.rank)] for v in values]
-        bound = (
-            2 * len(group) * float(np.finfo(want.dtype).eps) * np.abs(want)
-            if request.reduce == "prod"
-            else sum_bound(values)
-        )
-        np.testing.assert_array_less(
-            np.abs(got.astype("c16") - want.astype("c16")), bound + np.finfo(want.dtype).tiny, err_msg=label
-        )
+        rounding = 2 * len(group) * float(np.finfo(want.dtype).eps) * np.abs(want)
+        bound = rounding if request.reduce == "prod" else sum_bound(values)
+        distance = np.abs(got.astype("c16") - want.astype("c16"))
+        np.testing.assert_array_less(distance, bound + np.finfo(want.dtype).tiny, err_msg=label)
 
     def take(at):
         handle, *known = waiting.pop(at)
@@ -137,34 +102,27 @@ def mixed(comm, reproducible: bool, count: int) -> None:
         assert handle.end_s is not None
 
     for index, drawn in enumerate(same_requests(comm.world_size, count)):
-        start = shared.random() < 0.6
+        start = mixed and shared.random() < 0.6
         first = next(iter(drawn.values()))
         fields = {}
-        if first.kind in REDUCING:
-            fields["reduce"] = str(
-                shared.choice([r for r in REDUCTIONS if r != "mean" or first.value.dtype.kind in "fc"])
-            )
+        if mixed and first.kind in REDUCING:
+            known = [r for r in REDUCTIONS if r != "mean" or first.value.dtype.kind in "fc"]
+            fields["reduce"] = str(shared.choice(known))
         if comm.rank in drawn:
             case = {rank: replace(request, **fields) for rank, request in drawn.items()}
             mine = case[comm.rank]
             value = None if mine.value is None else mine.value.copy()
-            out, how = None, own.integers(3)
+            out, how = None, own.integers(3) if mixed else 0
             replies = mine.kind != "barrier" and (mine.kind not in ("reduce", "gather") or mine.root == comm.rank)
             if how and replies and mine.group != (comm.rank,):
-                if how == 1 and mine.kind in ("all_reduce", "reduce"):
-                    out = value
-                    counts["in place"] += 1
-                else:
-                    out = np.empty_like(
-                        answer([normal_dims(case[rank]) for rank in mine.group])[mine.group.index(comm.rank)]
-                    )
-                    counts["out"] += 1
-            request = replace(mine, value=value, out=out, origin=f"case {index}")
-            label = (
-                f"rank {comm.rank}, {'started' if start else 'blocking'} case {index}: {mine.kind} {mine.reduce} "
-                f"group {mine.group} {how}"
-            )
-            counts["started" if start else "blocking"] += 1
+                in_place = how == 1 and mine.kind in ("all_reduce", "reduce")
+                answers = answer([normal_dims(case[rank]) for rank in mine.group])
+                out = value if in_place else np.empty_like(answers[mine.group.index(comm.rank)])
+                counts["in place" if in_place else "out"] += 1
+            request = replace(mine, value=value, out=out, origin=f"case {index}" if mixed else "")
+            way = "started" if start else "blocking"
+            label = f"rank {comm.rank}, {way} case {index}: {mine.kind} {mine.reduce} group {mine.group} {how}"
+            counts[way] += 1
             if start:
                 waiting.append((comm.begin(request), mine, out, case, label))
             else:
@@ -178,10 +136,13 @@ def mixed(comm, reproducible: bool, count: int) -> None:
             comm.progress()
     while waiting:
         take(int(own.integers(len(waiting))))
-    total = comm.all_reduce(np.array(list(counts.values())))
-    assert min(total[:2]) > count // 3 and min(total[2:]) > count // 40, total
+    total = comm.all_gather(np.array([list(counts.values())]))
+    replies, started, blocking, in_place, given = total.sum(axis=0)
+    assert total[:, 0].min() > count // 8, total
+    if mixed:
+        assert min(started, blocking) > count // 3 and min(in_place, given) > count // 40, total
     if comm.rank == 0:
-        say(f"compared {int(total[:2].sum())} replies")
+        say(f"compared {started + blocking if mixed else replies} replies")
 
 
 def memory(comm) -> None:
@@ -190,26 +151,15 @@ def memory(comm) -> None:
     """
     n, world = comm.world_size, tuple(range(comm.world_size))
     whole, part = np.ones(1_200_000), np.ones(1_200_000 // n)
-    other = np.empty_like(whole)
+    other, given = np.empty_like(whole), whole if comm.rank == 0 else None
     asked = {
         "all_reduce": (Request("all_reduce", world, whole, out=other), whole.nbytes),
         "all_reduce in place": (Request("all_reduce", world, whole, out=whole), whole.nbytes),
         "all_gather": (Request("all_gather", world, part, out=other), 0),
         "all_to_all": (Request("all_to_all", world, whole, out=other), 0),
         "reduce_scatter": (Request("reduce_scatter", world, whole, out=np.empty_like(part)), whole.nbytes),
-        "broadcast": (
-            Request(
-                "broadcast",
-                world,
-                whole if comm.rank == 0 else None,
-                root=0,
-                shape=whole.shape,
-                dtype="float64",
-                out=other,
-            ),
-            0,
-        ),
-        "scatter": (Request("scatter", world, whole if comm.rank == 0 else None, root=0, out=np.empty_like(part)), 0),
+        "broadcast": (Request("broadcast", world, given, root=0, shape=whole.shape, dtype="float64", out=other), 0),
+        "scatter": (Request("scatter", world, given, root=0, out=np.empty_like(part)), 0),
     }
     for name, (request, allowed) in asked.items():
         for started in (False, True):
@@ -219,11 +169,8 @@ def memory(comm) -> None:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert reply is request.out, name
-            assert peak < allowed + 200_000, (
-                name,
-                started,
-                peak,
-            )  # 200 kB: everything else Python makes, line caches of tracebacks included
+            # 200 kB: everything else Python makes, line caches of tracebacks included
+            assert peak < allowed + 200_000, (name, started, peak)
     if comm.rank == 0:
         say("no copies")
 
@@ -298,6 +245,92 @@ def deadlock(comm) -> None:
         say(f"rank {comm.rank}: {error}")
 
 
+def in_thread(call) -> None:
+    thread = threading.Thread(target=call, name="loader")
+    thread.start()
+    thread.join()
+
+
+def fail() -> None:
+    raise ValueError("rank one is broken")
+
+
+def exit_and_catch() -> None:
+    try:
+        sys.exit(5)
+    except SystemExit as ended:
+        assert ended.code == 5
+
+
+def fork_a_child_that_ends() -> None:
+    child = os.fork()
+    if child == 0:
+        sys.exit(6)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+
+
+def system_exit() -> None:
+    raise SystemExit(4)
+
+
+# what rank 1 does before the last barrier
+ODD = {
+    "raise": fail,
+    "thread": lambda: in_thread(lambda: 1 / 0),
+    "sys.exit": lambda: sys.exit(3),
+    "sys.exit text": lambda: sys.exit("no data here"),
+    "SystemExit": system_exit,
+    "sys.exit caught": exit_and_catch,
+    "thread exits": lambda: in_thread(lambda: sys.exit(6)),
+    "forked child ends": fork_a_child_that_ends,
+    "os._exit": lambda: os._exit(7),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+def end(comm, what: str) -> None:
+    """One of the ways in which a program ends; after a barrier, so that all have begun."""
+    comm.barrier()
+    odd = comm.rank == 1
+    if what in ODD and odd:
+        ODD[what]()
+    if what == "return" and odd:
+        return
+    if what == "raise while handling":
+        try:
+            if odd:
+                fail()
+            comm.all_reduce(np.ones(2))
+        except ParallelLabError:
+            raise RuntimeError("a consequence") from None
+    if what == "exit while others work":
+        if not odd:
+            time.sleep(1.0)
+            say("worked on")
+        return
+    if what == "unread":
+        if odd:
+            comm.send(np.ones(200_000), 0)
+        return
+    if what == "kill while others wait for a handle":
+        handle = comm.start("all_reduce", np.ones(400_000))
+        if odd:
+            os.kill(os.getpid(), signal.SIGKILL)
+        handle.wait()
+        comm.start("barrier").wait()
+    if what == "not waited for":
+        handle = comm.start("all_reduce", np.ones(400_000))
+        if not odd:
+            handle.wait()
+        return
+    if what == "started mismatch":
+        comm.start("all_reduce", np.ones(3 + odd), tag="sum").wait()
+    if what == "mismatch":
+        comm.all_reduce(np.ones(3 + odd), tag="sum")
+    comm.barrier()
+    say(f"rank {comm.rank} is through")
+
+
 def main() -> None:
     what = sys.argv[1]
     if "native" in what:
@@ -307,80 +340,12 @@ def main() -> None:
     comm = connect(timeout_s=limits[0], warn_after_s=limits[1])
     assert connect() is comm
     assert comm.reproducible == ("native" not in what)
-    if what in ("compare", "native"):
-        compare(comm, comm.reproducible, int(sys.argv[2]))
-    elif what in ("mixed", "mixed native"):
-        mixed(comm, comm.reproducible, int(sys.argv[2]))
+    if what in ("compare", "native", "mixed", "mixed native"):
+        compare(comm, int(sys.argv[2]), mixed="mixed" in what)
     elif what in ("large", "memory", "caught", "caught_late", "timeout", "deadlock"):
         globals()[what](comm)
     else:
-        comm.barrier()
-        odd = comm.rank == 1
-        if what == "raise" and odd:
-            raise ValueError("rank one is broken")
-        if what == "raise while handling":
-            try:
-                if odd:
-                    raise ValueError("rank one is broken")
-                comm.all_reduce(np.ones(2))
-            except ParallelLabError:
-                raise RuntimeError("a consequence") from None
-        if what == "thread" and odd:
-            thread = threading.Thread(target=lambda: 1 / 0, name="loader")
-            thread.start()
-            thread.join()
-        if what == "sys.exit" and odd:
-            sys.exit(3)
-        if what == "sys.exit text" and odd:
-            sys.exit("no data here")
-        if what == "SystemExit" and odd:
-            raise SystemExit(4)
-        if what == "sys.exit caught" and odd:
-            try:
-                sys.exit(5)
-            except SystemExit as ended:
-                assert ended.code == 5
-        if what == "thread exits" and odd:
-            thread = threading.Thread(target=lambda: sys.exit(6), name="loader")
-            thread.start()
-            thread.join()
-        if what == "forked child ends" and odd:
-            child = os.fork()
-            if child == 0:
-                sys.exit(6)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
-        if what == "return" and odd:
-            return
-        if what == "os._exit" and odd:
-            os._exit(7)
-        if what == "kill" and odd:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if what == "exit while others work":
-            if not odd:
-                time.sleep(1.0)
-                say("worked on")
-            return
-        if what == "unread":
-            if odd:
-                comm.send(np.ones(200_000), 0)
-            return
-        if what == "kill while others wait for a handle":
-            handle = comm.start("all_reduce", np.ones(400_000))
-            if odd:
-                os.kill(os.getpid(), signal.SIGKILL)
-            handle.wait()
-            comm.start("barrier").wait()
-        if what == "not waited for":
-            handle = comm.start("all_reduce", np.ones(400_000))
-            if not odd:
-                handle.wait()
-            return
-        if what == "started mismatch":
-            comm.start("all_reduce", np.ones(3 + odd), tag="sum").wait()
-        if what == "mismatch":
-            comm.all_reduce(np.ones(3 + odd), tag="sum")
-        comm.barrier()
-        say(f"rank {comm.rank} is through")
+        end(comm, what)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pytest
 from parallel_lab.base.events import from_dicts
 from parallel_lab.cli.main import main
 from parallel_lab.processes.launch import Console, LaunchSpec, launch
-from tests.processes.launched import LAB, ROOT, lines_of, notes, run_ranks, script, started
+from tests.processes.launched import LAB, ROOT, lines_of, notes, output_of, run_ranks, script, started
 
 pytestmark = [
     pytest.mark.timeout(150),
@@ -48,8 +48,7 @@ def test_every_rank_takes_part_and_its_lines_bear_its_number(tmp_path, count):
         total = hooks.current_world().comm.all_reduce(np.arange(3.0) + get_rank())
         print("rank", get_rank(), "of", get_group_size(), total.tolist(), sys.argv[1:])
     """
-    code, output = run_ranks(tmp_path, count, body, arguments=("--epochs", "3", "--", "-n", "x"))
-    assert code == 0, output
+    output = output_of(tmp_path, count, body, arguments=("--epochs", "3", "--", "-n", "x"))
     ranks_sum = count * (count - 1) / 2
     expected = [x * count + ranks_sum for x in range(3)]
     for rank in range(count):
@@ -109,8 +108,7 @@ def test_rank_0_s_seed_becomes_everybody_s_and_products_run_in_one_thread(tmp_pa
         print(seeds.get_seed(), threads)
         init()  # a second one does nothing
     """
-    code, output = run_ranks(tmp_path, 2, body)
-    assert code == 0, output
+    output = output_of(tmp_path, 2, body)
     assert lines_of(output, 0) == lines_of(output, 1) == ["5 {1}"]
 
 
@@ -127,8 +125,7 @@ def test_a_child_of_a_rank_is_no_rank(tmp_path):
             init()
             subprocess.run([sys.executable, "train.py", "child"], check=True)
     """
-    code, output = run_ranks(tmp_path, 2, body)
-    assert code == 0, output
+    output = output_of(tmp_path, 2, body)
     assert "started alone" in lines_of(output, 1)[0]
 
 
@@ -152,8 +149,7 @@ def test_events_of_all_ranks_come_into_one_file(tmp_path):
             comm.all_reduce(np.ones(1000))
         comm.all_gather(np.ones(10, "f4"))
     """
-    code, output = run_ranks(tmp_path, 4, body, "--events", "out/run.json")
-    assert code == 0, output
+    output_of(tmp_path, 4, body, "--events", "out/run.json")
     whole = json.loads((tmp_path / "out/run.json").read_text())
     log = from_dicts(whole["events"])
     assert log.ranks == (0, 1, 2, 3) and len(log) == 4 * 3
@@ -171,8 +167,7 @@ def test_as_mindspore_prints_a_folder_and_run_uses_it(tmp_path):
         code, folder = run.wait()
     assert code == 0 and (Path(folder.strip()) / "mindspore").is_dir()
     body = "import mindspore\nfrom mindspore.communication import init, get_rank\ninit('nccl')\nprint(get_rank())"
-    code, output = run_ranks(tmp_path, 2, body, "--as-mindspore")
-    assert code == 0, output
+    output = output_of(tmp_path, 2, body, "--as-mindspore")
     assert lines_of(output, 1) == ["1"]
 
 
@@ -189,8 +184,7 @@ def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(
             raise ValueError("bad layer")
         comm.barrier()
     """
-    code, output = run_ranks(tmp_path, 3, body)
-    assert code == 1
+    output = output_of(tmp_path, 3, body, code=1)
     told = notes(output)
     assert re.fullmatch(
         r"rank 2 raised ValueError: bad layer \(train\.py:11\); its last call: all_reduce #1 float32 \(4,\) sum of .* "
@@ -246,8 +240,7 @@ def test_a_rank_that_leaves_early_raises_in_those_that_wait_for_it(tmp_path):
         if get_rank() != 1:
             hooks.current_world().comm.all_reduce(np.ones(2))
     """
-    code, output = run_ranks(tmp_path, 3, body)
-    assert code == 1
+    output = output_of(tmp_path, 3, body, code=1)
     assert "rank 1 has returned while rank" in notes(output)[0]
     assert "CollectiveMismatch" in output and "shm/barrier.py" not in output
 
@@ -259,8 +252,7 @@ def test_a_message_nobody_received_is_told_at_the_end(tmp_path):
         if get_rank() == 0:
             hooks.current_world().comm.send(np.ones(2), to=1)
     """
-    code, output = run_ranks(tmp_path, 2, body)
-    assert code == 1
+    output = output_of(tmp_path, 2, body, code=1)
     assert notes(output) == ["rank 0 sent 1 message to rank 1, which received 0. Every send needs its recv"]
 
 
@@ -274,8 +266,7 @@ def test_a_straggler_is_named_by_a_warning_and_then_by_the_time_limit(tmp_path):
             time.sleep(1000)
         comm.all_reduce(np.ones(2))
     """
-    code, output = run_ranks(tmp_path, 3, body, "--timeout", "4")
-    assert code == 1
+    output = output_of(tmp_path, 3, body, "--timeout", "4", code=1)
     warnings = [note for note in notes(output) if note.startswith("warning: ")]
     assert len(warnings) == 1 and re.match(
         r"warning: rank 1 \(pid \d+, sleeping; last call barrier #1 .*answered\)\) keeps ranks 0, 2 waiting",
@@ -292,8 +283,7 @@ def test_a_rank_that_does_not_call_init_is_named(tmp_path):
             time.sleep(1000)
         init()
     """
-    code, output = run_ranks(tmp_path, 2, body, "--timeout", "2")
-    assert code == 1
+    output = output_of(tmp_path, 2, body, "--timeout", "2", code=1)
     assert re.match(
         r"rank 1 \(pid \d+, sleeping\): init\(\) not called, rank 0 waiting in it for more than 2 s", notes(output)[0]
     )
@@ -306,8 +296,7 @@ def test_an_exception_before_init_ends_all(tmp_path):
             raise KeyError("data")
         init()
     """
-    code, output = run_ranks(tmp_path, 2, body)
-    assert code == 1
+    output = output_of(tmp_path, 2, body, code=1)
     assert notes(output)[0].startswith("rank 1 raised KeyError: 'data' (train.py:8); it had called no collective")
 
 
@@ -333,8 +322,7 @@ def test_a_mismatch_names_the_script_s_line_of_every_operator(tmp_path):
         else:
             ops.AllReduce()(Tensor([1.0]))
     """
-    code, output = run_ranks(tmp_path, 2, body)
-    assert code == 1
+    output = output_of(tmp_path, 2, body, code=1)
     assert re.search(
         r"rank 0 called broadcast #1 .* at train\.py:\d+ and rank 1 called all_reduce #1 .* at AllReduce at "
         r"train\.py:\d+",
@@ -352,8 +340,7 @@ def test_root_and_others_may_broadcast_on_lines_of_their_own(tmp_path):
             (got,) = ops.Broadcast(0)((Tensor([2.0]),))
         print("got", got.asnumpy().tolist())
     """
-    code, output = run_ranks(tmp_path, 2, body)
-    assert code == 0, output
+    output = output_of(tmp_path, 2, body)
     assert [lines_of(output, rank) for rank in (0, 1)] == [["got [1.0]"], ["got [1.0]"]]
 
 

@@ -4,7 +4,7 @@ word.
 The checks cannot be switched off, so they are timed where they stand alone: a barrier of a group of one does all that
 every call does before and after the data (it finds the caller's line and what is known of it, looks at the abort word,
 keeps the flight record, writes the descriptor and compares it with the members') and has no data and nobody to wait
-for. All ranks do it at the same time, as in a collective, and share the cores there are. It holds the call itself too,
+for. All ranks do it at the same time, as in a collective, and share the cores. It holds the call itself too,
 so it is an upper limit.
 """
 

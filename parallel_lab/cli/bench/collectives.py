@@ -110,7 +110,7 @@ def measure_collectives(
     peers: bool = True,
     tell: Callable[[str], object] = lambda text: None,
 ) -> CollectivesReport:
-    """Time every op at every size, by all competitors that there are, in turns.
+    """Time every op at every size, by all competitors that are installed, in turns.
 
     rounds   how often each is timed; barriers BARRIER_ROUNDS times as often
     busy     foreign processes that compute during a second measurement of the barrier; 0: none

@@ -48,7 +48,7 @@ class Console:
     logs       log file per rank, None for no files
     stream     where lines go; None: nowhere (only the files)
     tag        put the rank before each line
-    fold       put equal lines together
+    fold       equal lines of several ranks become one
     colour     colour the tags
     only       ranks whose lines are shown; None: all
     """

@@ -17,6 +17,7 @@ happened.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -58,8 +59,7 @@ class _Exit(SystemExit):
         self._code = value
 
 
-def _exit(code: Any = None, /) -> NoReturn:
-    """sys.exit, observed."""
+def _exit(code: Any = None, /) -> NoReturn:  # sys.exit, observed
     raise _Exit(code)
 
 
@@ -72,9 +72,7 @@ def end_together(comm: MpiCommunicator) -> None:
     def no_rank() -> bool:  # a child that the rank has forked, or a rank that has finished MPI
         return os.getpid() != pid or mpi.Is_finalized()
 
-    def tell(
-        kind: type[BaseException], error: BaseException | None, trace: TracebackType | None, where: str = ""
-    ) -> None:
+    def tell(kind: type, error: BaseException | None, trace: TracebackType | None, where: str = "") -> None:
         if error is not None and follows_fault(error):
             _say(f"rank {comm.rank}{where} stopped: {kind.__name__}: {text_of(error)}")
             time.sleep(SECONDARY_GRACE_S)
@@ -117,7 +115,8 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
     try:
         if caught:
             handshake.leave(comm._sent)
-            _drain(comm)
+            _look_until(comm, lambda: len(handshake.left) == len(handshake.others))
+            _until_sent(comm)
         else:
             _meet_at_the_end(comm)
         if handshake.untidy:
@@ -125,11 +124,9 @@ def _leave(comm: MpiCommunicator, pid: int) -> None:
             _abort(mpi, 1)
         _all_through(comm, caught)
     except BaseException as error:
-        if follows_fault(error):
-            _say(f"rank {comm.rank}, at its end, stopped: {type(error).__name__}: {error}")
-            time.sleep(SECONDARY_GRACE_S)
-        else:
-            _say(f"rank {comm.rank}, at its end: {type(error).__name__}: {error}")
+        follows = follows_fault(error)
+        _say(f"rank {comm.rank}, at its end{', stopped' if follows else ''}: {type(error).__name__}: {error}")
+        time.sleep(SECONDARY_GRACE_S if follows else 0.0)
         _abort(mpi, 1)
     mpi.Finalize()
 
@@ -151,13 +148,6 @@ def _meet_at_the_end(comm: MpiCommunicator) -> None:
     handshake.until_settled(together)
     comm._check_unread()
     handshake.until_settled(handshake.sent_all)
-
-
-def _drain(comm: MpiCommunicator) -> None:
-    """After a fault that the program caught: wait until the others have ended too, and have read everything."""
-    handshake = comm._handshake
-    _look_until(comm, lambda: len(handshake.left) == len(handshake.others))
-    _until_sent(comm)
 
 
 def _all_through(comm: MpiCommunicator, caught: bool) -> None:
@@ -198,18 +188,14 @@ def _exit_code(given: Any) -> int:
 
 def _abort(mpi: Any, code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
             stream.flush()
-        except (OSError, ValueError):  # nobody reads any more
-            continue
     mpi.COMM_WORLD.Abort(code)
     os._exit(code)  # Abort does not return; if a library's does, this ends us all the same
 
 
 def _say(text: str) -> None:
     """One write, so that lines of different ranks do not mix."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
-        return

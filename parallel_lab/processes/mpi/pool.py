@@ -23,7 +23,6 @@ import re
 import secrets
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -33,8 +32,6 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-import dill
-
 from ...base.errors import RankDied, message
 from .. import outcome
 from ..flight import FlightEntry, entry_from_text
@@ -43,7 +40,7 @@ from ..jobs import Job
 from ..shm.launch import BLAS_VARIABLES
 from ..supervisor import StopRun
 from .launch import KeptMpirun
-from .worker import ADDRESS_VARIABLE, JOB_HEAD, REPORT_HEAD
+from .worker import ADDRESS_VARIABLE
 
 DEATH_LIMIT_S = 2.0  # for mpirun to say how a rank ended; measured: 0.3 s
 LAST_LINES_S = 0.5  # for its last lines to arrive after that
@@ -141,7 +138,7 @@ class MpiPool(JobPool):
         while len(self._pipes) < self.world_size:
             try:
                 pipe = listener.accept()
-                rank, pid = json.loads(pipe.recv_bytes()[1:])
+                _, rank, pid = pipe.recv()
             except (connection.AuthenticationError, EOFError, ConnectionError):  # a stranger, or a rank that died
                 continue
             except OSError:  # closed: the wait is over
@@ -169,10 +166,10 @@ class MpiPool(JobPool):
     # what is done
 
     def _send_control(self, control: str) -> None:
-        self._ask_all(b"C", control.encode())
+        self._ask_all("control", self._runs, control)
 
     def _stop_run(self, action: StopRun) -> None:
-        self._ask_all(b"I")
+        self._ask_all("interrupt", self._runs)
 
     def _kill_ranks(self, ranks: tuple[int, ...]) -> None:
         """MPI cannot go on without one of its ranks: all of them end with the pool."""
@@ -184,11 +181,11 @@ class MpiPool(JobPool):
 
     def _send_job(self, job: Job) -> None:
         self._told, self._begun, self._faulty = _Told(), set(), False
-        head = b"J" + JOB_HEAD.pack(self._runs, self._fresh)
-        self._fresh = True  # until it has ended well
         for rank, payload in enumerate(job._payloads):
             # a stopped rank does not read: nobody but this thread waits for it
-            threading.Thread(target=self._send, args=(rank, head + payload), daemon=True, name="send job").start()
+            message = "job", self._runs, self._fresh, payload
+            threading.Thread(target=self._send, args=(rank, message), daemon=True, name="send job").start()
+        self._fresh = True  # until it has ended well
         if job._control != "run":
             self._send_control(job._control)
 
@@ -197,18 +194,17 @@ class MpiPool(JobPool):
         super()._settle_job(job)
         self._fresh = job._error is not None or any(kind == "stopped" for kind, _ in job._reports.values())
 
-    def _ask_all(self, kind: bytes, body: bytes = b"") -> None:
-        data = kind + struct.pack("<Q", self._runs) + body
+    def _ask_all(self, *message: Any) -> None:
         for rank in range(self.world_size):
             if self._sending[rank].acquire(blocking=False):  # held: a large job goes to a rank that does not read
                 self._sending[rank].release()
-                self._send(rank, data)
+                self._send(rank, message)
             else:
-                threading.Thread(target=self._send, args=(rank, data), daemon=True, name="send").start()
+                threading.Thread(target=self._send, args=(rank, message), daemon=True, name="send").start()
 
-    def _send(self, rank: int, data: bytes) -> None:
+    def _send(self, rank: int, message: tuple) -> None:
         with self._sending[rank], contextlib.suppress(OSError):  # the rank is gone; its receiver tells
-            self._pipes[rank].send_bytes(data)
+            self._pipes[rank].send(message)
 
     # what is seen
 
@@ -229,27 +225,25 @@ class MpiPool(JobPool):
         pipe = self._pipes[rank]
         while True:
             try:
-                data = pipe.recv_bytes()
+                message = pipe.recv()
             except (EOFError, OSError):
                 self._rank_ended(rank)
                 return
-            kind, body = data[:1], data[1:]
             job = self._current
             if job is None:
                 continue
-            if kind == b"M":
-                self._take_message(job, rank, body)
-            elif kind == b"B":
-                self._begun.add(rank)
-            elif kind == b"W":
-                job._warn(body.decode())
-            else:
-                self._take_report(job, rank, kind, body)
+            match message:
+                case "message", body:
+                    self._take_message(job, rank, body)
+                case ("begun",):
+                    self._begun.add(rank)
+                case "warning", text:
+                    job._warn(text)
+                case "report", *parts:
+                    self._take_report(job, rank, *parts)
 
-    def _take_report(self, job: Job, rank: int, kind: bytes, body: bytes) -> None:
-        run, size = REPORT_HEAD.unpack_from(body)
-        flight, fault = dill.loads(body[REPORT_HEAD.size : REPORT_HEAD.size + size])
-        report = outcome.load_report(kind, body[REPORT_HEAD.size + size :])
+    def _take_report(self, job: Job, rank: int, run: int, flight: list, fault: tuple, kind: bytes, body: bytes) -> None:
+        report = outcome.load_report(kind, body)
         with self._lock:
             if job is not self._current or run != self._runs:
                 return

@@ -4,9 +4,10 @@ socket between them ends.
     mpirun -n 8 python -m parallel_lab.processes.mpi.worker       # address and key of the notebook's socket in the
     environment
 
-Messages from the notebook, first byte first: J a job (number of the run, whether it is to begin with fresh
-communicators, function and arguments), C run / pause / stop, I stop now. To the notebook: R ready, B begun, M an object
-reported, W a warning, D / S / E the result, stopped, error.
+Messages are tuples. From the notebook: ("job", run, whether communicators are to be fresh, function and arguments),
+("control", run, "run" / "pause" / "stop"), ("interrupt", run). To the notebook: ("ready", rank, pid), ("begun",),
+("message", an object reported), ("warning", text), ("report", run, calls, fault, kind and body as `outcome.load_report`
+takes them).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import json
 import os
 import queue
 import signal
-import struct
 import threading
 from multiprocessing import connection
+from typing import Any
 
 import dill
 import threadpoolctl
@@ -28,8 +29,6 @@ from . import load_mpi
 from .comm import MpiCommunicator
 
 ADDRESS_VARIABLE = "PARALLEL_LAB_MPI_NOTEBOOK"  # JSON: address, key, timeout_s, warn_after_s, reproducible
-JOB_HEAD = struct.Struct("<Q?")  # number of the run, fresh
-REPORT_HEAD = struct.Struct("<QI")  # number of the run, bytes of what the rank remembers of it
 
 
 class _Served:
@@ -40,61 +39,59 @@ class _Served:
         self.sending = threading.Lock()
         self.jobs: queue.SimpleQueue[tuple[int, bool, bytes]] = queue.SimpleQueue()
         self.lock = threading.Lock()
-        self.early: list[tuple[bytes, int, bytes]] = []  # what was asked of a run before it began
+        self.early: list[tuple] = []  # what was asked of a run before it began
         address, key = told.pop("address"), bytes.fromhex(told.pop("key"))
         self.comm = MpiCommunicator(
             load_mpi(),
-            warn=lambda text: self.send(b"W", text.encode()),
-            report=lambda obj: self.send(b"M", dill.dumps(obj, recurse=True)),
+            warn=lambda text: self.send("warning", text),
+            report=lambda obj: self.send("message", dill.dumps(obj, recurse=True)),
             **told,
         )
         address = address.replace("@", "\0", 1) if address.startswith("@") else address
         self.pipe = connection.Client(address, "AF_UNIX", authkey=key)
-        self.send(b"R", json.dumps([self.comm.rank, os.getpid()]).encode())
+        self.send("ready", self.comm.rank, os.getpid())
         threading.Thread(target=self.listen, daemon=True, name="notebook").start()
 
-    def send(self, kind: bytes, body: bytes = b"") -> None:
+    def send(self, *message: Any) -> None:
         with self.sending:
-            self.pipe.send_bytes(kind + body)
+            self.pipe.send(message)
 
     def listen(self) -> None:
         while True:
             try:
-                data = self.pipe.recv_bytes()
+                message = self.pipe.recv()
             except (EOFError, OSError):  # the notebook has closed the world, or is gone; mpirun ends the other ranks
                 os._exit(0)
-            kind, body = data[:1], data[1:]
-            if kind == b"J":
-                run, fresh = JOB_HEAD.unpack_from(body)
-                self.jobs.put((run, fresh, body[JOB_HEAD.size :]))
+            kind, run = message[:2]
+            if kind == "job":
+                self.jobs.put(message[1:])
                 continue
-            (run,) = struct.unpack_from("<Q", body)
             with self.lock:
                 if run == self.comm._handshake.run:
-                    self.apply(kind, body[8:])
+                    self.apply(message)
                 elif run > self.comm._handshake.run:
-                    self.early.append((kind, run, body[8:]))
+                    self.early.append(message)
 
-    def apply(self, kind: bytes, body: bytes) -> None:
-        if kind == b"C":
-            self.comm.control = body.decode()
-        else:
-            self.comm._handshake.interrupted = True
+    def apply(self, message: tuple) -> None:
+        match message:
+            case "control", _, word:
+                self.comm.control = word
+            case "interrupt", _:
+                self.comm._handshake.interrupted = True
 
     def serve(self) -> None:
         while True:
             run, fresh, payload = self.jobs.get()
             with self.lock:
                 self.comm._begin_run(run, fresh=fresh)
-                for kind, meant, body in self.early:
-                    if meant == run:
-                        self.apply(kind, body)
+                for message in self.early:
+                    if message[1] == run:
+                        self.apply(message)
                 self.early.clear()
             kind, body = self.work(payload)
             del payload
-            past = dill.dumps((self.comm._past(), self.comm._handshake.fault))
             try:
-                self.send(kind, REPORT_HEAD.pack(run, len(past)) + past + body)
+                self.send("report", run, self.comm._past(), self.comm._handshake.fault, kind, body)
             except OSError:
                 os._exit(0)
 
@@ -103,7 +100,7 @@ class _Served:
         comm = self.comm
         try:
             function, args = dill.loads(payload)
-            self.send(b"B")
+            self.send("begun")
             comm._handshake.look()
             comm._handshake.check()  # loading may import much; the others may have failed meanwhile
             result = function(comm, *args)
