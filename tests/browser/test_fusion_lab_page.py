@@ -65,7 +65,7 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     lab.wait(60)
     page = page_of(lab.to_html())
     page.get_by_role("radio", name="simulated").click()
-    expect(page.locator(".pl-messages h3 small")).to_contain_text("simulated")
+    expect(page.locator(".pl-section-messages h3 small")).to_contain_text("simulated")
     assert (
         page.locator(".pl-fu-figure > svg")
         .get_attribute("aria-label")
@@ -162,11 +162,11 @@ def test_modes_settings_and_refusals(live):
     page.locator('[data-line="alpha"]').fill("0")
     page.locator('[data-line="alpha"]').press("Enter")
     expect(page.get_by_role("button", name="Reset")).to_be_enabled()
-    assert lab.snapshot()["line"]["given_alpha_s"] == 0
+    assert lab.snapshot()["line"]["alpha_s"] == 0
     for given, label in (("nan", "alpha"), ("-1", "alpha"), ("x", "beta")):
         page.locator(f'[data-line="{label}"]').fill(given)
         page.locator(f'[data-line="{label}"]').press("Enter")
         expect(page.locator(".pl-notice")).to_contain_text(f"{label} '{given}'. A finite number, 0 or more.")
-    assert lab.snapshot()["line"]["given_alpha_s"] == 0
+    assert lab.snapshot()["line"]["alpha_s"] == 0
     page.get_by_role("button", name="Show par").click()
     expect(page.locator(".pl-status")).to_contain_text("which is par")

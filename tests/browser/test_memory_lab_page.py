@@ -56,14 +56,11 @@ def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
     row = page.locator(".pl-mm-key tbody tr", has_text="parameters")
     assert [c.inner_text() for c in row.locator("td").all()] == ["2 MiB", "256 KiB"]
     expect(page.locator(".pl-mm-figure .pl-mm-total.pl-mm-over")).to_have_count(1)
-    assert [r.inner_text() for r in page.locator(".pl-mm-levels tbody tr th").all()] == [
-        "off",
-        "level1",
-        "level2",
-        "level3",
-    ]
-    assert page.locator(".pl-mm-levels .pl-wrong").count() == 1 and page.locator(".pl-mm-formula .pl-good").count() == 2
-    expect(page.locator(".pl-mm-formula .pl-wrong")).to_have_count(0)
+    levels = page.locator(".pl-section-levels")
+    assert levels.locator("tbody tr th").all_inner_texts() == ["off", "level1", "level2", "level3"]
+    expect(levels.locator(".pl-wrong")).to_have_count(1)
+    expect(page.locator(".pl-section-traffic td .pl-good")).to_have_count(2)
+    expect(page.locator(".pl-section-traffic td .pl-wrong")).to_have_count(0)
 
 
 def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
@@ -79,7 +76,7 @@ def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".pl-mm-key h3")).to_contain_text("Rank 2")
     assert page.evaluate("document.activeElement.dataset.rank") == "2"
-    expect(page.locator(".pl-mm-traffic h3")).to_contain_text("rank 2")
+    expect(page.locator(".pl-section-traffic h3")).to_contain_text("rank 2")
 
 
 @pytest.mark.quick(2)
@@ -128,7 +125,7 @@ def test_a_level_is_chosen_with_the_arrow_keys(live):
     expect(page.get_by_role("radio", name="level3")).to_have_attribute("aria-checked", "true")
     assert lab.settings.level == "level3" and widget.last_error is None
     expect(page.locator(".pl-status")).to_contain_text("level3: 8 of 8 parameters are sharded")
-    expect(page.locator(".pl-mm-levels tr.pl-on th")).to_have_text("level3")
+    expect(page.locator(".pl-section-levels tr.pl-on th")).to_have_text("level3")
 
 
 def test_settings_are_typed_and_refused(live):
@@ -167,16 +164,16 @@ def test_the_puzzle_is_played_and_solved(live):
     field = page.get_by_label("a device has")
     field.fill("600000")
     field.press("Enter")
-    expect(page.locator(".pl-mm-puzzle .pl-wrong")).to_have_text("does not fit")
+    expect(page.locator(".pl-section-puzzle .pl-wrong")).to_contain_text("does not fit")
     page.get_by_label("width").fill("16")
     page.get_by_label("width").press("Enter")
-    expect(page.locator(".pl-mm-puzzle .pl-good")).to_have_text("fits")
+    expect(page.locator(".pl-section-puzzle .pl-good")).to_contain_text("fits")
     page.get_by_role("button", name="Find par").click()
     assert lab.wait(60)
     page.get_by_role("radio", name="before the update").click()  # this page hears of changes when it asks
     expect(page.get_by_role("button", name="Show par")).to_be_enabled()
     page.get_by_role("button", name="Show par").click()
-    expect(page.locator(".pl-mm-puzzle h3 small")).to_have_text("par")
+    expect(page.locator(".pl-section-puzzle h3 small")).to_have_text("par")
     assert lab.score.ratio == 1 and widget.last_error is None
 
 
@@ -185,10 +182,10 @@ def test_the_paper_s_table_takes_the_learner_s_model(live):
     field = page.get_by_label("parameters P")
     field.fill("1T")
     field.press("Enter")
-    expect(page.locator(".pl-mm-stages tbody tr").nth(3)).to_contain_text("250 GB")
+    expect(page.locator(".pl-section-zero tbody tr").nth(3)).to_contain_text("250 GB")
     page.get_by_label("ranks", exact=True).and_(page.locator("input")).fill("1024")
     page.get_by_label("ranks", exact=True).and_(page.locator("input")).press("Enter")
-    expect(page.locator(".pl-mm-stages tbody tr").nth(3)).to_contain_text("15.6 GB")
+    expect(page.locator(".pl-section-zero tbody tr").nth(3)).to_contain_text("15.6 GB")
     page.locator('[data-field="zero_k"]').fill("twelve")
     page.locator('[data-field="zero_k"]').press("Enter")
     expect(page.locator(".pl-notice")).to_have_count(1)
@@ -217,10 +214,11 @@ def test_a_run_shows_its_verdict(live):
     lab = MemoryLab("stack", 2)
     lab.set_width(32)
     page, _ = live(MemoryLabWidget(lab))
-    expect(page.locator(".pl-mm-equality")).to_contain_text("not run yet")
+    expect(page.get_by_role("region", name="equality")).to_contain_text("not run yet")
     page.get_by_role("button", name="Simulate").click()
     assert lab.wait(60)
     page.get_by_role("radio", name="between steps").click()
     expect(page.get_by_role("radio", name="simulated")).to_have_attribute("aria-checked", "true")
-    expect(page.locator(".pl-mm-equality .pl-good")).to_have_text("equal")
-    expect(page.locator(".pl-mm-equality tbody tr")).to_have_count(17)
+    verdict = page.locator(".pl-section-equality_simulated > .pl-verdict .pl-good")
+    expect(verdict).to_have_text("EQUAL: 17 of 17 tensors after 20 steps")
+    expect(page.locator(".pl-section-equality_simulated tbody tr")).to_have_count(17)

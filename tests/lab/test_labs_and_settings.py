@@ -66,7 +66,7 @@ def shown():
     found.append(Quickstart(devices=4, epochs=1).plan.digest)
     fusion = FusionLab("chain", devices=4)
     try:
-        found += [fusion.snapshot()["lanes"]]
+        found += [fusion.snapshot()["sections"]["lanes"]]
     finally:
         fusion.close()
     return found

@@ -11,8 +11,8 @@ from parallel_lab.cost import MEMORY_KINDS
 from parallel_lab.lab.memory.count import MOMENTS, predicted_ranks, simulated_ranks
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.memory.puzzle import choices, find_par
+from parallel_lab.lab.memory.sections import KINDS, changed_text
 from parallel_lab.lab.memory.subjects import STACK_LAYERS, SUBJECTS, WIDTHS, Settings, get_subject
-from parallel_lab.lab.memory.views import KINDS
 from parallel_lab.lab.memory.zero import parse_count, zero_table
 from parallel_lab.nn.optim.weight_groups import GROUPED_OPTIMIZERS
 from parallel_lab.processes.shm import close_all
@@ -79,7 +79,7 @@ def test_the_score_counts_parameters_that_fit():
     assert lab.score.ratio == 1 and lab.score.fits
     lab.run_simulated(1)
     assert lab.wait(60) and lab.score.source == "simulated" and lab.score.fits
-    assert lab.snapshot()["puzzle"]["ratio"] == 1
+    assert lab.snapshot()["sections"]["puzzle"]["small"] == "par"
     lab.set_capacity(500_000)  # another line, another par
     assert lab.score.par is None
 
@@ -90,7 +90,7 @@ def test_there_is_nothing_to_score_without_a_line_or_a_width():
         prepare()
         with pytest.raises(ArgumentError, match="nothing to score"):
             _ = lab.score
-        assert lab.snapshot()["puzzle"] is None
+        assert "puzzle" not in lab.snapshot()["sections"]
 
 
 # ---- the paper's table ----
@@ -196,13 +196,13 @@ def test_weight_grouping_has_its_restrictions():
     before = state(lab)
     with pytest.raises(RuntimeError, match="with Adam in data_parallel mode"):
         lab.set_level("grouping")
-    assert state(lab) == before and "with Adam" in before["levels"][1]["refused"]
+    assert state(lab) == before and "with Adam" in before["sections"]["levels"]["rows"][1][1]
     lab.set_optimizer("Lamb")
     with pytest.raises(ValueError, match="8 ranks and 4 parameters"):
         lab.set_level("grouping")
     lab.set_devices(4)
     lab.set_level("grouping")
-    assert [p["owner"] for p in lab.snapshot()["parameters"]] == [0, 1, 2, 3]
+    assert [fact.owner for fact in lab.facts] == [0, 1, 2, 3]
     with pytest.raises(OptimizerParallelError):
         lab.set_devices(8)
     assert lab.settings.devices == 4
@@ -240,7 +240,7 @@ def test_a_run_is_forgotten_when_the_settings_change_and_not_when_the_look_does(
         assert "simulated" in lab.results
     lab.show_source("predicted")
     lab.set_level("level2")
-    assert not lab.results and lab.snapshot()["source"] == {"value": "predicted", "choices": ["predicted"]}
+    assert not lab.results and lab.snapshot()["source"]["choices"] == ["predicted"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_run_is_forgotten_when_the_settings_change_and_not_when_the_look_does(
 def test_capacities_are_read(given, size):
     lab = MemoryLab("stack", 2)
     lab.set_capacity(given)
-    assert lab.capacity_bytes == size and (lab.snapshot()["puzzle"] is None) == (size == 0)
+    assert lab.capacity_bytes == size and ("puzzle" in lab.snapshot()["sections"]) == (size > 0)
 
 
 def test_the_context_of_the_notebook_does_not_matter():
@@ -349,33 +349,30 @@ def test_a_snapshot_is_plain_data_that_adds_up(subject):
     lab.set_threshold(0)
     shot = lab.snapshot()
     assert json.loads(json.dumps(shot, allow_nan=False)) == shot
-    for held in (shot["off"], *shot["ranks_of"]["predicted"]):
-        for moment in MOMENTS:
-            assert sum(held[moment]["live"].values()) == held[moment]["total"]
+    drawn = shot["sections"]["memory"]["of"]
+    for moment in MOMENTS:
+        for bar in drawn[f"{moment}|predicted"]["bars"]:
+            assert sum(bar["live"]) == bar["total"]
     steps = shot["steps_of"]["predicted"]
     step = steps["steps"][steps["of"][0]]
-    assert (
-        max(map(sum, step["live"]))
-        == sum(step["live"][step["peak"]])
-        == shot["ranks_of"]["predicted"][0]["peak"]["total"]
-    )
+    peak = drawn["peak|predicted"]["bars"][1]["total"]
+    assert max(map(sum, step["live"])) == sum(step["live"][step["peak"]]) == peak
     assert sum(p["count"] for p in step["phases"]) == len(step["live"])
-    assert shot["parameter_count"] == sum(math.prod(p["shape"]) for p in shot["parameters"])
-    rows = shot["traffic_of"]["predicted"][0]
-    assert sum(r["messages"] for r in rows) == shot["ranks_of"]["predicted"][0]["messages"]
+    shapes = [row[1] for row in shot["sections"]["parameters"]["rows"]]
+    assert (
+        lab.parameter_count == sum(map(math.prod, shapes)) and f" {lab.parameter_count} parameters;" in shot["notes"][0]
+    )
+    rows = shot["sections"]["traffic"]["of"]["predicted|0"]["rows"]
+    assert sum(row[1] for row in rows) == lab.ranks()[0].messages
 
 
 def test_what_changed_is_told_in_words():
     lab = MemoryLab("stack", 8, level="level1")
-    changed = lab.snapshot()["changed"]
-    saved = changed["off_peak_bytes"] - changed["peak_bytes"]
-    assert (
-        saved > 0
-        and f"{saved / changed['off_peak_bytes']:.0%}" in changed["text"]
-        and "traffic: the same, 8 more messages" in changed["text"]
-    )
+    off, now = lab.ranks_without()[0].peak_bytes, lab.ranks()[0].peak_bytes
+    status = lab.snapshot()["status"]
+    assert off > now and f"{(off - now) / off:.0%}" in status and "traffic: the same, 8 more messages" in status
     lab.set_level("off")
-    assert lab.snapshot()["changed"]["text"] == "nothing has changed"
+    assert changed_text(lab.ranks(), lab.ranks_without()) == "nothing has changed"
     assert lab.snapshot()["status"].startswith("Without optimizer parallel all 8 ranks hold everything.")
     assert "more than the 4 MiB it has" in lab.snapshot()["status"]
 
@@ -395,7 +392,7 @@ def test_the_text_has_every_part():
         "layers.7.weight",
         "EQUAL: 17 of 17",
         "Largest model",
-        "In MindSpore:",
+        "The same in MindSpore",
     ):
         assert words in text
     assert 'parallel_optimizer_config={"parallel_optimizer_threshold": 0, "optimizer_level": "level1"}' in text

@@ -76,7 +76,8 @@ def test_a_network_of_another_kind_brings_its_data_and_one_of_the_same_kind_keep
     lab = StrategyLab(data="digits")
     lab.set_net("convnet")
     shot = lab.snapshot()
-    assert shot["data"] == {"value": "pictures", "choices": [{"value": "pictures", "label": "colour digits"}]}
+    assert shot["data"]["value"] == "pictures"
+    assert shot["data"]["choices"] == [{"value": "pictures", "label": "colour digits"}]
     lab.set_net("megatron")
     assert lab.snapshot()["data"]["value"] == "seed"
     lab.set_data("digits")
@@ -85,7 +86,7 @@ def test_a_network_of_another_kind_brings_its_data_and_one_of_the_same_kind_keep
 
 
 def test_data_of_another_kind_is_refused_with_those_the_network_takes():
-    with pytest.raises(ArgumentError, match=r"'pictures' for the network 'dense'.*One of seed, digits"):
+    with pytest.raises(ArgumentError, match=r"data for the network 'dense': 'pictures'.*One of seed, digits"):
         StrategyLab("dense").set_data("pictures")
 
 
@@ -101,16 +102,14 @@ def test_a_preset_sets_its_strategies_and_stays_when_devices_change(net, preset)
         given = NETWORKS[net].presets[preset](devices)
         found = {o["name"]: o["strategy"] for o in lab.snapshot()["operators"]}
         assert {name: found[name] for name in given} == {name: str(strategy) for name, strategy in given.items()}
-        assert lab.snapshot()["preset"] == {
-            "value": preset,
-            "choices": [{"value": p, "label": p} for p in NETWORKS[net].presets],
-        }
+        shown = lab.snapshot()["preset"]
+        assert (shown["value"], [c["value"] for c in shown["choices"]]) == (preset, list(NETWORKS[net].presets))
 
 
 def test_a_changed_preset_says_so_until_it_is_chosen_again():
     lab = StrategyLab("megatron")
     lab.set_strategy("gelu", "((8, 1),)")
-    assert lab.snapshot()["preset"]["value"] == "" and "Preset: changed by you" in lab.to_text()
+    assert lab.snapshot()["preset"]["value"] == "" and "preset: changed by you" in lab.to_text()
     lab.set_preset("tensor parallel")
     assert lab.snapshot()["preset"]["value"] == "tensor parallel" and operator(lab, "gelu")["strategy"] == "((2, 4),)"
 
@@ -248,7 +247,7 @@ def test_the_refusal_names_the_line_of_the_network_and_a_way_out():
 def test_a_refused_command_says_what_is_allowed_and_changes_nothing(command, argument):
     lab = StrategyLab()
     before = lab.snapshot()
-    with pytest.raises(ArgumentError, match=r"One of|Ranks run from 0 to 7"):
+    with pytest.raises(ArgumentError, match="One of"):
         getattr(lab, command)(argument)
     assert lab.snapshot() == before
 
@@ -317,7 +316,7 @@ def test_tensors_and_operators_of_a_long_network_are_in_its_layers(net):
 
 
 def test_the_text_names_the_strips_of_a_halo_and_the_cuts_of_every_layer():
-    lines = StrategyLab("convnet").to_text().splitlines()
+    lines = [line.strip() for line in StrategyLab("convnet").to_text().splitlines()]
     assert "Along dim 2 a rank reads up to 1 before and 1 after its own slice." in lines
     assert any(
         "[16:32, :, 7:17, :]" in line and "[16:32, :, 7:8, :] from rank 4; [16:32, :, 16:17, :] from rank 6" in line

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import parallel_lab
-from parallel_lab.lab.pictures.words import to_text
 from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.strategy.sections import strategy_text
 
 from .fake_lab import TENSORS, FakeLab
 
@@ -28,7 +28,7 @@ def test_the_text_names_every_rank_with_its_slice(devices, tensor):
     if tensor:  # else the addends of the first product, where there are any
         lab.select_tensor(tensor)
     snapshot = lab.snapshot()
-    rows = to_text(snapshot).split("SLICES: ")[1].split("\n\n")[0].splitlines()[3:]
+    rows = strategy_text(snapshot).split("\nSlices of ")[1].split("\n\n")[0].splitlines()[2 : 2 + devices]
     assert len(rows) == devices
     for row, card in zip(rows, snapshot["cards"], strict=True):
         assert row.split()[0] == str(card["rank"]) and card["text"] in row
@@ -37,7 +37,7 @@ def test_the_text_names_every_rank_with_its_slice(devices, tensor):
 
 def test_the_text_has_every_message_with_its_reason_and_says_what_is_predicted():
     snapshot = FakeLab().snapshot()
-    part = to_text(snapshot).split("MESSAGES")[1].split("\n\n")[0]
+    part = strategy_text(snapshot).split("\nMessages and slices")[1].split("\n\n")[0]
     assert snapshot["messages"]
     for m in snapshot["messages"]:
         assert re.search(
@@ -52,7 +52,7 @@ def test_the_text_has_every_message_with_its_reason_and_says_what_is_predicted()
 def test_the_text_tells_why_a_strategy_is_refused_and_which_is_in_force():
     lab = FakeLab()
     lab.set_strategy("matmul", "((2, 4), (2, 1))")
-    text = to_text(lab.snapshot())
+    text = strategy_text(lab.snapshot())
     assert "Refused for matmul: ((2, 4), (2, 1)). MatMul 'matmul' (networks.py:" in text
     assert "Still in force: ((2, 4), (4, 1))." in text
 
@@ -62,9 +62,11 @@ def test_the_text_compares_the_losses_with_the_bound():
     lab.run()
     lab.step(37)
     snapshot = lab.snapshot()
-    assert f"within the rounding bound {snapshot['loss']['bound']:.2g}" in to_text(snapshot)
+    assert f"within the rounding bound {snapshot['loss']['bound']:.2g}" in strategy_text(snapshot)
     snapshot["loss"]["largest_difference"] = 0.25
-    assert "largest difference 0.25" in to_text(snapshot) and "BEYOND the rounding bound" in to_text(snapshot)
+    assert "largest difference 0.25" in strategy_text(snapshot) and "BEYOND the rounding bound" in strategy_text(
+        snapshot
+    )
 
 
 def test_a_page_is_complete_by_itself():

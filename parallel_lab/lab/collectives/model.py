@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ...base.checks import choice, instance, integer
 from ...base.cluster import CLUSTERS, get_cluster
 from ...base.units import bytes_text, time_text
 from ...ops.collectives.definitions import MESSAGES
-from ..shared.lab import Commands, Lab
+from ..shared.lab import Lab
 from .algorithms.algorithm import CONTENTION, Algorithm, algorithm
 from .algorithms.rounds import KINDS, REDUCING, ROOTED
 from .algorithms.table import algorithm_names, formula_texts
@@ -45,19 +45,20 @@ class CollectiveStepper(Lab):
     """
 
     scripts, styles = ("collectives/collective_stepper.js",), ("collectives/collective_stepper.css",)
-    commands: ClassVar[Commands] = {
-        "to": ((int,),),
-        "next": (),
-        "back": (),
-        "reset": (),
-        "follow": ((int, type(None)),),
-        "choose_kind": ((str,),),
-        "choose_algorithm": ((str,),),
-        "choose_ranks": ((int,),),
-        "choose_elements": ((int,),),
-        "choose_cluster": ((str,),),
-        "choose_contention": ((str,),),
-    }
+    commands = (
+        *(
+            "to",
+            "next",
+            "back",
+            "reset",
+            "follow",
+            "choose_kind",
+            "choose_algorithm",
+            "choose_ranks",
+            "choose_elements",
+        ),
+        *("choose_cluster", "choose_contention"),
+    )
     often = ("at", "follow", "counters", "status")
     frame_height_px = 860
     words = staticmethod(to_text)

@@ -28,7 +28,7 @@ from ...run.interpreter import Env, computing, slice_value, step_inputs
 from ...run.simulator import Simulator
 from ...train.rank_steps import step_on
 
-MOMENTS = ("peak", "training", "resident")
+MOMENTS = {"peak": "fullest moment", "training": "before the update", "resident": "between steps"}
 PURPOSES = ("gradients", "parameters", "network")
 _STAYS = ("params", "optimizer", "inputs")  # from the start of the step to its end
 

@@ -1,15 +1,20 @@
-// The drawings of the Memory Lab: stacked bars per rank with the capacity line, and memory over one step. Pure functions from snapshot to SVG.
+// The drawings of the Memory Lab: stacked bars per rank with the capacity line, and memory over one step. Pure functions
+// from snapshot to SVG.
 //
-// A kind of memory has a colour and a pattern of its own, and stands in the key with its bytes; the order from below is always the same.
+// A kind of memory has a colour and a pattern of its own, and stands in the key with its bytes; the order from below is
+// always the same.
 
 const PATTERNED = ["grads", "optimizer", "activations", "gathered", "workspace"];
-const M = { left: 62, top: 26, bottom: 26, gap: 22 }; // pixels: axis labels, totals above the bars, names below, between "off" and the ranks
+// pixels: axis labels, totals above the bars, names below, between "off" and the ranks
+const M = { left: 62, top: 26, bottom: 26, gap: 22 };
 
-const labelOf = (s, kind) => s.kinds.find((k) => k.name === kind).label;
+const kindsOf = (s) => s.sections.memory.kinds;
+const add = (values) => values.reduce((a, b) => a + b, 0);
 
 // Once per page: what the fills refer to.
 function patterns(id) {
-  const tile = (name, size, content, turn = 0) => html`<pattern id="${id}-${name}" width="${size}" height="${size}" patternUnits="userSpaceOnUse"${flag(`patternTransform="rotate(${turn})"`, turn !== 0)}>${content}</pattern>`;
+  const tile = (name, size, content, turn = 0) => html`<pattern id="${id}-${name}" width="${size}" height="${size}"
+    patternUnits="userSpaceOnUse"${flag(`patternTransform="rotate(${turn})"`, turn !== 0)}>${content}</pattern>`;
   return html`<svg class="pl-patterns" width="0" height="0" aria-hidden="true"><defs>
     ${tile("grads", 7, html`<rect class="pl-mm-stroke" width="2" height="7"/>`, 45)}
     ${tile("optimizer", 6, html`<rect class="pl-mm-stroke" width="6" height="1.3"/>`)}
@@ -20,80 +25,115 @@ function patterns(id) {
 }
 
 function block(kind, x, y, w, h, id) {
-  const at = `x="${round(x)}" y="${round(y)}" width="${round(w)}" height="${round(h)}"`;
-  return html`<rect class="pl-mm-${kind}" ${new Raw(at)}/>${PATTERNED.includes(kind) ? html`<rect class="pl-over" ${new Raw(at)} fill="url(#${id}-${kind})"/>` : ""}`;
+  const at = new Raw(`x="${round(x)}" y="${round(y)}" width="${round(w)}" height="${round(h)}"`);
+  const over = PATTERNED.includes(kind) ? html`<rect class="pl-over" ${at} fill="url(#${id}-${kind})"/>` : "";
+  return html`<rect class="pl-mm-${kind}" ${at}/>${over}`;
 }
 
-const swatch = (kind, id) => html`<svg width="18" height="12" aria-hidden="true">${block(kind, 0.5, 0.5, 17, 11, id)}</svg>`;
+const swatch = (kind, id) => html`<svg width="18" height="12" aria-hidden="true">
+  ${block(kind, 0.5, 0.5, 17, 11, id)}</svg>`;
 
-// Sizes for an axis: few, round in KiB, MiB, GiB.
-function sizes(most) {
+// Lines across, at sizes that are few and round in KiB, MiB, GiB; no number where the capacity has its own.
+function grid(most, y, width, cap) {
   let unit = 1;
   while (unit * 1024 <= most) unit *= 1024;
-  const step = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256].map((f) => f * unit).find((f) => most / f <= 5) ?? 256 * unit;
-  const found = [];
-  for (let at = 0; at <= most; at += step) found.push(at);
-  return found;
+  const steps = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256].map((f) => f * unit);
+  const step = steps.find((size) => most / size <= 5) ?? steps.at(-1), found = [];
+  for (let at = 0; at <= most; at += step) {
+    const free = !cap || Math.abs(y(at) - y(cap)) >= 13;
+    const text = html`<text class="pl-mm-axis" x="${M.left - 6}" y="${round(y(at))}">${bytesText(at)}</text>`;
+    found.push(html`<path class="pl-mm-grid" d="M${M.left} ${round(y(at))}H${width}"/>${free ? text : ""}`);
+  }
+  return html`<g>${found}</g>`;
 }
 
 // Bars of the fullest rank without optimizer parallel, and of every rank with it, at one moment.
 function bars(s, ui) {
-  const moment = s.moment.value, ranks = s.ranks_of[s.source.value], width = ui.bars, height = 300;
-  const most = Math.max(s.capacity.bytes, s.off[moment].total, ...ranks.map((r) => r[moment].total)) * 1.04 || 1;
+  const { bars: [off, ...ranks], kinds, line: cap } = forChoices(s.sections.memory, s), width = ui.bars, height = 300;
+  const most = Math.max(cap, off.total, ...ranks.map((bar) => bar.total)) * 1.04 || 1;
   const bottom = height - M.bottom, y = (bytes) => bottom - (bytes / most) * (bottom - M.top);
-  const each = (width - M.left - M.gap - 8) / (ranks.length + 1.25), w = Math.min(92, each * 0.8), first = M.left + each * 1.25 + M.gap;
+  const each = (width - M.left - M.gap - 8) / (ranks.length + 1.25), w = Math.min(92, each * 0.8);
+  const first = M.left + each * 1.25 + M.gap;
   const stack = (held, x, wide) => {
     let at = 0;
-    return s.kinds.map(({ name }) => {
-      const size = held[moment].live[name], from = at;
+    return kinds.map(({ name }, k) => {
+      const size = held.live[k], from = at;
       at += size;
-      const h = y(from) - y(at), text = bytesText(size);
       if (!size) return "";
-      return html`<g>${block(name, x, y(at), wide, Math.max(0.75, h), ui.id)}${h >= 15 && text.length * 6.2 + 8 <= wide ? html`<rect class="pl-mm-plate" x="${round(x + wide / 2 - text.length * 3.1 - 3)}" y="${round((y(from) + y(at)) / 2 - 7)}" width="${round(text.length * 6.2 + 6)}" height="14" rx="3"/><text class="pl-mm-size" x="${round(x + wide / 2)}" y="${round((y(from) + y(at)) / 2 + 0.5)}">${text}</text>` : ""}</g>`;
+      const h = y(from) - y(at), text = bytesText(size), cx = round(x + wide / 2), cy = (y(from) + y(at)) / 2;
+      const half = text.length * 3.1 + 3, roomy = h >= 15 && 2 * half + 2 <= wide;
+      return html`<g>${block(name, x, y(at), wide, Math.max(0.75, h), ui.id)}${roomy ? html`
+        <rect class="pl-mm-plate" x="${round(cx - half)}" y="${round(cy - 7)}" width="${round(2 * half)}" height="14" rx="3"/>
+        <text class="pl-mm-size" x="${cx}" y="${round(cy + 0.5)}">${text}</text>` : ""}</g>`;
     });
   };
   const total = (held, x, wide) => {
-    const over = s.capacity.bytes && held[moment].total > s.capacity.bytes, text = bytesText(held[moment].total);
+    const over = cap && held.total > cap ? " pl-mm-over" : "", text = bytesText(held.total);
     const fits = text.length * 6.8 + 4 <= Math.max(each, wide); // else the number alone: the axis has the unit
-    return html`<text class="pl-mm-total${over ? " pl-mm-over" : ""}" x="${round(x + wide / 2)}" y="${round(Math.max(11, y(held[moment].total) - 9))}">${fits ? text : text.split(" ")[0]}</text>`;
+    return html`<text class="pl-mm-total${over}" x="${round(x + wide / 2)}"
+      y="${round(Math.max(11, y(held.total) - 9))}">${fits ? text : text.split(" ")[0]}</text>`;
   };
-  const said = (held) => `${bytesText(held[moment].total)}: ${s.kinds.filter((k) => held[moment].live[k.name]).map((k) => `${k.label} ${bytesText(held[moment].live[k.name])}`).join(", ") || "nothing"}`;
+  const said = (held) => {
+    const parts = kinds.map((k, i) => held.live[i] && `${k.label} ${bytesText(held.live[i])}`).filter(Boolean);
+    return `${held.name}, ${bytesText(held.total)}: ${parts.join(", ") || "nothing"}`;
+  };
   const bar = (held, i) => {
     const x = first + i * each + (each - w) / 2, on = i === s.rank;
-    return html`<g class="pl-mm-bar${on ? " pl-on" : ""}" role="radio" data-key="r${i}" data-rank="${i}" data-command="select_rank" data-value="${i}" tabindex="${on ? 0 : -1}" aria-checked="${on}" aria-label="rank ${i}, ${said(held)}"><title>${`rank ${i}, ${said(held)}`}</title>
-      <rect class="pl-mm-reach" x="${round(first + i * each)}" y="${M.top - 20}" width="${round(each)}" height="${bottom - M.top + 44}"/>${stack(held, x, w)}${total(held, x, w)}
-      <text class="pl-mm-name" x="${round(x + w / 2)}" y="${bottom + 15}">${w < 46 ? i : `rank ${i}`}</text></g>`;
+    return html`<g class="pl-mm-bar${on ? " pl-on" : ""}" role="radio" data-key="r${i}" data-rank="${i}"
+        data-command="select_rank" data-value="${i}" tabindex="${on ? 0 : -1}" aria-checked="${on}"
+        aria-label="${said(held)}"><title>${said(held)}</title>
+      <rect class="pl-mm-reach" x="${round(first + i * each)}" y="${M.top - 20}" width="${round(each)}"
+        height="${bottom - M.top + 44}"/>${stack(held, x, w)}${total(held, x, w)}
+      <text class="pl-mm-name" x="${round(x + w / 2)}" y="${bottom + 15}">${w < 46 ? i : held.name}</text></g>`;
   };
-  const offW = Math.min(110, each), offX = M.left + 6, cap = s.capacity.bytes;
-  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="group" aria-label="bytes per rank, ${s.moment.choices.find((c) => c.value === moment).label}, ${s.source.value}; the key has the same numbers">
-    <g>${sizes(most).map((at) => html`<path class="pl-mm-grid" d="M${M.left} ${round(y(at))}H${width}"/>${cap && Math.abs(y(at) - y(cap)) < 13 ? "" : html`<text class="pl-mm-axis" x="${M.left - 6}" y="${round(y(at))}">${bytesText(at)}</text>`}`)}</g>
-    ${cap ? html`<g data-key="cap"><title>a device has ${bytesText(cap)}</title><path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/><text class="pl-mm-axis pl-mm-over" x="${M.left - 6}" y="${round(y(cap))}">${bytesText(cap)}</text></g>` : ""}
-    <g data-key="off"><title>${`off, ${said(s.off)}`}</title>${stack(s.off, offX, offW)}${total(s.off, offX, offW)}<text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">off</text></g>
+  const offW = Math.min(110, each), offX = M.left + 6, moment = s.moment.choices.find((c) => c.value === s.moment.value);
+  const capLine = html`<g data-key="cap"><title>a device has ${bytesText(cap)}</title>
+    <path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>
+    <text class="pl-mm-axis pl-mm-over" x="${M.left - 6}" y="${round(y(cap))}">${bytesText(cap)}</text></g>`;
+  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="group"
+    aria-label="bytes per rank, ${moment.label}, ${s.source.value}; the key has the same numbers">
+    ${grid(most, y, width, cap)}${cap ? capLine : ""}
+    <g data-key="off"><title>${said(off)}</title>${stack(off, offX, offW)}${total(off, offX, offW)}
+      <text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">off</text></g>
     <path class="pl-mm-divide" d="M${round(first - M.gap / 2)} ${M.top - 8}V${bottom + 20}"/>
-    <g data-key="ranks" role="radiogroup" aria-label="the rank whose step and traffic are shown" data-roving="1">${ranks.map(bar)}</g>
+    <g data-key="ranks" role="radiogroup" aria-label="the rank whose step and traffic are shown"
+      data-roving="1">${ranks.map(bar)}</g>
     ${cap ? html`<path class="pl-mm-cap pl-mm-above" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}
   </svg>`;
 }
 
-// Memory of one rank over one step: what is there during each instruction, stacked in the same order.
+// Memory of one rank over one step: what it holds during each instruction, stacked in the same order.
 function overTheStep(s, ui) {
-  const found = s.steps_of[s.source.value], step = found.steps[found.of[s.rank]], n = step.live.length, width = ui.width, height = 190;
-  const totals = step.live.map((live) => live.reduce((a, b) => a + b, 0)), peak = Math.max(...totals, 1), cap = s.capacity.bytes <= peak * 1.6 ? s.capacity.bytes : 0;
-  const top = 22, bottom = height - 30, most = Math.max(peak, cap) * 1.05;
-  const x = (i) => M.left + (i / Math.max(1, n)) * (width - M.left - 4), y = (bytes) => bottom - (bytes / most) * (bottom - top);
+  const found = s.steps_of[s.source.value], step = found.steps[found.of[s.rank]], n = step.live.length;
+  const { width } = ui, height = 190, top = 22, bottom = height - 30;
+  const peak = Math.max(...step.live.map(add), 1), cap = s.capacity.bytes <= peak * 1.6 ? s.capacity.bytes : 0;
+  const most = Math.max(peak, cap) * 1.05, y = (bytes) => bottom - (bytes / most) * (bottom - top);
+  const x = (i) => M.left + (i / Math.max(1, n)) * (width - M.left - 4);
   const area = (kind, k) => {
-    const low = step.live.map((live) => live.slice(0, k).reduce((a, b) => a + b, 0)), high = step.live.map((live, i) => low[i] + live[k]);
+    const low = step.live.map((live) => add(live.slice(0, k))), high = step.live.map((live, i) => low[i] + live[k]);
     if (high.every((h, i) => h === low[i])) return "";
-    const side = (values, forward) => (forward ? values.map((v, i) => `L${round(x(i))} ${round(y(v))}L${round(x(i + 1))} ${round(y(v))}`) : values.map((v, i) => `L${round(x(i + 1))} ${round(y(v))}L${round(x(i))} ${round(y(v))}`).reverse()).join("");
-    const d = `M${side(high, true).slice(1)}${side(low, false)}Z`;
-    return html`<g><title>${labelOf(s, kind)}</title><path class="pl-mm-${kind} pl-mm-area" d="${d}"/>${PATTERNED.includes(kind) ? html`<path class="pl-over" d="${d}" fill="url(#${ui.id}-${kind})"/>` : ""}</g>`;
+    const to = (i, value) => `L${round(x(i))} ${round(y(value))}`;
+    const upper = high.map((value, i) => to(i, value) + to(i + 1, value)).join("");
+    const lower = low.map((value, i) => to(i + 1, value) + to(i, value)).reverse().join("");
+    const d = `M${upper.slice(1)}${lower}Z`;
+    const over = PATTERNED.includes(kind.name) ? html`<path class="pl-over" d="${d}" fill="url(#${ui.id}-${kind.name})"/>` : "";
+    return html`<g><title>${kind.label}</title><path class="pl-mm-${kind.name} pl-mm-area" d="${d}"/>${over}</g>`;
+  };
+  const phase = (p, i) => {
+    const from = x(p.first), to = x(p.first + p.count), wide = p.phase.length * 6.3 + 6 <= to - from;
+    return html`<g data-key="p${i}"><path class="pl-mm-phase" d="M${round(from)} ${top - 6}V${bottom + 4}"/>
+      <rect class="pl-mm-band" x="${round(from + 1)}" y="${bottom + 4}" width="${round(Math.max(1, to - from - 2))}" height="14"/>
+      <text class="pl-mm-band-text" x="${round((from + to) / 2)}"
+        y="${bottom + 11.5}">${wide ? p.phase : to - from >= 10 ? p.phase[0] : ""}</text></g>`;
   };
   const at = step.peak, px = (x(at) + x(at + 1)) / 2, right = px > width - 190;
-  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="memory of rank ${s.rank} over one step, ${s.source.value}: at most ${bytesText(peak)} in instruction ${at + 1} of ${n}">
-    <g>${sizes(most).map((v) => html`<path class="pl-mm-grid" d="M${M.left} ${round(y(v))}H${width}"/><text class="pl-mm-axis" x="${M.left - 6}" y="${round(y(v))}">${bytesText(v)}</text>`)}</g>
-    <g>${s.kinds.map((k, i) => area(k.name, i))}</g>
-    <g>${step.phases.map((p, i) => { const from = x(p.first), to = x(p.first + p.count), text = p.phase.length * 6.3 + 6 <= to - from ? p.phase : 10 <= to - from ? p.phase[0] : ""; return html`<g data-key="p${i}"><path class="pl-mm-phase" d="M${round(from)} ${top - 6}V${bottom + 4}"/><rect class="pl-mm-band" x="${round(from + 1)}" y="${bottom + 4}" width="${round(Math.max(1, to - from - 2))}" height="14"/><text class="pl-mm-band-text" x="${round((from + to) / 2)}" y="${bottom + 11.5}">${text}</text></g>`; })}</g>
+  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
+    aria-label="memory of rank ${s.rank} over one step, ${s.source.value}: at most ${bytesText(peak)} in instruction
+    ${at + 1} of ${n}">${grid(most, y, width, 0)}
+    <g>${kindsOf(s).map(area)}</g><g>${step.phases.map(phase)}</g>
     ${cap ? html`<path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}
-    <path class="pl-mm-pin" d="M${round(px)} ${top - 4}V${bottom}"/><text class="pl-mm-pin-text" x="${round(px + (right ? -5 : 5))}" y="${top - 9}" text-anchor="${right ? "end" : "start"}">fullest: ${bytesText(peak)}</text>
+    <path class="pl-mm-pin" d="M${round(px)} ${top - 4}V${bottom}"/>
+    <text class="pl-mm-pin-text" x="${round(px + (right ? -5 : 5))}" y="${top - 9}"
+      text-anchor="${right ? "end" : "start"}">fullest: ${bytesText(peak)}</text>
   </svg>`;
 }

@@ -1,12 +1,13 @@
 """What every lab is made of: a model that tells its views when it changes, runs one thing at a time in a helper thread,
 and declares how it is shown.
 
-    class FusionLab(RunsOneThing):
+    class FusionLab(ComparesRuns):
         scripts, styles = ("fusion/fusion_lab.js",), ("fusion/fusion_lab.css",)
-        commands = {"set_mode": ((str,),), "stop": ()}
-        words = staticmethod(fusion_text)
+        commands = ("set_mode", "stop")
 
-        def snapshot(self): ...
+        def choices(self): return {"mode": Choice("fusion", self._mode, MODES)}
+        def set_mode(self, mode: str) -> None: self._choose(mode=mode)
+        def snapshot(self): return {"title": ..., "status": ..., **self.chosen(), "sections": {...}}
 
 From the declaration follow the text (`to_text`), the page that needs no kernel (`to_html`) and the widget
 (`lab_view.widget_of`). The model itself knows neither a notebook nor a browser.
@@ -16,25 +17,43 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
+from ...base.checks import integer
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from .page import lab_page, read_front_end
+from .sections import snapshot_text
 
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 
-# What a page may ask of a model: per command, the types that each argument may have
-Commands = Mapping[str, tuple[tuple[type, ...], ...]]
+
+class Choice(NamedTuple):
+    """One thing that a learner chooses: what it is called for people, what is chosen, and what it is one of.
+
+    known  values, or a dict with a label for people, or something that has a `label`, for each
+    """
+
+    label: str
+    value: Any
+    known: Iterable[Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As a snapshot has it: "label", "value" and "choices"."""
+        labels = self.known if isinstance(self.known, Mapping) else {}
+        labels = {name: getattr(label, "label", label) for name, label in labels.items()}
+        choices = [{"value": k, "label": labels[k]} if isinstance(labels.get(k), str) else k for k in self.known]
+        return {"label": self.label, "value": self.value, "choices": choices}
 
 
 class Lab:
     """A headless model. `__init__` must run before the first change.
 
     scripts, styles   files of lab/ that draw it; those that all labs share come before them
-    commands          what a page may ask: names of methods, and the types of their arguments
+    commands          what a page may ask: names of methods, whose annotations say what arguments may be
     often             parts of the snapshot that change at every step; a widget sends them apart from the others
     frame_height_px   of the page, where widgets are not shown
     words             a pure function: the text of a snapshot
@@ -42,10 +61,10 @@ class Lab:
 
     scripts: ClassVar[tuple[str, ...]] = ()
     styles: ClassVar[tuple[str, ...]] = ()
-    commands: ClassVar[Commands] = {}
+    commands: ClassVar[tuple[str, ...]] = ()
     often: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
-    words: ClassVar[Callable[[Mapping[str, Any]], str]]
+    words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __init__(self) -> None:
         self._listeners: list[Callable[..., None]] = []
@@ -111,7 +130,22 @@ class Lab:
         """Script and style sheet that draw it."""
         return read_front_end(cls.scripts, cls.styles)
 
-    # ---- checking what is asked ----
+    # ---- what may be asked and chosen ----
+
+    @classmethod
+    def argument_types(cls, command: str) -> list[tuple[type, ...]]:
+        """Per argument that a page gives a command (all but those that default to None) the types it may have."""
+        method = getattr(cls, command)
+        given = [name for name, p in signature(method).parameters.items() if name != "self" and p.default is not None]
+        return [get_args(hint) or (hint,) for name, hint in get_type_hints(method).items() if name in given]
+
+    def choices(self) -> dict[str, Choice]:
+        """What can be chosen now, by the name of the attribute that holds it (without its underscore)."""
+        return {}
+
+    def chosen(self) -> dict[str, Any]:
+        """`choices` as a snapshot has them."""
+        return {name: choice.shown() for name, choice in self.choices().items()}
 
     @classmethod
     def one_of(cls, value: Any, known: Any, what: str, where: str | None = None) -> Any:
@@ -123,6 +157,44 @@ class Lab:
             allowed = f"One of {', '.join(map(str, known))}"
             raise ArgumentError(f"{what} {shorten(value)}", where=where, allowed=allowed)
         return value
+
+    def _offered(self, **given: Any) -> dict[str, Any]:
+        """The values, if they are among the `choices`. Raises ArgumentError."""
+        known = self.choices()
+        return {name: self.one_of(value, known[name].known, name) for name, value in given.items()}
+
+    def _look(self, **given: Any) -> None:
+        """Choose what is looked at: it changes nothing that is computed."""
+        with self._lock:
+            self._set(**self._offered(**given))
+        self._changed("picture")
+
+    def _choose(self, **given: Any) -> None:
+        """Choose among what is offered; raises what `_update` raises, and changes nothing then."""
+        with self._lock:
+            self._take(**self._offered(**given))
+        self._changed("picture")
+
+    def _change(self, **changes: Any) -> None:
+        """The same for values that were checked."""
+        with self._lock:
+            self._take(**changes)
+        self._changed("picture")
+
+    def _take(self, **changes: Any) -> None:
+        before = dict(vars(self))
+        try:
+            self._set(**changes)
+            self._update()
+        except ParallelLabError:
+            vars(self).update(before)
+            raise
+
+    def _set(self, **changes: Any) -> None:
+        vars(self).update({f"_{name}": value for name, value in changes.items()})
+
+    def _update(self) -> None:
+        """Compute what follows from the choices."""
 
 
 class Stopped(Exception):
@@ -192,9 +264,13 @@ class RunsOneThing(Lab):
         self.stop()
         self.wait()
 
+    def _run_is_stopped(self) -> bool:
+        """Whether the result of the present run is no longer wanted."""
+        return self._run.stop.is_set()
+
     def _go_on(self) -> None:
-        """Raise Stopped if the result of the run is no longer wanted."""
-        if self._run.stop.is_set():
+        """Raise Stopped if it is not."""
+        if self._run_is_stopped():
             raise Stopped
 
     def _start(
@@ -241,3 +317,76 @@ class RunsOneThing(Lab):
         """What has changed, if the run is still the one that is shown."""
         if run is self._run:
             self._changed(what)
+
+
+class ComparesRuns(RunsOneThing):
+    """A model whose settings can be run, in the simulator and on workers, beside a run without what it is about. What
+    was run lasts until the settings change.
+
+    _source   whose numbers are shown: "predicted", or that of a run
+    """
+
+    against: ClassVar[tuple[str, str]]  # what is compared: "with this fusion", "without"
+    steps: ClassVar[int]  # of a run, unless told otherwise
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: dict[str, Any] = {}
+        self._source = "predicted"
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What was run with the present settings: "simulated", "measured"."""
+        return dict(self._results)
+
+    def sources(self) -> Choice:
+        """Whose numbers can be shown."""
+        return Choice("source", self._source, ("predicted", *self._results))
+
+    def show_source(self, source: str) -> None:
+        """Whose numbers are shown: "predicted", or "simulated" or "measured" once that was run."""
+        self._look(source=source)
+
+    def run_simulated(self, steps: int | None = None) -> None:
+        """Run the present settings in the simulator, and the same network without what the lab is about. Returns at
+        once; `wait()` waits.
+        """
+        self._start_run("simulated", steps)
+
+    def run_measured(self, steps: int | None = None) -> None:
+        """The same on worker processes, one per rank."""
+        self._start_run("measured", steps)
+
+    def _forget_runs(self) -> None:
+        """What was run before is no longer about the present settings."""
+        self._results, self._source = {}, "predicted"
+        if not self._run.goes_on:
+            self._run = LabRun()
+
+    def _work_of(self, source: str, steps: int) -> Callable[[], Any]:
+        """What runs the present settings, and gives the result."""
+        raise NotImplementedError
+
+    def _settings_now(self) -> Any:
+        """What a result is about; another one when it comes makes the result worthless."""
+        raise NotImplementedError
+
+    def _done(self, source: str, steps: int) -> str:
+        """What is said of a run that has ended."""
+        raise NotImplementedError
+
+    def _start_run(self, source: str, steps: int | None) -> None:
+        steps = self.steps if steps is None else integer(1)(f"{type(self).__name__}.run_{source}", "steps", steps)
+        with self._lock:
+            settings, work = self._settings_now(), self._work_of(source, steps)
+
+        def run() -> str:
+            result = work()
+            with self._lock:
+                if settings != self._settings_now():  # the lab shows something else by now
+                    return f"{source}: the settings have changed since"
+                self._results[source] = result
+            return self._done(source, steps)
+
+        this, other = self.against
+        self._start(f"{source}: {steps} steps {this} and {steps} {other}", run, f"{source} failed")

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...base.errors import ParallelLabError, escape
-from .lab import Commands, Lab
+from .lab import Lab
 from .page import CURVES
 
 try:
@@ -42,23 +42,22 @@ INTERVAL_S = 1 / 30  # between two publications of progress and losses
 CURVE_INTERVAL_S = 1.0  # between two copies of the whole curves into the kept state; messages carry what is newer
 
 
-def check_command(commands: Commands, name: Any, arguments: tuple[Any, ...], where: str) -> None:
+def check_command(model_type: type[Lab], name: Any, arguments: tuple[Any, ...], where: str) -> None:
     """Raise ParallelLabError for what is no command, and for arguments of other types. True and False are no
     numbers.
     """
-    if not isinstance(name, str) or name not in commands:
-        raise ParallelLabError(f"unknown command {name!r}", where=where, allowed=f"One of {', '.join(commands)}")
-    wanted = commands[name]
+    if not isinstance(name, str) or name not in model_type.commands:
+        known = ", ".join(model_type.commands)
+        raise ParallelLabError(f"unknown command {name!r}", where=where, allowed=f"One of {known}")
+    wanted = model_type.argument_types(name)
     fits = len(arguments) == len(wanted) and all(
-        isinstance(given, types) and (bool in types or not isinstance(given, bool))
+        isinstance(given, (*types, int) if float in types else types) and (bool in types or not isinstance(given, bool))
         for given, types in zip(arguments, wanted, strict=True)
     )
     if not fits:
-        kinds = (
-            ", ".join(" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted)
-            or "no arguments"
-        )
-        raise ParallelLabError(f"arguments {arguments!r}", where=f"{where}, {name}", allowed=f"Expected {kinds}")
+        names = (" or ".join("None" if t is type(None) else t.__name__ for t in types) for types in wanted)
+        allowed = f"Expected {', '.join(names) or 'no arguments'}"
+        raise ParallelLabError(f"arguments {arguments!r}", where=f"{where}, {name}", allowed=allowed)
 
 
 class LabView(anywidget.AnyWidget):
@@ -120,7 +119,7 @@ class LabView(anywidget.AnyWidget):
         Any other exception is a defect: its text is shown too, and it is raised.
         """
         try:
-            check_command(self.model_type.commands, name, arguments, type(self).__name__)
+            check_command(self.model_type, name, arguments, type(self).__name__)
             with self._command_lock:
                 self._commanding = True
                 try:

@@ -18,7 +18,7 @@ import ast
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +40,10 @@ from ..pictures.picture import (
     timeline_lanes,
     totals,
 )
-from ..pictures.words import to_text
-from ..shared.lab import Commands, RunsOneThing
+from ..shared.lab import Choice, RunsOneThing
 from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
 from ..shared.problems import PROBLEMS, get_problem, problems_of
+from .sections import rank_status, strategy_text, tensor_status
 from .training import Training
 
 DEVICES = (1, 2, 4, 8)
@@ -66,80 +66,79 @@ class StrategyLab(RunsOneThing):
     """
 
     scripts = ("strategy/graph.js", "strategy/strategy_lab.js")
-    commands: ClassVar[Commands] = {
-        "set_net": ((str,),),
-        "set_devices": ((int,),),
-        "set_data": ((str,),),
-        "set_preset": ((str,),),
-        "set_strategy": ((str,), (str, type(None))),
-        "select_tensor": ((str,),),
-        "select_phase": ((str,),),
-        "select_rank": ((int,),),
-        "run": (),
-        "pause": (),
-        "resume": (),
-        "stop": (),
-        "reset": (),
-    }
+    commands = (
+        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
+        *("select_tensor", "select_phase", "select_rank", "run", "pause", "resume", "stop", "reset"),
+    )
     often = ("run", "loss")
     frame_height_px = 1180
-    words = staticmethod(to_text)
+    words = staticmethod(strategy_text)
 
     def __init__(self, net: str = "quickstart", devices: int = 8, data: str | None = None, steps: int = 100) -> None:
         super().__init__()
-        self._net, self._devices, self._steps = self._checked_net(net), self._checked_devices(devices), steps
-        self._data = self._checked_data(self._usual_data(net) if data is None else data, net)
+        self._net = self.one_of(net, NETWORKS, "net")
+        self._devices, self._steps = self.one_of(devices, DEVICES, "devices"), steps
+        self._data = self._checked_data(problems_of(NETWORKS[net].kind)[0] if data is None else data)
         self._run: Training = Training(steps=steps)
         self._typed: dict[str, tuple[str, str]] = {}
         self._phase = "forward"
         self._lanes: tuple[Plan, tuple[Event, ...], dict[str, Any]] | None = None
         self._rank = min(5, devices - 1)
-        self._take_preset(self._first_preset())
-        self._tensor = self._first_tensor()
+        self._preset, self._tensor = next(iter(NETWORKS[net].presets)), ""
+        self._update()
 
     # ---- choosing ----
 
+    def choices(self) -> dict[str, Choice]:
+        """What can be chosen now."""
+        presets = {name: name for name in NETWORKS[self._net].presets}
+        return {
+            "net": Choice("net", self._net, NETWORKS),
+            "devices": Choice("devices", self._devices, DEVICES),
+            "data": Choice("data", self._data, {n: get_problem(n) for n in problems_of(NETWORKS[self._net].kind)}),
+            "preset": Choice("preset", self._preset if self._strategies == self._given else "", presets),
+            "phase": Choice("phase", self._phase, PHASES),
+            "rank": Choice("rank", self._rank, range(self._devices)),
+            "tensor": Choice("tensor", self._tensor, [e.value for e in tensor_entries(self._plan)]),
+        }
+
     def set_net(self, name: str) -> None:
         """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run."""
-        self._checked_net(name)
-        data = self._data if self._data in problems_of(NETWORKS[name].kind) else self._usual_data(name)
-        self._choose(net=name, data=data)
+        with self._lock:
+            known = problems_of(NETWORKS[self.one_of(name, NETWORKS, "net")].kind)
+            changes = {"net": name, "data": self._data if self._data in known else known[0]}
+            if name != self._net:
+                changes |= {"preset": next(iter(NETWORKS[name].presets)), "tensor": ""}
+            self._change(**changes)
 
     def set_devices(self, n: int) -> None:
         """Another number of ranks, with the strategies of the chosen preset for it."""
-        self._choose(devices=self._checked_devices(n))
+        self._choose(devices=n)
 
     def set_data(self, name: str) -> None:
         """Other data: one of PROBLEMS that the network takes."""
         with self._lock:
-            self._choose(data=self._checked_data(name, self._net))
+            self._change(data=self._checked_data(name))
 
     def set_preset(self, name: str) -> None:
         """One of the network's sets of strategies, "data parallel" for instance, in place of what is set. Raises
         ArgumentError; ends a run.
         """
         with self._lock:
-            known = NETWORKS[self._net].presets
-            if name not in known:
-                raise ArgumentError(
-                    f"preset {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(known)}"
-                )
-            self._choose(preset=name)
+            self._change(**self._offered(preset=name), tensor="")
 
-    def _choose(self, **changes: Any) -> None:
-        with self._lock:
-            self._end_training()
-            before = (self._net, self._devices, self._data)
-            self._net, self._devices, self._data = (
-                changes.get(k, v) for k, v in zip(("net", "devices", "data"), before, strict=True)
-            )
-            self._typed = {}
-            other_net, other_preset = self._net != before[0], "preset" in changes
-            self._take_preset(changes.get("preset") or (self._first_preset() if other_net else self._preset))
-            self._rank = min(self._rank, self._devices - 1)
-            if other_net or other_preset or self._tensor not in {e.value for e in tensor_entries(self._plan)}:
-                self._tensor = self._first_tensor()
-        self._changed("picture")
+    def _checked_data(self, name: str) -> str:
+        what = f"data for the network {self._net!r}:" if name in PROBLEMS else "data"
+        return self.one_of(name, problems_of(NETWORKS[self._net].kind), what)
+
+    def _update(self) -> None:
+        """Strategies and plan for the chosen preset; what is looked at, as far as it still exists."""
+        self._typed = {}
+        self._take_preset()
+        self._rank = min(self._rank, self._devices - 1)
+        if self._tensor not in self.choices()["tensor"].known:
+            self._tensor = self._first_tensor()
+        self._end_training()
 
     def set_strategy(self, operator: str, text: str | tuple | None) -> None:
         """Give an operator a strategy: as text such as "((2, 4), (4, 1))", as a tuple, or None for the default.
@@ -148,12 +147,7 @@ class StrategyLab(RunsOneThing):
         operator raises ArgumentError.
         """
         with self._lock:
-            if operator not in self._strategies:
-                raise ArgumentError(
-                    f"operator {shorten(operator)}",
-                    where="set_strategy",
-                    allowed=f"One of {', '.join(self._strategies)}",
-                )
+            self.one_of(operator, self._strategies, "operator", "set_strategy")
             before = self._tensor
             try:
                 wanted = {**self._strategies, operator: _parse(text)}
@@ -173,32 +167,15 @@ class StrategyLab(RunsOneThing):
 
     def select_tensor(self, tensor: str) -> None:
         """The tensor to look at, by its id in the snapshot."""
-        with self._lock:
-            known = [e.value for e in tensor_entries(self._plan)]
-            if tensor not in known:
-                raise ArgumentError(
-                    f"tensor {shorten(tensor)}", where="select_tensor", allowed=f"One of {', '.join(known)}"
-                )
-            self._tensor = tensor
-        self._changed("picture")
+        self._look(tensor=tensor)
 
     def select_phase(self, phase: str) -> None:
         """Look at the tensor ("forward") or at its gradient ("backward")."""
-        if phase not in PHASES:
-            raise ArgumentError(f"phase {shorten(phase)}", where="select_phase", allowed=f"One of {PHASES}")
-        with self._lock:
-            self._phase = phase
-        self._changed("picture")
+        self._look(phase=phase)
 
     def select_rank(self, rank: int) -> None:
         """The rank whose holdings, groups and messages are shown."""
-        with self._lock:
-            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self._devices:
-                raise ArgumentError(
-                    f"rank {shorten(rank)}", where="select_rank", allowed=f"Ranks run from 0 to {self._devices - 1}"
-                )
-            self._rank = rank
-        self._changed("picture")
+        self._look(rank=rank)
 
     # ---- training ----
 
@@ -282,14 +259,10 @@ class StrategyLab(RunsOneThing):
         with default_settings():
             return compile_network(net, *batches[0], loss=problem.loss(), optimizer=optimizer, **how), net
 
-    def _first_preset(self) -> str:
-        return next(iter(NETWORKS[self._net].presets))
-
-    def _take_preset(self, name: str) -> None:
-        """Set strategies, plan and what is known of the operators from a preset for the present network, devices and
+    def _take_preset(self) -> None:
+        """Set strategies, plan and what is known of the operators from the preset for the present network, devices and
         data.
         """
-        self._preset = name
         plain, net = self._compile({})
         primitives = operator_primitives(net)
         names = dict.fromkeys(operator_of(n.name, primitives) for n in plain.graph.nodes)
@@ -300,7 +273,7 @@ class StrategyLab(RunsOneThing):
         }
         self._layers = operator_layers(net) if len(names) > SHORT else {}
         self._given = self._strategies = self._fitting(
-            dict.fromkeys(names), NETWORKS[self._net].presets[name](self._devices)
+            dict.fromkeys(names), NETWORKS[self._net].presets[self._preset](self._devices)
         )
         self._plan = self._compile(self._strategies)[0]
 
@@ -335,30 +308,6 @@ class StrategyLab(RunsOneThing):
         source = base.removesuffix(".partial").partition(".for.")[0]
         return next((v for v in (*halos, f"{source}.partial", source) if v in known), next(iter(known)))
 
-    def _checked_net(self, name: str) -> str:
-        if name not in NETWORKS:
-            raise ArgumentError(f"net {shorten(name)}", where="StrategyLab", allowed=f"One of {', '.join(NETWORKS)}")
-        return name
-
-    def _checked_devices(self, n: int) -> int:
-        if isinstance(n, bool) or n not in DEVICES:
-            raise ArgumentError(
-                f"devices {shorten(n)}", where="StrategyLab", allowed=f"One of {', '.join(map(str, DEVICES))}"
-            )
-        return n
-
-    @staticmethod
-    def _checked_data(name: str, net: str) -> str:
-        known = problems_of(NETWORKS[net].kind)
-        if name not in known:
-            what = f"data {shorten(name)}" + (f" for the network {net!r}" if name in PROBLEMS else "")
-            raise ArgumentError(what, where="StrategyLab", allowed=f"One of {', '.join(known)}")
-        return name
-
-    @staticmethod
-    def _usual_data(net: str) -> str:
-        return problems_of(NETWORKS[net].kind)[0]
-
     # ---- looking ----
 
     def snapshot(self, *, frames: bool = False) -> dict[str, Any]:
@@ -376,18 +325,7 @@ class StrategyLab(RunsOneThing):
             shot = {
                 "version": 1,
                 "title": "Strategy Lab",
-                "net": {"value": self._net, "choices": [{"value": n, "label": NETWORKS[n].label} for n in NETWORKS]},
-                "devices": {"value": self._devices, "choices": list(DEVICES)},
-                "data": {
-                    "value": self._data,
-                    "choices": [
-                        {"value": n, "label": get_problem(n).label} for n in problems_of(NETWORKS[self._net].kind)
-                    ],
-                },
-                "preset": {
-                    "value": self._preset if self._strategies == self._given else "",
-                    "choices": [{"value": n, "label": n} for n in NETWORKS[self._net].presets],
-                },
+                **self.chosen(),
                 "operators": self._operators({e.value for e in entries}),
                 "graph": flow_graph(plan, messages, layers) if layers else graph_strip(plan, messages),
                 "tensors": [
@@ -412,7 +350,7 @@ class StrategyLab(RunsOneThing):
                 "run": training.run_state(self._devices),
                 "loss": training.loss(plan, self._devices),
                 "timeline": self._timeline(plan, training.events),
-                "status": self._status(picture, messages),
+                "status": f"{tensor_status(picture, self._devices)} {rank_status(self._rank, messages, self._devices)}",
             }
             if frames:
                 shot["frames"] = self._frames(entries, training.events)
@@ -491,37 +429,6 @@ class StrategyLab(RunsOneThing):
         with self._lock:
             return {"run": self._run.run_state(self._devices), "loss": self._run.loss(self._plan, self._devices)}
 
-    def _status(self, picture: dict[str, Any], messages: list[dict[str, Any]]) -> str:
-        return f"{self._status_tensor(picture)} {self._status_rank(self._rank, messages)}"
-
-    def _status_tensor(self, picture: dict[str, Any]) -> str:
-        shape, slices, partial = tuple(picture["shape"]), picture["slices"], picture["partial"]
-        if self._devices == 1:
-            return f"{picture['label']}: {shape}, whole on the only rank."
-        cut = "whole on every rank" if slices == 1 else f"split into {slices} slices on {self._devices} ranks"
-        copies = self._devices // slices // (partial["count"] if partial else 1)
-        if partial:
-            what = "each slice is" if slices > 1 else "it is"
-            held = f"; {what} a sum of {partial['count']} addends that lie on different ranks"
-            cut = f"not split on {self._devices} ranks" if slices == 1 else cut
-        elif slices > 1:
-            held = f", each held by {copies} rank{'s' if copies > 1 else ''}"
-        else:
-            held = ""
-        beyond = "".join(f"; for dim {h['dim']} a rank reads {_reach(h)} its own" for h in picture["halo"])
-        return f"{picture['label']}: {shape} {cut}{held}{beyond}."
-
-    def _status_rank(self, rank: int, messages: list[dict[str, Any]]) -> str:
-        if self._devices == 1:
-            return "One device sends no messages."
-        sent = [m for m in messages if m["group"]]
-        if not sent:
-            return "One step sends no messages."
-        count = sum(m["bytes_predicted"] for m in sent)
-        return (
-            f"One step sends {len(sent)} message{'s' if len(sent) > 1 else ''}; rank {rank} hands over {count:,} bytes."
-        )
-
     def _frames(self, entries: tuple, events: tuple[Event, ...]) -> dict[str, Any]:
         """What a page without a kernel shows for every choice: "tensor|phase" has what depends on the tensor,
         "*|*|rank" what on the rank.
@@ -533,7 +440,7 @@ class StrategyLab(RunsOneThing):
                 found[f"{e.value}|{phase}"] = {
                     "picture": picture,
                     "cards": cards,
-                    "status_tensor": self._status_tensor(picture),
+                    "status_tensor": tensor_status(picture, self._devices),
                 }
         for rank in range(self._devices):
             messages = message_table(self._plan, rank, events)
@@ -541,7 +448,7 @@ class StrategyLab(RunsOneThing):
                 "rank_detail": rank_detail(self._plan, rank),
                 "messages": messages,
                 "message_totals": totals(messages),
-                "status_rank": self._status_rank(rank, messages),
+                "status_rank": rank_status(rank, messages, self._devices),
             }
         return found
 
@@ -554,11 +461,6 @@ def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
     for name, shape in zip(op.tensors, shapes, strict=True):
         names.setdefault(shape, []).append(name)
     return ", ".join(f"{', '.join(those)} {shape}" for shape, those in names.items())
-
-
-def _reach(halo: dict[str, Any]) -> str:
-    parts = [f"{halo[side]} {side}" for side in ("before", "after") if halo[side]]
-    return " and ".join(parts) or "no element beside"
 
 
 def _parse(text: Any) -> tuple | None:

@@ -1,0 +1,314 @@
+"""What the Memory Lab shows, as sections (`shared/sections.py`): memory per rank, every level, traffic, parameters,
+equality, the puzzle, the ZeRO paper's table, and the lines that ask MindSpore for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from ...base.errors import ParallelLabError
+from ...base.units import bytes_text
+from ..shared.sections import Section, code, table
+from .count import MOMENTS, PURPOSES, Count
+from .facts import ParameterFact, formulas
+from .puzzle import Score, fullest
+from .run import RunResult
+from .subjects import Settings
+
+# In the order in which the bars are stacked, from below. The first four are what memory is discussed in
+KINDS = {
+    "params": ("parameters", "what a rank keeps of the weights"),
+    "grads": ("gradients", "synchronised gradients"),
+    "optimizer": ("optimizer states", "moments and the learning rate"),
+    "activations": ("activations", "forward results that backward still needs"),
+    "gathered": ("gathered weights", "sharded weights, gathered for use"),
+    "workspace": (
+        "working memory",
+        "operands and sums on their way; in the update, the new value of one weight beside the old",
+    ),
+    "inputs": ("data", "this rank's rows of the batch"),
+}
+USES = {"gradients": "of gradients", "parameters": "of parameters", "network": "of the network itself"}
+
+
+def memory_sections(lab: Any) -> dict[str, Section]:
+    """All sections of a `MemoryLab`, in the order in which they are shown."""
+    facts, off, settings = lab.facts, lab.ranks_without(), lab.settings
+    ranks_of = {"predicted": lab.ranks(), **{source: result.ranks for source, result in lab.results.items()}}
+    found = {
+        "memory": _memory(ranks_of, off, lab.capacity_bytes),
+        "levels": _levels(lab),
+        "traffic": _traffic(lab, ranks_of, off),
+        "parameters": _parameters(facts, settings.level),
+        **{f"equality_{source}": _equality(result) for source, result in lab.results.items()},
+        **({"puzzle": _puzzle(lab.score)} if lab.width and lab.capacity_bytes else {}),
+        **_zero(lab.zero),
+        "export": code("The same in MindSpore", export_line(settings)),
+    }
+    return found
+
+
+# ---- memory ----
+
+
+def _memory(ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count], capacity_bytes: int) -> Section:
+    """Bars of the fullest rank without optimizer parallel, and of every rank with it, per moment and source."""
+    of = {}
+    for source, counts in ranks_of.items():
+        grown = [count.grown_bytes for count in counts if count.grown_bytes is not None]
+        notes = (
+            [f"The workers' processes grew by {bytes_text(min(grown))} to {bytes_text(max(grown))}."] if grown else []
+        )
+        for moment, label in MOMENTS.items():
+            bars = [_bar("off", fullest(off), moment), *(_bar(f"rank {c.rank}", c, moment) for c in counts)]
+            of[f"{moment}|{source}"] = {"small": f"{label}, {source} (off: predicted)", "bars": bars, "notes": notes}
+    return {
+        "kind": "bars",
+        "title": "Bytes per rank",
+        "kinds": [{"name": name, "label": label, "note": note} for name, (label, note) in KINDS.items()],
+        "line": capacity_bytes,
+        "by": ["moment", "source"],
+        "of": of,
+    }
+
+
+def _bar(name: str, count: Count, moment: str) -> dict[str, Any]:
+    """Bytes by kind at a moment, in the order in which they are stacked; and where the moment is."""
+    held = count.at(moment)
+    point = count.point(moment) if moment != "resident" else None
+    return {
+        "name": name,
+        "live": [held[kind] for kind in KINDS],
+        "total": sum(held[kind] for kind in KINDS),
+        "where": f"{point.phase}: {point.name}" if point else "",
+        "grown_bytes": count.grown_bytes,
+    }
+
+
+def steps_of(counts: Sequence[Count]) -> dict[str, Any]:
+    """Memory over the step, once for ranks that are alike: bytes by kind per instruction, and which phase they belong
+    to.
+
+    of      per rank the number of its step in `steps`
+    """
+    known: dict[Any, int] = {}
+    steps: list[dict[str, Any]] = []
+    of = []
+    for count in counts:
+        key = tuple((p.phase, p.live) for p in count.timeline)
+        if key not in known:
+            known[key] = len(steps)
+            live = [[p.by_kind[kind] for kind in KINDS] for p in count.timeline]
+            peak = max(range(len(live)), key=lambda i: sum(live[i]), default=0)
+            steps.append({"live": live, "phases": _phases(p.phase for p in count.timeline), "peak": peak})
+        of.append(known[key])
+    return {"of": of, "steps": steps}
+
+
+def _phases(phases: Iterable[str]) -> list[dict[str, Any]]:
+    found, at = [], 0
+    for phase, run in groupby(phases):
+        count = len(list(run))
+        found.append({"phase": phase, "first": at, "count": count})
+        at += count
+    return found
+
+
+# ---- tables ----
+
+
+def _levels(lab: Any) -> Section:
+    """Every level of the mode; of one that cannot be, the reason."""
+    columns = {"level": "name", "between steps": "bytes", "fullest moment": "bytes bar", "sent per step": "bytes bar"}
+    columns |= {"messages": "count", "": "verdict"}
+    rows: list[list[Any]] = []
+    for level, counts in lab.levels().items():
+        if isinstance(counts, ParallelLabError):
+            rows.append([level, f"refused: {counts}"])
+            continue
+        full, busy = fullest(counts), busiest(counts)
+        fits = full.peak_bytes <= lab.capacity_bytes
+        verdict = ["fits" if fits else "too much", fits] if lab.capacity_bytes else ""
+        resident = sum(full.at("resident").values())
+        rows.append([level, resident, full.peak_bytes, busy.sent_bytes, busy.messages, verdict])
+    return table("Every level", columns, rows, small="fullest rank, predicted", on=lab.settings.level)
+
+
+def busiest(counts: Sequence[Count]) -> Count:
+    """The rank that sends most."""
+    return max(counts, key=lambda c: c.sent_bytes)
+
+
+def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Count]) -> Section:
+    """Messages of one rank by kind and purpose: with optimizer parallel, without, and what the formula says."""
+    columns = {
+        "message": "name",
+        "count": "count",
+        "sent": "bytes bar",
+        "off: count": "count",
+        "off: sent": "bytes bar",
+    }
+    columns |= {"formula": "text", "": "verdict"}
+    said = {c.rank: formulas(lab.plan, lab.facts, c.rank) for c in off}
+    of = {}
+    for source, counts in ranks_of.items():
+        for count in counts:
+            without, rows = off[count.rank], []
+            keys = {*count.traffic, *without.traffic, *said[count.rank]}
+            for key in sorted(keys, key=lambda k: (PURPOSES.index(k[0]), k[1])):
+                (messages, sent), before = count.traffic.get(key, (0, 0)), without.traffic.get(key, (0, 0))
+                row: list[Any] = [f"{key[1]} {USES[key[0]]}", messages, sent, *before, None, ""]
+                if formula := said[count.rank].get(key):
+                    agrees = abs(formula.sent_bytes - sent) <= messages  # whole bytes per message
+                    row[-2] = f"{formula.text} = {bytes_text(round(formula.sent_bytes))}"
+                    row[-1] = ["as counted" if agrees else f"counted {bytes_text(sent)}", agrees]
+                rows.append(row)
+            note = f"{bytes_text(count.sent_bytes)} sent in {count.messages} messages; off: "
+            note += f"{bytes_text(without.sent_bytes)} in {without.messages}"
+            title = f"Messages of rank {count.rank} in one step"
+            of[f"{source}|{count.rank}"] = {"title": title, "small": source, "rows": rows, "notes": [note]}
+    return table("Messages", columns, by=["source", "rank"], of=of)
+
+
+def _parameters(facts: Sequence[ParameterFact], level: str) -> Section:
+    columns = {"parameter": "name", "slice": "shape", "size": "bytes", "a rank keeps": "shape", "share": "share"}
+    columns |= {"why not": "why"}
+    sharded, owned = sum(f.ways > 1 for f in facts), sum(f.owner is not None for f in facts)
+    told = f"{owned} of {len(facts)} have an owner" if owned else f"{sharded} of {len(facts)} are sharded"
+    rows = []
+    for f in facts:
+        owner = "whole" if f.owner is None else f"rank {f.owner} updates it"
+        share = f"{f.ways} of {f.replicas} share it" if f.ways > 1 else owner
+        rows.append((f.name, list(f.shape), f.size_bytes, list(f.kept_shape), [f.ways, share], f.why))
+    return table("Parameters", columns, rows, small="nothing is sharded" if level == "off" else told)
+
+
+def _equality(result: RunResult) -> Section:
+    columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "verdict"}
+    found = result.equality
+    rows = [(r.tensor, r.largest_difference, r.bound, [r.verdict, r.equal]) for r in found.rows]
+    equal = sum(r.equal for r in found.rows)
+    verdict = f"{'EQUAL' if found.equal else 'DIFFERENT'}: {equal} of {len(rows)} tensors after {result.steps} steps"
+    return table(f"{result.source}: {found.title}", columns, rows, notes=[[verdict, found.equal]])
+
+
+def _puzzle(score: Score) -> Section:
+    rows = [("yours", score.parameters), *([("par", score.par.parameters)] if score.par else [])]
+    verdict = f"{'fits' if score.fits else 'does not fit'}: {bytes_text(score.peak_bytes)}, {score.source}"
+    notes: list[Any] = [[verdict, score.fits]]
+    if score.par is None:
+        notes.append("Par is not known yet: it is searched for when asked.")
+    small = "" if score.ratio is None else "par" if score.ratio >= 1 else f"{score.ratio:.3f} of par"
+    return table(
+        "Largest model under the cap", {"": "name", " ": "count bar"}, rows, small=small, on="yours", notes=notes
+    )
+
+
+def _zero(zero: Mapping[str, Any]) -> dict[str, Section]:
+    """The paper's table for the learner's model: the stages on the chosen ranks, and GB per rank on more and fewer."""
+    size = f"parameters in {zero['device_gb']} GB"
+    stages = [
+        (
+            f"{stage['stage']} {stage['cut']}",
+            f"{stage['total_gb']:.4g} GB",
+            [stage["params_gb"], stage["grads_gb"], stage["optimizer_gb"]],
+            f"{stage['sent_elements'] / zero['parameters']:.3g} P",
+            stage["largest_text"],
+        )
+        for stage in zero["stages"]
+    ]
+    small = f"{zero['parameters_text']} parameters, {zero['degree']} ranks; bytes per parameter: 2 + 2 + K"
+    columns = {"sharded": "name", "a rank holds": "number", "": "stack", "sends": "number", size: "number"}
+    heads = ["nothing sharded", "+ states", "+ gradients", "+ parameters"]
+    rows = [(str(row["ranks"]), *(f"{gb:.4g}" for gb in row["gb"])) for row in zero["rows"]]
+    return {
+        "zero": table(
+            "Your model in the ZeRO paper's table", columns, stages, small=f"{small}, K = {zero['optimizer_bytes']:g}"
+        ),
+        "degrees": table(
+            "GB (1e9) per rank", {"ranks": "name", **dict.fromkeys(heads, "number")}, rows, on=str(zero["degree"])
+        ),
+    }
+
+
+# ---- sentences ----
+
+
+def export_line(settings: Settings) -> str:
+    """Code for MindSpore with these settings.
+
+    >>> print(export_line(Settings(level="off", parallel_mode="data_parallel")))  # doctest: +NORMALIZE_WHITESPACE
+    mindspore.set_auto_parallel_context(parallel_mode="data_parallel", enable_parallel_optimizer=False,
+    gradients_mean=True)
+    """
+    given = [f'parallel_mode="{settings.parallel_mode}"', f"enable_parallel_optimizer={settings.level != 'off'}"]
+    if settings.parallel_mode == "data_parallel":
+        given.append("gradients_mean=True")
+    if settings.level.startswith("level"):
+        config = [f'"parallel_optimizer_threshold": {settings.threshold_kb}', f'"optimizer_level": "{settings.level}"']
+        if settings.shard_size > 0:
+            config.append(f'"optimizer_weight_shard_size": {settings.shard_size}')
+        if settings.accumulation > 1:
+            config.insert(0, f'"gradient_accumulation_shard": {settings.accumulation_shard}')
+        given.append(f"parallel_optimizer_config={{{', '.join(config)}}}")
+    lines = [f"mindspore.set_auto_parallel_context({', '.join(given)})"]
+    if settings.accumulation > 1:
+        lines.append(f"net = nn.GradAccumulation(net_with_loss, {settings.accumulation})")
+    return "\n".join(lines)
+
+
+def changed_text(now: Sequence[Count], off: Sequence[Count]) -> str:
+    """What the optimizer parallel has changed, in one sentence: the fullest rank beside the fullest without, and the
+    rank that sends most.
+    """
+    (full, busy), (full_off, busy_off) = ((fullest(tuple(counts)), busiest(counts)) for counts in (now, off))
+    kept, kept_off = (sum(count.at("resident").values()) for count in (full, full_off))
+    more = busy.messages - busy_off.messages
+    amounts = {
+        "memory at the fullest moment": (full.peak_bytes, full_off.peak_bytes),
+        "kept between steps": (kept, kept_off),
+        "traffic": (busy.sent_bytes, busy_off.sent_bytes),
+    }
+    if not more and all(one == other for one, other in amounts.values()):
+        return "nothing has changed"
+    parts = []
+    for what, (one, other) in amounts.items():
+        change = f"{bytes_text(abs(one - other))} {'more' if one > other else 'less'}"
+        share = f" ({abs(one - other) / other:.0%})" if other else ""
+        parts.append(f"{what}: the same" if one == other else f"{what}: {change}{share}")
+    count = f"{abs(more)} {'more' if more > 0 else 'fewer'} message{'s' if abs(more) != 1 else ''}"
+    return f"{'; '.join(parts)}, {count if more else 'as many messages'}"
+
+
+def status_text(lab: Any) -> str:
+    """The picture in one sentence or two."""
+    now, off, capacity, level = lab.ranks(), lab.ranks_without(), lab.capacity_bytes, lab.settings.level
+    peak = fullest(now).peak_bytes
+    need = f"A rank needs {bytes_text(peak)} at its fullest moment"
+    if capacity and peak > capacity:
+        need += f", {bytes_text(peak - capacity)} more than the {bytes_text(capacity)} it has"
+    elif capacity:
+        need += f" and has {bytes_text(capacity)}: it fits"
+    if level == "off":
+        return f"Without optimizer parallel all {len(now)} ranks hold everything. {need} (predicted)."
+    facts = lab.facts
+    owned, sharded = sum(f.owner is not None for f in facts), sum(f.ways > 1 for f in facts)
+    what = f"{owned} of {len(facts)} parameters are updated by one rank each"
+    if not owned:
+        what = f"{sharded} of {len(facts)} parameters are sharded"
+    return f"{level}: {what}. {need} (predicted). Against off: {changed_text(now, off)}."
+
+
+def notes(lab: Any, note: str) -> list[str]:
+    """What the chosen settings mean, in lines of their own."""
+    settings = lab.settings
+    size = "all that hold the same slice" if settings.shard_size < 0 else f"{settings.shard_size} ranks"
+    kept = "kept in slices" if settings.accumulation_shard else "kept whole at level1"
+    parts = f"Gradients of {settings.accumulation} micro-batches are added up, {kept}."
+    width = f"width {lab.width}, " if lab.width else ""
+    return [
+        f"{note}; {width}{lab.parameter_count} parameters; threshold {settings.threshold_kb} KB, shared by {size}.",
+        parts if settings.accumulation > 1 else "No gradient accumulation.",
+    ]

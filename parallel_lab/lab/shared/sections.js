@@ -1,0 +1,87 @@
+// Sections of a snapshot (lab/shared/sections.py) as HTML: tables with bars in their cells, code to copy, notes. A lab draws
+// the others itself, from `forChoices(section, s)`.
+
+// The section for what is chosen.
+function forChoices(section, s) {
+  if (!section.by) return section;
+  return { ...section, ...section.of[section.by.map((name) => valueOf(s[name])).join("|")] };
+}
+
+const times = (text) => text.replaceAll(" x ", " × ");
+const verdictText = ([text, good]) => html`<span class="${good ? "pl-good" : "pl-wrong"}">${text}</span>`;
+
+function countText(n) {
+  for (const [of, sign] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
+    if (n >= of) return `${Number((n / of).toPrecision(3))} ${sign}`;
+  }
+  return String(n);
+}
+
+// Cells by format; a lab may add its own. A text stands for itself in each of them.
+const CELLS = {
+  bytes: bytesText,
+  time: timeText,
+  late: (time) => (time > 0 ? html`<span class="pl-wrong">${timeText(time)}</span>` : timeText(time)),
+  small: smallText,
+  count: countText,
+  number: (n) => n,
+  shape: (list) => html`<code>${shapeText(list)}</code>`,
+  verdict: verdictText,
+  share: ([ways, text]) => html`<span class="pl-slice" aria-hidden="true">
+    <i style="width:${round(100 / ways)}%"></i></span>${text}`,
+};
+const NUMBERS = ["bytes", "time", "late", "small", "count", "number", "shape"];
+
+function tableRows(section, ui) {
+  const columns = Object.values(section.columns).map((text) => text.split(" "));
+  const most = columns.map((_, i) => Math.max(...section.rows.map((row) => (Number.isFinite(row[i]) ? row[i] : 0))) || 1);
+  const cell = (value, i, span) => {
+    const [how, bar] = columns[i], number = NUMBERS.includes(how);
+    const shown = value === null ? "–" : typeof value === "string" ? times(value) : CELLS[how](value, section, ui);
+    const kind = number ? "pl-number" : `pl-cell-${how}`;
+    const share = typeof value === "number" ? round((100 * value) / most[i]) : 0;
+    return html`${how === "name" ? html`<th scope="row">${shown}</th>`
+      : html`<td class="${kind}"${span > 1 ? new Raw(` colspan="${span}"`) : ""}>${shown}</td>`}
+      ${bar && span === 1 ? html`<td class="pl-share-bar" aria-hidden="true"><i style="width:${share}%"></i></td>` : ""}`;
+  };
+  const width = columns.reduce((sum, [, bar]) => sum + (bar ? 2 : 1), 0);
+  return section.rows.map((row) => {
+    const taken = row.slice(0, -1).reduce((sum, _, i) => sum + (columns[i][1] ? 2 : 1), 0);
+    const span = (i) => (row.length < columns.length && i === row.length - 1 ? width - taken : 1);
+    const on = section.on !== undefined && section.on === row[0];
+    return html`<tr data-key="${row[0]}" class="${on ? "pl-on" : ""}">${row.map((value, i) => cell(value, i, span(i)))}</tr>`;
+  });
+}
+
+function tableHead(section) {
+  const heads = Object.entries(section.columns);
+  if (heads.every(([head]) => !head.trim())) return "";
+  const one = ([head, format]) => {
+    const [how, bar] = format.split(" "), wide = bar ? new Raw(' colspan="2"') : "";
+    return html`<th scope="col" class="${NUMBERS.includes(how) ? "pl-number" : ""}"${wide}>${head.trim()}</th>`;
+  };
+  return html`<thead><tr>${heads.map(one)}</tr></thead>`;
+}
+
+const MANY_ROWS = 9; // more of them scroll
+
+const BODIES = {
+  table: (section, ui) => html`<div class="pl-scroll${section.rows.length > MANY_ROWS ? " pl-long" : ""}"><table>
+    ${tableHead(section)}<tbody>${tableRows(section, ui)}</tbody></table></div>`,
+  code: (section) => html`<pre>${section.text}</pre>`,
+  lines: () => "",
+};
+
+const notesOf = (section) => (section.notes ?? []).map((note) => html`<p class="pl-verdict">
+  ${typeof note === "string" ? note : verdictText(note)}</p>`);
+
+// One section by its name, with something of the lab's own above and below its body; nothing where the snapshot has none.
+function section(s, name, ui, { above = "", below = "", body } = {}) {
+  if (!s.sections[name]) return html``;
+  const now = forChoices(s.sections[name], s), small = now.small ? html` <small>${now.small}</small>` : "";
+  return html`<section class="pl-section pl-section-${name}" data-key="${name}" aria-label="${now.title}">
+    <h3>${now.title}${small}</h3>${above}${body ?? BODIES[now.kind](now, ui)}${notesOf(now)}${below}</section>`;
+}
+
+// Parts of a lab, each one section.
+const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s, ui) => section(s, name, ui)]));

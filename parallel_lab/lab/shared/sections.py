@@ -1,0 +1,207 @@
+"""What a lab shows, as plain data: sections, each declared once. Here they become text; sections.js draws the same.
+
+    levels = table("Every level", {"level": "name", "memory": "bytes bar"}, [("off", 2048), ("level1", 512)], on="off")
+    print(snapshot_text({"title": "Memory Lab", "status": "...", "sections": {"levels": levels}}))
+
+A section is a dict with a "kind" (one of `TEXTS`), a "title", a "small" text behind it, and "notes" below it: lines, or
+pairs of a line and whether it is good news. What depends on choices of the learner is in "of", by the values of the
+choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows": ...}, ...}}.
+
+    table   "columns": {head: format}, "rows", "on": the first cell of the row that is in force. A text stands for
+            itself in every column; a row that ends early lets its last cell run on; "bar" draws a share of the column
+    bars    stacked bars: "kinds" from below, "bars" with "name", "live" (bytes per kind), "total", and "line" across
+    lanes   what is computed ("boxes") and sent ("messages") over the time of one step
+    loss    two curves, how far they are apart, and how far rounding may take them
+    lines   notes only;  code: lines to copy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ...base.errors import escape
+from ...base.units import bytes_text, time_text
+
+Section = dict[str, Any]
+BAR, LANE = 48, 60  # columns of the longest bar, and of a lane
+LETTERS = {"params": "P", "grads": "g", "optimizer": "O", "activations": "a"}  # of the kinds of memory
+LETTERS |= {"gathered": "+", "workspace": "w", "inputs": "d"}
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "bytes": bytes_text,
+    "time": time_text,
+    "late": time_text,
+    "small": lambda x: f"{x:.2e}",
+    "shape": lambda shape: str(tuple(shape)),
+    "verdict": lambda verdict: verdict[0],
+    "share": lambda share: share[1],
+    "count": lambda n: f"{n:,}",
+}
+PAGE_ONLY = ("stack",)  # formats that only a page can show
+
+
+# ---- declaring ----
+
+
+def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]] = (), **more: Any) -> Section:
+    """A table; `more` are further fields, such as small, on, notes, by and of."""
+    return {"kind": "table", "title": title, "columns": dict(columns), "rows": [list(row) for row in rows], **more}
+
+
+def code(title: str, text: str) -> Section:
+    """Lines to copy."""
+    return {"kind": "code", "title": title, "text": text}
+
+
+def picked(section: Section, shot: Mapping[str, Any]) -> Section:
+    """The section for what is chosen."""
+    if "by" not in section:
+        return section
+    values = (shot[name]["value"] if isinstance(shot[name], Mapping) else shot[name] for name in section["by"])
+    return {**section, **section["of"]["|".join(map(str, values))]}
+
+
+# ---- as text ----
+
+
+def snapshot_text(shot: Mapping[str, Any]) -> str:
+    """Everything that a lab shows; the second line says the whole picture."""
+    parts = [_head(shot), *(section_text(section, shot) for section in shot["sections"].values())]
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
+
+
+def _head(shot: Mapping[str, Any]) -> Iterable[str]:
+    yield shot["title"]
+    yield shot["status"]
+    fields = [f for f in shot.values() if isinstance(f, Mapping) and {"label", "choices"} <= f.keys()]
+    labels = [{c["value"]: c["label"] for c in f["choices"] if isinstance(c, Mapping)} for f in fields]
+    chosen = [f"{f['label']}: {known.get(f['value'], f['value'])}" for f, known in zip(fields, labels, strict=True)]
+    yield "; ".join(chosen) + "."
+    yield from shot.get("notes", ())
+    if shot["run"]["error"]:
+        yield f"The run failed: {shot['run']['error']}"
+
+
+def section_text(section: Section, shot: Mapping[str, Any]) -> Iterable[str]:
+    """One section as lines."""
+    now = picked(section, shot)
+    lines = list(TEXTS[now["kind"]](now))
+    if lines or now.get("notes"):
+        small = f", {now['small']}" if now.get("small") else ""
+        yield f"{now['title']}{small}"
+    yield from lines
+    yield from (f"  {note if isinstance(note, str) else note[0]}" for note in now.get("notes", ()))
+
+
+def _table(section: Section) -> Iterable[str]:
+    formats = [how.split(" ")[0] for how in section["columns"].values()]
+    seen = [i for i, how in enumerate(formats) if how not in PAGE_ONLY]
+    rows = []
+    for row in section["rows"]:
+        cells = [*row, *[""] * (len(formats) - len(row))]
+        mark = [">" if row[0] == section["on"] else ""] if "on" in section else []
+        rows.append([*mark, *(cell_text(cells[i], formats[i]) for i in seen)])
+    heads = list(section["columns"])
+    head = [*([""] if "on" in section else []), *(heads[i].strip() for i in seen)]
+    return columns([head, *rows] if any(head) else rows)
+
+
+def cell_text(value: Any, how: str) -> str:
+    """One cell: "-" for what is not known, a text as it is, else by its format."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else FORMATS.get(how, str)(value)
+
+
+def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> Iterable[str]:
+    """Rows in columns; a cell whose right neighbours are empty may be as long as it likes."""
+    count = max(map(len, rows), default=0)
+    alone = [{i for i in range(count) if row[i] and not any(row[i + 1 :])} for row in rows]
+    widths = [
+        max((len(row[i]) for row, free in zip(rows, alone, strict=True) if i not in free), default=0)
+        for i in range(count)
+    ]
+    for row in rows:
+        yield (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+
+
+def _bars(section: Section) -> Iterable[str]:
+    """The bars as letters, the line as a |; then the bytes."""
+    kinds, bars, line = section["kinds"], section["bars"], section["line"]
+    most = max([line, *(bar["total"] for bar in bars)])
+    for bar in bars if most else ():
+        text, at = "", 0
+        for kind, size in zip(kinds, bar["live"], strict=True):
+            at += size
+            text += LETTERS[kind["name"]] * (round(at / most * BAR) - len(text))
+        text = text.ljust(BAR + 1)
+        if line:
+            column = round(line / most * BAR)
+            text = f"{text[:column]}|{text[column:]}"
+        yield f"  {bar['name']:<7}{text.rstrip():<{BAR + 2}} {bytes_text(bar['total'])}"
+    key = ", ".join(f"{LETTERS[kind['name']]} {kind['label']}" for kind in kinds)
+    yield f"  {key}" + (f"; | the capacity, {bytes_text(line)}" if line else "")
+    head = ["", *(kind["label"] for kind in kinds), "together"]
+    yield from columns([head, *([b["name"], *map(bytes_text, [*b["live"], b["total"]])] for b in bars)])
+
+
+def _lanes(section: Section) -> Iterable[str]:
+    """The two lanes as characters: b computes, digits send (the message's number), ~ is exposed."""
+    lanes = section["lanes"]
+    boxes, messages, step_s = lanes["boxes"], lanes["messages"], lanes["step_s"]
+    if not boxes or not step_s:
+        return
+    above, below = [" "] * LANE, [" "] * LANE
+
+    def draw(lane: list[str], start_s: float, end_s: float, sign: str) -> None:
+        first, last = (min(LANE, max(0, round(time_s / step_s * LANE))) for time_s in (start_s, end_s))
+        lane[first:last] = sign * (last - first)
+
+    draw(above, 0, lanes["forward_s"], "f")
+    for number, box in enumerate(boxes):
+        draw(above, box["start_s"], box["end_s"], "bB"[number % 2])
+    draw(above, boxes[-1]["end_s"], lanes["backward_s"], ".")
+    for sent in messages:
+        draw(below, sent["start_s"], sent["end_s"], str(sent["number"] % 10))
+    over = round(lanes["backward_s"] / step_s * LANE)
+    tail = "".join("~" if over <= column and sign != " " else " " for column, sign in enumerate(below))
+    yield f"  backward       |{''.join(above)}|  f forward, b and B one gradient each"
+    yield f"  communication  |{''.join(below)}|  the number of the message"
+    yield f"  exposed        |{tail}|"
+
+
+def _loss(section: Section) -> Iterable[str]:
+    loss = section["loss"]
+    if not loss["steps"]:
+        yield "  no step has run yet"
+        return
+    for name in ("parallel", "single"):
+        curve = loss[name]
+        yield f"  {loss[f'label_{name}']}: {curve[0]:.6g} at step 1, {curve[-1]:.6g} at step {len(curve)}"
+    apart, bound = loss["largest_difference"], loss["bound"]
+    verdict = "within" if apart <= bound else "BEYOND"
+    yield f"  largest difference {apart:.2g} at step {loss['at_step']}, {verdict} the rounding bound {bound:.2g}"
+
+
+TEXTS: dict[str, Callable[[Section], Iterable[str]]] = {
+    "table": _table,
+    "bars": _bars,
+    "lanes": _lanes,
+    "loss": _loss,
+    "lines": lambda section: (),
+    "code": lambda section: (f"  {line}" for line in section["text"].splitlines()),
+}
+
+
+# ---- as a table in a notebook ----
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()) -> str:
+    """A table for `_repr_html_`, all texts escaped.  styles: CSS of each column, beside being left-aligned."""
+    styles = [f"text-align:left{style}" for style in styles or [""] * len(head)]
+    titles = "".join(f"<th scope='col' style='text-align:left'>{escape(text)}</th>" for text in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td style='{s}'>{escape(cell)}</td>" for s, cell in zip(styles, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"

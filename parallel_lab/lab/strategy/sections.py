@@ -1,0 +1,203 @@
+"""The Strategy Lab in words: what the picture says, as sections (`shared/sections.py`) and sentences.
+
+    print(strategy_text(lab.snapshot()))
+
+Pure functions of the snapshot: every rank, every message and every number of the picture is in the text, each number
+with its origin (predicted, simulated, counted or measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...base.units import bytes_text
+from ..shared.sections import Section, snapshot_text, table
+
+Snapshot = Mapping[str, Any]
+AMOUNTS = {"bytes predicted": "bytes", "bytes counted": "bytes", "time predicted": "time", "time measured": "time"}
+
+
+def strategy_text(s: Snapshot) -> str:
+    """Everything the Strategy Lab shows; the second line says the whole picture in one sentence."""
+    preset = {**s["preset"], "value": s["preset"]["value"] or "changed by you"}
+    run = f"Training: {s['run']['state']}, {s['run']['text']}."
+    return snapshot_text({**s, "preset": preset, "notes": [run], "sections": sections(s)})
+
+
+def sections(s: Snapshot) -> dict[str, Section]:
+    """What is shown, section by section."""
+    return {
+        "operators": _operators(s),
+        "graph": _layers(s) if s["graph"].get("layers") else _graph(s),
+        "picture": _picture(s),
+        "rank": _rank(s),
+        "messages": _messages(s),
+        "loss": {"kind": "loss", "title": "Loss", "loss": s["loss"]},
+        "timeline": _timeline(s),
+    }
+
+
+def _operators(s: Snapshot) -> Section:
+    columns = dict.fromkeys(("operator", "type", "strategy", "set by", "shapes"), "text")
+    rows = [
+        (o["name"], o["op"], o["strategy"], "you" if o["source"] == "user" else o["source"], o["formula"])
+        for o in s["operators"]
+    ]
+    notes = [
+        f"Refused for {o['name']}: {o['typed']}. {o['error']} Still in force: {o['strategy']}."
+        for o in s["operators"]
+        if o["error"]
+    ]
+    return table("Operators and strategies", columns, rows, small="slices per dim of each input", notes=notes)
+
+
+def _graph(s: Snapshot) -> Section:
+    labels = {n["id"]: n["label"] for n in s["graph"]["nodes"]}
+    tensors = {t["id"]: f"{t['label']} {_shape(t['shape'])}" for t in s["tensors"]}
+    rows = [
+        (labels[e["from"]], labels[e["to"]], tensors.get(e["tensor"], e["tensor"]), _numbers(e["messages"]))
+        for e in s["graph"]["edges"]
+    ]
+    return table("Operator graph", dict.fromkeys(("from", "to", "tensor", "messages"), "text"), rows)
+
+
+def _layers(s: Snapshot) -> Section:
+    """The graph of a long network: a line per layer."""
+    edges, rows = s["graph"]["edges"], []
+    for n in sorted(s["graph"]["nodes"], key=lambda n: (n["column"], n["row"])):
+        sources = ", ".join(dict.fromkeys(e["from"] for e in edges if e["to"] == n["id"]))
+        rows.append((n["id"], n["detail"], sources or None, n["cuts"], _numbers(n["messages"])))
+    columns = {
+        "layer": "text",
+        "operators": "text",
+        "reads from": "text",
+        "slices": "shape",
+        "messages and slices": "text",
+    }
+    return table("Layers", columns, rows, small="slices per dim of the result")
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return " ".join(f"#{n}" for n in numbers) or "none"
+
+
+def _picture(s: Snapshot) -> Section:
+    p = s["picture"]
+    names = [*p["axis_names"], *(f"axis{i}" for i in range(len(p["axis_names"]), len(p["device_matrix"])))]
+    pending = ""
+    if p["partial"]:
+        addends = f"{p['partial']['count']} addends over {', '.join(p['partial']['axes'])}"
+        pending = f", each a pending {p['partial']['reduce']} of {addends}"
+    matrix = " x ".join(f"{name} {size}" for name, size in zip(names, p["device_matrix"], strict=True))
+    notes = [
+        f"Shape {_shape(p['shape'])} in {plural(p['slices'], 'slice')}{pending}; device matrix {matrix}; {p['note']}."
+    ]
+    notes += [
+        f"Along dim {h['dim']} a rank reads up to {h['before']} before and {h['after']} after its own slice."
+        for h in p["halo"]
+    ]
+    rows = []
+    for card in s["cards"]:
+        value = f"addend {card['addend']} of {card['addends']}" if card["addend"] else "complete"
+        if card.get("strips"):
+            value = "; ".join(f"{strip['text']} from rank {strip['rank']}" for strip in card["strips"])
+        where = " ".join(f"{name}={at}" for name, at in zip(names, card["coordinates"], strict=False))
+        alike = [c for c in s["cards"] if all(c[k] == card[k] for k in ("slice", "block", "addend"))]
+        copies = " ".join(str(c["rank"]) for c in alike if c is not card) or "none"
+        mark = " <- selected" if card["rank"] == s["rank"] else ""
+        rows.append((str(card["rank"]), where, str(card["slice"]), card["text"], value, f"{copies}{mark}"))
+    columns = dict.fromkeys(("rank", "coordinates", "slice", "holds", "value", "same data on ranks"), "text")
+    return table(f"Slices of {p['label']}", columns, rows, small=s["phase"], notes=notes)
+
+
+def _rank(s: Snapshot) -> Section:
+    detail = s["rank_detail"]
+    columns = {"tensor": "text", "part": "text", "shape": "shape", "size": "bytes", "note": "text"}
+    rows = [(h["tensor"], h["text"], h["shape"], h["bytes"], h["note"] or "") for h in detail["holds"]]
+    notes = [f"group {g['label']}: ranks {' '.join(map(str, g['ranks']))}; {g['use']}" for g in detail["groups"]]
+    parts = ", ".join(f"{m['kind']} {bytes_text(m['bytes'])}" for m in detail["memory"])
+    notes.append(f"memory (predicted): {parts}; total {bytes_text(detail['memory_total'])}")
+    return table(f"Rank {s['rank']} of {len(s['cards'])}", columns, rows, notes=notes)
+
+
+def _messages(s: Snapshot) -> Section:
+    rows = [
+        (f"#{m['number']}", m["phase"], m["operator"], m["collective"], _group(m["group"]), *_amounts(m))
+        for m in s["messages"]
+    ]
+    rows.append(("total", "", "", "", "", *_amounts(s["message_totals"])))
+    origins = [f" ({m['origin']})" if m["origin"] else "" for m in s["messages"]]
+    notes = [
+        f"#{m['number']} is here because {m['reason']}{origin}."
+        for m, origin in zip(s["messages"], origins, strict=True)
+    ]
+    columns = {**dict.fromkeys(("#", "phase", "operator", "collective", "group"), "text"), **AMOUNTS}
+    if not notes:
+        rows, notes = [], ["none: every rank already holds what it needs"]
+    return table("Messages and slices of one step", columns, rows, small="bytes and time per rank", notes=notes)
+
+
+def _group(ranks: Sequence[int]) -> str:
+    return " ".join(map(str, ranks)) or "none (local)"
+
+
+def _amounts(m: Mapping[str, Any]) -> Iterable[Any]:
+    return (m[key] for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s"))
+
+
+def _timeline(s: Snapshot) -> Section:
+    timeline, rows = s["timeline"], []
+    for lane in timeline["lanes"]:
+        spent: dict[str, float] = {}
+        for bar in lane["bars"]:
+            spent[bar["kind"]] = spent.get(bar["kind"], 0.0) + bar["end"] - bar["start"]
+        parts = [f"{kind} {time:.4g} {timeline['unit']}" for kind, time in spent.items()]
+        rows.append((f"rank {lane['rank']}", ", ".join(parts) or "idle"))
+    small = f"{timeline['source']}: {timeline['end']:.4g} {timeline['unit']}"
+    return table("Timeline of one step", {"": "text", " ": "text"}, rows, small=small)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return str(tuple(shape))
+
+
+def plural(n: int, word: str) -> str:
+    """ "1 slice", "2 slices"."""
+    return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+# ---- the picture in a sentence ----
+
+
+def tensor_status(picture: Mapping[str, Any], devices: int) -> str:
+    """Where the slices of the chosen tensor lie."""
+    shape, slices, partial = tuple(picture["shape"]), picture["slices"], picture["partial"]
+    if devices == 1:
+        return f"{picture['label']}: {shape}, whole on the only rank."
+    lies = "whole on every rank" if slices == 1 else f"split into {slices} slices on {devices} ranks"
+    held = ""
+    if partial:
+        what = "each slice is" if slices > 1 else "it is"
+        held = f"; {what} a sum of {partial['count']} addends that lie on different ranks"
+        lies = f"not split on {devices} ranks" if slices == 1 else lies
+    elif slices > 1:
+        held = f", each held by {plural(devices // slices, 'rank')}"
+    beyond = "".join(f"; for dim {h['dim']} a rank reads {_reach(h)} its own" for h in picture["halo"])
+    return f"{picture['label']}: {shape} {lies}{held}{beyond}."
+
+
+def _reach(halo: Mapping[str, Any]) -> str:
+    parts = [f"{halo[side]} {side}" for side in ("before", "after") if halo[side]]
+    return " and ".join(parts) or "no element beside"
+
+
+def rank_status(rank: int, messages: Iterable[Mapping[str, Any]], devices: int) -> str:
+    """What the chosen rank sends."""
+    if devices == 1:
+        return "One device sends no messages."
+    sent = [m for m in messages if m["group"]]
+    if not sent:
+        return "One step sends no messages."
+    count = sum(m["bytes_predicted"] for m in sent)
+    return f"One step sends {plural(len(sent), 'message')}; rank {rank} hands over {count:,} bytes."
