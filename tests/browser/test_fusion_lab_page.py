@@ -56,7 +56,7 @@ def test_three_step_times_say_their_source_and_unit(page_of):
     for i in range(2):
         assert cards.nth(i).locator(".pl-fu-big").inner_text().split()[1] in ("µs", "ms", "s")
     assert cards.nth(2).locator(".pl-fu-big").inner_text() == "–"
-    assert "equal bit for bit" in page.locator(".pl-verdict").inner_text()
+    assert "equal bit for bit" in page.locator(".pl-section-times .pl-verdict").inner_text()
 
 
 def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):

@@ -76,10 +76,11 @@ function boxMark(b, k, number, g) {
   const from = g.x(b.start_s), w = Math.max(0.5, g.x(b.end_s) - from - 1), cx = round(from + w / 2);
   const label = nameOf(b.name), size = bytesText(b.size_bytes), both = fits(size, w, 5.9);
   const sizeText = html`<text class="pl-fu-small" x="${cx}" y="${Y.back + 26}">${size}</text>`;
+  const text = html`<text x="${cx}" y="${Y.back + (both ? 12 : 17)}">${label}</text>${both ? sizeText : ""}`;
   return html`<g class="pl-fu-box ${hueOf(number)}" data-key="b${k}">
     <title>${`${b.name}, ${size}: computed until ${timeText(b.end_s - g.begin)}`}</title>
     <rect x="${round(from)}" y="${Y.back}" width="${round(w)}" height="${Y.backH}"/>
-    ${fits(label, w) ? html`<text x="${cx}" y="${Y.back + (both ? 12 : 17)}">${label}</text>${both ? sizeText : ""}` : ""}</g>`;
+    ${fits(label, w) ? text : ""}</g>`;
 }
 
 // From the end of a gradient to its border between brackets, where the two are apart.
@@ -118,9 +119,11 @@ function messageMark(m, tailX, g, id) {
     `${timeText(m.hidden_s)} hidden`, `${timeText(m.exposed_s)} exposed`,
   ];
   const wait = html`<path class="pl-fu-wait" d="M${round(ready)} ${Y.line + Y.lineH + 5}H${round(from)}"/>`;
-  const hatch = html`<rect class="pl-fu-bare" x="${round(bare)}" y="${Y.line}" width="${round(Math.max(1, to - bare - 1))}"
+  const hatch = html`<rect class="pl-fu-bare" x="${round(bare)}" y="${Y.line}"
+    width="${round(Math.max(1, to - bare - 1))}"
     height="${Y.lineH}" fill="url(#${id}-bare)"/>`;
-  const plate = html`<rect class="pl-fu-plate" x="${round(cx - text.length * 3.3 - 3)}" y="${middle("line", "lineH") - 8}"
+  const plate = html`<rect class="pl-fu-plate" x="${round(cx - text.length * 3.3 - 3)}"
+    y="${middle("line", "lineH") - 8}"
     width="${round(text.length * 6.6 + 6)}" height="16" rx="3"/>`;
   return html`<g class="pl-fu-message ${hueOf(m.number)}" data-key="m${m.number}"><title>${about.join(", ")}</title>
     ${from - ready > 3 ? wait : ""}
@@ -134,7 +137,8 @@ function cutMark(k, i, cuts, boxes, g, ui) {
   const how = ui.live ? ": drag it or use the arrow keys; Delete removes it" : "";
   return html`<g class="pl-fu-cut${ui.drag && ui.drag.at === k ? " pl-on" : ""}" data-key="cut${i}" data-cut="${k}"
       ${flag('tabindex="0"', ui.live)} role="slider" aria-label="cut ${i + 1} of ${cuts.length}" aria-valuemin="1"
-      aria-valuemax="${g.n - 1}" aria-valuenow="${k}" aria-valuetext="${between}"${flag('aria-disabled="true"', !ui.live)}>
+      aria-valuemax="${g.n - 1}" aria-valuenow="${k}" aria-valuetext="${between}"
+      ${flag('aria-disabled="true"', !ui.live)}>
     <title>${`cut ${between}${how}`}</title>
     <rect class="pl-fu-reach" x="${at - 8}" y="${Y.mark - 8}" width="16" height="${Y.markH + 14}"/>
     <rect class="pl-fu-knob" x="${at - 3.5}" y="${Y.mark - 5}" width="7" height="${Y.markH + 10}" rx="3.5"/></g>`;
@@ -161,7 +165,8 @@ function axisMarks(g) {
 function endMark(lanes, g) {
   const x = g.x(lanes.backward_s), end = g.x(g.end), text = `exposed ${timeText(lanes.exposed_s)}`;
   const roomy = end - x > text.length * 7, at = round(roomy ? (x + end) / 2 : x - 6), y = Y.back - 9;
-  const exposed = html`<text class="pl-fu-exposed" x="${at}" y="${y}" text-anchor="${roomy ? "middle" : "end"}">${text}</text>`;
+  const exposed = html`<text class="pl-fu-exposed" x="${at}" y="${y}"
+    text-anchor="${roomy ? "middle" : "end"}">${text}</text>`;
   const nothing = html`<text class="pl-fu-fine" x="${round(x - 6)}" y="${y}" text-anchor="end">nothing exposed</text>`;
   return html`<g data-key="end"><path class="pl-fu-end" d="M${round(x)} ${Y.back - 8}V${Y.axis}"/>
     ${lanes.exposed_s > 0 ? exposed : nothing}</g>`;
@@ -178,15 +183,17 @@ function key(ui) {
       adds one.</span>` : ""}</figcaption>`;
 }
 
-// The picture's parts are groups that always exist, in this order: a group that moves in the document would take the focus
-// from the cut in it.
+// The picture's parts are groups that always exist, in this order: a group that moves in the document would take the
+// focus from the cut in it.
 function picture(s, ui) {
-  const g = geometry(s, ui.width), lanes = lanesOf(s), { boxes, messages } = lanes, { runs, cuts } = brackets(s, ui.drag);
+  const g = geometry(s, ui.width), lanes = lanesOf(s), { boxes, messages } = lanes;
+  const { runs, cuts } = brackets(s, ui.drag);
   const number = numbersOf(lanes), inner = [...Array(Math.max(0, g.n - 1)).keys()].map((k) => k + 1);
   const tailX = g.x(lanes.backward_s), lastX = g.x(boxes.at(-1)?.end_s ?? 0);
   const tail = html`<rect class="pl-fu-tail" x="${round(tailX)}" y="${Y.back - 20}" width="${round(g.x(g.end) - tailX)}"
     height="${Y.axis - Y.back + 20}"/>`;
-  const rest = html`<rect class="pl-fu-rest" x="${round(lastX)}" y="${Y.back}" width="${round(Math.max(1, tailX - lastX - 1))}"
+  const rest = html`<rect class="pl-fu-rest" x="${round(lastX)}" y="${Y.back}"
+    width="${round(Math.max(1, tailX - lastX - 1))}"
     height="${Y.backH}"/>`;
   const name = (text, y) => html`<text class="pl-fu-name" x="0" y="${y}">${text}</text>`;
   const more = lanes.backward_s > (boxes.at(-1)?.end_s ?? 0) + 1e-9;
@@ -243,8 +250,10 @@ function timeCard([source, step_s, unfused_s, sent, note], s, ui) {
   const known = step_s !== null, on = source === s.source.value, can = known && ui.can("show_source", source);
   const run = RUNS[source] && s.line.per === "hop" ? button(...RUNS[source], ui, { on: s.run.can }) : "";
   return html`<div class="pl-fu-time${on ? " pl-on" : ""}" data-key="${source}">
-    <button type="button" role="radio" class="pl-fu-source" data-key="pick" aria-checked="${on}" tabindex="${on ? 0 : -1}"
-      data-command="show_source" data-value="${source}"${flag("disabled", !can)} title="${SOURCES[source]}">${source}</button>
+    <button type="button" role="radio" class="pl-fu-source" data-key="pick" aria-checked="${on}"
+      tabindex="${on ? 0 : -1}"
+      data-command="show_source" data-value="${source}"${flag("disabled", !can)}
+      title="${SOURCES[source]}">${source}</button>
     <b class="pl-fu-big">${known ? timeText(step_s) : "–"}</b>
     <span class="pl-muted">${known ? `without fusion ${timeText(unfused_s)}` : note}</span>
     <span class="pl-muted">${known ? `${plural(sent, "message")}; ${note}` : ""}</span>${run}</div>`;
@@ -322,7 +331,8 @@ function handlers(view) {
     },
     pointercancel() { ui.drag = null; view.ask(); },
     click(event) {
-      const add = event.target.closest("[data-add]"), at = event.target.closest("[data-split]") && splitAt(view.snapshot);
+      const add = event.target.closest("[data-add]");
+      const at = event.target.closest("[data-split]") && splitAt(view.snapshot);
       if (add && live) send("add_cut", [Number(add.dataset.add)]);
       else if (at && live) send("add_cut", [at]);
       return add || at;

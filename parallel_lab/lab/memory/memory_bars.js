@@ -1,5 +1,5 @@
-// The drawings of the Memory Lab: stacked bars per rank with the capacity line, and memory over one step. Pure functions
-// from snapshot to SVG.
+// The drawings of the Memory Lab: stacked bars per rank with the capacity line, and memory over one step. Pure
+// functions from snapshot to SVG.
 //
 // A kind of memory has a colour and a pattern of its own, and stands in the key with its bytes; the order from below is
 // always the same.
@@ -63,7 +63,8 @@ function bars(s, ui) {
       const h = y(from) - y(at), text = bytesText(size), cx = round(x + wide / 2), cy = (y(from) + y(at)) / 2;
       const half = text.length * 3.1 + 3, roomy = h >= 15 && 2 * half + 2 <= wide;
       return html`<g>${block(name, x, y(at), wide, Math.max(0.75, h), ui.id)}${roomy ? html`
-        <rect class="pl-mm-plate" x="${round(cx - half)}" y="${round(cy - 7)}" width="${round(2 * half)}" height="14" rx="3"/>
+        <rect class="pl-mm-plate" x="${round(cx - half)}" y="${round(cy - 7)}" width="${round(2 * half)}" height="14"
+          rx="3"/>
         <text class="pl-mm-size" x="${cx}" y="${round(cy + 0.5)}">${text}</text>` : ""}</g>`;
     });
   };
@@ -86,7 +87,8 @@ function bars(s, ui) {
         height="${bottom - M.top + 44}"/>${stack(held, x, w)}${total(held, x, w)}
       <text class="pl-mm-name" x="${round(x + w / 2)}" y="${bottom + 15}">${w < 46 ? i : held.name}</text></g>`;
   };
-  const offW = Math.min(110, each), offX = M.left + 6, moment = s.moment.choices.find((c) => c.value === s.moment.value);
+  const offW = Math.min(110, each), offX = M.left + 6;
+  const moment = s.moment.choices.find((c) => c.value === s.moment.value);
   const capLine = html`<g data-key="cap"><title>a device has ${bytesText(cap)}</title>
     <path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>
     <text class="pl-mm-axis pl-mm-over" x="${M.left - 6}" y="${round(y(cap))}">${bytesText(cap)}</text></g>`;
@@ -116,13 +118,15 @@ function overTheStep(s, ui) {
     const upper = high.map((value, i) => to(i, value) + to(i + 1, value)).join("");
     const lower = low.map((value, i) => to(i + 1, value) + to(i, value)).reverse().join("");
     const d = `M${upper.slice(1)}${lower}Z`;
-    const over = PATTERNED.includes(kind.name) ? html`<path class="pl-over" d="${d}" fill="url(#${ui.id}-${kind.name})"/>` : "";
-    return html`<g><title>${kind.label}</title><path class="pl-mm-${kind.name} pl-mm-area" d="${d}"/>${over}</g>`;
+    const over = html`<path class="pl-over" d="${d}" fill="url(#${ui.id}-${kind.name})"/>`;
+    return html`<g><title>${kind.label}</title><path class="pl-mm-${kind.name} pl-mm-area" d="${d}"/>
+      ${PATTERNED.includes(kind.name) ? over : ""}</g>`;
   };
   const phase = (p, i) => {
     const from = x(p.first), to = x(p.first + p.count), wide = p.phase.length * 6.3 + 6 <= to - from;
     return html`<g data-key="p${i}"><path class="pl-mm-phase" d="M${round(from)} ${top - 6}V${bottom + 4}"/>
-      <rect class="pl-mm-band" x="${round(from + 1)}" y="${bottom + 4}" width="${round(Math.max(1, to - from - 2))}" height="14"/>
+      <rect class="pl-mm-band" x="${round(from + 1)}" y="${bottom + 4}" width="${round(Math.max(1, to - from - 2))}"
+        height="14"/>
       <text class="pl-mm-band-text" x="${round((from + to) / 2)}"
         y="${bottom + 11.5}">${wide ? p.phase : to - from >= 10 ? p.phase[0] : ""}</text></g>`;
   };

@@ -1,5 +1,5 @@
-// The Memory Lab: controls, the key beside the bars, and its sections. The drawings are in memory_bars.js; what all labs
-// share is in page.js and sections.js. On a page of its own rank, moment and source can be chosen.
+// The Memory Lab: controls, the key beside the bars, and its sections. The drawings are in memory_bars.js; what all
+// labs share is in page.js and sections.js. On a page of its own rank, moment and source can be chosen.
 
 const SOURCES = {
   predicted: "formulas on the compiled plan, nothing runs",
@@ -25,10 +25,11 @@ function controls(s, ui) {
   const semi = s.parallel_mode.value === "semi_auto_parallel";
   const shared = (n) => (n < 0 ? "all with the same slice" : plural(n, "rank"));
   const level = { text: (c) => c.value, title: (c) => c.label };
+  const size = { options: 'class="pl-mm-size-field" placeholder="no line"' };
   const run = (command, text, title) => button(command, text, ui, { on: s.run.can, title });
   return html`<div class="pl-mm-controls">
     ${segments("set_level-", "optimizer parallel", s.level, "set_level", ui, level)}
-    ${typed("capacity", "a device has", s.capacity.text, ui, { options: 'class="pl-mm-size-field" placeholder="no line"' })}
+    ${typed("capacity", "a device has", s.capacity.text, ui, size)}
     <span class="pl-mm-buttons">
     ${run("run_simulated", "Simulate", "count one step on simulated ranks, and compare 20 with those without")}
     ${run("run_measured", "Measure", "the same on worker processes")}</span></div>
@@ -59,12 +60,15 @@ function key(s, ui) {
     <th scope="row" title="${kind.note}">${swatch(kind.name, ui.id)}${kind.label}</th>
     ${number(off.live[i])}${number(held.live[i])}</tr>`;
   const line = html`<tr class="pl-mm-line"><th scope="row"><svg width="18" height="12" aria-hidden="true">
-    <path class="pl-mm-cap" d="M0 6H18"/></svg>a device has</th><td></td><td class="pl-number">${s.capacity.text}</td></tr>`;
+    <path class="pl-mm-cap" d="M0 6H18"/></svg>a device has</th><td></td>
+    <td class="pl-number">${s.capacity.text}</td></tr>`;
   const grown = held.grown_bytes;
-  return html`<section class="pl-mm-key" aria-label="key, with the bytes"><h3>Rank ${s.rank} <small>${s.source.value}</small></h3>
+  return html`<section class="pl-mm-key" aria-label="key, with the bytes">
+    <h3>Rank ${s.rank} <small>${s.source.value}</small></h3>
     <table><thead><tr><th></th><th scope="col" class="pl-number">off</th>
       <th scope="col" class="pl-number">${s.level.value === "off" ? "rank" : s.level.value}</th></tr></thead>
-    <tbody>${kinds.map(row).reverse()}</tbody><tfoot><tr><th scope="row">together</th>${number(off.total)}${number(held.total)}</tr>
+    <tbody>${kinds.map(row).reverse()}</tbody>
+    <tfoot><tr><th scope="row">together</th>${number(off.total)}${number(held.total)}</tr>
       ${s.capacity.bytes ? line : ""}</tfoot></table>
     ${held.where ? html`<p class="pl-mm-hint">in <code>${held.where}</code></p>` : ""}
     ${grown == null ? "" : html`<p class="pl-mm-hint">its process grew by ${bytesText(grown)} (resident set; what it had

@@ -150,7 +150,7 @@ def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Co
         "off: count": "count",
         "off: sent": "bytes bar",
     }
-    columns |= {"formula": "text", "": "verdict"}
+    columns |= {"formula": "why", "": "verdict"}
     said = {c.rank: formulas(lab.plan, lab.facts, c.rank) for c in off}
     of = {}
     for source, counts in ranks_of.items():
@@ -189,8 +189,7 @@ def _equality(result: RunResult) -> Section:
     columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "verdict"}
     found = result.equality
     rows = [(r.tensor, r.largest_difference, r.bound, [r.verdict, r.equal]) for r in found.rows]
-    equal = sum(r.equal for r in found.rows)
-    verdict = f"{'EQUAL' if found.equal else 'DIFFERENT'}: {equal} of {len(rows)} tensors after {result.steps} steps"
+    verdict = f"{found.verdict} after {result.steps} steps"
     return table(f"{result.source}: {found.title}", columns, rows, notes=[[verdict, found.equal]])
 
 
@@ -212,7 +211,7 @@ def _zero(zero: Mapping[str, Any]) -> dict[str, Section]:
     stages = [
         (
             f"{stage['stage']} {stage['cut']}",
-            f"{stage['total_gb']:.4g} GB",
+            f"{_gb(stage['total_gb'])} GB",
             [stage["params_gb"], stage["grads_gb"], stage["optimizer_gb"]],
             f"{stage['sent_elements'] / zero['parameters']:.3g} P",
             stage["largest_text"],
@@ -222,7 +221,7 @@ def _zero(zero: Mapping[str, Any]) -> dict[str, Section]:
     small = f"{zero['parameters_text']} parameters, {zero['degree']} ranks; bytes per parameter: 2 + 2 + K"
     columns = {"sharded": "name", "a rank holds": "number", "": "stack", "sends": "number", size: "number"}
     heads = ["nothing sharded", "+ states", "+ gradients", "+ parameters"]
-    rows = [(str(row["ranks"]), *(f"{gb:.4g}" for gb in row["gb"])) for row in zero["rows"]]
+    rows = [(str(row["ranks"]), *map(_gb, row["gb"])) for row in zero["rows"]]
     return {
         "zero": table(
             "Your model in the ZeRO paper's table", columns, stages, small=f"{small}, K = {zero['optimizer_bytes']:g}"
@@ -231,6 +230,10 @@ def _zero(zero: Mapping[str, Any]) -> dict[str, Section]:
             "GB (1e9) per rank", {"ranks": "name", **dict.fromkeys(heads, "number")}, rows, on=str(zero["degree"])
         ),
     }
+
+
+def _gb(size: float) -> str:
+    return f"{size:.3g}" if size < 1000 else f"{size:.0f}"
 
 
 # ---- sentences ----

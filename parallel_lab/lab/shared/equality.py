@@ -17,12 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import integer
 from ...base.errors import ArgumentError, escape, shorten
 from ...base.units import table_lines
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
 from .lab import Stopped
+from .sections import html_table
+
+HEAD = ("tensor", "largest difference", "rounding bound", "verdict")
 
 
 @dataclass(frozen=True)
@@ -61,32 +65,23 @@ class Equality:
             self.rows, key=lambda r: r.largest_difference / r.bound if r.bound else float(r.largest_difference > 0)
         )
 
+    @property
+    def verdict(self) -> str:
+        """How many tensors are equal."""
+        equal = sum(row.equal for row in self.rows)
+        return f"{'EQUAL' if self.equal else 'DIFFERENT'}: {equal} of {len(self.rows)} tensors"
+
     def _cells(self) -> list[tuple[str, str, str, str]]:
         return [(r.tensor, f"{r.largest_difference:.2e}", f"{r.bound:.2e}", r.verdict) for r in self.rows]
 
     def __str__(self) -> str:
-        table = "\n".join(table_lines([("tensor", "largest difference", "rounding bound", "verdict"), *self._cells()]))
-        return (
-            f"{self.title}\n{table}\n{'EQUAL' if self.equal else 'DIFFERENT'}: {sum(r.equal for r in self.rows)} "
-            f"of {len(self.rows)} tensors"
-        )
+        return "\n".join([self.title, *table_lines([HEAD, *self._cells()]), self.verdict])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f"<th scope='col' style='text-align:left'>{h}</th>"
-            for h in ("tensor", "largest difference", "rounding bound", "verdict")
-        )
-        body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{escape(c)}</td>" for c in cells) + "</tr>"
-            for cells in self._cells()
-        )
-        verdict = (
-            f"{'Equal' if self.equal else 'Different'}: {sum(r.equal for r in self.rows)} of {len(self.rows)} tensors."
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{escape(self.title)}</p>{table}<p><strong>{verdict}</strong></p>"
+        verdict = f"<p><strong>{self.verdict.capitalize()}.</strong></p>"
+        return f"<p>{escape(self.title)}</p>{html_table(HEAD, self._cells())}{verdict}"
 
 
 def additions_behind(plan: Plan) -> int:
@@ -138,10 +133,7 @@ def compare_sessions(
             square) make much of a small difference, on one device too.
     stopped   asked again and again; once it is true, Stopped is raised
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ArgumentError(
-            f"steps={shorten(steps)}", where="equality with one device", allowed="A whole number, 1 or more"
-        )
+    integer(1)("equality with one device", "steps", steps)
     got, want = _trained(session, batches, steps, stopped), _trained(reference, batches, steps, stopped)
     near = _trained(nudged, batches, steps, stopped) if nudged is not None else want
     where = {"processes": "worker processes", "mpi": "ranks of MPI"}.get(session.executor, "simulated ranks")

@@ -3,11 +3,20 @@
 function loss(s, ui) {
   const l = s.loss, none = !l.steps;
   const within = l.largest_difference != null && l.bound != null ? l.largest_difference <= l.bound : null;
-  const words = none ? "no step has run yet" : `largest difference ${smallText(l.largest_difference)}${l.at_step != null ? ` at step ${l.at_step}` : ""}`;
-  return html`<section class="pl-panel pl-loss" aria-label="loss"><h3>Loss <small>${plural(l.steps, "step")}</small></h3>
-    <div class="pl-canvas"><canvas data-key="loss" role="img" aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>${none ? html`<p class="pl-empty">${ui.live ? "Press Run: the ranks train for real, and their loss is drawn over that of one device." : "Nothing was trained when this page was made."}</p>` : ""}</div>
-    <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span><span><i class="pl-line-single"></i>${l.label_single}</span></p>
-    <p class="pl-verdict">${words}${within === null ? "" : html` <span class="${within ? "pl-good" : "pl-wrong"}">${within ? "✓ within" : "✗ beyond"} the rounding bound ${smallText(l.bound)}</span>`}</p></section>`;
+  const largest = `largest difference ${smallText(l.largest_difference)} at step ${l.at_step}`;
+  const words = none ? "no step has run yet" : largest, sign = within ? "✓ within" : "✗ beyond";
+  const verdict = html` <span class="${within ? "pl-good" : "pl-wrong"}">${sign} the rounding bound
+    ${smallText(l.bound)}</span>`;
+  const live = "Press Run: the ranks train for real, and their loss is drawn over that of one device.";
+  const empty = html`<p class="pl-empty">${ui.live ? live : "Nothing was trained when this page was made."}</p>`;
+  return html`<section class="pl-panel pl-loss" aria-label="loss">
+    <h3>Loss <small>${plural(l.steps, "step")}</small></h3>
+    <div class="pl-canvas"><canvas data-key="loss" role="img"
+      aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>
+      ${none ? empty : ""}</div>
+    <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span>
+      <span><i class="pl-line-single"></i>${l.label_single}</span></p>
+    <p class="pl-verdict">${words}${within === null ? "" : verdict}</p></section>`;
 }
 
 
@@ -18,17 +27,24 @@ function drawLoss(canvas, curves) {
   if (!box.width || !box.height) return;
   const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
   if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
-  const c = canvas.getContext("2d"), style = getComputedStyle(canvas), colour = (name) => style.getPropertyValue(name).trim();
+  const c = canvas.getContext("2d"), style = getComputedStyle(canvas);
+  const colour = (name) => style.getPropertyValue(name).trim();
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
   c.clearRect(0, 0, box.width, box.height);
   let low = Infinity, high = -Infinity;
-  for (const curve of Object.values(curves)) for (const y of curve) if (Number.isFinite(y)) { if (y < low) low = y; if (y > high) high = y; }
+  for (const curve of Object.values(curves)) {
+    for (const y of curve) {
+      if (y < low && Number.isFinite(y)) low = y;
+      if (y > high && Number.isFinite(y)) high = y;
+    }
+  }
   const n = Math.max(curves.parallel.length, curves.single.length);
   if (!n || low > high) return;
   low = Math.min(low, 0) === 0 && low < high / 3 ? 0 : low;
   if (high === low) high = low + (Math.abs(low) || 1);
   const left = 44, right = box.width - 8, top = 8, bottom = box.height - 18;
-  const x = (i) => left + (n === 1 ? 0 : (i / (n - 1)) * (right - left)), y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
+  const x = (i) => left + (n === 1 ? 0 : (i / (n - 1)) * (right - left));
+  const y = (v) => bottom - ((v - low) / (high - low)) * (bottom - top);
   c.font = `11px ${style.fontFamily}`;
   c.lineWidth = 1;
   c.textBaseline = "middle";

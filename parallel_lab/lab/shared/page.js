@@ -1,5 +1,6 @@
-// What every lab is made with: text as HTML, the page that follows it, controls, and `lab`, which binds them to a kernel or
-// to a page of its own. `read_front_end` (lab/shared/page.py) joins the shared scripts and a lab's own to one module.
+// What every lab is made with: text as HTML, the page that follows it, controls, and `lab`, which binds them to a
+// kernel or to a page of its own. `read_front_end` (lab/shared/page.py) joins the shared scripts and a lab's own to one
+// module.
 //
 //   anywidget     export default { render }           snapshot from synced traits, commands as custom messages
 //   static page   mountPage(element, snapshot)        the same picture with no kernel
@@ -7,9 +8,10 @@
 // ---- text ----
 
 class Raw { constructor(text) { this.text = text; } }
-const escape = (v) => String(v).replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+const SIGNS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+const escape = (v) => String(v).replace(/[&<>"']/g, (c) => SIGNS[c]);
 const put = (v) => (v instanceof Raw ? v.text : Array.isArray(v) ? v.map(put).join("") : v == null ? "" : escape(v));
-const html = (parts, ...values) => new Raw(parts.map((part, i) => part + (i < values.length ? put(values[i]) : "")).join(""));
+const html = (parts, ...values) => new Raw(parts.map((part, i) => part + put(values[i])).join(""));
 const flag = (name, on) => new Raw(on ? ` ${name}` : "");
 
 const round = (x) => Math.round(x * 100) / 100;
@@ -36,7 +38,8 @@ function timeText(s) {
 function smallText(x) {
   if (x == null) return "–";
   if (x === 0) return "0";
-  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1).replace(".0e", "e") : String(Number(x.toPrecision(3)));
+  if (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5) return x.toExponential(1).replace(".0e", "e");
+  return String(Number(x.toPrecision(3)));
 }
 
 // ---- the page follows the HTML: keep what can be kept ----
@@ -49,8 +52,11 @@ function patch(live, next) {
     if (live.nodeValue !== next.nodeValue) live.nodeValue = next.nodeValue;
     return;
   }
-  const sized = live.nodeName === "CANVAS" ? ["width", "height"] : []; // set by the painter; taking them away would wipe the picture
-  for (const { name } of [...live.attributes]) if (!next.hasAttribute(name) && !sized.includes(name)) live.removeAttribute(name);
+  // set by the painter; taking them away would wipe the picture
+  const sized = live.nodeName === "CANVAS" ? ["width", "height"] : [];
+  for (const { name } of [...live.attributes]) {
+    if (!next.hasAttribute(name) && !sized.includes(name)) live.removeAttribute(name);
+  }
   for (const { name, value } of next.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
   if (live.nodeName === "INPUT") {
     if (live.value !== (next.getAttribute("value") ?? "")) live.value = next.getAttribute("value") ?? "";
@@ -91,11 +97,13 @@ function choice(key, label, field, command, ui, { text = (c) => c.label ?? c, fi
     return html`<option value="${value}" data-key="${value}"${on}>${text(c)}</option>`;
   };
   return html`<label class="pl-field"><span>${label}</span>
-    <select data-key="${key}" data-command="${command}"${disabledUnless(ui, command)}>${first}${field.choices.map(option)}</select></label>`;
+    <select data-key="${key}" data-command="${command}"${disabledUnless(ui, command)}>
+    ${first}${field.choices.map(option)}</select></label>`;
 }
 
 // One of few, as a row of buttons.  name: for a screen reader
-function segments(key, label, field, command, ui, { text = (c) => c.label ?? c, name = () => "", title = () => "" } = {}) {
+function segments(key, label, field, command, ui, options = {}) {
+  const { text = (c) => c.label ?? c, name = () => "", title = () => "" } = options;
   const button = (c) => {
     const value = valueOf(c), on = value === field.value, said = name(c);
     return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on ? 0 : -1}"
@@ -115,7 +123,8 @@ function typed(name, label, value, ui, { unit = "", options = "", type = "text" 
 }
 
 function button(command, text, ui, { on = true, title = "", kind = "", key = command } = {}) {
-  return html`<button type="button" class="pl-button${kind ? ` ${kind}` : ""}" data-key="${key}" data-command="${command}"
+  return html`<button type="button" class="pl-button${kind ? ` ${kind}` : ""}" data-key="${key}"
+    data-command="${command}"
     ${flag("disabled", !on || !ui.live)} title="${title}">${text}</button>`;
 }
 
@@ -231,7 +240,8 @@ function mount(root, spec, { live, send, can }) {
     input({ target }) { if (target.dataset.field) ui.drafts.set(target.dataset.field, target.value); },
     keydown(event) {
       const { target, key } = event, group = target.closest?.("[data-roving]"), columns = Number(group?.dataset.roving);
-      const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -Infinity, End: Infinity };
+      const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
+      Object.assign(moves, { Home: -Infinity, End: Infinity });
       if (target.dataset?.field && (key === "Enter" || key === "Escape")) {
         if (key === "Enter") commit(target);
         else { ui.drafts.clear(); view.forget(); }
@@ -239,13 +249,15 @@ function mount(root, spec, { live, send, can }) {
       }
       if (target.nodeName === "INPUT" || target.nodeName === "SELECT") return false;
       if (group && moves[key] !== undefined) {
-        const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')], at = items.indexOf(target.closest('[role="radio"]'));
+        const items = [...group.querySelectorAll('[role="radio"]:not([disabled])')];
+        const at = items.indexOf(target.closest('[role="radio"]'));
         const to = Math.abs(moves[key]) === Infinity ? (moves[key] < 0 ? 0 : items.length - 1) : at + moves[key];
         if (items[to] && to !== at) { items[to].focus(); act(items[to]); }
         return true;
       }
-      if ((key === "Enter" || key === " ") && target.nodeName === "g" && target.dataset.command) { act(target); return true; }
-      return false;
+      if (!["Enter", " "].includes(key) || target.nodeName !== "g" || !target.dataset.command) return false;
+      act(target);
+      return true;
     },
   };
   const view = {
@@ -322,7 +334,9 @@ function lab(spec) {
     let number = 0, lost = null, ahead = {};
     const root = document.createElement("div");
     el.append(root);
-    const now = () => ({ ...model.get("snapshot"), ...model.get("progress"), last_error: lost ?? model.get("last_error") });
+    const now = () => ({
+      ...model.get("snapshot"), ...model.get("progress"), last_error: lost ?? model.get("last_error"),
+    });
     const refresh = () => { if (model.get("snapshot")?.version) view.show({ ...now(), ...ahead }); };
     const send = (command, args) => {
       number += 1;
@@ -344,7 +358,8 @@ function lab(spec) {
       }
     };
     const other = () => { ahead = {}; refresh(); };
-    const heardOf = { "change:snapshot": other, "change:progress": refresh, "change:last_error": refresh, "msg:custom": heard };
+    const heardOf = { "change:snapshot": other, "msg:custom": heard };
+    Object.assign(heardOf, { "change:progress": refresh, "change:last_error": refresh });
     for (const [name, handler] of Object.entries(heardOf)) model.on(name, handler);
     view.addLoss(0, { parallel: floats(model.get("loss_parallel")), single: floats(model.get("loss_single")) });
     refresh();

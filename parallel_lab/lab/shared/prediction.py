@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.errors import ArgumentError, escape, shorten
+from ...base.errors import ArgumentError, shorten
 from ...base.events import Event
 from ...base.units import table_lines
 from ...graph.plan import Plan
 from ..pictures.picture import message_table
+from .sections import html_table
 
 RANK = 5
 
@@ -162,18 +163,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         titles = ("question", "you", "plan (predicted)", "run (counted)", "verdict", "hint")
-        styles = [
-            "text-align:left",
-            *["text-align:left;white-space:nowrap"] * 4,
-            "text-align:left",
-        ]  # an answer such as (8, 16) stays in one line
-        head = "".join(f"<th scope='col' style='text-align:left'>{escape(t)}</th>" for t in titles)
-        rows = (
-            "".join(f"<td style='{style}'>{escape(c)}</td>" for style, c in zip(styles, cells, strict=True))
-            for cells in self._cells()
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        # an answer such as (8, 16) stays in one line
+        return html_table(titles, self._cells(), ["", *[";white-space:nowrap"] * 4, ""])
 
 
 def _plain(value: Any, question: str) -> Any:

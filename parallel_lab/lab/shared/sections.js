@@ -1,5 +1,5 @@
-// Sections of a snapshot (lab/shared/sections.py) as HTML: tables with bars in their cells, code to copy, notes. A lab draws
-// the others itself, from `forChoices(section, s)`.
+// Sections of a snapshot (lab/shared/sections.py) as HTML: tables with bars in their cells, code to copy, notes. A lab
+// draws the others itself, from `forChoices(section, s)`.
 
 // The section for what is chosen.
 function forChoices(section, s) {
@@ -34,7 +34,8 @@ const NUMBERS = ["bytes", "time", "late", "small", "count", "number", "shape"];
 
 function tableRows(section, ui) {
   const columns = Object.values(section.columns).map((text) => text.split(" "));
-  const most = columns.map((_, i) => Math.max(...section.rows.map((row) => (Number.isFinite(row[i]) ? row[i] : 0))) || 1);
+  const size = (value) => (Number.isFinite(value) ? value : 0);
+  const most = columns.map((_, i) => Math.max(...section.rows.map((row) => size(row[i]))) || 1);
   const cell = (value, i, span) => {
     const [how, bar] = columns[i], number = NUMBERS.includes(how);
     const shown = value === null ? "–" : typeof value === "string" ? times(value) : CELLS[how](value, section, ui);
@@ -42,14 +43,16 @@ function tableRows(section, ui) {
     const share = typeof value === "number" ? round((100 * value) / most[i]) : 0;
     return html`${how === "name" ? html`<th scope="row">${shown}</th>`
       : html`<td class="${kind}"${span > 1 ? new Raw(` colspan="${span}"`) : ""}>${shown}</td>`}
-      ${bar && span === 1 ? html`<td class="pl-share-bar" aria-hidden="true"><i style="width:${share}%"></i></td>` : ""}`;
+      ${bar && span === 1 ? html`<td class="pl-share-bar" aria-hidden="true">
+      <i style="width:${share}%"></i></td>` : ""}`;
   };
   const width = columns.reduce((sum, [, bar]) => sum + (bar ? 2 : 1), 0);
   return section.rows.map((row) => {
     const taken = row.slice(0, -1).reduce((sum, _, i) => sum + (columns[i][1] ? 2 : 1), 0);
     const span = (i) => (row.length < columns.length && i === row.length - 1 ? width - taken : 1);
     const on = section.on !== undefined && section.on === row[0];
-    return html`<tr data-key="${row[0]}" class="${on ? "pl-on" : ""}">${row.map((value, i) => cell(value, i, span(i)))}</tr>`;
+    const cells = row.map((value, i) => cell(value, i, span(i)));
+    return html`<tr data-key="${row[0]}" class="${on ? "pl-on" : ""}">${cells}</tr>`;
   });
 }
 
@@ -75,7 +78,8 @@ const BODIES = {
 const notesOf = (section) => (section.notes ?? []).map((note) => html`<p class="pl-verdict">
   ${typeof note === "string" ? note : verdictText(note)}</p>`);
 
-// One section by its name, with something of the lab's own above and below its body; nothing where the snapshot has none.
+// One section by its name, with something of the lab's own above and below its body; nothing where the snapshot has
+// none.
 function section(s, name, ui, { above = "", below = "", body } = {}) {
   if (!s.sections[name]) return html``;
   const now = forChoices(s.sections[name], s), small = now.small ? html` <small>${now.small}</small>` : "";

@@ -103,7 +103,7 @@ def _table(section: Section) -> Iterable[str]:
         rows.append([*mark, *(cell_text(cells[i], formats[i]) for i in seen)])
     heads = list(section["columns"])
     head = [*([""] if "on" in section else []), *(heads[i].strip() for i in seen)]
-    return columns([head, *rows] if any(head) else rows)
+    return _columns([head, *rows] if any(head) else rows)
 
 
 def cell_text(value: Any, how: str) -> str:
@@ -113,7 +113,7 @@ def cell_text(value: Any, how: str) -> str:
     return value if isinstance(value, str) else FORMATS.get(how, str)(value)
 
 
-def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> Iterable[str]:
+def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     """Rows in columns; a cell whose right neighbours are empty may be as long as it likes."""
     count = max(map(len, rows), default=0)
     alone = [{i for i in range(count) if row[i] and not any(row[i + 1 :])} for row in rows]
@@ -122,7 +122,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> Iterable[str]:
         for i in range(count)
     ]
     for row in rows:
-        yield (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        yield ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
 
 
 def _bars(section: Section) -> Iterable[str]:
@@ -142,7 +142,7 @@ def _bars(section: Section) -> Iterable[str]:
     key = ", ".join(f"{LETTERS[kind['name']]} {kind['label']}" for kind in kinds)
     yield f"  {key}" + (f"; | the capacity, {bytes_text(line)}" if line else "")
     head = ["", *(kind["label"] for kind in kinds), "together"]
-    yield from columns([head, *([b["name"], *map(bytes_text, [*b["live"], b["total"]])] for b in bars)])
+    yield from _columns([head, *([b["name"], *map(bytes_text, [*b["live"], b["total"]])] for b in bars)])
 
 
 def _lanes(section: Section) -> Iterable[str]:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...base.checks import integer
 from ...base.cluster import Cluster
-from ...base.errors import ArgumentError
 from ...base.events import EventLog
 from ...base.units import time_text
 from ...cost import predict_timeline
@@ -102,8 +102,7 @@ def step_times(
     """
     from ...processes.measure.measure import cores
 
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ArgumentError(f"steps={steps!r}", where="step_times", allowed="An int of at least 1")
+    integer(1)("step_times", "steps", steps)
     predicted_s = predict_timeline(plan, cluster).end_s
     times: dict[str, list[float]] = {}
     for executor in ("simulator", "processes"):

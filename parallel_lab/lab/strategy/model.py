@@ -65,7 +65,7 @@ class StrategyLab(RunsOneThing):
     listeners.
     """
 
-    scripts = ("strategy/graph.js", "strategy/strategy_lab.js")
+    scripts = ("strategy/graph.js", "strategy/slices.js", "strategy/strategy_lab.js")
     commands = (
         *("set_net", "set_devices", "set_data", "set_preset", "set_strategy"),
         *("select_tensor", "select_phase", "select_rank", "run", "pause", "resume", "stop", "reset"),
@@ -313,14 +313,15 @@ class StrategyLab(RunsOneThing):
     def snapshot(self, *, frames: bool = False) -> dict[str, Any]:
         """Everything the views show, as plain data.
 
-        frames  add the pictures of every tensor, phase and rank, for a page without a kernel
+        frames  add what a page without a kernel shows for every choice: "tensor|phase" has what depends on the tensor,
+                "*|*|rank" what on the rank
         """
         with self._lock:
             plan, training = self._plan, self._run
             entries = tensor_entries(plan)
             entry = next(e for e in entries if e.value == self._tensor)
-            picture, cards = tensor_picture(plan, entry, self._phase)
-            messages = message_table(plan, self._rank, training.events)
+            tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
+            messages = rank["messages"]
             layers, layer_of = plan_layers(plan, self._layers) if self._layers else {}, self._layer_of(plan)
             shot = {
                 "version": 1,
@@ -341,20 +342,32 @@ class StrategyLab(RunsOneThing):
                 "tensor": self._tensor,
                 "phase": self._phase,
                 "phases": list(PHASES),
-                "picture": picture,
-                "cards": cards,
                 "rank": self._rank,
-                "rank_detail": rank_detail(plan, self._rank),
-                "messages": messages,
-                "message_totals": totals(messages),
-                "run": training.run_state(self._devices),
-                "loss": training.loss(plan, self._devices),
+                **tensor,
+                **rank,
+                **self.progress(),
                 "timeline": self._timeline(plan, training.events),
-                "status": f"{tensor_status(picture, self._devices)} {rank_status(self._rank, messages, self._devices)}",
+                "status": f"{tensor['status_tensor']} {rank['status_rank']}",
             }
             if frames:
-                shot["frames"] = self._frames(entries, training.events)
+                pictures = {f"{e.value}|{phase}": self._tensor_part(e, phase) for e in entries for phase in PHASES}
+                shot["frames"] = pictures | {f"*|*|{n}": self._rank_part(n) for n in range(self._devices)}
         return shot
+
+    def _tensor_part(self, entry: TensorEntry, phase: str) -> dict[str, Any]:
+        """What depends on the tensor and the phase that are looked at."""
+        picture, cards = tensor_picture(self._plan, entry, phase)
+        return {"picture": picture, "cards": cards, "status_tensor": tensor_status(picture, self._devices)}
+
+    def _rank_part(self, rank: int) -> dict[str, Any]:
+        """What depends on the rank that is looked at."""
+        messages = message_table(self._plan, rank, self._run.events)
+        return {
+            "rank_detail": rank_detail(self._plan, rank),
+            "messages": messages,
+            "message_totals": totals(messages),
+            "status_rank": rank_status(rank, messages, self._devices),
+        }
 
     def _layer_of(self, plan: Plan) -> Callable[[TensorEntry], str]:
         """A function: the layer of a tensor; "" for data, and in a network that is shown operator by operator."""
@@ -428,29 +441,6 @@ class StrategyLab(RunsOneThing):
         """The parts of the snapshot that change with every step: "run" and "loss"."""
         with self._lock:
             return {"run": self._run.run_state(self._devices), "loss": self._run.loss(self._plan, self._devices)}
-
-    def _frames(self, entries: tuple, events: tuple[Event, ...]) -> dict[str, Any]:
-        """What a page without a kernel shows for every choice: "tensor|phase" has what depends on the tensor,
-        "*|*|rank" what on the rank.
-        """
-        found: dict[str, Any] = {}
-        for e in entries:
-            for phase in PHASES:
-                picture, cards = tensor_picture(self._plan, e, phase)
-                found[f"{e.value}|{phase}"] = {
-                    "picture": picture,
-                    "cards": cards,
-                    "status_tensor": tensor_status(picture, self._devices),
-                }
-        for rank in range(self._devices):
-            messages = message_table(self._plan, rank, events)
-            found[f"*|*|{rank}"] = {
-                "rank_detail": rank_detail(self._plan, rank),
-                "messages": messages,
-                "message_totals": totals(messages),
-                "status_rank": rank_status(rank, messages, self._devices),
-            }
-        return found
 
 
 def _shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
