@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.collectives.model import CollectiveStepper
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
+    from .lab.redistribution.model import RedistributionLab
     from .lab.strategy.model import StrategyLab
     from .nn import models
     from .processes.shm import WorkerPool
@@ -134,6 +135,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.collectives.model": ("CollectiveStepper",),
             "lab.fusion.model": ("FusionLab",),
             "lab.memory.model": ("MemoryLab",),
+            "lab.redistribution.model": ("RedistributionLab",),
         }.items()
         for name in names
     },
@@ -173,6 +175,7 @@ __all__ = [
     "ProgressBar",
     "RankDied",
     "RankRaised",
+    "RedistributionLab",
     "Request",
     "Session",
     "ShapeError",

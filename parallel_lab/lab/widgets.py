@@ -4,20 +4,23 @@ needs no anywidget.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
+
+# Module and class of every lab.
+LABS = {
+    "StrategyLab": "strategy",
+    "CollectiveStepper": "collectives",
+    "FusionLab": "fusion",
+    "MemoryLab": "memory",
+    "RedistributionLab": "redistribution",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StrategyLabWidget":
-        from .strategy.model import StrategyLab as model_type
-    elif name == "CollectiveStepperWidget":
-        from .collectives.model import CollectiveStepper as model_type
-    elif name == "FusionLabWidget":
-        from .fusion.model import FusionLab as model_type
-    elif name == "MemoryLabWidget":
-        from .memory.model import MemoryLab as model_type
-    else:
+    lab = name.removesuffix("Widget")
+    if lab == name or lab not in LABS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .shared.lab_view import widget_of
 
-    return widget_of(model_type)
+    return widget_of(getattr(import_module(f".{LABS[lab]}.model", __package__), lab))

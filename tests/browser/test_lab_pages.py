@@ -9,6 +9,7 @@ import pytest
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.redistribution.model import RedistributionLab
 from tests.browser.lab_page import MARKS, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
 
@@ -32,6 +33,7 @@ LABS = {
     "fusion": (lambda: FusionLab("golf"), "[data-value=size]", ".pl-fu-source", "b and B one gradient each"),
     "memory": (lambda: MemoryLab("stack", 4), "[data-value=level3]", ".pl-mm-bar[tabindex='0']", "Every level"),
     "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[aria-label='one round on']", "COUNTED, AND BY FORMULA"),
+    "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
 }
 pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]
 

@@ -13,6 +13,7 @@ from parallel_lab.lab import widgets
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests import conftest as everywhere
@@ -30,6 +31,7 @@ LABS = {
     "fusion": lambda: FusionLab("golf"),
     "memory": lambda: MemoryLab("stack", 4),
     "stepper": lambda: CollectiveStepper("all_reduce", "ring", 4),
+    "redistribution": RedistributionLab,
 }
 # (commands in turn, what the whole snapshot then says)
 CONTROLS = {
@@ -107,6 +109,14 @@ CONTROLS = {
         ([("choose_cluster", "gpu_node")], lambda s: s["cluster"]["value"] == "gpu_node"),
         ([("choose_contention", "hops")], lambda s: s["contention"]["value"] == "hops"),
     ],
+    "redistribution": [
+        ([("set_devices", 4)], lambda s: s["devices"]["value"] == 4 and s["have"]["value"] == "4 x 1"),
+        ([("set_have", "1 x 8")], lambda s: s["have"]["value"] == "1 x 8"),
+        ([("set_want", "2 x 4")], lambda s: s["status"].startswith("The tensor is where it is needed")),
+        ([("set_copies", "addends")], lambda s: s["copies"]["value"] == "addends"),
+        ([("set_steps", "all_to_all")], lambda s: "all_to_all" in s["sections"]["steps"]["of"]["0"]["rows"][1][0]),
+        ([("set_rank", 5)], lambda s: s["rank"]["value"] == 5),
+    ],
 }
 ELSEWHERE = {"run_simulated", "run_measured", "find_par", "show_best"}  # in the tests of the models
 UNKNOWN = [(name, (), "unknown command") for name in ("close", "snapshot", "__class__", None, ["stop"])]
@@ -150,6 +160,12 @@ REFUSED = {
         ("to", (9,), "An int from 0 to 6"),
         ("follow", ("2",), "Expected int or None"),
         ("next", (1,), "Expected no arguments"),
+    ],
+    "redistribution": [
+        ("set_devices", (3,), "One of 2, 4, 8"),
+        ("set_have", ("3 x 1",), "One of 1 x 1"),
+        ("set_rank", ("5",), "Expected int"),
+        ("set_rank", (8,), "One of 0, 1, 2"),
     ],
 }
 DEFECT = {"strategy": "run", "fusion": "show_best", "memory": "show_best", "stepper": "next"}

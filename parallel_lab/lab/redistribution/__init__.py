@@ -1,0 +1,1 @@
+"""The Redistribution Lab: how a tensor gets from one layout to another."""

@@ -1,0 +1,240 @@
+"""The Redistribution Lab: a producer leaves a tensor in one layout, a consumer wants another; what every rank does in
+between, what it receives, and the least that any steps would need.
+
+    lab = RedistributionLab(devices=8, have="8 x 1", want="1 x 8")
+    print(lab.to_text())
+    lab.set_steps("all_to_all")     # the same with an eighth of the bytes
+
+A layout is written as a strategy, slices per dim: "2 x 4". Ranks that are left hold copies, or addends of a sum that is
+still pending.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...layout.redistribution import plan_redistribution
+from ...layout.redistribution_steps import Step, move, received_elements
+from ...layout.tensor_layout import TensorLayout, slice_text
+from ...run.calls import Calls
+from ..shared.lab import Choice, Lab, LabRun
+from ..shared.sections import code, table
+
+SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
+DEVICES = (2, 4, 8)
+COPIES = {"copies": "copies of it", "addends": "addends of a pending sum"}
+STEPS = {"gather": "all_gather, then slice", "all_to_all": "all_to_all where it fits"}
+
+
+def strategies(devices: int) -> list[str]:
+    """Every strategy of a matrix on so many ranks, whole dims first.
+
+    >>> strategies(2)
+    ['1 x 1', '1 x 2', '2 x 1']
+    """
+    ways = [n for n in (1, *DEVICES) if n <= devices]
+    return [f"{rows} x {columns}" for rows in ways for columns in ways if rows * columns <= devices]
+
+
+class RedistributionLab(Lab):
+    """A (16, 32) float32 tensor between two layouts.
+
+    devices  2, 4 or 8 ranks
+    have     the strategy it has, such as "2 x 4"; want: the one that is needed
+    copies   what ranks with the same slice hold: "copies", or "addends" of a sum
+    steps    "gather" (MindSpore's default) or "all_to_all" (its enable_alltoall)
+
+    Raises ArgumentError for what is not among these.
+    """
+
+    scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
+    commands: ClassVar[tuple[str, ...]] = ("set_devices", "set_have", "set_want", "set_copies", "set_steps", "set_rank")
+
+    def __init__(
+        self, devices: int = 8, have: str = "2 x 4", want: str = "8 x 1", copies: str = "copies", steps: str = "gather"
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self._devices: int = self.one_of(devices, DEVICES, "devices", where)
+        self._have: str = self.one_of(have, strategies(devices), "have", where)
+        self._want: str = self.one_of(want, strategies(devices), "want", where)
+        self._copies: str = self.one_of(copies, COPIES, "copies", where)
+        self._steps: str = self.one_of(steps, STEPS, "steps", where)
+        self._rank = 0
+        self._update()
+
+    def choices(self) -> dict[str, Choice]:
+        known = strategies(self._devices)
+        return {
+            "devices": Choice("ranks", self._devices, DEVICES),
+            "have": Choice("from", self._have, known),
+            "want": Choice("to", self._want, known),
+            "copies": Choice("ranks with the same slice hold", self._copies, COPIES),
+            "steps": Choice("steps", self._steps, STEPS),
+            "rank": Choice("rank", self._rank, range(self._devices)),
+        }
+
+    def set_devices(self, devices: int) -> None:
+        """So many ranks; strategies that they cannot have become the widest split of the rows."""
+        self.one_of(devices, DEVICES, "devices")
+        known, widest = strategies(devices), f"{devices} x 1"
+        have, want = (each if each in known else widest for each in (self._have, self._want))
+        self._change(devices=devices, have=have, want=want, rank=min(self._rank, devices - 1))
+
+    def set_have(self, have: str) -> None:
+        """The layout that the tensor has, as a strategy."""
+        self._choose(have=have)
+
+    def set_want(self, want: str) -> None:
+        """The layout that is needed."""
+        self._choose(want=want)
+
+    def set_copies(self, copies: str) -> None:
+        """What ranks with the same slice hold: "copies" or "addends"."""
+        self._choose(copies=copies)
+
+    def set_steps(self, steps: str) -> None:
+        """How to move: "gather" or "all_to_all"."""
+        self._choose(steps=steps)
+
+    def set_rank(self, rank: int) -> None:
+        """Whose groups are shown."""
+        self._look(rank=rank)
+
+    # ---- what follows ----
+
+    def _update(self) -> None:
+        source, self.target = (self._layout(each) for each in (self._have, self._want))
+        partial = source.replica_axes if self._copies == "addends" else ()
+        self.source = TensorLayout(source.device_matrix, source.tensor_map, partial)
+        alltoall = self._steps == "all_to_all"
+        self.plan: tuple[Step, ...] = plan_redistribution(self.source, self.target, SHAPE, alltoall=alltoall)
+
+    def _layout(self, strategy: str) -> TensorLayout:
+        return TensorLayout.from_strategy(tuple(map(int, strategy.split(" x "))), self._devices)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything shown: steps of the chosen rank, slices of all ranks, and the same in Python."""
+        with self._lock:
+            sections = {"steps": self._step_table(), "slices": self._slice_table(), "python": self._python()}
+            run = LabRun().to_dict()
+            shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": run}
+            return {**shown, **self.chosen(), "sections": sections}
+
+    def _status(self) -> str:
+        if not self.plan:
+            return "The tensor is where it is needed: nothing is sent."
+        received = self._bytes(received_elements(self.plan))
+        sent = sum(step.communicates for step in self.plan)
+        head = f"{len(self.plan)} step{'s' * (len(self.plan) > 1)}, {sent} of them a message"
+        least = "" if self.least_bytes is None else f"; no way needs less than {self.least_bytes}"
+        return f"{head}: predicted, every rank receives {received:g} bytes{least}."
+
+    @property
+    def least_bytes(self) -> int | None:
+        """The largest part of its slice that a rank does not hold yet: no steps bring less. None while a sum is
+        pending, for then no rank holds anything complete.
+        """
+        if self.source.is_partial:
+            return None
+
+        def new(rank: int) -> int:
+            pairs = zip(*(layout.slice_index(SHAPE, rank) for layout in (self.source, self.target)), strict=True)
+            held = math.prod(max(0, min(a.stop, b.stop) - max(a.start, b.start)) for a, b in pairs)
+            return math.prod(self.target.slice_shape(SHAPE)) - held
+
+        return DTYPE.itemsize * max(map(new, range(self._devices)))
+
+    @staticmethod
+    def _bytes(elements: int | float) -> int | float:
+        return elements * DTYPE.itemsize
+
+    def _step_table(self) -> dict[str, Any]:
+        def rows(rank: int) -> list[list[Any]]:
+            return [
+                [
+                    f"{number} {step.kind}",
+                    " ".join(map(str, step.group(rank))) if step.communicates else "alone",
+                    step.in_shape,
+                    step.out_shape,
+                    self._bytes(received_elements([step])),
+                ]
+                for number, step in enumerate(self.plan, 1)
+            ]
+
+        columns = {
+            "step": "name",
+            "together with": "text",
+            "slice": "shape",
+            "becomes": "shape",
+            "received": "bytes bar",
+        }
+        of = {str(rank): {"rows": rows(rank)} for rank in range(self._devices)}
+        return table("Steps", columns, small="groups of the chosen rank", by=["rank"], of=of)
+
+    def _slice_table(self) -> dict[str, Any]:
+        def part(layout: TensorLayout, rank: int) -> str:
+            return slice_text(layout.slice_index(SHAPE, rank), SHAPE)
+
+        def shared(layout: TensorLayout, rank: int) -> str:
+            others = [str(r) for r in layout.replicas(rank) if r != rank]
+            return " ".join(others) or "-"
+
+        columns = {"rank": "name", "has": "text", "also on": "text", "needs": "text", "also on ": "text"}
+        rows = [
+            [
+                str(rank),
+                part(self.source, rank) + (" (addend)" if self.source.is_partial else ""),
+                shared(self.source, rank),
+                part(self.target, rank),
+                shared(self.target, rank),
+            ]
+            for rank in range(self._devices)
+        ]
+        right = self._moved_right()
+        verdict = f"moved on {self._devices} simulated ranks: {sum(right)} of {len(right)} have the slice they need"
+        return table(f"Slices of a {SHAPE} tensor", columns, rows, notes=[[verdict, all(right)]])
+
+    def _moved_right(self) -> list[bool]:
+        """Per rank whether the steps, done with numbers, give it the slice it needs."""
+        whole = np.arange(np.prod(SHAPE), dtype=DTYPE).reshape(SHAPE)
+        arrays = [
+            # of addends, the first rank of a group has the value and the others zeros
+            whole[self.source.slice_index(SHAPE, rank)] * (self.source.partial_group(rank)[0] == rank)
+            for rank in range(self._devices)
+        ]
+        for step in self.plan:
+            arrays = move(step, arrays)
+        wanted = [whole[self.target.slice_index(SHAPE, rank)] for rank in range(self._devices)]
+        return [np.array_equal(*pair) for pair in zip(arrays, wanted, strict=True)]
+
+    def _python(self) -> dict[str, Any]:
+        def written(layout: TensorLayout) -> str:
+            partial = f", {layout.partial}" if layout.is_partial else ""
+            return f"pl.TensorLayout({layout.device_matrix}, {layout.tensor_map}{partial})"
+
+        alltoall = ", alltoall=True" if self._steps == "all_to_all" else ""
+        text = (
+            f"have = {written(self.source)}\nwant = {written(self.target)}\n"
+            f"print(*pl.plan_redistribution(have, want, {SHAPE}{alltoall}), sep='\\n')"
+        )
+        return code("In Python", text)
+
+
+def run_steps(comm: Calls, steps: Iterable[Step], value: np.ndarray) -> np.ndarray:
+    """This rank's part in a redistribution, with messages to the other ranks: its slice before -> its slice after."""
+    calls = {
+        "all_gather": lambda step, x, group: comm.all_gather(x, step.dim, group),
+        "all_reduce": lambda step, x, group: comm.all_reduce(x, group=group),
+        "reduce_scatter": lambda step, x, group: comm.reduce_scatter(x, dim=step.dim, group=group),
+        "all_to_all": lambda step, x, group: comm.all_to_all(x, step.split_dim, step.concat_dim, group),
+        "slice": lambda step, x, group: x[step.index(comm.rank)],
+        "reshape": lambda step, x, group: x.reshape(step.out_shape),
+    }
+    for step in steps:
+        value = calls[step.kind](step, value, step.group(comm.rank))
+    return value
