@@ -116,7 +116,6 @@ def test_it_runs_from_top_to_bottom_in_a_fresh_kernel_and_right_answers_pass(boo
     assert not loud, f"warnings or tracebacks on stderr: {loud}"
 
 
-@pytest.mark.quick(1)
 def test_it_is_stored_without_outputs_and_valid(path, book):
     nbformat.validate(book)
     assert all(c.outputs == [] and c.execution_count is None for c in code(book))
@@ -126,7 +125,6 @@ def test_it_is_stored_without_outputs_and_valid(path, book):
     assert path.stat().st_size < 100_000
 
 
-@pytest.mark.quick(1)
 def test_every_code_cell_is_python_and_no_helper_is_long(book):
     long = []
     for cell in code(book):
@@ -142,7 +140,6 @@ def test_every_code_cell_is_python_and_no_helper_is_long(book):
     assert not long
 
 
-@pytest.mark.quick(1)
 def test_classes_are_networks(book):
     """Anything else of that size belongs into the package."""
     classes = [
@@ -151,20 +148,17 @@ def test_classes_are_networks(book):
     assert [c.name for c in classes if not any(ast.unparse(base).endswith("Cell") for base in c.bases)] == []
 
 
-@pytest.mark.quick(1)
 def test_pictures_have_an_alternative_text(book):
     text = markdown(book)
     assert not re.findall(r"!\[\s*\]\([^)]*\)", text)
     assert not [tag for tag in re.findall(r"<img\b[^>]*>", text) if not re.search(r"""\balt=["'][^"']+["']""", tag)]
 
 
-@pytest.mark.quick(1)
 def test_it_says_the_houses_words(book):
     words = re.sub(r"`[^`]*`", "", without_blocks(markdown(book)))
     assert [(bad, good) for bad, good in BETTER_WORDS.items() if re.search(rf"\b{bad}\b", words)] == []
 
 
-@pytest.mark.quick(1)
 def test_headings_descend_one_level_at_a_time(book):
     text = without_blocks(markdown(book))
     levels = [len(m) for m in re.findall(r"^(#+) ", text, flags=re.MULTILINE)]
@@ -172,7 +166,6 @@ def test_headings_descend_one_level_at_a_time(book):
     assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
 
 
-@pytest.mark.quick(1)
 def test_a_lesson_goes_predict_run_compare_break_prove(book):
     headings = re.findall(r"^## (.*)$", markdown(book).lower(), flags=re.MULTILINE)
     found = [next((word for word in LESSON if word in h), None) for h in headings]
