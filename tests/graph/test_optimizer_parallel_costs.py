@@ -9,6 +9,7 @@ from parallel_lab import Simulator, compile, nn
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cost import predict_memory, sent_bytes, step_time_s, zero_memory, zero_traffic
 from parallel_lab.train.session import initial_values
+from tests.cells import cell
 from tests.recorded.nets import Layers
 
 N, D, LAYERS = 8, 32, 4
@@ -70,15 +71,8 @@ def test_what_the_model_cuts_is_cut_once_more():
 
 def test_weight_grouping_is_stage_1():
     """8 parameters of one size on 4 ranks: each keeps the states of two."""
-    net = Layers(8, D, None)
-    plan, _, _ = planned(
-        net,
-        nn.AdamWeightDecay,
-        device_num=4,
-        parallel_mode="data_parallel",
-        enable_parallel_optimizer=True,
-        dataset_strategy=None,
-    )
+    settings = {"parallel_mode": "data_parallel", "enable_parallel_optimizer": True, "dataset_strategy": None}
+    plan, _, _ = planned(Layers(8, D, None), nn.AdamWeightDecay, device_num=4, **settings)
     want = zero_memory(8 * D * D, 4, 1, **ADAM)
     for rank in range(4):
         report = predict_memory(plan, rank=rank)
@@ -117,36 +111,17 @@ def test_the_simulator_holds_what_is_predicted(level):
     assert sum(simulator.value(g, 5).nbytes for _, g in plan.gradients) == report.grads_bytes
 
 
-class Micro(nn.Cell):
-    """The loss of one micro-batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.net, self.loss = Layers(LAYERS, D, ROWS), nn.MSELoss()
-
-    def construct(self, x):
-        return self.loss(self.net(x), x)
-
-
-class Given(nn.Cell):
-    """The network's own result is the loss."""
-
-    def construct(self, out, label):
-        return out + 0.0 * label[0]
-
-
 def between_micro_batches(**settings):
     """Bytes in use, beside what is stored, when the second of two micro-batches begins."""
-    cell = nn.GradAccumulation(Micro(), 2)
-    optimizer = nn.Adam(cell.trainable_params(), 0.01)
+    micro = cell(lambda net, x: net.loss(net.net(x), x), net=Layers(LAYERS, D, ROWS), loss=nn.MSELoss())
+    given = cell(lambda net, out, label: out + 0.0 * label[0])  # the network's own result is the loss
+    whole = nn.GradAccumulation(micro, 2)
     x, none = np.ones((32, D), np.float32), np.zeros((1,), np.float32)
-    plan = compile(
-        cell, x, none, loss=Given(), optimizer=optimizer, device_num=N, dataset_strategy="full_batch", **ON, **settings
-    )
+    settings |= {"device_num": N, "dataset_strategy": "full_batch", **ON}
+    plan = compile(whole, x, none, loss=given, optimizer=nn.Adam(whole.trainable_params(), 0.01), **settings)
     program = plan.stages[0].program("forward")
-    second = next(
-        p for p in predict_memory(plan).timeline if p.phase == "forward" and program[p.position].micro_batch == 1
-    )
+    points = [p for p in predict_memory(plan).timeline if p.phase == "forward"]
+    second = next(p for p in points if program[p.position].micro_batch == 1)
     return second.by_kind["workspace"] + second.by_kind["grads"]
 
 
@@ -172,10 +147,8 @@ def test_levels_1_and_2_send_in_two_halves_what_was_sent_in_one(level):
 def test_level3_gathers_what_backward_reads_once_more():
     messages, sent = carried(planned(**ON, optimizer_level="level3")[0])
     first = D * D
-    assert (
-        messages == 3 * LAYERS - 1
-        and sent == (zero_traffic(P, N, 3) - zero_traffic(first, N, 3) + zero_traffic(first, N, 2)) * 4
-    )
+    assert messages == 3 * LAYERS - 1
+    assert sent == (zero_traffic(P, N, 3) - zero_traffic(first, N, 3) + zero_traffic(first, N, 2)) * 4
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -8,17 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parallel_lab import (
-    Parameter,
-    Session,
-    Tensor,
-    compile,
-    nn,
-    ops,
-    reset_auto_parallel_context,
-    set_auto_parallel_context,
-)
+from parallel_lab import Parameter, Session, Simulator, Tensor, compile, nn, ops
+from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.graph.passes.optimizer_shard import is_parameter_gather
+from tests.cells import cell
 from tests.crossed import crossed, first
 from tests.graph import random_nets, random_steps
 from tests.graph.random_choices import Seeded
@@ -29,6 +22,9 @@ pytestmark = pytest.mark.timeout(120)
 
 THREE_LAYOUTS = ("data parallel", "rows, copied twice", "one cut, one not")
 LEVELS = ("level1", "level2", "level3")
+FUSED = {
+    "comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
+}
 ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 
 
@@ -62,69 +58,47 @@ def counted(monkeypatch):
     return count
 
 
-def compare(draw, seed, monkeypatch):
-    rng = random.Random(seed)
-    settings = shard_settings(rng, draw.device_num)
-    print(f"seed {seed}, {draw.device_num} ranks, {settings}\n{draw.text}")
-    random_nets.compare(draw, **ON, **settings)
-
-
-def some_nets(start, count, monkeypatch, counted):
-    for seed in range(start, start + count):
-        compare(random_nets.draw_net(seed, (2, 4, 8, 8, 16)[seed % 5]), seed, monkeypatch)
-    assert counted[0] > 0
-
-
-def some_programs(start, count, monkeypatch, counted):
-    for seed in range(start, start + count):
-        compare(draw_program(Seeded(seed), (2, 4, 8, 8, 16)[seed % 5]), seed, monkeypatch)
-    assert counted[0] > 0
-
-
-def some_steps(start, count, counted):
-    for seed in range(start, start + count):
-        devices = (2, 4, 8, 8, 16)[seed % 5]
-        settings = shard_settings(random.Random(seed), devices)
-        size = settings.pop("optimizer_weight_shard_size")
-        config = {
-            "parallel_optimizer_threshold": 0,
-            **settings,
-            **({"optimizer_weight_shard_size": size} if size > 0 else {}),
-        }
+def compare_step(drawn, **settings):
+    """The settings of a step that is compiled by itself are the context's."""
+    size = settings.pop("optimizer_weight_shard_size")
+    config = {"parallel_optimizer_threshold": 0, "optimizer_level": settings["optimizer_level"]}
+    config |= {"optimizer_weight_shard_size": size} if size > 0 else {}
+    set_auto_parallel_context(parallel_mode="semi_auto_parallel", parallel_optimizer_config=config)
+    set_auto_parallel_context(enable_parallel_optimizer=True)
+    try:
+        random_steps.compare_step(drawn)
+    finally:
         reset_auto_parallel_context()
-        set_auto_parallel_context(
-            parallel_mode="semi_auto_parallel", enable_parallel_optimizer=True, parallel_optimizer_config=config
-        )
-        try:
-            drawn = random_steps.draw_step(seed, devices)
-            print(f"seed {seed}, {devices} ranks, {config}\n{drawn.text}")
-            random_steps.compare_step(drawn)
-        finally:
-            reset_auto_parallel_context()
+
+
+DRAWN = {
+    "net": (random_nets.draw_net, random_nets.compare),
+    "program": (lambda seed, devices: draw_program(Seeded(seed), devices), random_nets.compare),
+    "step": (random_steps.draw_step, compare_step),
+}
+
+
+def compare_some(what, seeds, counted):
+    draw, compare = DRAWN[what]
+    for seed in seeds:
+        devices = random_nets.DEVICES[seed % 5]
+        drawn, settings = draw(seed, devices), ON | shard_settings(random.Random(seed), devices)
+        print(f"seed {seed}, {devices} ranks, {settings}\n{drawn.text}")
+        compare(drawn, **settings)
     assert counted[0] > 0
 
 
 @pytest.mark.parametrize("start", first(1, range(0, 100, 25)))
-def test_random_nets_with_cut_parameters_equal_one_device(start, monkeypatch, counted):
-    some_nets(start, 25, monkeypatch, counted)
-
-
-@pytest.mark.parametrize("start", first(1, range(0, 100, 25)))
-def test_random_programs_with_cut_parameters_equal_one_device(start, monkeypatch, counted):
-    some_programs(start, 25, monkeypatch, counted)
-
-
-@pytest.mark.parametrize("start", first(1, range(0, 100, 25)))
-def test_random_training_steps_with_cut_parameters_equal_one_device(start, counted):
-    some_steps(start, 25, counted)
+@pytest.mark.parametrize("what", DRAWN)
+def test_what_is_drawn_equals_one_device_with_cut_parameters(what, start, counted):
+    compare_some(what, range(start, start + 25), counted)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("start", range(1000, 1200, 100))
-def test_more_random_nets_programs_and_steps_equal_one_device(start, monkeypatch, counted):
-    some_nets(start, 100, monkeypatch, counted)
-    some_programs(start, 100, monkeypatch, counted)
-    some_steps(start, 100, counted)
+@pytest.mark.parametrize("what", DRAWN)
+def test_more_of_what_is_drawn_equals_one_device(what, start, counted):
+    compare_some(what, range(start, start + 100), counted)
 
 
 # ---- every optimizer, 20 steps ----
@@ -189,9 +163,8 @@ def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
         found.append(trained(planned(net, data, optimizer, **settings), net, optimizer, data, 5))
     assert found[0][0] == found[1][0]
     for parameter, value in found[0][1].items():
-        assert value.dtype == dtype and np.isfinite(value).all() and np.array_equal(found[1][1][parameter], value), (
-            parameter
-        )
+        assert value.dtype == dtype and np.isfinite(value).all(), parameter
+        assert np.array_equal(found[1][1][parameter], value), parameter
 
 
 @pytest.mark.parametrize("size", [-1, 2, 4])
@@ -221,38 +194,21 @@ def test_half_precision_is_added_up_in_single_precision_to_the_end():
     """Addends 2048, 1, 1, ... in float16: added up in float16 the ones are lost, whether the ranks share in twos or all
     together.
     """
-
-    class Sum(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.w = Parameter(np.ones((8, 2), np.float16), name="w")
-            self.product = ops.MatMul().shard(((8, 1), (1, 1)))
-
-        def construct(self, x):
-            return self.product(x, self.w)
-
-    class Total(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.sum = ops.ReduceSum().shard(((8, 1),))
-
-        def construct(self, out, label):
-            return self.sum(out)
-
+    total_of = cell(lambda net, out, label: net.sum(out), sum=ops.ReduceSum().shard(((8, 1),)))
     x = np.ones((8, 8), np.float16)
     x[0] = 2048
     for sync, size, total in ((True, -1, 2055), (True, 2, 2055), (False, -1, 2048), (False, 2, 2054)):
         # in twos: 2048 + 1 is 2048, then three times 1 + 1, and 2048 + 2 + 2 + 2; a float16 has 11 bits, so 2055 is
         # rounded to 2056
-        net = Sum()
+        w, product = Parameter(np.ones((8, 2), np.float16), name="w"), ops.MatMul().shard(((8, 1), (1, 1)))
+        net = cell(lambda net, x: net.product(x, net.w), w=w, product=product)
         settings = {**ON, "optimizer_weight_shard_size": size, "gradient_fp32_sync": sync, "loss_repeated_mean": False}
-        plan = compile(net, x, x[:, :2], loss=Total(), device_num=8, dataset_strategy="full_batch", **settings)
+        plan = compile(net, x, x[:, :2], loss=total_of, device_num=8, dataset_strategy="full_batch", **settings)
         with Session(plan, net) as session:
             session.train([(x, x[:, :2])], 1)
             found = session.gradients()["w"]
-        assert found.dtype == np.float16 and np.array_equal(
-            found / np.float16(8), np.full((8, 2), np.float16(total))
-        ), (sync, size, found)
+        want = np.full((8, 2), np.float16(total))
+        assert found.dtype == np.float16 and np.array_equal(found / np.float16(8), want), (sync, size, found)
 
 
 # ---- accumulation ----
@@ -267,20 +223,12 @@ class Parts(nn.Cell):
         self.w = Parameter(rng.normal(size=(16, 8)) / 4, name="w")
         self.b = Parameter(rng.normal(size=(8,)), name="b")
         self.v = Parameter(rng.normal(size=(8, 16)) / 4, name="v")
-        self.one, self.add, self.two = (
-            ops.MatMul().shard(((2, 1), (1, 1))),
-            ops.Add().shard(((2, 1), (1,))),
-            ops.MatMul().shard(((2, 2), (2, 1))),
-        )
+        self.one, self.two = ops.MatMul().shard(((2, 1), (1, 1))), ops.MatMul().shard(((2, 2), (2, 1)))
+        self.add = ops.Add().shard(((2, 1), (1,)))
 
     def construct(self, x, y):
         out = self.two(ops.tanh(self.add(self.one(x, self.w), self.b)), self.v)
         return ops.reduce_mean(ops.square(out - y))
-
-
-class Given(nn.Cell):
-    def construct(self, out, label):
-        return out + 0.0 * ops.reduce_sum(label)
 
 
 def accumulated(micro, **settings):
@@ -288,17 +236,9 @@ def accumulated(micro, **settings):
     rng = np.random.default_rng(9)
     x, y, none = rng.normal(size=(16, 16)), rng.normal(size=(16, 16)), np.zeros((1,))
     optimizer = nn.Adam(net.trainable_params(), 0.01)
-    plan = compile(
-        nn.GradAccumulation(net, micro),
-        x,
-        y,
-        none,
-        loss=Given(),
-        optimizer=optimizer,
-        device_num=8,
-        dataset_strategy="full_batch",
-        **settings,
-    )
+    settings |= {"device_num": 8, "dataset_strategy": "full_batch", "optimizer": optimizer}
+    given = cell(lambda net, out, label: out + 0.0 * ops.reduce_sum(label))
+    plan = compile(nn.GradAccumulation(net, micro), x, y, none, loss=given, **settings)
     with Session(plan, net, optimizer) as session:
         return plan, session.train([(x, y, none)], 20), session.parameters()
 
@@ -316,9 +256,8 @@ def accumulated(micro, **settings):
 def test_a_cut_buffer_gets_a_sum_per_micro_batch_and_a_whole_one_a_sum_per_step(settings, sums):
     plan, losses, found = accumulated(4, **ON, **settings)
     _, want_losses, want = accumulated(4)
-    counts = {
-        name: Counter(i.kind for _, i in plan.instructions() if i.attr("parameter") == name) for name in ("w", "v")
-    }
+    instrs = [i for _, i in plan.instructions()]
+    counts = {name: Counter(i.kind for i in instrs if i.attr("parameter") == name) for name in ("w", "v")}
     # level3 gathers for every micro-batch, and again for its backward; but backward asks nothing of the input, for
     # which it would need w
     each = 4 if settings.get("optimizer_level") == "level3" else 1
@@ -344,26 +283,20 @@ def test_accumulated_gradients_equal_one_device():
 @pytest.mark.parametrize("level", LEVELS)
 def test_messages_that_travel_in_buckets_change_no_bit(level):
     found = []
-    fusion = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
-    for settings in ({}, {"comm_fusion": fusion}):
+    for settings in ({}, FUSED):
         net, data = net_and_data(LAYOUTS["data parallel"], np.float32)
         optimizer = nn.Adam(net.trainable_params(), 0.01)
         plan = planned(net, data, optimizer, **ON, optimizer_level=level, **settings)
         found.append((trained(plan, net, optimizer, data), [i for _, i in plan.instructions() if i.kind == "start"]))
     (alone, none), (together, started) = found
-    assert (
-        none == []
-        and {i.message for i in started} == {"all_gather", "reduce_scatter"}
-        and any(len(i.attr("members") or ()) == 2 for i in started)
-    )
+    assert none == [] and {i.message for i in started} == {"all_gather", "reduce_scatter"}
+    assert any(len(i.attr("members") or ()) == 2 for i in started)
     assert alone[0] == together[0]
     for name, value in alone[1].items():
         assert np.array_equal(value, together[1][name]), name
 
 
 def test_the_step_can_be_looked_at_instruction_by_instruction():
-    from parallel_lab import Simulator
-
     net, data = net_and_data(LAYOUTS["data parallel"])
     plan = planned(net, data, None, **ON)
     simulator = Simulator(plan, {n: p.asnumpy() for n, p in net.parameters_dict().items()})
@@ -387,16 +320,7 @@ def test_eager_tensors_are_untouched():
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("level", "shard", "fused"), crossed(LEVELS, [False, True], [False, True]))
 def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
-    fusion = (
-        {
-            "comm_fusion": {
-                kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")
-            }
-        }
-        if fused
-        else {}
-    )
-    found = []
+    found, fusion = [], FUSED if fused else {}
     for settings in ({}, {**ON, **fusion, "optimizer_level": level, "gradient_accumulation_shard": shard}):
         net, _ = net_and_data(LAYOUTS["data parallel"])
         rng = np.random.default_rng(3)

@@ -3,16 +3,17 @@ steps on one device.
 """
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, PlanError, Session, Tensor, compile, nn, ops, value_and_grad
+from parallel_lab import Parameter, Session, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.processes.shm import WorkerPool
+from tests.cells import cell
 from tests.crossed import crossed
+from tests.graph.test_plan_verify import changed, position_of, refused
 from tests.recorded.nets import Quick
 
 pytestmark = pytest.mark.timeout(60)
@@ -63,15 +64,8 @@ def net_and_data(layout, dtype=np.float64, spike=False):
 
 
 def planned(net, data, optimizer, devices=8, **settings):
-    return compile(
-        net,
-        *data[0],
-        loss=nn.MSELoss(),
-        optimizer=optimizer,
-        device_num=devices,
-        dataset_strategy="full_batch",
-        **settings,
-    )
+    settings |= {"device_num": devices, "dataset_strategy": "full_batch"}
+    return compile(net, *data[0], loss=nn.MSELoss(), optimizer=optimizer, **settings)
 
 
 def trained(plan, net, optimizer, data, steps=6, **how):
@@ -153,10 +147,8 @@ def test_rules_without_norms_need_no_message():
 @pytest.mark.parametrize(
     ("layout", "groups"),
     [
-        (
-            "rows, copied twice",
-            [(0, 1, 2, 3)],
-        ),  # w and w2 are cut alike: one message for both, among the ranks with different slices
+        # w and w2 are cut alike: one message for both, among the ranks with different slices
+        ("rows, copied twice", [(0, 1, 2, 3)]),
         ("columns then rows", [tuple(range(8))]),
         ("one cut, one not", [(0, 1, 2, 3)]),  # w2 is whole everywhere
         ("both dims, and one of each", [tuple(range(8)), (0, 1, 2, 3)]),
@@ -165,14 +157,10 @@ def test_rules_without_norms_need_no_message():
 def test_the_global_norm_is_summed_once_per_way_of_cutting(layout, groups):
     _, messages = update_messages(LAYOUTS[layout], OPTIMIZERS["clip-global"])
     assert sorted(m.group(0) for m in messages) == sorted(groups)
-    assert all(
-        m.kind == "all_reduce"
-        and "the global norm, by which gradients are clipped, counts every element once" in m.reason
-        for m in messages
-    )
-    assert all(
-        m.attr("reduce") == "sum" and f"each of {m.group_size} ranks holds another slice" in m.reason for m in messages
-    )
+    for m in messages:
+        assert (m.kind, m.attr("reduce")) == ("all_reduce", "sum")
+        assert "the global norm, by which gradients are clipped, counts every element once" in m.reason
+        assert f"each of {m.group_size} ranks holds another slice" in m.reason
 
 
 def test_lamb_asks_for_two_norms_per_parameter_that_is_cut():
@@ -191,31 +179,25 @@ def test_the_messages_are_in_the_view_of_a_rank():
 # ---- the plan's own check ----
 
 
-def changed(plan, old, new):
-    stage = plan.stages[0]
-    programs = tuple((phase, tuple(new if i is old else i for i in program)) for phase, program in stage.programs)
-    return replace(plan, stages=(replace(stage, programs=programs),))
-
-
-def test_a_norm_that_counts_copies_twice_is_refused():
-    plan, (message,) = update_messages(LAYOUTS["rows, copied twice"], OPTIMIZERS["clip-global"])
-    with pytest.raises(PlanError, match="has its addends on ranks"):
-        changed(plan, message, replace(message, axes=(0,), device_matrix=(8,))).verify()
+@pytest.mark.parametrize(
+    ("layout", "matrix", "words"),
+    [
+        ("rows, copied twice", (8,), "has its addends on ranks"),  # counts copies twice
+        ("columns then rows", (2, 4), "does not leave"),  # over half of the slices
+    ],
+)
+def test_a_norm_over_other_ranks_is_refused(layout, matrix, words):
+    plan, (message,) = update_messages(LAYOUTS[layout], OPTIMIZERS["clip-global"])
+    position = plan.stages[0].program("update").index(message)
+    refused(changed(plan, "update", position, axes=(0,), device_matrix=matrix), words)
 
 
 def test_a_norm_of_one_slice_only_is_refused():
     plan, (message,) = update_messages(LAYOUTS["rows, copied twice"], OPTIMIZERS["clip-global"])
-    reader = next(i for i in plan.stages[0].program("update") if message.out in i.ins)
-    forgotten = replace(reader, ins=tuple(message.ins[0] if n == message.out else n for n in reader.ins))
-    with pytest.raises(PlanError, match="is a partial sum, and updates take whole gradients"):
-        changed(plan, reader, forgotten).verify()
-
-
-def test_a_norm_over_half_of_the_slices_is_refused():
-    plan, (message,) = update_messages(LAYOUTS["columns then rows"], OPTIMIZERS["clip-global"])
-    half = replace(message, axes=(0,), device_matrix=(2, 4))
-    with pytest.raises(PlanError, match="does not leave"):
-        changed(plan, message, half).verify()
+    position, reader = position_of(plan, "update", lambda i: message.out in i.ins)
+    forgotten = tuple(message.ins[0] if n == message.out else n for n in reader.ins)
+    words = "is a partial sum, and updates take whole gradients"
+    refused(changed(plan, "update", position, ins=forgotten), words)
 
 
 # ---- overflow ----
@@ -227,21 +209,11 @@ def test_an_overflow_on_one_sample_skips_the_step_on_every_rank(layout, name):
     check(LAYOUTS[layout], OPTIMIZERS[name], spike=True)
 
 
-class Columns(nn.Cell):
-    """x w, cut in columns: a gradient in one column exists on one rank only."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(np.ones((4, 8)), name="w")
-        self.matmul = ops.MatMul().shard(((1, 1), (1, 8)))
-
-    def construct(self, x):
-        return self.matmul(x, self.w)
-
-
 @pytest.mark.parametrize("column", [0, 3, 7])
 def test_a_gradient_that_overflows_on_one_rank_only_stops_all(column):
-    net, rng = Columns(), np.random.default_rng(3)
+    """x w, split in columns: a gradient in one column exists on one rank only."""
+    w, matmul = Parameter(np.ones((4, 8)), name="w"), ops.MatMul().shard(((1, 1), (1, 8)))
+    net, rng = cell(lambda net, x: net.matmul(x, net.w), w=w, matmul=matmul), np.random.default_rng(3)
     x, good = rng.normal(size=(8, 4)), rng.normal(size=(8, 8))
     bad = good.copy()
     bad[2, column] = np.finfo(np.float64).max
@@ -253,10 +225,7 @@ def test_a_gradient_that_overflows_on_one_rank_only_stops_all(column):
         before = session.slices("w"), session.slices("moments.w")
         session.train([(x, bad)], 1)
         assert sum(not np.isfinite(part).all() for part in session.slices(dict(plan.gradients)["w"])) == 1
-        for old, new in zip(
-            [*before[0], *before[1]], [*session.slices("w"), *session.slices("moments.w")], strict=True
-        ):
-            np.testing.assert_array_equal(old, new)
+        np.testing.assert_array_equal(before, (session.slices("w"), session.slices("moments.w")))
         assert session.scalars()["loss_scale"] == 32
         session.train([(x, good)], 1)
         assert all((old != new).any() for old, new in zip(before[0], session.slices("w"), strict=True))
@@ -275,9 +244,8 @@ def test_a_scale_that_is_a_power_of_two_changes_no_bit():
     assert results[0][0] == results[1][0]
     for name, value in results[0][1].items():
         np.testing.assert_array_equal(results[1][1][name], value)
-        np.testing.assert_array_equal(
-            results[1][4][name], 1024 * results[0][4][name]
-        )  # the plan's gradients carry the scale
+        # the plan's gradients carry the scale
+        np.testing.assert_array_equal(results[1][4][name], 1024 * results[0][4][name])
 
 
 def test_without_drop_overflow_update_nothing_is_searched():
@@ -331,19 +299,12 @@ def test_a_weight_is_cast_where_its_slice_lies():
     assert half.value("w") == plain.value("w")
 
 
-class Reshaped(nn.Cell):
-    """A parameter that is read through a reshape, and one that is an output."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(np.arange(24, dtype=np.float32) / 8, name="w")
-
-    def construct(self, x):
-        return ops.matmul(x, ops.reshape(self.w, (6, 4))), ops.cast(self.w, dtype="float64")
-
-
 def test_a_cast_parameter_may_be_reshaped_and_returned():
-    net, x = Reshaped().to_float(np.float16), np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    def construct(net, x):
+        return ops.matmul(x, ops.reshape(net.w, (6, 4))), ops.cast(net.w, dtype="float64")
+
+    net = cell(construct, w=Parameter(np.arange(24, dtype=np.float32) / 8, name="w")).to_float(np.float16)
+    x = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
     plan = compile(net, x, device_num=8, dataset_strategy="full_batch")
     with Session(plan, net) as session:
         product, whole = session.outputs(x)
@@ -371,10 +332,8 @@ def test_processes_and_simulator_agree_bit_for_bit(name, pool):
         data = data[:SPIKE]
     optimizer = OPTIMIZERS[name](net.trainable_params())
     plan = planned(net, data, optimizer)
-    results = [
-        trained(plan, net, optimizer, data, 7, executor=e, **({"pool": pool} if e == "processes" else {}))
-        for e in ("processes", "simulator")
-    ]
+    executors = ({"executor": "processes", "pool": pool}, {"executor": "simulator"})
+    results = [trained(plan, net, optimizer, data, 7, **how) for how in executors]
     assert results[0][0] == results[1][0]
     for mine, theirs in zip(results[0][1:], results[1][1:], strict=True):
         assert mine.keys() == theirs.keys()
@@ -388,8 +347,6 @@ def test_one_device_has_no_message_and_the_same_training():
     optimizer = OPTIMIZERS["all-together"](net.trainable_params())
     plan = planned(net, data, optimizer, parallel_mode="stand_alone", devices=None)
     assert not [i for _, i in plan.instructions() if i.is_communication]
-    parallel = planned(net, data, optimizer)
-    np.testing.assert_allclose(
-        trained(plan, net, optimizer, data)[0], trained(parallel, net, optimizer, data)[0], rtol=1e-10
-    )
+    losses, others = (trained(one, net, optimizer, data)[0] for one in (plan, planned(net, data, optimizer)))
+    np.testing.assert_allclose(losses, others, rtol=1e-10)
     assert TensorLayout.replicated(1, 0).same_placement(plan.value("loss_scale").layout)
